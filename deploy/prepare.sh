@@ -1,0 +1,63 @@
+#!/bin/bash
+# Installs what the demo and the tests need on Debian 12 or newer, and makes the project's virtual environment.
+#
+#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, compiler, Python; then .venv
+#   deploy/prepare.sh unit       only Python, for the rootless tests
+#
+# Nothing that is installed already is touched, and no service is started: the demo and the tests run a switch of their own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# have PACKAGE: whether dpkg knows it as installed
+have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
+
+packages=(gcc libc6-dev python3 python3-dev python3-venv)
+if [[ ${1:-} != unit ]]; then
+    packages+=(openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps)
+fi
+missing=()
+for package in "${packages[@]}"; do
+    have "$package" || missing+=("$package")
+done
+
+# without_services COMMAND: run it while package scripts may start no service (Debian policy-rc.d), and put that back.
+without_services() {
+    local policy=/usr/sbin/policy-rc.d status=0
+    if [[ -e $policy ]]; then
+        "$@"
+        return
+    fi
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    "$@" || status=$?
+    rm -f "$policy"
+    return "$status"
+}
+
+if ((${#missing[@]})); then
+    [[ $EUID == 0 ]] || {
+        echo "prepare: these packages are missing, and only root can install them: ${missing[*]}" >&2
+        exit 1
+    }
+    command -v apt-get >/dev/null || {
+        echo "prepare: this is no Debian (no apt-get); install what corresponds to: ${missing[*]}" >&2
+        exit 1
+    }
+    echo "prepare: installing ${missing[*]}" >&2
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq
+    without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" >/tmp/userspace-cni-apt.$$.log 2>&1 || {
+        tail -n 20 "/tmp/userspace-cni-apt.$$.log" >&2
+        exit 1
+    }
+    rm -f "/tmp/userspace-cni-apt.$$.log"
+fi
+
+# The environment is made anew when what it was made from has changed.
+stamp=$(cat pyproject.toml constraints.txt userspace_cni/fastpath/build/* userspace_cni/fastpath/*.[ch]* 2>/dev/null | sha256sum | cut -d' ' -f1)
+if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then
+    echo "prepare: making .venv" >&2
+    [[ -x .venv/bin/python ]] || /usr/bin/python3 -m venv .venv
+    .venv/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+    echo "$stamp" >.venv/made-from
+fi

@@ -1,0 +1,290 @@
+"""The store: records by collection and key under one root directory.
+
+    <root>/identity                        who this directory is, in 32 hex digits
+    <root>/<collection>/<key>.json         one record
+    <root>/quarantine/<collection>-<file>.<n>    what was found in a record's place and was none
+
+It must never raise for what it finds in a record's place, return half a record, or delete what it did not write. Records are
+read without locks, for they change only by rename; whoever reads, decides and writes takes a named lock around all three.
+"""
+# Strings and descriptors rather than paths: pathlib would cost the short-lived process more than a write.
+# ruff: noqa: PTH101, PTH116
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Any
+
+from localdb import quarantine
+from localdb.errors import Attempt, Foreign, LockTimeout, Newer, StoreError
+from localdb.files import Directory
+from localdb.locks import Lock, take_lock
+from localdb.names import encode_name
+from localdb.records import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+IDENTITY = "identity"
+SUFFIX = ".json"
+RESERVED = frozenset({IDENTITY, quarantine.NAME})
+PATIENCE = 10.0  # seconds a writer waits for whoever moves files aside, which takes milliseconds
+LISTING_PATIENCE = 0.1  # seconds a listing waits for a pause between writers before it does without
+
+
+def warn_on_stderr(message: str) -> None:
+    """Write one line to stderr, where the runtime and the journal look."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # a closed stderr must not fail the store
+            sys.stderr.write(f"localdb: {message}\n")
+
+
+class Store:
+    """Durable JSON records. Safe between processes and threads; every method but the constructor may raise `StoreError`."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        lock_dir: str | os.PathLike[str],
+        *,
+        warn: Callable[[str], None] = warn_on_stderr,
+    ) -> None:
+        """Name the directories; nothing is touched before the first use. `warn` takes one line about what was repaired."""
+        self._root = os.fspath(root)
+        self._lock_dir = os.fspath(lock_dir)
+        self._warn = warn
+        self._mode_checked = False
+
+    @property
+    def root(self) -> Path:
+        """The directory of the records."""
+        from pathlib import Path  # milliseconds that nobody else here needs
+
+        return Path(self._root)
+
+    def identity(self) -> str:
+        """Return the random id of this directory, 32 hex digits, made durably at the first use and stable from then on."""
+        with (
+            Attempt("read or make the identity of the store in", self._root),
+            self._open(self._root, create=True) as root,
+        ):
+            found = self._read_identity(root)
+            # Two names: its maker has not flushed the directory yet, or died before it could.
+            if found and root.links(IDENTITY) == 1:
+                return found
+            root.hold(fcntl.LOCK_EX, PATIENCE)
+            return self._settle_identity(root)
+
+    def put(self, collection: str, key: str, value: Mapping[str, Any]) -> None:
+        """Store `value` under `key`; when this returns it survives a power cut.
+
+        On failure the old value is intact; only when the very last flush fails it may be the new one, whole.
+        Raises `ValueError` for a value that JSON cannot carry, such as NaN.
+        """
+        data = encode_record(key, value)
+        path, name = self._locate(collection, key)
+        with Attempt(
+            f"store the record of {key!r} as", f"{path}/{name}", "the stored value is the old one, or the new one whole"
+        ):
+            try:
+                self._replace(path, name, data)
+            except IsADirectoryError:  # the one kind of thing a rename does not replace
+                with contextlib.suppress(Newer):
+                    self._load_from(path, collection, name)
+                self._replace(path, name, data)
+
+    def get(self, collection: str, key: str) -> dict[str, Any] | None:
+        """Return the value of `key`, or None. What is not its record is moved aside, with a warning, and is None too.
+
+        Raises `StoreError` for the record of a newer version.
+        """
+        path, name = self._locate(collection, key)
+        with Attempt(f"read the record of {key!r} from", f"{path}/{name}"):
+            try:
+                found = self._load_from(path, collection, name)
+            except Newer as schema:
+                raise StoreError(
+                    f"read the record of {key!r} from {path}/{name}: a newer version wrote it (schema {schema}): upgrade this one"
+                ) from schema
+        return found[1] if found else None
+
+    def items(self, collection: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return keys and values, sorted by key. What is no record is moved aside, a newer version's is left out: both warn."""
+        path = self._collection_path(collection)
+        found: list[tuple[str, dict[str, Any]]] = []
+        with Attempt(f"list the records of {collection!r} in", path):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return found
+            with directory:
+                for name in self._list(directory):
+                    try:
+                        record = self._load(directory, collection, name)
+                    except Newer as schema:
+                        self._tell(f"{path}/{name} is left out: a newer version wrote it (schema {schema}): upgrade this one")
+                        continue
+                    if record:
+                        found.append(record)
+        return sorted(found, key=lambda item: item[0])
+
+    def drop(self, collection: str, key: str) -> None:
+        """Remove the record of `key`; when this returns it stays removed. Absent is fine."""
+        path, name = self._locate(collection, key)
+        with Attempt(f"remove the record of {key!r} in", f"{path}/{name}", "it may still be there"):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return
+            with directory:
+                try:
+                    directory.remove(name)
+                except IsADirectoryError:
+                    with contextlib.suppress(Newer):
+                        self._load(directory, collection, name)
+
+    def lock(self, name: str, timeout: float) -> Lock:
+        """Take the lock `name`, waiting up to `timeout` seconds. Raises `LockTimeout` naming the lock and its holder."""
+        return take_lock(self._lock_dir, name, timeout)
+
+    def try_lock(self, name: str) -> Lock | None:
+        """Take the lock `name` if it is free."""
+        try:
+            return take_lock(self._lock_dir, name, 0.0)
+        except LockTimeout:
+            return None
+
+    def _collection_path(self, collection: str) -> str:
+        """Return the directory of the collection. Raises `ValueError` for a name that means something else in the root."""
+        if collection in RESERVED:
+            raise ValueError(f"{collection!r} cannot be the name of a collection")
+        return f"{self._root}/{encode_name(collection)}"
+
+    def _locate(self, collection: str, key: str) -> tuple[str, str]:
+        """Return the directory and the file name of a record."""
+        return self._collection_path(collection), encode_name(key, SUFFIX)
+
+    def _open(self, path: str, *, create: bool = False) -> Directory:
+        """Open a directory of the store, and see at the first one to it that the root is closed to others."""
+        if not self._mode_checked:
+            self._close_root()
+        return Directory(path, create=create)
+
+    def _close_root(self) -> None:
+        """Take away what others may do in a root made by somebody else: records can hold what pods must not see."""
+        try:
+            mode = stat.S_IMODE(os.stat(self._root).st_mode)
+        except FileNotFoundError:
+            return
+        self._mode_checked = True
+        if not mode & 0o077:
+            return
+        try:
+            os.chmod(self._root, 0o700)
+        except OSError as error:
+            self._tell(f"{self._root} is open to others (mode {mode:04o}) and could not be closed: {error.strerror}")
+        else:
+            self._tell(f"{self._root} was open to others (mode {mode:04o}) and is 0700 now")
+
+    def _tell(self, message: str) -> None:
+        """Warn in one line, whatever is in the name of a file somebody put here."""
+        self._warn("".join(char if char.isprintable() else ascii(char)[1:-1] for char in message))
+
+    def _replace(self, path: str, name: str, data: bytes) -> None:
+        with self._open(path, create=True) as directory:
+            directory.hold(fcntl.LOCK_SH, PATIENCE)
+            directory.replace(name, data)
+
+    def _list(self, directory: Directory) -> list[str]:
+        """Return the names of what should be records, and sweep the temporary files of the dead."""
+        try:
+            directory.hold(fcntl.LOCK_EX, LISTING_PATIENCE)
+        except OSError:
+            names = {*directory.names(), *directory.names()}  # writers do not pause: what one listing misses the other has
+        else:
+            directory.sweep()
+            names = set(directory.names())
+            directory.loose()
+        return sorted(name for name in names if not name.startswith("."))  # editors and NFS leave hidden files too
+
+    def _load_from(self, path: str, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
+        """`_load` from a directory that may be missing."""
+        try:
+            directory = self._open(path)
+        except FileNotFoundError:
+            return None
+        with directory:
+            return self._load(directory, collection, name)
+
+    def _load(self, directory: Directory, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
+        """Return key and value of the file `name`; None when it is gone, or is no record and therefore moved aside."""
+        try:
+            return self._judge(directory, name)
+        except FileNotFoundError:
+            return None
+        except Foreign as reason:
+            finding = str(reason)
+        try:
+            directory.hold(fcntl.LOCK_EX, quarantine.PATIENCE)
+        except OSError as error:
+            self._tell(f"{directory.path}/{name} {finding}; it is ignored and left in place: {error.strerror}")
+            return None
+        try:
+            # Judged again, now that nobody can write: a good record may have come in its place and must not be moved.
+            return self._judge(directory, name)
+        except FileNotFoundError:
+            return None
+        except Foreign as reason:
+            finding = str(reason)
+            label = f"{encode_name(collection)}-{name}"
+            quarantine.move_aside(self._root, directory, name, label, lambda text: self._tell(f"{text}: the file {finding}"))
+            return None
+        finally:
+            directory.loose()
+
+    def _judge(self, directory: Directory, name: str) -> tuple[str, dict[str, Any]]:
+        """Return key and value of a record. Raises `Foreign` when it is none, or not the one that belongs under this name."""
+        if not name.endswith(SUFFIX):
+            raise Foreign("has not the name of a record")
+        key, value = decode_record(directory.read(name))
+        if encode_name(key, SUFFIX) != name:
+            raise Foreign(f"holds the record of {key!r}")
+        return key, value
+
+    def _read_identity(self, root: Directory) -> str:
+        """Return the identity on disk, or nothing when there is none. Raises nothing for a torn one."""
+        try:
+            return parse_identity(root.read(IDENTITY))
+        except (FileNotFoundError, Foreign):
+            return ""
+
+    def _settle_identity(self, root: Directory) -> str:
+        """Return the identity, made or flushed as needed. The root is held exclusively, so there is one maker at a time."""
+        try:
+            found = parse_identity(root.read(IDENTITY))
+            os.fsync(root.fd)  # before the sweep: with its second name gone it passes for flushed
+            root.sweep()
+            return found
+        except FileNotFoundError:
+            root.sweep()
+        except Foreign as reason:
+            finding = str(reason)
+            quarantine.move_aside(
+                self._root, root, IDENTITY, IDENTITY, lambda text: self._tell(f"{text}: the file {finding}: a new one is made")
+            )
+        made = os.urandom(16).hex()
+        root.create(IDENTITY, f"{made}\n".encode("ascii"))
+        return made
+
+
+def parse_identity(raw: bytes) -> str:
+    """Return the identity in a file content. Raises `Foreign`."""
+    text = raw.removesuffix(b"\n")
+    if len(text) != 32 or text.strip(b"0123456789abcdef"):
+        raise Foreign("does not hold 32 hex digits")
+    return text.decode("ascii")

@@ -1,0 +1,48 @@
+"""Rooms on two devices, in which nothing stays mounted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from userspace_cni.fastpath import paths
+
+
+@pytest.fixture(autouse=True)
+def _root() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("mounts, owners and namespaces need root")
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """A directory on a disk that every user may enter (tmp_path is root's alone)."""
+    with _made_in("/tmp") as path:
+        yield path
+
+
+@pytest.fixture
+def shm() -> Iterator[Path]:
+    """A directory on another device, in memory."""
+    with _made_in("/dev/shm") as path:
+        yield path
+
+
+@contextmanager
+def _made_in(where: str) -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="uc-", dir=where))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        for point in reversed([line.split()[4] for line in lines]):
+            if point.startswith(f"{path}/"):
+                paths.umount2(point, paths.DETACH)
+        shutil.rmtree(path)

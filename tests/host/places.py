@@ -1,0 +1,107 @@
+"""What the tests of directories, mounts and sockets share: real ones, looked at without the code under test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from userspace_cni.deadline import Deadline
+
+NOBODY = 54321
+"""A user and group id that nothing on this machine has."""
+
+
+def soon() -> Deadline:
+    """Time enough for anything that does not hang."""
+    return Deadline.after(10)
+
+
+def mounts_at(path: Path) -> list[set[str]]:
+    """The options of each mount on exactly `path`, from mountinfo."""
+    lines = (line.split() for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines())
+    return [set(fields[5].split(",")) for fields in lines if fields[4] == str(path)]
+
+
+def tree(directory: Path) -> set[str]:
+    """The names in a directory."""
+    return {entry.name for entry in directory.iterdir()}
+
+
+def mode(path: Path) -> int:
+    """Permission bits, of a link itself."""
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """A listening stream socket bound to `path`, like the one of a vhost-user server."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(path))
+        server.listen(8)
+        server.settimeout(5)
+        yield server
+
+
+def connects(path: Path) -> bool:
+    """Whether something accepts at `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+def answers(path: Path, server: socket.socket) -> bool:
+    """Whether exactly `server` accepts at `path`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.connect(str(path))
+        accepted, _ = server.accept()
+        with accepted:
+            client.sendall(b"vhost")
+            return accepted.recv(5) == b"vhost"
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """The wait status of a forked child that does `work`: exit code 0, 1 after an exception, or the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1]
+
+
+@contextmanager
+def looping(work: Callable[[], object]) -> Iterator[None]:
+    """A forked child that does `work` over and over, killed at the end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            while True:
+                work()
+        finally:
+            os._exit(1)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), "the racing process ended by itself"
+
+
+def eventually(fact: Callable[[], bool], seconds: float = 5) -> None:
+    """Wait until `fact` is true; fails when it takes longer."""
+    end = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < end, "it did not become true in time"
+        time.sleep(0.005)

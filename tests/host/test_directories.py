@@ -1,0 +1,235 @@
+"""Directories shared with pods are made, owned and removed by the rules, whatever a pod puts in their place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.host.places import NOBODY, in_child, mode, soon, tree
+from userspace_cni.errors import DirectoryRefused, Unavailable
+from userspace_cni.host.beneath import open_directory
+from userspace_cni.host.sockets import DirectoryDriver
+from userspace_cni.steps import Directory
+
+LABEL = "system_u:object_r:container_file_t:s0"
+driver = DirectoryDriver()
+
+
+def existing(room: Path, **extra: object) -> Directory:
+    """An emptyDir's step: it must be there."""
+    return Directory(path=f"{room}/pods/uid/shared-dir", trusted=f"{room}/pods", **extra)  # type: ignore[arg-type]
+
+
+def created(room: Path, **extra: object) -> Directory:
+    """A step of a network's `sharedDir`: it is made."""
+    return Directory(path=f"{room}/shared/c0ffee", trusted=f"{room}/shared", create=True, own=True, **extra)  # type: ignore[arg-type]
+
+
+def test_missing_directory_is_not_made(room: Path) -> None:
+    """A directory that is not ours to make must be there, and the error says which one is missing."""
+    (room / "pods").mkdir()
+    with pytest.raises(DirectoryRefused, match=r"pods/uid/shared-dir: it does not exist") as caught:
+        driver.apply(existing(room), soon())
+    assert "no such file" not in str(caught.value).lower()
+    assert tree(room / "pods") == set()
+
+
+def test_created_directory(room: Path) -> None:
+    """A directory is made with 0750, and its missing parents such that its users can reach it but not list them."""
+    driver.apply(created(room), soon())
+    assert mode(room / "shared" / "c0ffee") == 0o750
+    assert mode(room / "shared") == 0o711
+    assert (room / "shared" / "c0ffee").stat().st_uid == 0
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_umask_does_not_matter(room: Path, umask: int) -> None:
+    """The modes are those asked for, whatever umask the runtime left us."""
+    before = os.umask(umask)
+    try:
+        driver.apply(created(room, mode=0o770), soon())
+    finally:
+        os.umask(before)
+    assert (mode(room / "shared" / "c0ffee"), mode(room / "shared")) == (0o770, 0o711)
+
+
+def test_owner_can_reach_it(room: Path) -> None:
+    """The user that a directory was made for can create a socket in it."""
+    driver.apply(created(room, user=str(NOBODY), group=str(NOBODY)), soon())
+
+    def work() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        (room / "shared" / "c0ffee" / "file").touch()
+
+    assert in_child(work) == 0
+    assert (room / "shared" / "c0ffee" / "file").stat().st_uid == NOBODY
+
+
+def test_owner_group_mode_and_label(room: Path) -> None:
+    """User, group, mode and SELinux label are set on a directory that may be owned."""
+    (room / "pods" / "uid" / "shared-dir").mkdir(parents=True)
+    step = existing(room, own=True, user=str(NOBODY), group="daemon", mode=0o2770, selinux_label=LABEL)
+    driver.apply(step, soon())
+    directory = room / "pods" / "uid" / "shared-dir"
+    facts = directory.stat()
+    assert (facts.st_uid, directory.group(), mode(directory)) == (NOBODY, "daemon", 0o2770)
+    assert os.getxattr(directory, "security.selinux") == LABEL.encode() + b"\0"
+    assert driver.check(step, soon()) == []
+
+
+def test_hostpath_is_not_owned(room: Path) -> None:
+    """Without leave to own it, an existing directory keeps owner and mode."""
+    (room / "pods" / "uid" / "shared-dir").mkdir(parents=True, mode=0o755)
+    driver.apply(existing(room, user=str(NOBODY), mode=0o700), soon())
+    assert (room / "pods" / "uid" / "shared-dir").stat().st_uid == 0
+    assert mode(room / "pods" / "uid" / "shared-dir") == 0o755
+
+
+@pytest.mark.parametrize(("key", "name"), [("user", "no-such-user"), ("group", "no-such-group"), ("user", "4294967295")])
+def test_unknown_user(room: Path, key: str, name: str) -> None:
+    """An unknown user or group is named in the error, and nothing is made."""
+    with pytest.raises(DirectoryRefused, match=name):
+        driver.apply(created(room, **{key: name}), soon())
+    assert tree(room) == set()
+
+
+def test_undo_removes_it_alone(room: Path) -> None:
+    """Undoing removes the directory and leaves its parents; a second time does nothing."""
+    driver.apply(created(room), soon())
+    driver.undo(created(room), soon())
+    driver.undo(created(room), soon())
+    assert tree(room) == {"shared"}
+    assert tree(room / "shared") == set()
+
+
+def test_undo_keeps_what_is_in_it(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A directory in which somebody left a file stays, with a warning."""
+    driver.apply(created(room), soon())
+    (room / "shared" / "c0ffee" / "core").touch()
+    driver.undo(created(room), soon())
+    assert tree(room / "shared" / "c0ffee") == {"core"}
+    assert "c0ffee" in capsys.readouterr().err
+
+
+def test_undo_keeps_an_emptydir(room: Path) -> None:
+    """A directory that we may not make is never removed."""
+    (room / "pods" / "uid" / "shared-dir").mkdir(parents=True)
+    driver.undo(existing(room), soon())
+    assert (room / "pods" / "uid" / "shared-dir").is_dir()
+
+
+def test_undo_keeps_what_took_its_place(room: Path) -> None:
+    """A link or file at the directory's place is neither followed nor removed, and does not fail DEL."""
+    (room / "shared").mkdir()
+    (room / "victim").mkdir()
+    (room / "shared" / "c0ffee").symlink_to(room / "victim")
+    driver.undo(created(room), soon())
+    assert (room / "shared" / "c0ffee").is_symlink()
+    assert (room / "victim").is_dir()
+
+
+@pytest.mark.parametrize("at", ["uid", "uid/shared-dir"])
+@pytest.mark.parametrize("found", ["a symbolic link", "a regular file", "a FIFO"])
+def test_something_else_in_the_way(room: Path, at: str, found: str) -> None:
+    """A link, file or FIFO anywhere below the trusted prefix is refused, and the error says what is where."""
+    (room / "victim" / "shared-dir").mkdir(parents=True)
+    place = room / "pods" / at
+    place.parent.mkdir(parents=True)
+    if found == "a symbolic link":
+        place.symlink_to(room / "victim")
+    elif found == "a FIFO":
+        os.mkfifo(place)
+    else:
+        place.touch()
+    step = existing(room, own=True, mode=0o777)
+    with pytest.raises(DirectoryRefused, match=rf"pods/{at} is {found}"):
+        driver.apply(step, soon())
+    assert mode(room / "victim" / "shared-dir") != 0o777
+    assert [f"{place} is {found}" in drift.message for drift in driver.check(step, soon())] == [True]
+
+
+def test_creation_does_not_follow(room: Path) -> None:
+    """A link at the place of a directory to be made is refused; nothing is made or changed behind it."""
+    (room / "shared").mkdir()
+    (room / "victim").mkdir(mode=0o755)
+    (room / "shared" / "c0ffee").symlink_to(room / "victim")
+    with pytest.raises(DirectoryRefused, match="c0ffee is a symbolic link"):
+        driver.apply(created(room, mode=0o777), soon())
+    assert mode(room / "victim") == 0o755
+
+
+def test_link_in_the_trusted_prefix(room: Path) -> None:
+    """The trusted prefix may be reached through links: /var/run is one."""
+    (room / "real" / "pods" / "uid" / "shared-dir").mkdir(parents=True)
+    (room / "pods").symlink_to(room / "real" / "pods")
+    driver.apply(existing(room), soon())
+
+
+@pytest.mark.parametrize("path", ["/etc", "{room}/podsx/uid", "{room}/pods/../etc", "relative"])
+def test_path_outside_of_its_prefix(room: Path, path: str) -> None:
+    """A path that is not below its trusted prefix is refused before anything is opened."""
+    with pytest.raises(DirectoryRefused, match="not below"):
+        driver.apply(Directory(path=path.format(room=room), trusted=f"{room}/pods"), soon())
+
+
+def test_directory_is_its_own_prefix(room: Path) -> None:
+    """A directory that no pod can write, made and removed, may be the trusted prefix itself."""
+    step = Directory(path=f"{room}/shared", trusted=f"{room}/shared", create=True)
+    driver.apply(step, soon())
+    assert mode(room / "shared") == 0o750
+    driver.undo(step, soon())
+    assert tree(room) == set()
+
+
+def test_present(room: Path) -> None:
+    """A directory that is there before us is known as such."""
+    assert not driver.present(created(room))
+    driver.apply(created(room), soon())
+    assert driver.present(created(room))
+
+
+def test_check_reports_each_difference(room: Path) -> None:
+    """Another owner, group, mode or label is reported with expected and found; a missing directory too."""
+    step = created(room, user="0", group="0", mode=0o750, selinux_label=LABEL)
+    driver.apply(step, soon())
+    directory = room / "shared" / "c0ffee"
+    os.chown(directory, NOBODY, NOBODY)
+    directory.chmod(0o777)
+    os.removexattr(directory, "security.selinux")
+    drifts = [drift.message.removeprefix(f"directory {directory}: ") for drift in driver.check(step, soon())]
+    assert drifts == [
+        f"uid: expected 0, found {NOBODY}",
+        f"gid: expected 0, found {NOBODY}",
+        "mode: expected 0750, found 0777",
+        f"SELinux label: expected {LABEL}, found none",
+    ]
+    directory.rmdir()
+    assert len(driver.check(step, soon())) == 1
+
+
+def test_out_of_time(room: Path) -> None:
+    """Nothing is begun after the deadline."""
+    with pytest.raises(Unavailable):
+        driver.apply(created(room), soon().within(-1))
+    assert tree(room) == set()
+
+
+def test_no_descriptor_is_left_open(room: Path) -> None:
+    """Success and refusal alike close what they opened."""
+    driver.apply(created(room), soon())
+    before = len(os.listdir("/proc/self/fd"))
+    driver.apply(created(room), soon())
+    driver.check(created(room), soon())
+    driver.present(created(room))
+    os.close(open_directory(f"{room}/shared/c0ffee", f"{room}/shared"))
+    (room / "shared" / "c0ffee").rmdir()
+    (room / "shared" / "c0ffee").touch()
+    for _ in range(3):
+        with pytest.raises(DirectoryRefused):
+            driver.apply(created(room), soon())
+        driver.undo(created(room), soon())
+    assert len(os.listdir("/proc/self/fd")) == before

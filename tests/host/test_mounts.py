@@ -1,0 +1,277 @@
+"""OVS sees a pod's directory only through a mount that refuses links, and nothing of it outlives the last attachment."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.host.places import NOBODY, connects, in_child, listening, mode, mounts_at, soon, tree
+from userspace_cni.errors import DirectoryRefused
+from userspace_cni.fastpath import paths
+from userspace_cni.host import mounts
+from userspace_cni.host.mounts import PodMountDriver
+from userspace_cni.steps import PodMount
+
+FLAGS = {"nosymfollow", "nosuid", "nodev", "noexec"}
+
+
+@pytest.fixture
+def driver(room: Path) -> PodMountDriver:
+    """The driver, with an OVS that runs as another user."""
+    (room / "ovs").mkdir()
+    os.chown(room / "ovs", NOBODY, NOBODY)
+    return PodMountDriver(str(room / "ovs"))
+
+
+@pytest.fixture
+def step(room: Path) -> PodMount:
+    """A pod's directory, and where it is to be seen."""
+    (room / "pods" / "uid" / "shared-dir").mkdir(parents=True)
+    return PodMount(source=f"{room}/pods/uid/shared-dir", trusted=f"{room}/pods", target=f"{room}/short/uid")
+
+
+@pytest.fixture
+def target(step: PodMount) -> Path:
+    """Where the mount is to be."""
+    return Path(step.target)
+
+
+def bind(source: Path, target: Path) -> None:
+    """A plain bind mount, as others make."""
+    target.mkdir(parents=True, exist_ok=True)
+    fds = [os.open(source, os.O_PATH), os.open(target, os.O_PATH)]
+    fds.append(paths.open_tree(fds[0]))
+    paths.move_mount(fds[2], fds[1])
+    for fd in fds:
+        os.close(fd)
+
+
+def test_mount_refuses_links(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """The application's socket can be reached through the mount, one behind a link can not."""
+    driver.apply(step, soon())
+    assert [options >= FLAGS for options in mounts_at(target)] == [True]
+    with listening(Path(step.source) / "real"):
+        (Path(step.source) / "link").symlink_to("real")
+        assert connects(target / "real")
+        with pytest.raises(OSError, match="symbolic links") as caught:
+            connects(target / "link")
+    assert caught.value.errno == errno.ELOOP
+    assert driver.check(step, soon()) == []
+
+
+def test_ovs_user_gets_in(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """OVS running as another user reaches the mount; any other user of the node does not, though the emptyDir is 0777."""
+    Path(step.source).chmod(0o777)
+    driver.apply(step, soon())
+
+    def look(ident: int) -> None:
+        os.setgroups([])
+        os.setgid(ident)
+        os.setuid(ident)
+        os.stat(target / ".")
+
+    assert mode(target.parent) == 0o750
+    assert in_child(lambda: look(NOBODY)) == 0
+    assert in_child(lambda: look(NOBODY + 1)) != 0
+
+
+def test_group_is_handed_over_later(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """A short_dir made before OVS had a run directory is given to OVS's group when there is one; an administrator's is not."""
+    PodMountDriver("/nowhere").apply(step, soon())
+    assert target.parent.stat().st_gid == 0
+    driver.apply(step, soon())
+    assert target.parent.stat().st_gid == NOBODY
+    os.chown(target.parent, -1, 1)
+    driver.apply(step, soon())
+    assert target.parent.stat().st_gid == 1
+
+
+def test_apply_twice(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """A mount that is there already is used, not covered by another."""
+    assert not driver.present(step)
+    driver.apply(step, soon())
+    driver.apply(step, soon())
+    assert len(mounts_at(target)) == 1
+    assert driver.present(step)
+
+
+def test_undo(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """Undoing leaves neither mount nor directory, keeps the pod's files, and may be repeated."""
+    driver.apply(step, soon())
+    (Path(step.source) / "file").touch()
+    driver.undo(step, soon())
+    driver.undo(step, soon())
+    assert mounts_at(target) == []
+    assert tree(target.parent) == set()
+    assert tree(Path(step.source)) == {"file"}
+
+
+def test_undo_without_short_dir(driver: PodMountDriver, step: PodMount) -> None:
+    """Nothing to undo is fine."""
+    driver.undo(step, soon())
+
+
+def test_undo_after_the_pods_directory_is_gone(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """The mount is removed even when the pod's directory was removed before."""
+    driver.apply(step, soon())
+    Path(step.source).rmdir()
+    driver.undo(step, soon())
+    assert tree(target.parent) == set()
+
+
+def test_undo_of_a_busy_mount(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """Somebody who is in the mount does not make DEL fail."""
+    driver.apply(step, soon())
+    inside = os.open(target, os.O_RDONLY)
+    driver.undo(step, soon())
+    os.close(inside)
+    assert tree(target.parent) == set()
+
+
+def test_stale_directory(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """A directory without a mount, left by a crash or a reboot, is mounted on and removed at the end."""
+    target.mkdir(parents=True)
+    assert not driver.present(step)
+    driver.apply(step, soon())
+    assert len(mounts_at(target)) == 1
+    driver.undo(step, soon())
+    assert tree(target.parent) == set()
+
+
+def test_stale_directory_with_files(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """What lies below the mount is not ours: it is left, with its directory."""
+    target.mkdir(parents=True)
+    (target / "file").touch()
+    driver.apply(step, soon())
+    assert tree(target) == set()
+    driver.undo(step, soon())
+    assert tree(target) == {"file"}
+
+
+def test_mount_of_something_else(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
+    """A mount of another directory is refused, named with the one that was wanted, and left as it is."""
+    (room / "other").mkdir()
+    bind(room / "other", target)
+    with pytest.raises(DirectoryRefused, match="shows another directory") as caught:
+        driver.apply(step, soon())
+    assert step.target in str(caught.value)
+    assert step.source in str(caught.value)
+    assert len(mounts_at(target)) == 1
+    assert "another directory" in driver.check(step, soon())[0].message
+
+
+def test_mount_of_a_removed_directory(driver: PodMountDriver, step: PodMount) -> None:
+    """A mount of a directory that was removed and made anew shows the dead one, and is refused."""
+    driver.apply(step, soon())
+    Path(step.source).rmdir()
+    Path(step.source).mkdir()
+    with pytest.raises(DirectoryRefused, match="shows another directory"):
+        driver.apply(step, soon())
+
+
+def test_plain_mount_of_the_same(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """A mount made by the plugin that we replace is used, and protected from then on."""
+    bind(Path(step.source), target)
+    assert any("nosymfollow" in drift.message for drift in driver.check(step, soon()))
+    assert driver.present(step)
+    driver.apply(step, soon())
+    assert [options >= FLAGS for options in mounts_at(target)] == [True]
+    assert driver.check(step, soon()) == []
+
+
+def test_stacked_mounts(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """Mounts on top of each other are used as one and all undone."""
+    driver.apply(step, soon())
+    bind(Path(step.source), target)
+    bind(Path(step.source), target)
+    driver.apply(step, soon())
+    assert len(mounts_at(target)) == 3
+    driver.undo(step, soon())
+    assert mounts_at(target) == []
+    assert tree(target.parent) == set()
+
+
+def test_later_mounts_do_not_show(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
+    """What is mounted in the pod's directory later is not seen through our mount, where it would be unprotected."""
+    driver.apply(step, soon())
+    (room / "other").mkdir()
+    (room / "other" / "file").touch()
+    bind(room / "other", Path(step.source) / "inner")
+    assert tree(target / "inner") == set()
+
+
+def test_target_is_a_link(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
+    """A link at the target is not mounted through."""
+    (room / "victim").mkdir()
+    target.parent.mkdir()
+    target.symlink_to(room / "victim")
+    with pytest.raises(DirectoryRefused):
+        driver.apply(step, soon())
+    assert mounts_at(room / "victim") == []
+
+
+def test_source_is_a_link(driver: PodMountDriver, step: PodMount, room: Path) -> None:
+    """A pod's directory replaced by a link is refused, and no mount is made."""
+    (room / "victim").mkdir()
+    Path(step.source).rmdir()
+    Path(step.source).symlink_to(room / "victim")
+    with pytest.raises(DirectoryRefused, match="shared-dir is a symbolic link"):
+        driver.apply(step, soon())
+    assert not (room / "short").exists()
+
+
+def test_check_without_mount(driver: PodMountDriver, step: PodMount, target: Path) -> None:
+    """A missing mount is reported, whether or not its directory is there."""
+    assert len(driver.check(step, soon())) == 1
+    target.mkdir(parents=True)
+    assert len(driver.check(step, soon())) == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL])
+def test_old_kernel(
+    driver: PodMountDriver,
+    step: PodMount,
+    target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+) -> None:
+    """A kernel that can not refuse links gets a plain mount, with a warning."""
+
+    def absent(fd: int, attributes: int, propagation: int = 0) -> None:
+        del fd, attributes, propagation
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(mounts.paths, "mount_setattr", absent)
+    driver.apply(step, soon())
+    driver.apply(step, soon())
+    assert [options & FLAGS for options in mounts_at(target)] == [set()]
+    assert "symbolic links" in capsys.readouterr().err
+
+
+def test_memory_backed_directory(driver: PodMountDriver, step: PodMount, target: Path, shm: Path) -> None:
+    """An emptyDir in memory is a mount itself, and is what is shown."""
+    (shm / "file").touch()
+    bind(shm, Path(step.source))
+    driver.apply(step, soon())
+    assert tree(target) == {"file"}
+    driver.undo(step, soon())
+    assert tree(Path(step.source)) == {"file"}
+
+
+def test_no_descriptor_is_left_open(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
+    """Success and refusal alike close what they opened."""
+    before = len(os.listdir("/proc/self/fd"))
+    driver.apply(step, soon())
+    driver.apply(step, soon())
+    driver.check(step, soon())
+    driver.present(step)
+    (room / "other").mkdir()
+    bind(room / "other", target)
+    with pytest.raises(DirectoryRefused):
+        driver.apply(step, soon())
+    driver.undo(step, soon())
+    assert len(os.listdir("/proc/self/fd")) == before

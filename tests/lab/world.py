@@ -1,0 +1,148 @@
+"""A node in memory: drivers that write into a set, so that what a verb leaves behind can be compared as a whole.
+
+It stands in for the walls (switch, file system, API server) where the subject is the order of things; the walls themselves are
+tested against the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localdb import Store
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import Drift, UserspaceError
+from userspace_cni.journal import Journal
+from userspace_cni.options import Options
+from userspace_cni.plan import Facts, Place, Pod
+from userspace_cni.request import Environment, Request, Verb
+from userspace_cni.steps import Lease, LegacyRecord, Port, SocketFile, Step
+
+Fault = Callable[[str, Step], None]
+
+
+def no_fault(_when: str, _step: Step) -> None:
+    """Nothing goes wrong."""
+
+
+@dataclass
+class MemoryDriver:
+    """Makes a step true by putting its name into the world."""
+
+    world: World
+
+    def apply(self, step: Step, deadline: Deadline) -> None:
+        """Add it, failing before or after as the world's fault says."""
+        self.world.fault("before apply", step)
+        self.world.true.add(name_of(step))
+        self.world.fault("after apply", step)
+
+    def undo(self, step: Step, deadline: Deadline) -> None:
+        """Remove it."""
+        self.world.fault("before undo", step)
+        self.world.true.discard(name_of(step))
+        self.world.fault("after undo", step)
+
+    def check(self, step: Step, deadline: Deadline) -> list[Drift]:
+        """Missing or not."""
+        return [] if name_of(step) in self.world.true or isinstance(step, Lease) else [Drift(f"{name_of(step)} is missing")]
+
+    def present(self, step: Step) -> bool:
+        """Whether it is there."""
+        return name_of(step) in self.world.true
+
+
+def name_of(step: Step) -> str:
+    """What a step makes, in a word."""
+    if step.resource and not isinstance(step, SocketFile):
+        return step.resource.key
+    names = {"lease": "lease", "port": f"port:{getattr(step, 'name', '')}"}
+    return names.get(step.kind, f"{step.kind}:{getattr(step, 'name', getattr(step, 'path', ''))}")
+
+
+@dataclass
+class World:
+    """verbs.Node in memory; `true` is what exists, `fault` may raise at any step."""
+
+    directory: Path
+    true: set[str] = field(default_factory=set)
+    fault: Fault = no_fault
+    boot: str = "boot-1"
+    links: set[tuple[str, str]] = field(default_factory=set)
+    place: Place | None = None
+    answer: Any = field(default_factory=lambda: {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}]})
+    forwarded: list[Verb] = field(default_factory=list)
+    marked: list[Port] = field(default_factory=list)
+    log_level: str = "error"
+    deadline_s: float = 10.0
+    serving_error: UserspaceError | None = None
+
+    @property
+    def journal(self) -> Journal:
+        """A store below the test's directory."""
+        return Journal(Store(self.directory / "state", self.directory / "locks"))
+
+    def driver(self, step: Step) -> MemoryDriver:
+        """One driver for all."""
+        return MemoryDriver(self)
+
+    def boot_id(self) -> str:
+        """Settable, for reboots."""
+        return self.boot
+
+    def boottime_ns(self) -> int:
+        """Any time."""
+        return 1
+
+    def sandbox(self, environment: Environment) -> int:
+        """Every namespace is good."""
+        return 4711
+
+    def has_link(self, environment: Environment) -> bool:
+        """Those in `links`."""
+        return (environment.netns, environment.ifname) in self.links
+
+    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+        """A pod with its own directory, without an API server."""
+        place = self.place or Place(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
+        return Facts(
+            boot_id=self.boot,
+            store=self.journal.identity(),
+            netns_inode=4711,
+            pod=Pod(),
+            place=place,
+            mapped_dir="/var/lib/cni/usrspcni/",
+            short_dir="/short",
+            mount_always=True,
+            ovs_sockdir="/ovs",
+            noted=False,
+        )
+
+    def require_delegate(self, request: Request) -> None:
+        """There is one."""
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """Lease, and answer what the test said."""
+        self.fault("before lease", step)
+        self.true.add("lease")
+        self.fault("after lease", step)
+        return self.answer
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """Remember it."""
+        self.forwarded.append(verb)
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """None here."""
+        return None
+
+    def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
+        """Rows as the test put them there."""
+        return [port for port in self.marked if port.marks["network"] == network]
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """As the test says."""
+        if self.serving_error:
+            raise self.serving_error

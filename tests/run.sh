@@ -1,0 +1,45 @@
+#!/bin/bash
+# The whole suite: `bash tests/run.sh`. On a fresh Debian 12 as root it installs what it needs.
+#
+#   tests/run.sh                 everything; a test that can not run is a failure
+#   tests/run.sh unit            the rootless part, in seconds
+#   tests/run.sh KIND [ARG...]   one directory of tests/, with arguments for pytest
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:-all}
+shift || true
+started=$SECONDS
+say() { printf '\n== %s (%ds)\n' "$*" $((SECONDS - started)); }
+
+if [[ $kind == unit ]]; then
+    deploy/prepare.sh unit
+    exec .venv/bin/python -m pytest -q tests/unit "$@"
+fi
+[[ $EUID == 0 ]] || {
+    echo "tests/run.sh: needs root for OVS-DPDK, mounts and namespaces; 'tests/run.sh unit' does not" >&2
+    exit 1
+}
+deploy/prepare.sh
+if [[ $kind != all ]]; then
+    exec .venv/bin/python -m pytest -q "tests/$kind" "$@"
+fi
+
+say "style, types, import rules, size"
+.venv/bin/ruff check .
+.venv/bin/ruff format --check -q .
+.venv/bin/mypy
+.venv/bin/lint-imports --no-cache >/tmp/userspace-cni-imports.$$ || {
+    cat "/tmp/userspace-cni-imports.$$"
+    exit 1
+}
+rm -f "/tmp/userspace-cni-imports.$$"
+over=$(git ls-files '*.py' '*.c' '*.h' | grep -v '^tests/' | xargs -r wc -l | awk '$2 != "total" && $1 > 500')
+if [[ -n $over ]]; then
+    printf 'modules over 500 lines:\n%s\n' "$over" >&2
+    exit 1
+fi
+
+say "tests"
+.venv/bin/python -m pytest -q --durations=10 "$@"
+say "done"

@@ -1,0 +1,293 @@
+"""What the locks promise: one holder at a time, gone with the holder, no files left, no lock lost to the removal of a file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from localdb import LockTimeout, Store, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LONG = 30.0  # seconds: the bound on every wait; nothing here takes a fraction of it
+
+HOLDER = """
+import os, sys
+from localdb import Store
+lock = Store(sys.argv[1] + "/root", sys.argv[1] + "/locks").lock("l", 30)
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+FORKER = """
+import os, sys
+from localdb import Store
+lock = Store(sys.argv[1] + "/root", sys.argv[1] + "/locks").lock("l", 30)
+pid = os.fork()
+if pid == 0:
+    lock.release()
+    os._exit(0)
+os.waitpid(pid, 0)
+print("forked", flush=True)
+sys.stdin.read()
+"""
+
+# Every process adds to a counter that only the lock protects: a plain read, then a write in place.
+CONTENDER = """
+import os, sys
+from localdb import Store
+base, rounds = sys.argv[1], int(sys.argv[2])
+store = Store(base + "/root", base + "/locks")
+fd = os.open(base + "/counter", os.O_RDWR)
+sys.stdin.read(1)
+for _ in range(rounds):
+    with store.lock("l", 30):
+        before = int(os.pread(fd, 20, 0))
+        os.sched_yield()
+        os.pwrite(fd, b"%020d" % (before + 1), 0)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Return a store whose locks are in the test's own directory."""
+    return Store(tmp_path / "root", tmp_path / "locks")
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that holds the lock "l" until it is killed or its input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == process.pid
+        yield process
+        process.kill()
+
+
+def lock_files(store: Store) -> list[str]:
+    """Return what lies in the lock directory."""
+    return sorted(path.name for path in (store.root.parent / "locks").iterdir())
+
+
+def test_a_lock_is_held_until_released_and_leaves_no_file(store: Store) -> None:
+    """While held nobody else gets it, in the same process either; after release it is free and its file is gone."""
+    with store.lock("a/b", 0) as lock:
+        assert lock.name == "a/b"
+        assert store.try_lock("a/b") is None
+        assert lock_files(store) == ["a%2Fb.lock"]
+        with store.lock("other", 0):
+            pass
+    assert lock_files(store) == []
+    again = store.try_lock("a/b")
+    assert again is not None
+    again.release()
+
+
+def test_release_is_idempotent(store: Store) -> None:
+    """A second release does nothing, even when the descriptor's number and the lock have a new owner."""
+    first = store.lock("l", 0)
+    first.release()
+    second = store.lock("l", 0)
+    first.release()
+    assert os.fstat(second.fd)
+    assert store.try_lock("l") is None
+    second.release()
+    assert first.fd == second.fd == -1
+    with pytest.raises(ValueError, match="released"):
+        first.share()
+
+
+def test_the_lock_is_released_when_the_block_fails(store: Store) -> None:
+    """An exception inside the block lets go of the lock."""
+    with pytest.raises(KeyError), store.lock("l", 0):
+        raise KeyError
+    with store.lock("l", 0):
+        pass
+
+
+@pytest.mark.parametrize("name", ["", "..", "/", "x" * 1000, os.fsdecode(b"\xff"), "\0", ".hidden"])
+def test_any_string_names_a_lock(store: Store, name: str) -> None:
+    """Every string is a lock of its own, with a file inside the lock directory."""
+    with store.lock(name, 0), store.lock(name + "'", 0):
+        assert store.try_lock(name) is None
+        assert len(lock_files(store)) == 2
+
+
+def test_a_timeout_names_the_lock_and_its_holder(store: Store, holder: subprocess.Popen[str]) -> None:
+    """Waiting in vain ends with the lock's name, its file and the pid of the holder."""
+    with pytest.raises(LockTimeout, match=f"'l'.*l.lock.*pid {holder.pid}") as caught:
+        store.lock("l", 0.05)
+    assert isinstance(caught.value, StoreError)
+    assert store.try_lock("l") is None
+
+
+def test_a_lock_dies_with_its_holder(store: Store, holder: subprocess.Popen[str]) -> None:
+    """After kill -9 of the holder the lock is free at once, and the file it left is taken over and removed."""
+    assert store.try_lock("l") is None
+    holder.kill()
+    holder.wait(LONG)
+    assert lock_files(store) == ["l.lock"]
+    with store.lock("l", 0):
+        pass
+    assert lock_files(store) == []
+
+
+def test_a_waiter_gets_the_lock_when_it_is_released(store: Store, holder: subprocess.Popen[str]) -> None:
+    """Somebody already waiting takes the lock when its holder goes."""
+    assert store.try_lock("l") is None
+    got = threading.Event()
+
+    def wait() -> None:
+        with store.lock("l", LONG):
+            got.set()
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    assert not got.is_set()
+    holder.kill()
+    assert got.wait(LONG)
+    waiter.join(LONG)
+
+
+def test_a_shared_lock_lives_as_long_as_the_child(store: Store) -> None:
+    """A child given the descriptor keeps the lock after our release and until it ends; the next holder cleans up."""
+    lock = store.lock("l", 0)
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=[lock.share()]
+    ) as child:
+        lock.release()
+        assert store.try_lock("l") is None
+        with pytest.raises(LockTimeout):
+            store.lock("l", 0.03)
+        child.kill()
+        child.wait(LONG)
+    with store.lock("l", 0):
+        assert store.try_lock("l") is None
+    assert lock_files(store) == []
+
+
+def test_a_child_that_was_not_given_the_lock_does_not_keep_it(store: Store) -> None:
+    """The descriptor does not leak into programs started while the lock is held."""
+    with store.lock("l", 0):
+        child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, close_fds=False)
+    with child, store.lock("l", 0):
+        child.kill()
+
+
+def test_a_forked_copy_does_not_release_its_parents_lock(store: Store, tmp_path: Path) -> None:
+    """A forked child that unwinds its copy of the lock leaves the parent's lock and its file in place."""
+    with subprocess.Popen([sys.executable, "-c", FORKER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as forker:
+        assert forker.stdout is not None
+        assert forker.stdout.readline() == b"forked\n"
+        assert store.try_lock("l") is None
+        assert lock_files(store) == ["l.lock"]
+        forker.kill()
+
+
+def test_a_cleaner_that_removed_the_file_costs_at_most_that_lock(store: Store) -> None:
+    """When something removed a held lock's file and another took the new one, our release leaves the other's file alone."""
+    first = store.lock("l", 0)
+    (store.root.parent / "locks" / "l.lock").unlink()
+    with store.lock("l", 0):
+        first.release()
+        assert store.try_lock("l") is None
+
+
+def test_a_lock_file_removed_between_open_and_lock_is_not_trusted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Getting the kernel lock on a file its last holder has just removed is not having the lock: the taker starts over."""
+    first = store.lock("l", 0)
+    real = os.open
+    opened: list[int] = []
+
+    def open_then_release(*args: object, **kwargs: object) -> int:
+        fd = real(*args, **kwargs)  # type: ignore[arg-type]
+        opened.append(fd)
+        first.release()
+        return fd
+
+    monkeypatch.setattr(os, "open", open_then_release)
+    with store.lock("l", 0) as second:
+        monkeypatch.undo()
+        assert len(opened) == 2
+        assert store.try_lock("l") is None
+        assert os.fstat(second.fd).st_nlink == 1
+
+
+def test_threads_exclude_each_other(store: Store) -> None:
+    """Threads of one process, with one Store, never hold a lock together."""
+    inside = 0
+    most = 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(25):
+            with store.lock("l", LONG):
+                inside += 1
+                most = max(most, inside)
+                os.sched_yield()
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert most == 1
+    assert lock_files(store) == []
+
+
+def test_eight_processes_never_hold_a_lock_together(store: Store, tmp_path: Path) -> None:
+    """Under contention, with the file made and removed at every turn, no increment of an unprotected counter is lost."""
+    (tmp_path / "counter").write_bytes(b"%020d" % 0)
+    command = [sys.executable, "-c", CONTENDER, str(tmp_path), "40"]
+    contenders = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(8)]
+    for contender in contenders:
+        assert contender.stdin is not None
+        contender.stdin.write(b"x")
+        contender.stdin.flush()
+    for contender in contenders:
+        contender.communicate(timeout=LONG)
+        assert contender.returncode == 0
+    assert int((tmp_path / "counter").read_bytes()) == 8 * 40
+    assert lock_files(store) == []
+
+
+def test_a_lock_directory_that_cannot_be_made_is_a_store_error(tmp_path: Path) -> None:
+    """When the lock directory cannot exist the error names the lock and its path."""
+    (tmp_path / "file").write_text("")
+    store = Store(tmp_path / "root", tmp_path / "file" / "locks")
+    with pytest.raises(StoreError, match=r"'l'.*file/locks/l.lock"):
+        store.lock("l", 0)
+    with pytest.raises(StoreError):
+        store.try_lock("l")
+
+
+def test_a_full_disk_does_not_cost_the_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the holder's pid is lost when it cannot be written; the lock is taken, and a vain wait says so."""
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with store.lock("l", 0), pytest.raises(LockTimeout, match="unknown process"):
+        store.lock("l", 0)
+
+
+def test_a_link_in_a_locks_place_is_not_followed(store: Store, tmp_path: Path) -> None:
+    """A symbolic link where the lock file belongs is refused, so no file elsewhere is truncated."""
+    with store.lock("warm-up", 0):
+        pass
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "locks" / "l.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(StoreError, match="symbolic link"):
+        store.lock("l", 0)
+    assert (tmp_path / "precious").read_text() == "precious"

@@ -1,0 +1,1 @@
+"""CNI plugin for vhost-user interfaces on OVS-DPDK."""

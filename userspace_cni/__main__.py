@@ -1,0 +1,95 @@
+"""What a runtime executes with CNI_COMMAND set, and what people execute with arguments.
+
+`python -m userspace_cni`. With CNI_COMMAND it is the plugin, in-process; with arguments the command line; with neither it tells
+what it is. Nothing but the answer is ever written to stdout.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from userspace_cni import verbs
+from userspace_cni.errors import Interrupted, UnreadableInput, UserspaceError
+from userspace_cni.result import SUPPORTED_VERSIONS
+
+
+def main() -> int:
+    """Serve the runtime or the person who called; the exit code."""
+    if os.environ.get("CNI_COMMAND"):
+        return plugin()
+    if len(sys.argv) > 1:
+        from userspace_cni.cli.commands import run
+
+        return run()
+    sys.stderr.write(
+        "userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
+        f"CNI protocol versions supported: {', '.join(SUPPORTED_VERSIONS)}\n"
+    )
+    return 0
+
+
+def plugin() -> int:
+    """One CNI call: environment and stdin in, stdout and exit code out."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
+    stdin = _Stdin()
+    answer = verbs.answer(os.environ, stdin.read, _node)
+    try:
+        _write_stdout(answer.output)
+    except (OSError, Interrupted):
+        if answer.code == 0 and os.environ["CNI_COMMAND"] == "ADD":
+            # nobody has learned of this attachment: a runtime that saw no result takes it for failed
+            verbs.answer({**os.environ, "CNI_COMMAND": "DEL"}, stdin.read, _node)
+        return 1
+    return answer.code
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    """Turn the first signal into an error that undoes the verb; what undoes it is not interrupted again."""
+    for other in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(other, signal.SIG_IGN)
+    raise Interrupted(f"stopped by {signal.Signals(number).name}", "the call was undone; try again later")
+
+
+class _Stdin:
+    """What came on stdin, read to its end once."""
+
+    def __init__(self) -> None:
+        self._content: bytes | None = None
+
+    def read(self) -> bytes:
+        """All of it. Raises UnreadableInput."""
+        if self._content is None:
+            try:
+                with os.fdopen(0, "rb", closefd=False) as stream:
+                    self._content = stream.read()
+            except OSError as error:
+                raise UnreadableInput(f"reading the network configuration from stdin: {error.strerror}") from error
+        return self._content
+
+
+def _node() -> verbs.Node:
+    from userspace_cni.drivers import Drivers
+    from userspace_cni.settings import load
+
+    return Drivers(load(os.environ), os.environ)
+
+
+def _write_stdout(output: bytes) -> None:
+    """Write all of `output`, unbuffered: an error here must be seen before the process ends."""
+    while output:
+        output = output[os.write(1, output) :]
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except UserspaceError as error:  # an interrupt outside of a verb
+        sys.stderr.write(f"{error}\n")
+        code = 1
+    sys.stdout.flush()
+    # daemon threads of a session that was abandoned must not keep the process
+    os._exit(code)

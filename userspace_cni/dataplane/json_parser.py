@@ -1,0 +1,63 @@
+"""A fast parser for what ovsdb-server sends.
+
+The Python package of OVS reads JSON character by character unless its C extension was built, which the wheels on PyPI do not
+have: 0.3 µs a byte, for 16 kB of schema and 50 bytes per port of a bridge. This one finds where a message ends with one regular
+expression and leaves the rest to the standard library. It implements the interface of `ovs.json.Parser` as far as
+`ovs.jsonrpc` uses it, and knows nothing of OVSDB.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*("?)|[{}]', re.DOTALL)
+
+
+class Parser:
+    """Takes text in pieces until they make one JSON object."""
+
+    def __init__(self, check_trailer: bool = False) -> None:  # noqa: ARG002 - the interface
+        self._text = ""
+        self._scanned = 0
+        self._depth = 0
+        self._end = 0
+        self._garbage = ""
+
+    def feed(self, text: str) -> int:
+        """Take `text`; the number of characters used: less than all when the object ends within."""
+        before = len(self._text)
+        self._text += text
+        if not self._depth and not self._begins():
+            return len(text)
+        for token in _TOKEN.finditer(self._text, self._scanned):
+            first = token.group()[0]
+            if first == '"' and not token.group(1):
+                break  # the string goes on in the next piece
+            self._scanned = token.end()
+            self._depth += (first == "{") - (first == "}")
+            if not self._depth:
+                self._end = token.end()
+                return self._end - before
+        return len(text)
+
+    def is_done(self) -> bool:
+        """Whether `finish` has something to say."""
+        return bool(self._end or self._garbage)
+
+    def finish(self) -> Any:
+        """The object; a string when it was no JSON."""
+        if self._garbage:
+            return self._garbage
+        try:
+            return json.loads(self._text[: self._end])
+        except ValueError as error:
+            return str(error)
+
+    def _begins(self) -> bool:
+        """Whether an object has begun: JSON-RPC messages are objects, so that anything else is garbage."""
+        start = self._text.lstrip()
+        if start and not start.startswith("{"):
+            self._garbage = f"not a JSON object: {start[:40]!r}"
+        return start.startswith("{")

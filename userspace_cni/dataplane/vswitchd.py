@@ -1,0 +1,86 @@
+"""Whether ovs-vswitchd lives, asked of itself.
+
+OVSDB can not tell: after a kill -9 nothing in it changes. So this speaks to the daemon's control socket, the one of ovs-appctl
+(JSON-RPC 1.0, one request per connection). It must never wait longer than it was told to, and never take "no answer" for "dead":
+ovs-vswitchd is silent for seconds while it allocates memory for its first port.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ANSWER_SECONDS = 0.5
+_CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.\d+\.ctl")
+_REQUEST = json.dumps({"id": 0, "method": "version", "params": []}).encode()
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """What is known of ovs-vswitchd, and from what.
+
+    `dead` is proven; `silent` is connected without an answer in time; `unknown` can not be found out from here.
+    """
+
+    state: Literal["alive", "dead", "silent", "unknown"]
+    reason: str
+
+
+def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> Liveness:
+    """Whether the ovs-vswitchd of `rundir` (its OVS_RUNDIR) answers within `seconds`; `ovsdb`: our remote. Never raises."""
+    if not ovsdb.startswith("unix:"):
+        return Liveness("unknown", f"the database is remote ({ovsdb}), so ovs-vswitchd is too")
+    try:
+        sockets = [path for path in Path(rundir).iterdir() if _CONTROL_SOCKET.fullmatch(path.name)]
+        same_place = Path(ovsdb.removeprefix("unix:")).resolve().parent == Path(rundir).resolve()
+    except OSError as error:
+        return Liveness("unknown", f"{rundir} can not be read: {error.strerror}")
+    if sockets:
+        return _worst_but_alive(_ask_one(path, time.monotonic() + seconds) for path in sorted(sockets))
+    if same_place:
+        return Liveness("dead", f"no control socket ovs-vswitchd.PID.ctl in {rundir}, where the database is")
+    return Liveness("unknown", f"no control socket ovs-vswitchd.PID.ctl in {rundir}; is setting ovs_rundir right?")
+
+
+def _worst_but_alive(answers: Iterable[Liveness]) -> Liveness:
+    """One living daemon is enough (sockets of dead ones stay behind); nothing is dead while another may live."""
+    order = ("alive", "silent", "unknown", "dead")
+    return min(answers, key=lambda answer: order.index(answer.state))
+
+
+def _ask_one(path: Path, end: float) -> Liveness:
+    try:
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(max(0.001, end - time.monotonic()))
+            control.connect(str(path))
+            control.sendall(_REQUEST)
+            return _answer(control, path, end)
+    except (ConnectionError, FileNotFoundError) as error:
+        return Liveness("dead", f"{path}: {error.strerror}")
+    except (TimeoutError, BlockingIOError):
+        return Liveness("silent", f"{path}: no answer in time")
+    except OSError as error:
+        return Liveness("unknown", f"{path}: {error.strerror or error}")
+
+
+def _answer(control: socket.socket, path: Path, end: float) -> Liveness:
+    received = b""
+    while time.monotonic() < end:
+        control.settimeout(max(0.001, end - time.monotonic()))
+        data = control.recv(4096)
+        if not data:
+            return Liveness("dead", f"{path}: closed without an answer")
+        received += data
+        try:
+            answer = json.loads(received)
+        except ValueError:
+            continue
+        version = answer.get("result") if isinstance(answer, dict) else None
+        return Liveness("alive", str(version).partition("\n")[0])
+    return Liveness("silent", f"{path}: no answer in time")

@@ -1,0 +1,315 @@
+"""Composition root: step type to driver, and what the verbs ask of the node. The only module that sees both walls.
+
+Everything heavy is imported when it is first used: a process that lives for one verb pays for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from localdb import Store
+from userspace_cni.attach import Driver
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import ContainerGone, DelegateFailed, Drift, HostNamespace, NotServing, UserspaceError
+from userspace_cni.host import link
+from userspace_cni.journal import Journal
+from userspace_cni.log import say
+from userspace_cni.options import Options
+from userspace_cni.plan import Allocation, Facts, Pod
+from userspace_cni.request import Environment, Request, Verb
+from userspace_cni.settings import Settings
+from userspace_cni.steps import Lease, LegacyRecord, Port, Step
+
+if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovs import PortDriver
+    from userspace_cni.host.kube import Clients, PodView
+    from userspace_cni.host.leases import LeaseDriver
+
+_UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
+
+
+class Drivers:
+    """This node: `verbs.Node` for the settings of this installation."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self.settings = settings
+        self._environ = environ
+        self._made: dict[type[Step], Driver[Any]] = {}
+
+    @property
+    def log_level(self) -> str:
+        """The level of networks that name none."""
+        return self.settings.log_level
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds that one verb may take."""
+        return self.settings.deadline_s
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The records of this node."""
+        settings = self.settings
+        return Journal(Store(settings.state_dir, f"{settings.run_dir}/locks", warn=lambda text: say("warning", text)))
+
+    @cached_property
+    def ports(self) -> PortDriver:
+        """The one speaker of OVSDB of this process."""
+        from userspace_cni.dataplane.ovs import PortDriver
+
+        return PortDriver(self.settings.ovsdb, self.settings.ovs_rundir, self.journal.identity)
+
+    @cached_property
+    def clients(self) -> Clients:
+        """The speakers to API servers, one per set of credentials."""
+        from userspace_cni.host.kube import Clients
+
+        return Clients()
+
+    @cached_property
+    def leases(self) -> LeaseDriver:
+        """The speaker to delegated plugins."""
+        from userspace_cni.host.leases import LeaseDriver
+
+        return LeaseDriver()
+
+    def driver(self, step: Step) -> Driver[Any]:
+        """The driver that knows this type of step."""
+        kind = type(step)
+        if kind not in self._made:
+            self._made[kind] = _MAKERS[step.kind](self)
+        return self._made[kind]
+
+    def boot_id(self) -> str:
+        """The kernel's random id of this boot."""
+        return link.boot_id()
+
+    def boottime_ns(self) -> int:
+        """CLOCK_BOOTTIME now."""
+        return link.boottime_ns()
+
+    def sandbox(self, environment: Environment) -> int:
+        """Inode of the namespace CNI_NETNS, which must be one and not our own."""
+        facts = link.namespace(environment.netns)
+        if link.is_own(environment.netns) and not environment.netns_override:
+            raise HostNamespace(
+                f"CNI_NETNS {environment.netns!r} is the namespace that the runtime itself runs in",
+                "a container with the host's network can not be attached; CNI_NETNS_OVERRIDE=1 overrides",
+            )
+        return facts.inode
+
+    def has_link(self, environment: Environment) -> bool:
+        """Whether a kernel interface of this name is in the container."""
+        return link.link_exists(environment.netns, environment.ifname)
+
+    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+        """What is known of node and pod; asks the API server when there is one and the runtime named the pod."""
+        from userspace_cni.host.kube import mapped_dir
+        from userspace_cni.host.place import find_place
+        from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
+
+        environment, settings = request.environment, self.settings
+        kubeconfig = options.kubeconfig if settings.netconf_kubeconfig != "never" else ""
+        view = self._ask_for_pod(environment, options, kubeconfig, deadline)
+        uid = environment.pod_uid or (view.uid if view else "")
+        place = find_place(settings, uid, view, environment.container_id, options.shared_dir)
+        allocation, existed = _read_device_info(options.asked.device_info_file)
+        return Facts(
+            boot_id=self.boot_id(),
+            store=self.journal.identity(),
+            netns_inode=0,
+            pod=Pod(environment.pod_namespace, environment.pod_name, uid),
+            place=place,
+            mapped_dir=mapped_dir(view, settings.shared_volume) if view else DEFAULT_MAPPED_DIR,
+            short_dir=settings.short_dir,
+            mount_always=settings.mount_pod_dirs == "always",
+            ovs_sockdir=self._ovs_sockdir(options, allocation, deadline),
+            noted=view is not None,
+            kubeconfig=kubeconfig,
+            allocation=allocation,
+            device_info_existed=existed,
+        )
+
+    def _ask_for_pod(self, environment: Environment, options: Options, kubeconfig: str, deadline: Deadline) -> PodView | None:
+        from userspace_cni.host.kube import in_cluster
+
+        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or in_cluster(self._environ)):
+            return None
+        try:
+            view = self.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, deadline)
+        except UserspaceError:
+            if options.kubevirt and environment.pod_uid:
+                # a VM's interface works by its path alone; the note is a convenience there
+                say("warning", "the pod could not be read from the API server; attaching without a note in it")
+                return None
+            raise
+        if view is None or (environment.pod_uid and view.uid != environment.pod_uid):
+            raise ContainerGone(
+                f"pod {environment.pod_namespace}/{environment.pod_name} with UID {environment.pod_uid or '(any)'} is gone",
+                "the API server does not know it any more; nothing was done",
+            )
+        return view
+
+    def _ovs_sockdir(self, options: Options, allocation: Allocation | None, deadline: Deadline) -> str:
+        """Where OVS makes server-mode sockets; only asked for when it will make one."""
+        settings = self.settings
+        serves = allocation.mode == "client" if allocation else options.ovs_role == "server"
+        if settings.ovs_sockdir or not serves:
+            return settings.ovs_sockdir
+        told = self.ports.vhost_sock_dir(deadline)
+        if told:
+            return told
+        return settings.ovs_rundir if os.path.isdir(settings.ovs_rundir) else _UPSTREAM_SOCKDIR  # noqa: PTH112
+
+    def require_delegate(self, request: Request) -> None:
+        """Raise unless the network's IPAM plugin can be run."""
+        from userspace_cni.host.ipam import find
+        from userspace_cni.host.leases import require_path
+
+        find(request.network.ipam, require_path(request.network.ipam, request.environment.variables))
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """ADD of the IPAM plugin."""
+        return self.leases.lease(step, deadline, lock)
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """CHECK, GC or STATUS to the IPAM plugin, if there is one that knows the verb."""
+        if not request.network.ipam:
+            return
+        from userspace_cni.host.leases import delegate
+
+        plugin = delegate(Lease(request.network.ipam, request.stdin.decode(), request.environment.variables))
+        if not plugin.knows(verb, deadline):
+            return
+        calls = {"CHECK": plugin.check, "GC": plugin.gc, "STATUS": plugin.status}
+        try:
+            calls[verb](request.stdin, deadline)
+        except UserspaceError as error:
+            if verb != "STATUS":
+                raise
+            code = error.code if isinstance(error, DelegateFailed) and error.code in (50, 51) else 50
+            raise NotServing(error.message, error.details, code=code) from error
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """The former plugin's record of this attachment."""
+        from userspace_cni.host.legacy import find_record
+
+        return find_record(self.settings.legacy_state_dir, container_id, ifname)
+
+    def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
+        """All ports with our owner mark for this network."""
+        return self.ports.marked(deadline, network=network)
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """Whether an ADD could be served: the switch, and the directories that it needs."""
+        self.ports.serving(options.bridge, deadline)
+        for path in (self.settings.state_dir, self.settings.run_dir, self.settings.short_dir):
+            if not _is_writable(path):
+                raise NotServing(f"directory {path} can not be written", "see the settings state_dir, run_dir and short_dir")
+
+
+class LegacyDriver:
+    """Undoes an attachment of the former plugin: its port, its socket and short mount, its record. Sees both walls."""
+
+    def __init__(self, node: Drivers, short_dir: str) -> None:
+        self._node = node
+        self._short_dir = short_dir
+
+    def apply(self, step: LegacyRecord, deadline: Deadline) -> None:
+        """Never made by us."""
+
+    def undo(self, step: LegacyRecord, deadline: Deadline) -> None:
+        """Remove what the record leads to, the record last."""
+        from userspace_cni.host import legacy
+
+        name = legacy.read_port_name(step.path)
+        found = self._node.ports.find(name, deadline) if name else None
+        if found and not found.marks:
+            if found.server_path:
+                others = self._node.ports.server_paths(deadline)
+                legacy.remove_socket(found.server_path, name[:12], self._short_dir, others, deadline)
+            self._node.ports.undo(Port(found.bridge, name, found.interface_type, legacy=True), deadline)
+        legacy.remove_record(step.path)
+
+    def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
+        """Nothing is expected of it."""
+        return []
+
+    def present(self, step: LegacyRecord) -> bool:  # noqa: ARG002
+        """Never shared."""
+        return False
+
+
+def _read_device_info(path: str) -> tuple[Allocation | None, bool]:
+    if not path:
+        return None, False
+    from userspace_cni.host.device_info import read_allocation
+
+    found = read_allocation(path)
+    return (Allocation(found.mode, found.path, found.content) if found else None), os.path.lexists(path)
+
+
+def _is_writable(path: str) -> bool:
+    """Whether `path`, or the nearest parent that exists, can be written; looks, and writes nothing."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)  # noqa: PTH120
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def _directory(_: Drivers) -> Driver[Any]:
+    from userspace_cni.host.sockets import DirectoryDriver
+
+    return DirectoryDriver()
+
+
+def _socket_file(_: Drivers) -> Driver[Any]:
+    from userspace_cni.host.sockets import SocketFileDriver
+
+    return SocketFileDriver()
+
+
+def _pod_mount(_: Drivers) -> Driver[Any]:
+    from userspace_cni.host.mounts import PodMountDriver
+
+    return PodMountDriver()
+
+
+def _placed_socket(_: Drivers) -> Driver[Any]:
+    from userspace_cni.host.placement import PlacedSocketDriver
+
+    return PlacedSocketDriver()
+
+
+def _device_info(_: Drivers) -> Driver[Any]:
+    from userspace_cni.host.device_info import DeviceInfoDriver
+
+    return DeviceInfoDriver()
+
+
+def _config_file(_: Drivers) -> Driver[Any]:
+    from userspace_cni.host.files import ConfigFileDriver
+
+    return ConfigFileDriver()
+
+
+def _pod_note(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.kube import PodNoteDriver
+
+    return PodNoteDriver(node.clients)
+
+
+_MAKERS: Final[Mapping[str, Callable[[Drivers], Driver[Any]]]] = {
+    "lease": lambda node: node.leases,
+    "directory": _directory,
+    "socket-file": _socket_file,
+    "pod-mount": _pod_mount,
+    "port": lambda node: node.ports,
+    "placed-socket": _placed_socket,
+    "device-info": _device_info,
+    "config-file": _config_file,
+    "pod-note": _pod_note,
+    "legacy-record": lambda node: LegacyDriver(node, node.settings.short_dir),
+}

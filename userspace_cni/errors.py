@@ -1,0 +1,206 @@
+"""The error tree, and the one place that knows CNI error codes.
+
+    UserspaceError                      what we tried: what happened; what to look at
+    ├── BadRequest                      the caller's input; nothing was changed
+    │   ├── UnsupportedVersion      1
+    │   ├── UnsupportedField        2   understood, but not possible here
+    │   ├── BadEnvironment          4   a CNI_* variable
+    │   ├── UnreadableInput         5   stdin could not be read
+    │   ├── Undecodable             6   not JSON, or a field of the wrong JSON type
+    │   ├── InvalidConfig           7   decodes, but can not be meant
+    │   └── HostNamespace           8   CNI_NETNS is the host's own
+    ├── ContainerGone               3   the sandbox vanished before anything was done
+    ├── Unavailable                11   transient: a lock, OVS or the API server; try again later
+    │   └── Interrupted            11   SIGTERM or SIGINT
+    ├── NotServing             50, 51   STATUS only
+    ├── StepFailed               100…   one step of an attachment could not be applied or undone
+    │   ├── AlreadyAttached       101
+    │   ├── NotAttached           102
+    │   ├── Drift                 103   CHECK found something else than what was made
+    │   ├── SwitchRefused         104   OVS took the rows and reports an error
+    │   ├── NameTaken             105   the port belongs to somebody else
+    │   ├── DirectoryRefused      106   a directory, mount, socket or file of the pod
+    │   ├── NoteRefused           107   the pod's annotations
+    │   ├── DelegateBroken        108   the IPAM plugin answered nothing usable
+    │   ├── RecordRefused         109   our own store can not be written
+    │   └── Incomplete            110   several things failed while undoing; each in `details`
+    └── DelegateFailed            any   the IPAM plugin's own error, passed on unchanged
+
+CNI SPEC 1.1.0, section "Error": 0 to 99 are the specification's, 100+ the plugin's own. Code 8 is skel's. Anything that is not
+in this tree is a bug and is answered with 999.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+UNEXPECTED = 999
+
+
+class UserspaceError(Exception):
+    """An error with a CNI code.
+
+    `message` says what was tried and what happened; `details` says what to look at. `code` overrides the class's own.
+    """
+
+    default_code: ClassVar[int] = 100
+
+    def __init__(self, message: str, details: str = "", *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+        self.code = self.default_code if code is None else code
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.details}" if self.details else self.message
+
+
+class BadRequest(UserspaceError):
+    """The caller's input can not be used; raised before any effect."""
+
+    default_code = 7
+
+
+class UnsupportedVersion(BadRequest):
+    """cniVersion, or the verb at that version, is not supported."""
+
+    default_code = 1
+
+
+class UnsupportedField(BadRequest):
+    """An option that is understood but can not be served; the message names key and value."""
+
+    default_code = 2
+
+
+class BadEnvironment(BadRequest):
+    """A CNI_* variable is missing or malformed; the message names it."""
+
+    default_code = 4
+
+
+class UnreadableInput(BadRequest):
+    """Standard input could not be read."""
+
+    default_code = 5
+
+
+class Undecodable(BadRequest):
+    """Input that is not JSON, or a field of the wrong JSON type."""
+
+    default_code = 6
+
+
+class InvalidConfig(BadRequest):
+    """Input that decodes but fails validation."""
+
+    default_code = 7
+
+
+class HostNamespace(BadRequest):
+    """CNI_NETNS is the namespace the runtime itself lives in."""
+
+    default_code = 8
+
+
+class ContainerGone(UserspaceError):
+    """The container's namespace vanished before anything was done; no DEL is needed."""
+
+    default_code = 3
+
+
+class Unavailable(UserspaceError):
+    """Something we need does not answer now; the same call may succeed later."""
+
+    default_code = 11
+
+
+class Interrupted(Unavailable):
+    """The process was asked to stop."""
+
+
+class NotServing(UserspaceError):
+    """STATUS: no ADD can be served (50); with `code=51` running containers suffer too."""
+
+    default_code = 50
+
+
+class StepFailed(UserspaceError):
+    """A step could not be applied, undone or verified."""
+
+    default_code = 100
+
+
+class AlreadyAttached(StepFailed):
+    """The interface name is in use in this container."""
+
+    default_code = 101
+
+
+class NotAttached(StepFailed):
+    """CHECK of an attachment that is not there."""
+
+    default_code = 102
+
+
+class Drift(StepFailed):
+    """CHECK found something else than what ADD made; the message has expected and found."""
+
+    default_code = 103
+
+
+class SwitchRefused(StepFailed):
+    """OVS accepted the rows but reports an error for the interface or the bridge."""
+
+    default_code = 104
+
+
+class NameTaken(StepFailed):
+    """A row of the name we need belongs to another container or to somebody else."""
+
+    default_code = 105
+
+
+class DirectoryRefused(StepFailed):
+    """A directory, mount, socket or file for the pod could not be made or removed."""
+
+    default_code = 106
+
+
+class NoteRefused(StepFailed):
+    """The pod's annotations could not be written."""
+
+    default_code = 107
+
+
+class DelegateBroken(StepFailed):
+    """A delegated plugin could not be run or answered something that is no CNI answer."""
+
+    default_code = 108
+
+
+class RecordRefused(StepFailed):
+    """The local store could not be read or written."""
+
+    default_code = 109
+
+
+class Incomplete(StepFailed):
+    """Several steps failed; every error is in `details`."""
+
+    default_code = 110
+
+
+class DelegateFailed(UserspaceError):
+    """A delegated plugin's own error object: code, msg and details as it gave them."""
+
+
+def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
+    """One error out of those collected while undoing: the only one as it is, several as `Incomplete`."""
+    collected = list(errors)
+    if len(collected) == 1:
+        return collected[0]
+    if all(isinstance(error, Unavailable) for error in collected):
+        return Unavailable(f"{what}: {len(collected)} steps could not be done now", " | ".join(map(str, collected)))
+    return Incomplete(f"{what}: {len(collected)} steps failed", " | ".join(map(str, collected)))

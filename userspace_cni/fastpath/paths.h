@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* paths.h - system calls for safe paths, mounts and namespaces; see paths.c */
+
+#ifndef FASTPATH_PATHS_H
+#define FASTPATH_PATHS_H
+
+#include <stdint.h>
+
+#include <linux/mount.h>
+#include <linux/openat2.h>
+
+/* Missing in kernel headers older than Linux 5.14 */
+#ifndef MOUNT_ATTR_NOSYMFOLLOW
+#define MOUNT_ATTR_NOSYMFOLLOW 0x00200000
+#endif
+
+/* From libc's sys/mount.h, which older libcs do not let stand beside linux/mount.h */
+#ifndef MNT_DETACH
+#define MNT_DETACH 0x00000002
+#endif
+
+/* From libc's sched.h */
+#ifndef CLONE_NEWNET
+#define CLONE_NEWNET 0x40000000
+#endif
+
+int fp_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode,
+	       uint64_t resolve);
+int fp_open_tree(int dirfd, const char *path);
+int fp_mount_setattr(int fd, uint64_t attributes, uint64_t propagation);
+int fp_move_mount(int tree, int target);
+int fp_umount2(const char *path, int flags);
+int fp_setns(int fd, int nstype);
+
+#endif /* FASTPATH_PATHS_H */

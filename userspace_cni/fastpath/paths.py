@@ -1,0 +1,75 @@
+"""The system calls of `paths.c` as Python functions: integers and paths in, file descriptors out, OSError with errno and path.
+
+Must not decide anything: which path is trusted, which flags a mount needs and what an error means to a pod is up to the caller.
+A file descriptor that is returned belongs to the caller and is close-on-exec.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from userspace_cni.fastpath._native import ffi, lib
+
+BENEATH: int = lib.RESOLVE_BENEATH | lib.RESOLVE_NO_SYMLINKS | lib.RESOLVE_NO_MAGICLINKS
+"""Below the directory given and through no link of any kind. Mount points are crossed: an emptyDir in memory is one."""
+
+MOUNT_NOSYMFOLLOW: int = lib.MOUNT_ATTR_NOSYMFOLLOW
+MOUNT_NOSUID: int = lib.MOUNT_ATTR_NOSUID
+MOUNT_NODEV: int = lib.MOUNT_ATTR_NODEV
+MOUNT_NOEXEC: int = lib.MOUNT_ATTR_NOEXEC
+PRIVATE: int = lib.MS_PRIVATE
+DETACH: int = lib.MNT_DETACH
+NETWORK: int = lib.CLONE_NEWNET
+
+
+def openat2(dirfd: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open `path` below `dirfd` under the rules of BENEATH. `mode` only with O_CREAT."""
+    return _checked(lib.fp_openat2(dirfd, _bytes(path), flags, mode, BENEATH), path)
+
+
+def open_tree(dirfd: int, path: str = "") -> int:
+    """A detached clone of the mount at `path` below `dirfd`, or of `dirfd` itself. Gone when closed before `move_mount`."""
+    return _checked(lib.fp_open_tree(dirfd, _bytes(path)), path)
+
+
+def mount_setattr(fd: int, attributes: int, propagation: int = 0) -> None:
+    """Add MOUNT_* flags to the mount whose root is `fd`."""
+    _checked(lib.fp_mount_setattr(fd, attributes, propagation), _name(fd))
+
+
+def move_mount(tree: int, target: int) -> None:
+    """Attach the detached mount `tree` over the object that `target` was opened on."""
+    _checked(lib.fp_move_mount(tree, target), _name(target))
+
+
+def umount2(path: str, flags: int) -> None:
+    """Take the topmost mount off `path`."""
+    _checked(lib.fp_umount2(_bytes(path), flags), path)
+
+
+def setns(fd: int, nstype: int) -> None:
+    """Move the calling thread into the namespace `fd`, which must be of type `nstype`."""
+    _checked(lib.fp_setns(fd, nstype), _name(fd))
+
+
+def _checked(result: int, path: str) -> int:
+    if result < 0:
+        number = ffi.errno
+        raise OSError(number, os.strerror(number), path)
+    return result
+
+
+def _bytes(path: str) -> bytes:
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:  # C would silently take what is before it
+        raise OSError(errno.EINVAL, "NUL byte in a path", path)
+    return encoded
+
+
+def _name(fd: int) -> str:
+    """The path behind `fd`, for an error message only."""
+    try:
+        return str(os.readlink(f"/proc/self/fd/{fd}"))  # noqa: PTH115 - pathlib costs an import and gives nothing here
+    except OSError:
+        return f"fd {fd}"

@@ -1,0 +1,307 @@
+"""Credentials for the API server, and single bounded requests made with them.
+
+The `kubernetes` library reads credentials (kubeconfig with tokens, token files, client certificates and exec plugins; the service
+account of a pod) and makes the TLS connection pool; its typed models, retries and refresh hooks are not used. The rules:
+
+- Nothing outlasts the caller's deadline. Exec plugins and name resolution know no time-out, so each request and each loading of
+  credentials runs in a thread of its own, which is abandoned when the time is up. Only one loads at a time: later callers wait
+  for the same one instead of starting another hanging plugin.
+- Credentials are loaded again when the kubeconfig file changed, after an answer of 401 (rotated token, expired plugin token) and
+  after a TLS failure (rotated certificates); never by a timer. A kubeconfig is never written.
+- A network's configuration names the kubeconfig, and a root process reads it, runs its plugins and sends its token to the server
+  in it. So a file that a pod or an ordinary user could have written is refused.
+- A kubeconfig's text, a token, a body or a server's words are never part of a message.
+- TLS verification is as the kubeconfig says (on unless it has insecure-skip-tls-verify) and is never weakened here.
+
+The library is imported when the first request is made (150 ms of CPU time, 34 MiB): a verb that writes no note pays nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import InvalidConfig, Unavailable, UserspaceError
+
+T = TypeVar("T")
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+REQUEST_LIMIT_S = 10.0
+"""One request may take this long, so that one lost connection does not use up a verb's whole deadline."""
+
+ANSWER_LIMIT = 8 << 20
+KUBECONFIG_LIMIT = 1 << 20
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status code and decoded body of an answer; `body` is empty when it was no JSON object."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class Session:
+    """Requests to one API server under one account; safe to use from several threads.
+
+    `kubeconfig`: absolute path, or "" for the service account of the pod that this process runs in.
+    """
+
+    def __init__(self, kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> None:
+        self._kubeconfig = kubeconfig
+        self._service_account = service_account
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+        self._loading: _Call[_Connection] | None = None
+        self._loading_of: tuple[int, ...] = ()
+
+    @property
+    def account(self) -> str:
+        """Whose credentials these are, for messages."""
+        return f"kubeconfig {self._kubeconfig}" if self._kubeconfig else "the pod's service account"
+
+    def request(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None) -> Answer:
+        """One request, answered with any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
+
+        Raises Unavailable for everything that may pass by itself and InvalidConfig for credentials that can not be used.
+        """
+        what = f"{method} {path}"
+        sent = None if body is None else json.dumps(body).encode()
+        connection = self._connect(what, deadline)
+        answer = self._send(connection, what, deadline, sent)
+        if answer.status == 401:
+            self._forget(connection)
+            answer = self._send(self._connect(what, deadline), what, deadline, sent)
+        if answer.status == 429 or answer.status >= 500:
+            raise Unavailable(f"{what}: the API server answered {answer.status}", f"with {self.account}")
+        return answer
+
+    def _send(self, connection: _Connection, what: str, deadline: Deadline, sent: bytes | None) -> Answer:
+        limit = deadline.within(REQUEST_LIMIT_S)
+        call = _Call(lambda: connection.send(what, sent, limit))
+        try:
+            return call.outcome(what, limit, f"with {self.account}")
+        except _TlsFailed as error:
+            self._forget(connection)
+            raise Unavailable(f"{what}: TLS with the API server failed: {error}", f"with {self.account}") from None
+
+    def _connect(self, what: str, deadline: Deadline) -> _Connection:
+        with self._lock:
+            signature = self._signature()
+            if self._connection is not None and self._connection.signature == signature:
+                return self._connection
+            if self._loading is None or self._loading.done or self._loading_of != signature:
+                self._loading, self._loading_of = _Call(lambda: self._load(signature)), signature
+            loading = self._loading
+        connection = loading.outcome(f"{what}: loading credentials", deadline, f"{self.account}; does its exec plugin hang?")
+        with self._lock:
+            self._connection = connection
+        return connection
+
+    def _forget(self, connection: _Connection) -> None:
+        with self._lock:
+            if self._connection is connection:
+                self._connection = None
+
+    def _signature(self) -> tuple[int, ...]:
+        if not self._kubeconfig:
+            return ()
+        with suppress(OSError):
+            status = Path(self._kubeconfig).stat()
+            return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        return (-1,)
+
+    def _load(self, signature: tuple[int, ...]) -> _Connection:
+        text = _trusted_text(self._kubeconfig) if self._kubeconfig else ""
+        try:
+            return _Connection(self._configuration(text), signature)
+        except Exception as error:  # noqa: BLE001 -- the library lets through what its parsers raise, and quotes the file in it
+            reason = type(error).__name__
+        message = f"credentials for the API server can not be used ({reason})"
+        if not self._kubeconfig:
+            raise Unavailable(message, f"the token and the certificate in {self._service_account}")
+        raise InvalidConfig(message, f"{self.account}: try it with kubectl --kubeconfig")
+
+    def _configuration(self, text: str) -> Any:
+        from kubernetes.client import Configuration
+        from kubernetes.config.incluster_config import InClusterConfigLoader
+        from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+        configuration = Configuration()
+        configure: Any  # the library's loaders carry no types
+        merge: Any
+        if self._kubeconfig:
+            configure, merge = KubeConfigLoader, KubeConfigMerger
+            directory = str(Path(self._kubeconfig).resolve().parent)
+            loader = configure(merge(io.StringIO(text)).config, config_base_path=directory)
+        else:
+            configure = InClusterConfigLoader
+            files = (f"{self._service_account}/token", f"{self._service_account}/ca.crt")
+            loader = configure(*files, try_refresh_token=False)
+        with _quiet_library():
+            loader.load_and_set(configuration)
+        configuration.refresh_api_key_hook = None
+        return configuration
+
+
+@dataclass
+class _Connection:
+    """A connection pool and the header that authenticates, as they were when `signature` was the kubeconfig file's."""
+
+    configuration: Any
+    signature: tuple[int, ...]
+    headers: dict[str, str] = field(init=False)
+    pool: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        from kubernetes.client.rest import RESTClientObject
+
+        self.headers = {"Accept": "application/json", "User-Agent": "userspace-cni"}
+        for setting in self.configuration.auth_settings().values():
+            if setting["in"] == "header" and setting["value"]:
+                self.headers[setting["key"]] = setting["value"]
+        self.pool = RESTClientObject(self.configuration).pool_manager
+
+    def send(self, what: str, sent: bytes | None, deadline: Deadline) -> Answer:
+        import urllib3
+        from urllib3.exceptions import HTTPError, SSLError
+
+        method, _, path = what.partition(" ")
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = self.headers if sent is None else {**self.headers, "Content-Type": kind}
+        options = {"preload_content": False, "redirect": False, "retries": False}
+        try:
+            timeout = urllib3.Timeout(total=deadline.require(what))
+            answer = self.pool.request(
+                method, self.configuration.host + path, body=sent, headers=headers, timeout=timeout, **options
+            )
+            try:
+                return Answer(answer.status, _decoded(_read(answer, what, deadline)))
+            finally:
+                answer.release_conn()
+        except SSLError as error:
+            raise _TlsFailed(_reason(error)) from None
+        except (HTTPError, OSError, ValueError) as error:
+            raise Unavailable(
+                f"{what}: the API server can not be reached: {_reason(error)}", "is it up, and its name resolved?"
+            ) from None
+
+
+class _TlsFailed(Exception):
+    """TLS could not be set up; the message is the TLS library's short reason."""
+
+
+class _Call(Generic[T]):
+    """A function running in a thread that nobody is bound to wait for."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._value: T
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="api-server")
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def outcome(self, what: str, deadline: Deadline, look_at: str) -> T:
+        """What the function returned or raised; Unavailable when that takes longer than `deadline`."""
+        self._thread.join(deadline.require(what))
+        if not self.done:
+            raise Unavailable(f"{what}: no answer in time", look_at)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:  # noqa: BLE001 -- handed to the thread that asked
+            self._error = error
+
+
+class _quiet_library:  # noqa: N801 -- used as a function
+    """Keeps the root logger silent: the library logs what an exec plugin wrote to stderr there, and goes on without a token."""
+
+    def __enter__(self) -> None:
+        import logging
+
+        self._handler = logging.NullHandler()
+        self._thread = threading.get_ident()
+        logging.getLogger().addHandler(self._handler)
+        logging.getLogger().addFilter(self._refuse)
+
+    def __exit__(self, *_: object) -> None:
+        import logging
+
+        logging.getLogger().removeFilter(self._refuse)
+        logging.getLogger().removeHandler(self._handler)
+
+    def _refuse(self, _record: object) -> bool:
+        return threading.get_ident() != self._thread
+
+
+def _trusted_text(path: str) -> str:
+    """The kubeconfig's text, if only root and its owner can have put it there."""
+    what = f"kubeconfig {path}"
+    if not path.startswith("/"):
+        raise InvalidConfig(f"{what}: not an absolute path")
+    try:
+        real = Path(path).resolve(strict=True)
+        for part in (real, *real.parents):
+            mode = part.stat().st_mode
+            if part.name.startswith("kubernetes.io~"):
+                raise InvalidConfig(f"{what}: lies in a pod's volume", "it must be a file of the node")
+            if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and stat.S_ISDIR(mode)):
+                raise InvalidConfig(f"{what}: {part} can be written by everybody", "chmod o-w")
+        with open(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InvalidConfig(f"{what}: not a regular file")
+            return file.read(KUBECONFIG_LIMIT).decode("utf-8", "replace")
+    except UserspaceError:
+        raise
+    except OSError as error:
+        raise Unavailable(f"{what}: {error.strerror}", "the key kubeconfig of the network's configuration") from None
+
+
+def _read(answer: Any, what: str, deadline: Deadline) -> bytes:
+    """The body, read piece by piece: urllib3's time-out is per read, and a server that drips would never meet it."""
+    pieces = bytearray()
+    while piece := answer.read1(65536):
+        pieces += piece
+        deadline.require(what)
+        if len(pieces) > ANSWER_LIMIT:
+            raise Unavailable(f"{what}: the answer is longer than {ANSWER_LIMIT} bytes", "is this an API server?")
+    return bytes(pieces)
+
+
+def _decoded(text: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        body = json.loads(text)
+        return body if isinstance(body, dict) else {}
+    return {}
+
+
+def _reason(error: BaseException) -> str:
+    """The system's own words for what went wrong at the bottom of a chain of exceptions, else the name of the lowest one."""
+    lowest, below = error, _below(error)
+    while below is not None:
+        lowest, below = below, _below(below)
+        if isinstance(lowest, OSError) and lowest.strerror and not lowest.filename:
+            return lowest.strerror
+    return type(lowest).__name__
+
+
+def _below(error: BaseException) -> BaseException | None:
+    nested = getattr(error, "reason", None)
+    return error.__cause__ or error.__context__ or (nested if isinstance(nested, BaseException) else None)

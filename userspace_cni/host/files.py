@@ -1,0 +1,111 @@
+"""The file in the pod's directory that tells an application what it got, where no API server is used.
+
+The pod can write the directory: the file is made under a name of its own with O_EXCL and then renamed, so that neither a link
+nor a file that the pod put there is ever opened, and the application never reads half a file.
+"""
+# Descriptors and single names rather than paths: pathlib can not express them.
+# ruff: noqa: PTH123
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import DirectoryRefused, Drift
+from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain
+from userspace_cni.steps import ConfigFile
+
+_MODE = 0o644
+"""The application may run as any user."""
+
+
+class ConfigFileDriver:
+    """Files with an attachment's facts."""
+
+    def apply(self, step: ConfigFile, deadline: Deadline) -> None:
+        """Write the file, replacing one of ours; anything that is no regular file is refused."""
+        deadline.require(_what(step))
+        name = plain(step.name)
+        with directory(step.directory, step.trusted) as dirfd:
+            facts = look(dirfd, name)
+            if facts is not None and not stat.S_ISREG(facts.st_mode):
+                raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod's own directory")
+            replace_file(dirfd, name, step.content, _MODE)
+
+    def undo(self, step: ConfigFile, deadline: Deadline) -> None:
+        """Remove the file; what is no regular file was not made by us."""
+        deadline.require(_what(step))
+        with directory_if_there(step.directory, step.trusted) as dirfd:
+            if dirfd is not None:
+                remove_file(dirfd, plain(step.name))
+
+    def check(self, step: ConfigFile, deadline: Deadline) -> list[Drift]:
+        """A missing file, or other content than was written."""
+        deadline.require(_what(step))
+        with directory_if_there(step.directory, step.trusted) as dirfd:
+            found = None if dirfd is None else read_file(dirfd, plain(step.name), len(step.content.encode()) + 1)
+        if found is None:
+            return [Drift(f"{_what(step)}: expected a file, found nothing that could be read")]
+        if found != step.content.encode():
+            return [Drift(f"{_what(step)}: expected the content that ADD wrote, found another")]
+        return []
+
+    def present(self, step: ConfigFile) -> bool:  # noqa: ARG002 - the same answer for every step
+        """Never: the name holds the container's ID."""
+        return False
+
+
+def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
+    """Write `name` in the directory so that it is whole or not there.
+
+    The temporary name is always the same, so that a crash leaves nothing that `remove_file` does not find.
+    """
+    temporary = _temporary(name)
+    _remove_regular(dirfd, temporary)
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=dirfd)
+    except FileExistsError:
+        facts = look(dirfd, temporary)
+        found = kind(facts.st_mode) if facts else "something that came and went"
+        raise DirectoryRefused(f"file {name}: {found} is at its temporary name {temporary}", "the pod's own directory") from None
+    with open(fd, "wb") as file:
+        file.write(content.encode())
+        os.fchmod(fd, mode)
+    os.rename(temporary, name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
+
+
+def remove_file(dirfd: int, name: str) -> None:
+    """Remove what `replace_file` made, or had begun to make."""
+    _remove_regular(dirfd, _temporary(name))
+    _remove_regular(dirfd, name)
+
+
+def read_file(dirfd: int, name: str, limit: int) -> bytes | None:
+    """At most `limit` bytes of a regular file; None when it is absent or anything else (a FIFO is not waited for)."""
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=dirfd)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENXIO}:  # nothing, a link, a socket
+            return None
+        raise
+    with open(fd, "rb") as file:
+        return file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+
+
+def _remove_regular(dirfd: int, name: str) -> None:
+    facts = look(dirfd, name)
+    if facts is None or not stat.S_ISREG(facts.st_mode):
+        return
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=dirfd)
+
+
+def _temporary(name: str) -> str:
+    return f".{name}.tmp"
+
+
+def _what(step: ConfigFile) -> str:
+    return f"file {step.directory}/{step.name}"

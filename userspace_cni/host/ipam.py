@@ -1,0 +1,316 @@
+"""Runs a delegated IPAM plugin as CNI SPEC 1.1.0, section 4, says: the same stdin, the same environment, another CNI_COMMAND.
+
+A delegate is a stranger's program: it may hang, print anything, leave children behind. So it gets a session of its own, whose
+process group is killed at the deadline, when waiting is interrupted, and when the delegate itself has ended. Its stdout is read
+to a limit, its stderr passed on to ours, and the end of its process is awaited, never the end of its pipes, which a stray child
+may keep open. It must never get our stdout or stderr: the runtime waits until those are closed.
+
+What the caller gives in `keep_open` (a lock) stays open in the delegate, so that a lock outlives us as long as the delegate runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import BadEnvironment, DelegateBroken, DelegateFailed, InvalidConfig, Unavailable
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+STDOUT_MAX = 1 << 20
+"""Bytes of an answer; host-local's has a few hundred."""
+_TAIL = 1024
+"""Bytes of stdout and of stderr kept for the details of an error."""
+_CODE_MAX = 2**32 - 1
+_READ = 1 << 16
+"""Bytes read at a time: what a pipe holds unless somebody enlarged it."""
+_REAP_S = 1.0
+"""A killed process may hang in the kernel; the verb does not wait for that longer than this."""
+_PASSING_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY, errno.EMFILE, errno.ENFILE})
+_VERBS_SINCE_1_1 = frozenset({"STATUS", "GC"})
+
+
+class Delegate:
+    """One IPAM plugin and the environment it is run with.
+
+    `plugin` is `ipam.type`, `cni_path` the directories of CNI_PATH, `variables` the complete environment: only CNI_COMMAND is
+    replaced. Every call raises InvalidConfig when the plugin is missing, DelegateFailed with the plugin's own error,
+    DelegateBroken when there is no such thing, and Unavailable when it was killed at the deadline.
+    """
+
+    def __init__(self, plugin: str, cni_path: Sequence[str], variables: Mapping[str, str]) -> None:
+        self.plugin = plugin
+        self._cni_path = tuple(cni_path)
+        self._variables = dict(variables)
+        self._versions: tuple[str, ...] | None = None
+
+    def add(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Lease; the decoded answer, unchecked but for being one JSON object. Does not DEL when it fails."""
+        finished = self._run("ADD", stdin, deadline, keep_open)
+        return self._object(finished, "the answer")
+
+    def delete(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:
+        """Release."""
+        self._run("DEL", stdin, deadline, keep_open)
+
+    def check(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:
+        """Verify the lease; `stdin` has the prevResult."""
+        self._run("CHECK", stdin, deadline, keep_open)
+
+    def status(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:
+        """Ask whether it could lease. Only for a delegate that `knows` it."""
+        self._run("STATUS", stdin, deadline, keep_open)
+
+    def gc(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:
+        """Hand on the list of valid attachments. Only for a delegate that `knows` it."""
+        self._run("GC", stdin, deadline, keep_open)
+
+    def versions(self, deadline: Deadline) -> tuple[str, ...]:
+        """The versions it supports; asked once. Empty when it refuses VERSION, as plugins older than 0.2.0 do."""
+        if self._versions is None:
+            try:
+                finished = self._run("VERSION", b'{"cniVersion":"1.1.0"}', deadline, ())
+            except DelegateFailed:
+                self._versions = ()
+                return self._versions
+            listed = self._object(finished, "the list of versions").get("supportedVersions")
+            if not isinstance(listed, list) or not all(isinstance(version, str) for version in listed):
+                raise self._broken("VERSION", "supportedVersions is not a list of strings", finished)
+            self._versions = tuple(listed)
+        return self._versions
+
+    def knows(self, verb: str, deadline: Deadline) -> bool:
+        """Whether `verb` may be forwarded: STATUS and GC only to a delegate that lists 1.1.0."""
+        return verb not in _VERBS_SINCE_1_1 or "1.1.0" in self.versions(deadline)
+
+    def _run(self, verb: str, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...]) -> _Finished:
+        """Run it to its end; returns only when it exited with 0."""
+        what = f"{verb} of the IPAM plugin {self.plugin}"
+        path = find(self.plugin, self._cni_path)
+        deadline.require(what)
+        conversation = _Conversation(stdin)
+        began = time.monotonic()
+        process = self._start(path, verb, keep_open)
+        try:
+            conversation.hold(process, deadline)
+        except OSError as error:
+            raise Unavailable(f"{what}: talking to it: {error.strerror}") from error
+        finally:
+            status = _end(process)
+        finished = _Finished(verb, status, bytes(conversation.stdout), _text(bytes(conversation.tail)))
+        if conversation.timed_out:
+            after = f"killed after {time.monotonic() - began:.1f} s without an answer"
+            raise Unavailable(f"{what}: {after}", finished.said)
+        if conversation.too_much:
+            raise self._broken(verb, f"printed more than {STDOUT_MAX} bytes", finished)
+        if finished.status != 0:
+            self._raise_its_error(finished)
+        return finished
+
+    def _start(self, path: str, verb: str, keep_open: tuple[int, ...]) -> Popen[bytes]:
+        import subprocess
+
+        environment = {**self._variables, "CNI_COMMAND": verb}
+        try:
+            return subprocess.Popen(
+                [path],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+                pass_fds=keep_open,
+            )
+        except OSError as error:
+            kind = Unavailable if error.errno in _PASSING_ERRNOS else DelegateBroken
+            raise kind(f"{verb} of the IPAM plugin {self.plugin}: {path} can not be run: {error.strerror}") from error
+        except ValueError as error:
+            raise BadEnvironment(f"{verb} of the IPAM plugin {self.plugin}: its environment: {error}") from error
+
+    def _raise_its_error(self, finished: _Finished) -> NoReturn:
+        """The JSON error it printed, unchanged; DelegateBroken when it printed none that libcni would understand."""
+        answer = _decode(finished.stdout)
+        if not isinstance(answer, dict) or "code" not in answer:
+            raise self._broken(finished.verb, f"{finished.how} without a CNI error on stdout", finished)
+        code, message, details = answer["code"], answer.get("msg", ""), answer.get("details", "")
+        if not isinstance(code, int) or isinstance(code, bool) or not 0 <= code <= _CODE_MAX:
+            raise self._broken(finished.verb, f"{finished.how} with the impossible error code {code!r}", finished)
+        if not isinstance(message, str) or not isinstance(details, str):
+            raise self._broken(finished.verb, f"{finished.how} with an error whose msg or details is no string", finished)
+        raise DelegateFailed(message, details, code=code)
+
+    def _object(self, finished: _Finished, what: str) -> dict[str, Any]:
+        answer = _decode(finished.stdout)
+        if not isinstance(answer, dict):
+            raise self._broken(finished.verb, f"{what} on stdout is not one JSON object", finished)
+        return answer
+
+    def _broken(self, verb: str, problem: str, finished: _Finished) -> DelegateBroken:
+        return DelegateBroken(f"{verb} of the IPAM plugin {self.plugin}: {problem}", finished.said)
+
+
+def find(plugin: str, cni_path: Sequence[str]) -> str:
+    """The absolute path of `plugin`: the first executable regular file of that name in `cni_path`, links followed.
+
+    Raises InvalidConfig naming both when there is none, or when the name is no file name.
+    """
+    from pathlib import Path
+
+    if not plugin or "/" in plugin or "\0" in plugin or plugin in (".", ".."):
+        raise InvalidConfig(f"ipam.type {plugin!r} is not the name of a plugin", "it must be a file name without '/'")
+    for directory in filter(None, cni_path):
+        with suppress(OSError, ValueError):
+            candidate = (Path(directory) / plugin).absolute()
+            if candidate.is_file() and os.access(candidate, os.X_OK):
+                return str(candidate)
+    searched = ":".join(cni_path) or "(empty)"
+    raise InvalidConfig(f"ipam.type {plugin!r}: no executable of this name in CNI_PATH", f"CNI_PATH is {searched}")
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """A delegate that has ended: exit status (negative: the signal that killed it), stdout, and the end of its stderr."""
+
+    verb: str
+    status: int
+    stdout: bytes
+    tail: str
+
+    @property
+    def how(self) -> str:
+        return f"killed by signal {-self.status}" if self.status < 0 else f"exit status {self.status}"
+
+    @property
+    def said(self) -> str:
+        """What it printed, for the details of an error."""
+        streams = {"stdout": _text(self.stdout[:_TAIL]), "stderr": self.tail}
+        return "; ".join(f"its {name}: {text}" for name, text in streams.items() if text) or "it printed nothing"
+
+
+class _Conversation:
+    """Feeds stdin and collects stdout and stderr until the process has ended, the deadline passed or stdout is too much."""
+
+    def __init__(self, stdin: bytes) -> None:
+        self.stdout = bytearray()
+        self.tail = bytearray()
+        self.timed_out = False
+        self._unsent = memoryview(stdin)
+
+    @property
+    def too_much(self) -> bool:
+        """Whether it printed more than any answer has."""
+        return len(self.stdout) > STDOUT_MAX
+
+    def hold(self, process: Popen[bytes], deadline: Deadline) -> None:
+        """Returns with the process ended, or with `timed_out` or `too_much` set and the process still there."""
+        to, out, err = cast("tuple[IO[bytes], IO[bytes], IO[bytes]]", (process.stdin, process.stdout, process.stderr))
+        with to, out, err:
+            ended = os.pidfd_open(process.pid)
+            try:
+                self._talk(to, {out.fileno(): self._hear_answer, err.fileno(): self._hear_complaint}, ended, deadline)
+            finally:
+                os.close(ended)
+
+    def _talk(self, to: IO[bytes], ears: Mapping[int, Callable[[bytes], None]], ended: int, deadline: Deadline) -> None:
+        sending = to.fileno()
+        poll = select.poll()
+        poll.register(sending, select.POLLOUT)
+        for fd in (*ears, ended):
+            poll.register(fd, select.POLLIN)
+        for fd in (sending, *ears):
+            os.set_blocking(fd, False)
+        while not self.too_much:
+            ready = {fd for fd, _ in poll.poll(deadline.remaining() * 1000)}
+            if sending in ready and self._send(sending):
+                poll.unregister(sending)
+                to.close()
+            for fd in ready & ears.keys():
+                if not _hear(fd, ears[fd]):
+                    poll.unregister(fd)
+            if ended in ready:
+                for fd, listen in ears.items():
+                    _drain(fd, listen)
+                return
+            if deadline.remaining() <= 0:
+                self.timed_out = True
+                return
+
+    def _send(self, fd: int) -> bool:
+        """Write what fits; True when there is nothing more to write, or nobody to read it."""
+        try:
+            self._unsent = self._unsent[os.write(fd, self._unsent) :]
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            return True
+        return not self._unsent
+
+    def _hear_answer(self, chunk: bytes) -> None:
+        self.stdout += chunk
+
+    def _hear_complaint(self, chunk: bytes) -> None:
+        """Pass stderr on as it comes, whether or not anybody reads ours."""
+        self.tail = (self.tail + chunk)[-_TAIL:]
+        stream = getattr(sys.stderr, "buffer", None)
+        if stream is not None:
+            with suppress(OSError, ValueError):
+                stream.write(chunk)
+                stream.flush()
+
+
+def _hear(fd: int, listen: Callable[[bytes], None]) -> int:
+    """Hand on one chunk of what is in the pipe; its length, 0 at the end of the stream."""
+    chunk = os.read(fd, _READ)
+    listen(chunk)
+    return len(chunk)
+
+
+def _drain(fd: int, listen: Callable[[bytes], None]) -> None:
+    """Hand on what an ended process left in its pipe, and no more than that: a stray child may go on writing."""
+    with suppress(BlockingIOError):
+        for _ in range(STDOUT_MAX // _READ + 1):
+            if not _hear(fd, listen):
+                return
+
+
+def _end(process: Popen[bytes]) -> int:
+    """Kill whatever is left of the delegate's process group and reap it; its exit status.
+
+    The group is killed before its leader is reaped: until then nobody else can have its number.
+    """
+    from subprocess import TimeoutExpired
+
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    try:
+        return process.wait(_REAP_S)
+    except TimeoutExpired:
+        return -signal.SIGKILL
+
+
+def _decode(text: bytes) -> object:
+    """The one JSON document that `text` is, None when it is something else."""
+    import json
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(constant)
+
+    try:
+        return json.loads(text.decode("utf-8"), parse_constant=refuse)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "backslashreplace").strip()

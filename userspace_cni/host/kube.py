@@ -1,0 +1,352 @@
+"""The API calls that attaching needs: read a pod, and keep an entry about our interface in its annotations.
+
+Upstream's plugin wrote the whole pod from a typed model. Here a pod is the JSON that the server sent and stays it, with the
+fields we have never heard of. A note is written by merge patch of pods/status; an account that may only update (Multus' has get
+and update, no patch) writes back by PUT what it just read, `status` included: a body without it wipes the pod's status.
+
+The annotations are one text that several writers change, so a write always carries the resourceVersion of the text it was made
+from, and a conflict means to read again. It also carries the pod's UID: a pod of the same name is not the pod. No exception of a
+library leaves this module; nothing that the server or a kubeconfig said is quoted.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import Drift, InvalidConfig, NoteRefused, Unavailable, UserspaceError
+from userspace_cni.host.credentials import SERVICE_ACCOUNT, Answer, Session
+from userspace_cni.log import say
+from userspace_cni.pod import document, eal
+from userspace_cni.steps import PodNote
+
+UNDO_LIMIT_S = 1.0
+OPTIONAL_LIMIT_S = 5.0
+"""What a note that nobody depends on may cost an ADD when the API server hangs."""
+
+READ_TRIES = 3
+WRITE_TRIES = 20
+"""Conflicts come from kubelet's status updates and other ADDs of the same pod; each means that somebody else got on."""
+PAUSE_MAX_S = 0.25
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_NEEDED = "the account needs the verbs get on pods and patch (or update) on pods/status"
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A pod's volume. `kind` is the key of its source in the pod's spec; `path` is set for a hostPath."""
+
+    name: str
+    kind: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class PodView:
+    """What we look at in a pod. `mounts`: volume name -> mountPaths in the containers, in order; not in initContainers."""
+
+    namespace: str
+    name: str
+    uid: str
+    volumes: tuple[Volume, ...] = ()
+    mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+
+
+def in_cluster(environ: Mapping[str, str], service_account: str = SERVICE_ACCOUNT) -> bool:
+    """Whether this process has the credentials of a pod.
+
+    The variables alone do not say so: a delegate of thick Multus inherits them but is chrooted to the host, where no token is.
+    """
+    named = environ.get("KUBERNETES_SERVICE_HOST") and environ.get("KUBERNETES_SERVICE_PORT")
+    return bool(named) and (Path(service_account) / "token").is_file()
+
+
+def mapped_dir(pod: PodView, volume: str) -> str:
+    """Where the containers see the shared directory: the last mount of `volume`, else upstream's default; ends in "/"."""
+    mounts = pod.mounts.get(volume, ())
+    try:
+        return document.mapped_dir_value(mounts[-1]) if mounts else document.DEFAULT_MAPPED_DIR
+    except document.DocumentError as error:
+        raise InvalidConfig(f"pod {pod.namespace}/{pod.name}: {error}", f"the volumeMount named {volume}") from None
+
+
+class KubeClient:
+    """Reads pods and writes their annotations under one account; safe to use from several threads.
+
+    `kubeconfig`: absolute path, or "" for the service account of the pod that this process runs in.
+    """
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._session = Session(kubeconfig)
+
+    def get_pod(self, namespace: str, name: str, deadline: Deadline) -> PodView | None:
+        """The pod, or None when there is none of this name. Raises Unavailable, NoteRefused (no permission) or InvalidConfig."""
+        pod = self.read(namespace, name, deadline)
+        return None if pod is None else _view(pod)
+
+    def read(self, namespace: str, name: str, deadline: Deadline, tries: int = READ_TRIES) -> dict[str, Any] | None:
+        """As `get_pod`, but the pod as the server sent it. What may pass by itself is tried `tries` times."""
+        what = f"reading pod {namespace}/{name}"
+        answer = self._ask("GET", _path(namespace, name), deadline, tries=tries)
+        if answer.status == 404:
+            return None
+        if answer.status in (401, 403):
+            raise NoteRefused(f"{what}: not allowed ({answer.status}) with {self._session.account}", _NEEDED)
+        if answer.status != 200 or not _is_pod(answer.body):
+            raise NoteRefused(f"{what}: unexpected answer {answer.status}", f"does {self._session.account} name an API server?")
+        return answer.body
+
+    def annotate(self, pod: Mapping[str, Any], changes: Mapping[str, str | None], deadline: Deadline) -> bool:
+        """Set (or, with None, remove) annotations of `pod`, as it was read. False: it has changed since, read it again."""
+        metadata = pod["metadata"]
+        precondition = {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
+        path = _path(metadata["namespace"], metadata["name"]) + "/status"
+        answer = self._ask("PATCH", path, deadline, {"metadata": {**precondition, "annotations": dict(changes)}})
+        if answer.status == 403:
+            answer = self._ask("PUT", path, deadline, _annotated(pod, changes))
+        if answer.status in (200, 201):
+            return True
+        if answer.status == 409:
+            return False
+        what = f"writing the annotations of pod {metadata['namespace']}/{metadata['name']}"
+        if answer.status == 404:
+            raise NoteRefused(f"{what}: the pod is gone")
+        if answer.status in (401, 403):
+            raise NoteRefused(f"{what}: not allowed ({answer.status}) with {self._session.account}", _NEEDED)
+        raise NoteRefused(
+            f"{what}: the API server answered {answer.status}", "413 and 422 mean that the annotations are too long"
+        )
+
+    def _ask(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None, tries: int = 1) -> Answer:
+        for last in _attempts(tries, deadline):
+            try:
+                return self._session.request(method, path, deadline, body)
+            except Unavailable:
+                if last or deadline.remaining() < PAUSE_MAX_S:
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+class Clients:
+    """One KubeClient per kubeconfig, so that connections and credentials are shared. `root`: where the node's files are seen."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._root = root.rstrip("/")
+        self._lock = threading.Lock()
+        self._clients: dict[str, KubeClient] = {}
+
+    def of(self, kubeconfig: str) -> KubeClient:
+        """The client for a network's `kubeconfig`, or for the in-cluster account ("")."""
+        with self._lock:
+            if kubeconfig not in self._clients:
+                self._clients[kubeconfig] = KubeClient(self._root + kubeconfig if kubeconfig else "")
+            return self._clients[kubeconfig]
+
+
+class PodNoteDriver:
+    """Keeps an attachment's entry in its pod's annotations, beside the entries of the pod's other attachments."""
+
+    def __init__(self, clients: Clients | None = None) -> None:
+        self._clients = clients or Clients()
+
+    def apply(self, step: PodNote, deadline: Deadline) -> None:
+        """Write the entry; on an optional step a failure is only said."""
+        if not step.optional:
+            self._apply(step, deadline)
+            return
+        try:
+            self._apply(step, deadline.within(OPTIONAL_LIMIT_S))
+        except UserspaceError as error:
+            say("warning", f"the pod's annotations are not written, which this consumer does not need: {error}")
+
+    def undo(self, step: PodNote, deadline: Deadline) -> None:
+        """Take the entry out, once and within a second: a note that stays goes with the pod, or its next sandbox replaces it."""
+        try:
+            self._undo(step, deadline.within(UNDO_LIMIT_S))
+        except UserspaceError as error:
+            say("warning", f"the entry of {step.ifname} stays in the annotations of pod {_named(step)}: {error}")
+
+    def check(self, step: PodNote, deadline: Deadline) -> list[Drift]:
+        """A drift when the entry is absent or differs. An optional note that is absent, or can not be read, is none."""
+        try:
+            pod = self._clients.of(step.kubeconfig).read(step.namespace, step.pod, deadline)
+        except UserspaceError:
+            if step.optional:
+                return []
+            raise
+        if pod is None or not _is_the_pod(pod, step):
+            return [] if step.optional else [_drift(step, "the pod", "no such pod, or another one of its name")]
+        annotations = _annotations(pod)
+        try:
+            entries = document.parse(annotations.get(document.CONFIGURATION_DATA, ""))
+        except document.DocumentError as error:
+            return [_drift(step, "our entry", str(error))]
+        wanted = document.parse_entry(step.entry)
+        found = [entry for entry in entries if entry["ifName"] == step.ifname]
+        if not found:
+            return [] if step.optional else [_drift(step, "our entry", "none for this interface")]
+        drifts = [] if wanted in found else [_drift(step, "the entry made by ADD", "another one")]
+        directory = annotations.get(document.MAPPED_DIR, "")
+        if not document.same_directory(directory, step.mapped_dir):
+            drifts.append(_drift(step, f"{document.MAPPED_DIR} {step.mapped_dir}", directory or "none"))
+        return drifts
+
+    def present(self, step: PodNote) -> bool:  # noqa: ARG002 -- a note is never shared
+        """Nothing of ours is ever there before."""
+        return False
+
+    def _apply(self, step: PodNote, deadline: Deadline) -> None:
+        client = self._clients.of(step.kubeconfig)
+        try:
+            entry = document.parse_entry(step.entry)
+            directory = document.mapped_dir_value(step.mapped_dir)
+            eal.arguments([entry], directory)
+        except document.DocumentError as error:
+            raise InvalidConfig(f"pod {_named(step)}, interface {step.ifname}: {error}") from None
+        deadline.require(f"writing the annotations of pod {_named(step)}")
+        for _ in _attempts(WRITE_TRIES, deadline):
+            if not deadline.remaining():
+                break
+            pod = client.read(step.namespace, step.pod, deadline)
+            if pod is None or not _is_the_pod(pod, step):
+                raise NoteRefused(f"writing the annotations of pod {_named(step)}: the pod is gone", f"its UID was {step.uid}")
+            changes = _differences(_annotations(pod), _with_entry(step, entry, directory, _annotations(pod)))
+            if not changes or client.annotate(pod, changes, deadline):
+                return
+        raise Unavailable(
+            f"writing the annotations of pod {_named(step)}: others changed the pod in between each time",
+            "who writes to this pod so often?",
+        )
+
+    def _undo(self, step: PodNote, deadline: Deadline) -> None:
+        client = self._clients.of(step.kubeconfig)
+        pod = client.read(step.namespace, step.pod, deadline, tries=1)
+        if pod is None or not _is_the_pod(pod, step) or _view(pod).deleting:
+            return
+        changes = _differences(_annotations(pod), _without_entry(step, _annotations(pod)))
+        if changes and not client.annotate(pod, changes, deadline):
+            raise Unavailable("the pod was changed by somebody else at the same time")
+
+
+def _with_entry(step: PodNote, entry: document.Entry, directory: str, annotations: Mapping[str, str]) -> dict[str, str | None]:
+    """The annotations with our entry in them; mapped-dir is one per pod, so a second value can not be served."""
+    before = annotations.get(document.MAPPED_DIR, "")
+    if before and not document.same_directory(before, directory):
+        raise InvalidConfig(
+            f"pod {_named(step)}: {document.MAPPED_DIR} is {before} already and {step.ifname} needs {directory}",
+            "all interfaces of a pod must share one directory in its containers",
+        )
+    try:
+        entries = document.replace_entry(document.parse(annotations.get(document.CONFIGURATION_DATA, "")), entry)
+        args = eal.joined(eal.arguments(entries, directory))
+    except document.DocumentError as error:
+        raise NoteRefused(f"pod {_named(step)}: what the annotations hold can not be kept: {error}") from None
+    return {document.CONFIGURATION_DATA: document.render(entries), document.MAPPED_DIR: directory, document.DPDK_ARGS: args}
+
+
+def _without_entry(step: PodNote, annotations: Mapping[str, str]) -> dict[str, str | None]:
+    """The annotations without our entry; with the last entry the others go too."""
+    try:
+        entries = document.parse(annotations.get(document.CONFIGURATION_DATA, ""))
+        left = document.remove_entry(entries, step.container_id, step.ifname)
+        if left == entries:
+            return {}
+        if not left:
+            return dict.fromkeys((document.CONFIGURATION_DATA, document.MAPPED_DIR, document.DPDK_ARGS))
+        args = eal.joined(eal.arguments(left, annotations.get(document.MAPPED_DIR, step.mapped_dir)))
+    except document.DocumentError as error:
+        raise NoteRefused(f"what the annotations hold can not be read: {error}") from None
+    return {document.CONFIGURATION_DATA: document.render(left), document.DPDK_ARGS: args}
+
+
+def _differences(before: Mapping[str, str], after: Mapping[str, str | None]) -> dict[str, str | None]:
+    return {key: value for key, value in after.items() if before.get(key) != value}
+
+
+def _annotated(pod: Mapping[str, Any], changes: Mapping[str, str | None]) -> dict[str, Any]:
+    """A copy of the pod with nothing but these annotations changed."""
+    copy: dict[str, Any] = json.loads(json.dumps(pod))
+    annotations = {**_annotations(copy), **changes}
+    copy["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value is not None}
+    return copy
+
+
+def _view(pod: Mapping[str, Any]) -> PodView:
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    volumes = []
+    for volume in spec.get("volumes") or ():
+        kind = next((key for key in volume if key != "name"), "")
+        path = str((volume.get("hostPath") or {}).get("path", ""))
+        volumes.append(Volume(volume.get("name", ""), kind, path))
+    mounts: dict[str, tuple[str, ...]] = {}
+    for container in spec.get("containers") or ():
+        for mount in container.get("volumeMounts") or ():
+            mounts[mount["name"]] = (*mounts.get(mount["name"], ()), mount["mountPath"])
+    return PodView(
+        namespace=metadata.get("namespace", ""),
+        name=metadata.get("name", ""),
+        uid=metadata.get("uid", ""),
+        volumes=tuple(volumes),
+        mounts=mounts,
+        annotations=_annotations(pod),
+        deleting=bool(metadata.get("deletionTimestamp")),
+    )
+
+
+def _is_pod(body: Mapping[str, Any]) -> bool:
+    """Whether `body` has what we read a pod by, so that a stranger's answer is refused here and nowhere else."""
+    try:
+        pod = _view(body)
+    except (KeyError, TypeError, AttributeError):
+        return False
+    texts = (
+        pod.namespace,
+        pod.name,
+        pod.uid,
+        *pod.annotations.values(),
+        *(path for paths in pod.mounts.values() for path in paths),
+    )
+    return all(isinstance(text, str) for text in texts) and bool(pod.name and pod.namespace)
+
+
+def _annotations(pod: Mapping[str, Any]) -> dict[str, str]:
+    return pod["metadata"].get("annotations") or {}
+
+
+def _is_the_pod(pod: Mapping[str, Any], step: PodNote) -> bool:
+    return not step.uid or pod["metadata"].get("uid") == step.uid
+
+
+def _named(step: PodNote) -> str:
+    return f"{step.namespace}/{step.pod}"
+
+
+def _drift(step: PodNote, expected: str, found: str) -> Drift:
+    return Drift(f"annotations of pod {_named(step)} for {step.ifname}: expected {expected}, found {found}")
+
+
+def _path(namespace: str, name: str) -> str:
+    # A name is part of the path: "..", for one, would lead elsewhere with our credentials.
+    if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+        raise InvalidConfig(f"{namespace!r}/{name!r} is no name of a pod", "K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS")
+    return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
+
+
+def _attempts(tries: int, deadline: Deadline) -> Iterator[bool]:
+    """Yields `tries` times, True the last time, with growing and uneven pauses between; none reaches beyond the deadline."""
+    for number in range(1, tries + 1):
+        yield number == tries
+        pause = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, 0.02 * 2**number)  # noqa: S311 -- spreads writers, hides nothing
+        time.sleep(min(pause, deadline.remaining()))

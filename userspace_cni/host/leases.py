@@ -1,0 +1,64 @@
+"""The driver of leases: what a delegated IPAM plugin granted, and how it is given back.
+
+A lease is released with the stdin and variables of the ADD that got it, whatever the configuration says by then. It must be
+released on every DEL and every failed ADD; a plugin that refused the ADD for its version refuses the DEL too, and has nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import BadEnvironment, DelegateFailed, Drift, StepFailed
+from userspace_cni.host.ipam import Delegate
+from userspace_cni.log import say
+from userspace_cni.steps import Lease
+
+_VERSION_REFUSED = 1
+
+
+class LeaseDriver:
+    """Gives back what was leased; leasing itself comes before the plan, for the plan needs the addresses."""
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """ADD of the plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
+        return delegate(step).add(step.stdin.encode(), deadline, (lock,))
+
+    def apply(self, step: Lease, deadline: Deadline) -> None:  # noqa: ARG002
+        """The lease was granted before the step was recorded as `granted`; a lease that is not can not be applied again."""
+        if not step.granted:
+            raise StepFailed(f"the lease of the IPAM plugin {step.plugin} was never granted", "DEL, and ADD again")
+
+    def undo(self, step: Lease, deadline: Deadline) -> None:
+        """DEL of the plugin. Its own error is raised, unless it refuses the version that it refused at ADD."""
+        try:
+            delegate(step).delete(step.stdin.encode(), deadline)
+        except DelegateFailed as error:
+            if step.granted or error.code != _VERSION_REFUSED:
+                raise
+            say("info", "the IPAM plugin refuses this version on DEL as it did on ADD: nothing was leased", plugin=step.plugin)
+
+    def check(self, step: Lease, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
+        """CHECK is forwarded with the caller's own stdin, by the verb."""
+        return []
+
+    def present(self, step: Lease) -> bool:  # noqa: ARG002
+        """Never shared."""
+        return False
+
+
+def delegate(step: Lease) -> Delegate:
+    """The plugin in the environment it had at ADD: this process's own, and the variables that travelled with the call."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("CNI_")}
+    return Delegate(step.plugin, require_path(step.plugin, step.variables), {**own, **step.variables})
+
+
+def require_path(plugin: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The directories of CNI_PATH. Raises BadEnvironment when there are none to look for `plugin` in."""
+    path = tuple(part for part in variables.get("CNI_PATH", "").split(":") if part)
+    if not path:
+        raise BadEnvironment(
+            "required environment variables are missing: [CNI_PATH]", f"the IPAM plugin '{plugin}' is looked for there"
+        )
+    return path

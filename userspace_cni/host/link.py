@@ -1,0 +1,121 @@
+"""What the kernel says about network namespaces, their links and the boot we are in.
+
+The plugin's interfaces have no kernel link, so that all there is to do with a namespace is to look at it: nothing here changes
+one. A namespace is entered only by a thread that ends right after, since setns(2) is per thread and the caller's must not move.
+"""
+# Descriptors and single names rather than paths: pathlib can not express them.
+# ruff: noqa: PTH116, PTH123
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from dataclasses import dataclass
+
+from userspace_cni.errors import BadEnvironment
+from userspace_cni.fastpath import paths
+
+_NS_GET_NSTYPE = 0xB703
+"""ioctl_ns(2): which CLONE_NEW* a namespace file is of."""
+
+_SIOCGIFINDEX = 0x8933
+_IFNAMSIZ = 16
+_OWN = "/proc/self/ns/net"
+
+
+@dataclass(frozen=True)
+class NetnsFacts:
+    """What identifies a network namespace as long as it lives."""
+
+    dev: int
+    inode: int
+
+
+def boot_id() -> str:
+    """The id of this boot (random(4))."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def boottime_ns() -> int:
+    """Nanoseconds since this boot, the time asleep included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def namespace(path: str) -> NetnsFacts:
+    """The network namespace that CNI_NETNS names. Raises BadEnvironment when it is none."""
+    fd = _open(path)
+    try:
+        facts = os.fstat(fd)
+    finally:
+        os.close(fd)
+    return NetnsFacts(facts.st_dev, facts.st_ino)
+
+
+def is_own(path: str) -> bool:
+    """Whether `path` is the namespace of this process; False when there is nothing at it."""
+    try:
+        return os.path.samestat(os.stat(path), os.stat(_OWN))
+    except OSError:
+        return False
+
+
+def link_exists(netns: str, name: str) -> bool:
+    """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it can not be entered."""
+    import threading
+
+    if not 0 < len(os.fsencode(name)) < _IFNAMSIZ:
+        return False
+    fd = _open(netns)
+    outcome: list[bool | OSError] = []
+    try:
+        thread = threading.Thread(target=_look, args=(fd, name, outcome), name="netns")
+        thread.start()
+        thread.join()
+    finally:
+        os.close(fd)
+    found = outcome[0]
+    if isinstance(found, OSError):
+        raise _refused(netns, f"it could not be looked into: {os.strerror(found.errno or 0)}") from found
+    return found
+
+
+def _look(fd: int, name: str, outcome: list[bool | OSError]) -> None:
+    from socket import AF_UNIX, SOCK_DGRAM, socket
+
+    try:
+        paths.setns(fd, paths.NETWORK)
+        # netdevice(7): any socket will do, and asks in the namespace of the thread that made it
+        with socket(AF_UNIX, SOCK_DGRAM) as query:
+            fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
+        outcome.append(True)
+    except OSError as error:
+        outcome.append(False if error.errno == errno.ENODEV else error)
+
+
+def _open(path: str) -> int:
+    if not path.startswith("/") or "\0" in path:
+        raise _refused(path, "it is not an absolute path")
+    try:
+        # Not a FIFO that would be waited for, nor a device that opening would do something to
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise _refused(path, "it is not a namespace")
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        reason = "it does not exist" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
+        raise _refused(path, reason) from error
+    try:
+        if fcntl.ioctl(fd, _NS_GET_NSTYPE) == paths.NETWORK:
+            return fd
+        reason = "it is a namespace, but not of a network"
+    except OSError:
+        reason = "it is not a namespace"
+    os.close(fd)
+    raise _refused(path, reason)
+
+
+def _refused(path: str, reason: str) -> BadEnvironment:
+    return BadEnvironment(f"CNI_NETNS {path!r}: {reason}", "the runtime names the sandbox's network namespace there")

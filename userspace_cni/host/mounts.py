@@ -1,0 +1,264 @@
+"""The mounts through which OVS is given a pod's directory, so that it can follow no link that the pod puts there.
+
+OVS connects, as root, to a path in a directory that the pod can write. Below a mount with "nosymfollow" a link in that path ends
+in ELOOP; anywhere else it is followed. The flags are set on a detached clone of the directory and only then is it given its
+place: there is no moment at which OVS could see it without them. Nothing here may mount or unmount by walking a path into the
+pod's directory: source and target are descriptors.
+
+The target is `<short_dir>/<name>`; `short_dir` is ours and no pod can write it. A target has one of these states:
+
+    absent      made and mounted
+    a directory, no mount (a crash, or a reboot)    mounted
+    a mount of the same device and inode            used, its flags set again; layers on top of each other count as one
+    a mount of anything else                        refused: not known to be ours
+"""
+# Descriptors and single names rather than paths: pathlib can not express them.
+# ruff: noqa: PTH116, PTH123
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import DirectoryRefused, Drift
+from userspace_cni.fastpath import paths
+from userspace_cni.host.beneath import directory, make_trusted, open_directory, plain, refusal, translated
+from userspace_cni.log import say
+from userspace_cni.steps import PodMount
+
+SHORT_DIR_MODE = 0o750
+"""Of `short_dir` when we make it. An emptyDir is 0777 and relies on the directories above it to keep other users of the node
+out, and whoever connects to an application's vhost-user socket is given its memory. So only root and OVS's group may enter:
+`PodMountDriver` hands the directory to the group of OVS's own run directory."""
+
+_FLAGS = paths.MOUNT_NOSYMFOLLOW | paths.MOUNT_NOSUID | paths.MOUNT_NODEV | paths.MOUNT_NOEXEC
+_ST_NOSYMFOLLOW = 0x2000
+"""statfs(2), f_flags; the os module has no name for it."""
+_LAYERS_MAX = 64
+
+
+class PodMountDriver:
+    """Mounts of pod directories below `short_dir`.
+
+    `ovs_rundir`: the directory of OVS's own sockets, whose group is the one that OVS runs with.
+    """
+
+    def __init__(self, ovs_rundir: str = "/var/run/openvswitch") -> None:
+        self._ovs_rundir = ovs_rundir
+
+    def apply(self, step: PodMount, deadline: Deadline) -> None:
+        """Make the mount, or use the one that shows the same directory already."""
+        deadline.require(f"mount {step.target}")
+        with directory(step.source, step.trusted) as source, translated(f"mount {step.target}"):
+            short_dir, name = _split(step.target)
+            self._make_short_dir(short_dir)
+            parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                _mount(source, parent, name, step)
+            finally:
+                os.close(parent)
+
+    def undo(self, step: PodMount, deadline: Deadline) -> None:
+        """Unmount every layer at the target and remove it. A directory that is not empty below the mount is left."""
+        deadline.require(f"mount {step.target}")
+        short_dir, name = _split(step.target)
+        with translated(f"mount {step.target}"):
+            try:
+                parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            try:
+                detach_all(parent, name)
+                remove_directory(parent, name, step.target)
+            finally:
+                os.close(parent)
+
+    def check(self, step: PodMount, deadline: Deadline) -> list[Drift]:
+        """A missing mount, one of something else, or one that lets links be followed."""
+        deadline.require(f"mount {step.target}")
+        short_dir, name = _split(step.target)
+        what = f"mount {step.target}"
+        with translated(what):
+            try:
+                parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return [Drift(f"{what}: expected {step.source}, found no {short_dir}")]
+            try:
+                target = mounted(parent, name)
+            finally:
+                os.close(parent)
+            if target is None:
+                return [Drift(f"{what}: expected {step.source}, found no mount")]
+            try:
+                return _differences(target, step)
+            finally:
+                os.close(target)
+
+    def present(self, step: PodMount) -> bool:
+        """Whether something is mounted at the target already."""
+        short_dir, name = _split(step.target)
+        with translated(f"mount {step.target}"):
+            try:
+                parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return False
+            try:
+                target = mounted(parent, name)
+                if target is not None:
+                    os.close(target)
+                return target is not None
+            finally:
+                os.close(parent)
+
+    def _make_short_dir(self, short_dir: str) -> None:
+        made = make_trusted(short_dir, SHORT_DIR_MODE)
+        facts = os.stat(short_dir)
+        if facts.st_gid != 0 and not made:
+            return
+        # Not only when it was made now: OVS may have had no run directory yet at that time. Root's group gives OVS nothing, so
+        # nothing that an administrator meant is overwritten.
+        try:
+            group = os.stat(self._ovs_rundir).st_gid
+        except OSError:
+            return
+        if group != facts.st_gid:
+            os.chown(short_dir, -1, group)
+
+
+def protected_clone(dirfd: int, name: str = "") -> int:
+    """A detached mount of `name` in the directory, or of the directory itself, with all protecting flags set.
+
+    Private: what is mounted in the pod's directory later does not show up in ours, where it would be without the flags.
+    """
+    tree = paths.open_tree(dirfd, name)
+    try:
+        paths.mount_setattr(tree, _FLAGS, paths.PRIVATE)
+    except OSError as error:
+        if error.errno not in {errno.ENOSYS, errno.EINVAL}:
+            os.close(tree)
+            raise
+        say(
+            "warning",
+            "this kernel can not make mounts that refuse symbolic links (Linux 5.14 can): a pod could lead OVS to a socket "
+            "that is not its own",
+        )
+    return tree
+
+
+def mounted(dirfd: int, name: str) -> int | None:
+    """The root of the mount at `name` in the directory, opened with O_PATH; None when nothing is mounted there."""
+    try:
+        target = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
+    except FileNotFoundError:
+        return None
+    if _mount_id(target) != _mount_id(dirfd):
+        return target
+    os.close(target)
+    return None
+
+
+def detach_all(dirfd: int, name: str) -> None:
+    """Take every mount off `name` in the directory.
+
+    Each is named by a descriptor of its own root: a name that is swapped meanwhile leads nowhere else. Lazily, because somebody
+    who happens to look into the mount (an administrator's shell, OVS amid connect) must not make DEL fail: the mount leaves the
+    tree at once and the kernel frees it after its last user.
+    """
+    for _ in range(_LAYERS_MAX):
+        target = mounted(dirfd, name)
+        if target is None:
+            return
+        try:
+            paths.umount2(f"/proc/self/fd/{target}", paths.DETACH)
+        finally:
+            os.close(target)
+    raise DirectoryRefused(f"mount {name}: more than {_LAYERS_MAX} mounts on top of each other", "findmnt shows them")
+
+
+def remove_directory(dirfd: int, name: str, what: str) -> None:
+    """Remove the empty directory `name`; one that is not empty or no directory is left, with a warning."""
+    try:
+        os.rmdir(name, dir_fd=dirfd)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+            raise
+        say("warning", f"directory {what}: {os.strerror(error.errno)}; left there")
+
+
+def _mount(source: int, parent: int, name: str, step: PodMount) -> None:
+    existing = mounted(parent, name)
+    if existing is not None:
+        try:
+            _use(existing, source, step)
+        finally:
+            os.close(existing)
+        return
+    tree = protected_clone(source)
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=parent)
+        target = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        try:
+            paths.move_mount(tree, target)
+        finally:
+            os.close(target)
+    finally:
+        os.close(tree)
+
+
+def _use(existing: int, source: int, step: PodMount) -> None:
+    """Take a mount that is there already, if it shows the same directory."""
+    if not os.path.samestat(os.stat(existing), os.stat(source)):
+        raise DirectoryRefused(
+            f"mount {step.target}: shows another directory than {step.source}",
+            f"{_facts(existing, source)}; findmnt {step.target}",
+        )
+    try:  # the plugin that we replace mounts without these
+        paths.mount_setattr(existing, _FLAGS)
+    except OSError as error:
+        if error.errno not in {errno.ENOSYS, errno.EINVAL}:
+            raise
+
+
+def _differences(target: int, step: PodMount) -> list[Drift]:
+    try:
+        source = open_directory(step.source, step.trusted)
+    except DirectoryRefused as error:
+        return [Drift(f"mount {step.target}: expected {step.source}, found that {error.message}")]
+    found = []
+    try:
+        if not os.path.samestat(os.stat(target), os.stat(source)):
+            found.append(Drift(f"mount {step.target}: expected {step.source}, found another directory", _facts(target, source)))
+    finally:
+        os.close(source)
+    if not os.fstatvfs(target).f_flag & _ST_NOSYMFOLLOW:
+        found.append(Drift(f"mount {step.target}: expected nosymfollow, found a mount without it"))
+    return found
+
+
+def _facts(target: int, source: int) -> str:
+    there, wanted = os.stat(target), os.stat(source)
+    return (
+        f"mounted: device {os.major(there.st_dev)}:{os.minor(there.st_dev)} inode {there.st_ino}, "
+        f"wanted: device {os.major(wanted.st_dev)}:{os.minor(wanted.st_dev)} inode {wanted.st_ino}"
+    )
+
+
+def _mount_id(fd: int) -> str:
+    # proc(5), /proc/pid/fdinfo: unlike st_dev it tells a bind mount from what it covers on the same file system
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
+        for line in lines:
+            if line.startswith("mnt_id:"):
+                return line
+    raise refusal(f"mount id of descriptor {fd}", OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)))
+
+
+def _split(target: str) -> tuple[str, str]:
+    short_dir, _, name = target.rstrip("/").rpartition("/")
+    if not short_dir.startswith("/"):
+        raise DirectoryRefused(f"mount {target}: not an absolute path below a directory", "setting short_dir")
+    return short_dir, plain(name)

@@ -1,0 +1,123 @@
+"""Who may use a directory or socket: owner, group, mode and SELinux label, set on descriptors and never on a path.
+
+A socket can only be opened with O_PATH, on which fchmod(2) and fsetxattr(2) fail with EBADF; /proc/self/fd/N leads to exactly
+the object that was opened, for every type of object, so that is the one way used here.
+"""
+# Descriptors and single names rather than paths: pathlib can not express them.
+# ruff: noqa: PTH101
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+
+from userspace_cni.errors import DirectoryRefused, Drift
+from userspace_cni.host.beneath import refusal
+from userspace_cni.steps import Directory, PlacedSocket
+
+_SELINUX = "security.selinux"
+_ID_MAX = 2**32 - 2
+"""The largest id; one more is (uid_t)-1, which chown(2) takes as "leave it"."""
+
+
+@dataclass(frozen=True)
+class Ownership:
+    """What shall be true of an object; None and "" leave it as it is."""
+
+    uid: int | None
+    gid: int | None
+    mode: int | None
+    label: str
+
+    @classmethod
+    def of(cls, step: Directory | PlacedSocket) -> Ownership:
+        """What the step asks for, with names resolved on this node. Raises DirectoryRefused naming an unknown one."""
+        return cls(user_id(step.user), group_id(step.group), step.mode, step.selinux_label)
+
+
+def user_id(user: str) -> int | None:
+    """The uid of a name or decimal number; None for ""."""
+    if not user:
+        return None
+    number = _decimal(user)
+    if number is not None:
+        return number
+    import pwd
+
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise DirectoryRefused(f"user {user!r}: unknown on this node", "vhost.user takes a name or a number") from None
+
+
+def group_id(group: str) -> int | None:
+    """The gid of a name or decimal number; None for ""."""
+    if not group:
+        return None
+    number = _decimal(group)
+    if number is not None:
+        return number
+    import grp
+
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise DirectoryRefused(f"group {group!r}: unknown on this node", "vhost.group takes a name or a number") from None
+
+
+def set_ownership(fd: int, wanted: Ownership, what: str) -> None:
+    """Make it so on the object that `fd` was opened on. What is so already is not written again."""
+    link = f"/proc/self/fd/{fd}"
+    try:
+        now = os.stat(fd)
+        if wanted.uid not in {None, now.st_uid} or wanted.gid not in {None, now.st_gid}:
+            os.chown(link, -1 if wanted.uid is None else wanted.uid, -1 if wanted.gid is None else wanted.gid)
+        if wanted.mode not in {None, stat.S_IMODE(now.st_mode)}:
+            os.chmod(link, wanted.mode or 0)
+    except OSError as error:
+        raise refusal(f"{what}: setting owner and mode", error) from error
+    if wanted.label and _label(fd) != wanted.label:
+        try:
+            os.setxattr(link, _SELINUX, wanted.label.encode() + b"\0")
+        except OSError as error:
+            raise refusal(f"{what}: setting SELinux label {wanted.label!r}", error) from error
+
+
+def ownership_drift(fd: int, wanted: Ownership, what: str) -> list[Drift]:
+    """Every difference between `wanted` and the object behind `fd`."""
+    now = os.stat(fd)
+    facts = [
+        ("uid", _text(wanted.uid), str(now.st_uid)),
+        ("gid", _text(wanted.gid), str(now.st_gid)),
+        ("mode", _text(wanted.mode, "04o"), f"{stat.S_IMODE(now.st_mode):04o}"),
+        ("SELinux label", wanted.label, _label(fd) if wanted.label else ""),
+    ]
+    return [
+        Drift(f"{what}: {name}: expected {expected}, found {found or 'none'}")
+        for name, expected, found in facts
+        if expected and expected != found
+    ]
+
+
+def _text(value: int | None, form: str = "d") -> str:
+    return "" if value is None else format(value, form)
+
+
+def _label(fd: int) -> str | None:
+    try:
+        return os.getxattr(f"/proc/self/fd/{fd}", _SELINUX).rstrip(b"\0").decode(errors="replace")
+    except OSError as error:
+        if error.errno in {errno.ENODATA, errno.EOPNOTSUPP}:
+            return None
+        raise
+
+
+def _decimal(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit()):
+        return None
+    number = int(text)
+    if number > _ID_MAX:
+        raise DirectoryRefused(f"id {text}: too large for a user or group", "vhost.user, vhost.group")
+    return number

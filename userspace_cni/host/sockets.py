@@ -1,0 +1,137 @@
+"""The directory, the name and the socket by which a vhost-user application and OVS meet.
+
+In client mode the application listens and OVS connects: the name must be free, and is removed with the attachment. In server
+mode OVS listens in a directory of its own and the socket is moved to where the pod sees it. All of this is done in directories
+that a pod may write: see `beneath`. Nothing here connects to a socket: a vhost-user peer would take that for its counterpart.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import DirectoryRefused, Drift
+from userspace_cni.host.beneath import (
+    DIRECTORY_MODE,
+    directory,
+    directory_if_there,
+    kind,
+    look,
+    make_directory,
+    open_directory,
+    open_if_there,
+    plain,
+    translated,
+)
+from userspace_cni.host.mounts import remove_directory
+from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
+from userspace_cni.steps import Directory, SocketFile
+
+
+class DirectoryDriver:
+    """Directories shared with a pod."""
+
+    def apply(self, step: Directory, deadline: Deadline) -> None:
+        """Open it, or make it when the step says so; then set owner, mode and label when they are ours to set."""
+        what = f"directory {step.path}"
+        deadline.require(what)
+        wanted = Ownership.of(step)
+        made = False
+        if step.create:
+            mode = DIRECTORY_MODE if step.mode is None else step.mode
+            fd, made = make_directory(step.path, step.trusted, mode)
+        else:
+            fd = open_directory(step.path, step.trusted)
+        try:
+            if made or step.own:
+                set_ownership(fd, wanted, what)
+        finally:
+            os.close(fd)
+
+    def undo(self, step: Directory, deadline: Deadline) -> None:
+        """Remove it when it is empty; its parents stay, and so does everything that a pod left in it."""
+        deadline.require(f"directory {step.path}")
+        if not step.create:
+            return
+        path = step.path.rstrip("/")
+        parent, _, name = path.rpartition("/")
+        trusted = step.trusted.rstrip("/")
+        if path == trusted:
+            trusted = parent
+        with directory_if_there(parent or "/", trusted or "/") as dirfd:
+            if dirfd is not None:
+                remove_directory(dirfd, plain(name), path)
+
+    def check(self, step: Directory, deadline: Deadline) -> list[Drift]:
+        """A missing directory, something else in its place, or another owner, mode or label than was set."""
+        what = f"directory {step.path}"
+        deadline.require(what)
+        try:
+            fd = open_directory(step.path, step.trusted)
+        except DirectoryRefused as error:
+            return [Drift(f"{what}: expected a directory, found that {error.message}", error.details)]
+        try:
+            with translated(what):
+                return ownership_drift(fd, Ownership.of(step), what) if step.own else []
+        finally:
+            os.close(fd)
+
+    def present(self, step: Directory) -> bool:
+        """Whether anything is at the path."""
+        try:
+            fd = open_if_there(step.path, step.trusted)
+        except DirectoryRefused:
+            return True  # something is there, and it is for `apply` to say what
+        if fd is None:
+            return False
+        os.close(fd)
+        return True
+
+
+class SocketFileDriver:
+    """Names under which applications create their sockets."""
+
+    def apply(self, step: SocketFile, deadline: Deadline) -> None:
+        """Free the name: remove the socket that a former application left; anything else there is refused."""
+        deadline.require(_what(step))
+        with directory(step.directory, step.trusted) as dirfd:
+            facts = look(dirfd, plain(step.name))
+            if facts is None:
+                return
+            if not stat.S_ISSOCK(facts.st_mode):
+                raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod's own directory")
+            remove_name(dirfd, step.name)
+
+    def undo(self, step: SocketFile, deadline: Deadline) -> None:
+        """Remove the socket; what is no socket was not put there for us."""
+        deadline.require(_what(step))
+        with directory_if_there(step.directory, step.trusted) as dirfd:
+            if dirfd is not None:
+                facts = look(dirfd, plain(step.name))
+                if facts is not None and stat.S_ISSOCK(facts.st_mode):
+                    remove_name(dirfd, step.name)
+
+    def check(self, step: SocketFile, deadline: Deadline) -> list[Drift]:
+        """Something that is no socket under the name. No socket yet is normal, a missing directory the directory's own drift."""
+        deadline.require(_what(step))
+        with directory_if_there(step.directory, step.trusted) as dirfd:
+            facts = None if dirfd is None else look(dirfd, plain(step.name))
+            if facts is None or stat.S_ISSOCK(facts.st_mode):
+                return []
+            return [Drift(f"{_what(step)}: expected a socket or nothing, found {kind(facts.st_mode)}")]
+
+    def present(self, step: SocketFile) -> bool:  # noqa: ARG002 - the same answer for every step
+        """Never: a socket left from before is replaced by the application's, which is ours to remove."""
+        return False
+
+
+def remove_name(dirfd: int, name: str) -> None:
+    """Unlink a name in the directory; gone is fine. Never follows: what a pod swaps in is a name in its own directory."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=dirfd)
+
+
+def _what(step: SocketFile) -> str:
+    return f"socket {step.directory}/{step.name}"

@@ -1,0 +1,50 @@
+"""What people read on stderr: one line per event, `level=… msg="…"` and the facts that place it.
+
+Stdlib logging costs a short-lived process 8 ms and its handlers may write to stdout, which belongs to the runtime.
+The threshold and the context are bound per call of a verb (a context variable), not per process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+LEVELS: Final = {"panic": 0, "error": 1, "warning": 2, "info": 3, "debug": 4, "verbose": 5}
+"""The names that `logLevel` may have, from the quietest."""
+
+_threshold: ContextVar[int] = ContextVar("threshold", default=LEVELS["info"])
+_context: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("context", default=())
+
+
+@contextmanager
+def bound(level: str, **facts: str) -> Iterator[None]:
+    """Within this block, log at `level` (a key of LEVELS) and above, and add `facts` to each line."""
+    threshold = _threshold.set(LEVELS[level])
+    context = _context.set(_context.get() + tuple((key, value) for key, value in facts.items() if value))
+    try:
+        yield
+    finally:
+        _context.reset(context)
+        _threshold.reset(threshold)
+
+
+def say(level: str, message: str, **facts: object) -> None:
+    """Write one line to stderr when `level` is within the threshold. Never fails: a log must not decide a verb."""
+    if LEVELS[level] > _threshold.get():
+        return
+    pairs = {"msg": message, **dict(_context.get()), **facts}
+    text = " ".join(f"{key}={_quoted(str(value))}" for key, value in pairs.items())
+    try:
+        sys.stderr.write(f"level={level} {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def _quoted(value: str) -> str:
+    plain = value.isascii() and value.isprintable() and value and not set(value) & set(' "=\\')
+    return value if plain else json.dumps(value)

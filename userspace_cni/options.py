@@ -1,0 +1,398 @@
+"""Our own part of a network configuration: the `host` and `container` blocks and what the runtime asks for. Strict and pure.
+
+Formats are those of the plugin of CNI type `userspace` that this one replaces, so its manifests work unchanged: keys match
+without regard to case, unknown keys in a block are ignored with a warning, and `vhost.mode` is `client` or else means server.
+What is understood but can not be served is refused before any effect (UnsupportedField, 2); a value that can not be meant is
+InvalidConfig (7); a value of the wrong JSON type is Undecodable (6).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from userspace_cni.errors import BadEnvironment, InvalidConfig, UnsupportedField
+from userspace_cni.log import LEVELS
+from userspace_cni.request import Request, typed
+
+Role = Literal["client", "server"]
+Warn = Callable[[str], None]
+
+DEFAULT_BRIDGE: Final = "br0"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_BRIDGE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,14}")
+_MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
+_OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
+_SOCKET_FILE_MAX = 80
+_VLAN_MAX = 4094
+_VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
+_MTU_RANGE: Final = (68, 65535)
+_QUEUES_MAX = 128
+_QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
+
+_TOP_KEYS: Final = ("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "bandwidth", "consumer")
+_LOWER_TOP_KEYS: Final = frozenset(key.lower() for key in _TOP_KEYS)
+_STANDARD_KEYS: Final = frozenset(
+    {
+        *("cniVersion", "name", "type", "ipam", "ipMasq", "dns", "capabilities", "runtimeConfig", "args", "prevResult"),
+        *("disableCheck", "deviceID", "pciBusID"),
+    }
+)
+_BLOCK_KEYS: Final = ("engine", "iftype", "netType", "memif", "vhost", "bridge", "mtu", "mac", "bandwidth")
+_VHOST_KEYS: Final = (
+    "mode", "socketfile", "user", "group", "dirmode", "socketmode", "selinuxLabel", "queues", "queueSize",
+)  # fmt: skip
+_BRIDGE_KEYS: Final = ("bridgeName", "bridgeId", "vlanId", "trunks", "vlanMode")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the directory and the socket: names or decimal ids, permission bits, an SELinux label; empty for as it is."""
+
+    user: str = ""
+    group: str = ""
+    directory_mode: int | None = None
+    socket_mode: int | None = None
+    selinux_label: str = ""
+
+
+@dataclass(frozen=True)
+class Vlan:
+    """Port.tag, Port.trunks and Port.vlan_mode of ovs-vswitchd.conf.db(5)."""
+
+    tag: int | None = None
+    trunks: tuple[int, ...] = ()
+    mode: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one pod asks for: each None or empty when it does not."""
+
+    mac: str = ""
+    ips: tuple[str, ...] = ()
+    device_info_file: str = ""
+
+
+@dataclass(frozen=True)
+class Application:
+    """The application's side: the `container` block as written, canonically spelled, and what of it reaches DPDK."""
+
+    block: Mapping[str, Any] = field(default_factory=dict)
+    queues: int | None = None
+    queue_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this plugin is asked to do. `ovs_role` is OVS's side of the vhost-user connection; "" where the config names none."""
+
+    ovs_role: Role
+    role_given: bool
+    bridge: str
+    vlan: Vlan
+    mtu: int | None
+    socket_file: str
+    access: Access
+    application: Application
+    asked: Asked
+    kubeconfig: str
+    shared_dir: str
+    kubevirt: bool
+    dns: Mapping[str, Any]
+
+
+def read_options(request: Request, warn: Warn) -> Options:
+    """Everything that ADD needs of the configuration, validated; `warn` is told of what is ignored."""
+    raw = request.network.raw
+    top = _spelled(raw, _TOP_KEYS, "")
+    for key in raw.keys() - _STANDARD_KEYS:
+        if key.lower() not in _LOWER_TOP_KEYS and not key.startswith("cni.dev/"):
+            warn(f"key '{key}' is unknown and ignored")
+    runtime = typed(raw, "runtimeConfig", dict, {})
+    _refuse_unbuilt(request, top, runtime)
+    host = _block(top, "host", warn)
+    container = _block(top, "container", warn)
+    _check_engine(host, container)
+    vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
+    role_given = "host" in top
+    ovs_role: Role = "client" if not role_given or vhost.get("mode") == "client" else "server"
+    _warn_of_roles(ovs_role, vhost, _part(container, "vhost"), warn)
+    if typed(top, "logFile", str, ""):
+        warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
+    return Options(
+        ovs_role=ovs_role,
+        role_given=role_given,
+        bridge=_matching(typed(bridge, "bridgeName", str, "") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"),
+        vlan=_read_vlan(bridge),
+        mtu=_in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
+        socket_file=_read_socket_file(vhost),
+        access=_read_access(vhost),
+        application=_read_application(container),
+        asked=_read_asked(request, host, runtime, warn),
+        kubeconfig=_absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
+        shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
+        kubevirt=_read_consumer(top),
+        dns=typed(raw, "dns", dict, {}),
+    )
+
+
+def read_log_level(raw: Mapping[str, Any]) -> str:
+    """`logLevel` of a configuration, a key of log.LEVELS; "" when absent or unknown. Never fails: DEL uses it too."""
+    for key, value in raw.items():
+        if key.lower() == "loglevel" and isinstance(value, str) and value.lower() in LEVELS:
+            return value.lower()
+    return ""
+
+
+def _spelled(raw: Mapping[str, Any], known: Iterable[str], path: str, unknown: Warn | None = None) -> dict[str, Any]:
+    """`raw` with the keys of `known` in their canonical spelling; others go to `unknown`, if given, and are left out."""
+    canonical = {key.lower(): key for key in known}
+    found: dict[str, Any] = {}
+    for key, value in raw.items():
+        name = canonical.get(key.lower())
+        if name is None:
+            if unknown:
+                unknown(f"key '{path}{key}' is unknown and ignored")
+        elif name in found:
+            raise InvalidConfig(f"key '{path}{name}' is given in two spellings", "keys match without regard to case: keep one")
+        else:
+            found[name] = value
+    return found
+
+
+def _block(top: Mapping[str, Any], name: str, warn: Warn) -> dict[str, Any]:
+    block = _spelled(typed(top, name, dict, {}), _BLOCK_KEYS, f"{name}.", warn)
+    for part, keys in (("vhost", _VHOST_KEYS), ("bridge", _BRIDGE_KEYS)):
+        if part in block:
+            block[part] = _spelled(typed(block, part, dict, {}, path=f"{name}."), keys, f"{name}.{part}.", warn)
+    return block
+
+
+def _part(block: Mapping[str, Any], name: str) -> dict[str, Any]:
+    part: dict[str, Any] = block.get(name) or {}
+    return part
+
+
+def _refuse_unbuilt(request: Request, top: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
+    host = _spelled(typed(top, "host", dict, {}), _BLOCK_KEYS, "host.")
+    for path, holder in (("", top), ("host.", host), ("runtimeConfig.", runtime)):
+        bandwidth = holder.get("bandwidth")
+        if isinstance(bandwidth, dict) and not any(bandwidth.values()):
+            continue
+        if bandwidth is not None:
+            raise UnsupportedField(f"key '{path}bandwidth' is {bandwidth!r}: rates are not supported yet", "remove it to attach")
+    if request.network.raw.get("ipMasq") is True:
+        raise UnsupportedField("key 'ipMasq' is true: a vhost-user port has no address on the host to masquerade", "remove it")
+    if request.network.ipam == "dhcp":
+        raise UnsupportedField("key 'ipam.type' is 'dhcp': it needs a kernel interface in the pod", "use host-local or static")
+
+
+def _check_engine(host: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+    """Only OVS-DPDK and vhost-user are built; what the pod's application is (`container.engine`) is its own affair."""
+    _one_of(host, "host", "engine", "ovs-dpdk", unbuilt=("vpp",))
+    _one_of(host, "host", "iftype", "vhostuser", unbuilt=("memif",))
+    _one_of(host, "host", "netType", "bridge", unbuilt=("interface", "none"))
+    _one_of(container, "container", "iftype", "vhostuser", unbuilt=("memif",))
+    typed(container, "engine", str, "", path="container.")
+    typed(container, "netType", str, "", path="container.")
+
+
+def _one_of(block: Mapping[str, Any], name: str, key: str, built: str, *, unbuilt: tuple[str, ...]) -> None:
+    value = typed(block, key, str, "", path=f"{name}.")
+    if value in unbuilt:
+        raise UnsupportedField(f"key '{name}.{key}' is {value!r}: not supported", f"it can be {built!r}")
+    if value not in ("", built):
+        raise InvalidConfig(f"key '{name}.{key}' is {value!r}", f"it can be {built!r}")
+
+
+def _warn_of_roles(ovs_role: Role, host: Mapping[str, Any], container: Mapping[str, Any], warn: Warn) -> None:
+    typed(host, "mode", str, "", path="host.vhost.")
+    own = typed(container, "mode", str, "", path="container.vhost.")
+    if ovs_role == "server":
+        warn("OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it")
+    if own and (own == "client") == (ovs_role == "client"):
+        warn(f"key 'container.vhost.mode' is {own!r}, OVS's own role: the application is told the other one")
+
+
+def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
+    path = "host.bridge."
+    tag = typed(bridge, "vlanId", int, 0, path=path)
+    _in_range(tag, (0, _VLAN_MAX), f"{path}vlanId")
+    mode = typed(bridge, "vlanMode", str, "", path=path)
+    if mode and mode not in _VLAN_MODES:
+        raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(_VLAN_MODES)}")
+    trunks: set[int] = set()
+    for item in typed(bridge, "trunks", list, [], path=path):
+        trunks.update(_read_trunk(item, f"{path}trunks"))
+    return Vlan(tag or None, tuple(sorted(trunks)), mode)
+
+
+def _read_trunk(item: object, path: str) -> range:
+    """A VLAN id, a range as "100-110", or ovs-cni's {"id": 5} and {"minID": 5, "maxID": 9}."""
+    low: object = None
+    high: object = None
+    if isinstance(item, dict):
+        low, high = (item.get("id"), item.get("id")) if "id" in item else (item.get("minID"), item.get("maxID"))
+    elif isinstance(item, str) and re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?", item):
+        first, _, last = item.partition("-")
+        low, high = int(first), int(last or first)
+    else:
+        low = high = item
+    numbers = all(isinstance(number, int) and not isinstance(number, bool) for number in (low, high))
+    if not (numbers and isinstance(low, int) and isinstance(high, int) and 0 <= low <= high <= _VLAN_MAX):
+        raise InvalidConfig(f"key '{path}' holds {item!r}", f"VLAN ids from 0 to {_VLAN_MAX}, or ranges of them as '100-110'")
+    return range(low, high + 1)
+
+
+def _read_access(vhost: Mapping[str, Any]) -> Access:
+    path = "host.vhost."
+    return Access(
+        user=_read_principal(vhost, "user"),
+        group=_read_principal(vhost, "group"),
+        directory_mode=_read_mode(vhost, "dirmode"),
+        socket_mode=_read_mode(vhost, "socketmode"),
+        selinux_label=_printable(typed(vhost, "selinuxLabel", str, "", path=path), f"{path}selinuxLabel"),
+    )
+
+
+def _read_principal(vhost: Mapping[str, Any], key: str) -> str:
+    value = vhost.get(key)
+    text = (
+        str(value) if isinstance(value, int) and not isinstance(value, bool) else typed(vhost, key, str, "", path="host.vhost.")
+    )
+    return _matching(text, _NAME, f"host.vhost.{key}") if text else ""
+
+
+def _read_mode(vhost: Mapping[str, Any], key: str) -> int | None:
+    text = typed(vhost, key, str, "", path="host.vhost.")
+    if not text:
+        return None
+    if not _OCTAL.fullmatch(text):
+        raise InvalidConfig(f"key 'host.vhost.{key}' is {text!r}", "it must be permission bits in octal, as '0775'")
+    return int(text.removeprefix("0o"), 8)
+
+
+def _read_socket_file(vhost: Mapping[str, Any]) -> str:
+    name: str = typed(vhost, "socketfile", str, "", path="host.vhost.")
+    if not name:
+        return ""
+    _matching(name, _NAME, "host.vhost.socketfile")
+    if len(name) > _SOCKET_FILE_MAX:
+        raise InvalidConfig(
+            f"key 'host.vhost.socketfile' has {len(name)} characters", f"at most {_SOCKET_FILE_MAX} fit a socket path"
+        )
+    return name
+
+
+def _read_application(container: Mapping[str, Any]) -> Application:
+    vhost = _part(container, "vhost")
+    path = "container.vhost."
+    queues = _in_range(typed(vhost, "queues", int, None, path=path), (1, _QUEUES_MAX), f"{path}queues")
+    size = typed(vhost, "queueSize", int, None, path=path)
+    if size is not None and size not in _QUEUE_SIZES:
+        raise InvalidConfig(f"key '{path}queueSize' is {size}", "it must be a power of two from 64 to 32768")
+    return Application(container, queues, size)
+
+
+def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> Asked:
+    """What the pod asks for: runtimeConfig before args.cni before CNI_ARGS before the network's own default."""
+    return Asked(
+        mac=_asked_mac(request, host, runtime, warn),
+        ips=_asked_ips(request, runtime, warn),
+        device_info_file=_absolute(
+            typed(runtime, "CNIDeviceInfoFile", str, "", path="runtimeConfig."), "runtimeConfig.CNIDeviceInfoFile"
+        ),
+    )
+
+
+def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> str:
+    requested: str = typed(runtime, "mac", str, "", path="runtimeConfig.")
+    if requested:
+        return _unicast(requested, "key 'runtimeConfig.mac'")
+    mac = _args_cni(request).get("mac")
+    if isinstance(mac, str) and _MAC.fullmatch(mac):
+        return _unicast(mac, "key 'args.cni.mac'")
+    if mac is not None:
+        warn(f"key 'args.cni.mac' is {mac!r}, not a MAC address, and is ignored")
+    else:
+        mac = request.environment.args.get("MAC", "")
+        if mac and not _MAC.fullmatch(mac):
+            raise BadEnvironment(f"CNI_ARGS holds MAC={mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
+        if mac:
+            return _unicast(mac, "CNI_ARGS MAC")
+    own: str = typed(host, "mac", str, "", path="host.")
+    return _unicast(own, "key 'host.mac'") if own else ""
+
+
+def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tuple[str, ...]:
+    ips = typed(runtime, "ips", list, [], path="runtimeConfig.")
+    for ip in ips:
+        if not isinstance(ip, str) or not _is_address(ip):
+            raise InvalidConfig(f"key 'runtimeConfig.ips' holds {ip!r}", "it must be addresses as 192.0.2.7/24 or 2001:db8::7/64")
+    if ips and not request.network.ipam:
+        raise InvalidConfig(
+            f"key 'runtimeConfig.ips' asks for {', '.join(ips)}", "the network has no 'ipam' that could assign it"
+        )
+    asked = _args_cni(request).get("ips") or request.environment.args.get("IP")
+    if asked and not request.network.ipam:
+        warn(f"address {asked!r} is asked for, but the network has no 'ipam' that could assign it: ignored")
+    return tuple(ips)
+
+
+def _is_address(text: str) -> bool:
+    from ipaddress import ip_interface
+
+    try:
+        ip_interface(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _args_cni(request: Request) -> Mapping[str, Any]:
+    """`args.cni`; what can not be used there is never an error (CONVENTIONS.md, "args in network config")."""
+    args = request.network.raw.get("args")
+    cni = args.get("cni") if isinstance(args, dict) else None
+    return cni if isinstance(cni, dict) else {}
+
+
+def _read_consumer(top: Mapping[str, Any]) -> bool:
+    consumer = typed(top, "consumer", str, "")
+    if consumer not in ("", "pod", "kubevirt"):
+        raise InvalidConfig(f"key 'consumer' is {consumer!r}", "it can be 'pod' or 'kubevirt'")
+    return bool(consumer == "kubevirt")
+
+
+def _unicast(mac: str, where: str) -> str:
+    if not _MAC.fullmatch(mac):
+        raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
+    if int(mac[:2], 16) & 1 or not int(mac.replace(":", ""), 16):
+        raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
+    return mac.lower()
+
+
+def _matching(value: str, pattern: re.Pattern[str], where: str) -> str:
+    if not pattern.fullmatch(value) or value in {".", ".."}:
+        raise InvalidConfig(f"key '{where}' is {value!r}", f"it must match {pattern.pattern}")
+    return value
+
+
+def _in_range(value: int | None, bounds: tuple[int, int], where: str) -> int | None:
+    if value is not None and not bounds[0] <= value <= bounds[1]:
+        raise InvalidConfig(f"key '{where}' is {value}", f"it must be from {bounds[0]} to {bounds[1]}")
+    return value
+
+
+def _printable(value: str, where: str) -> str:
+    if value and not (value.isascii() and value.isprintable()):
+        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be printable ASCII")
+    return value
+
+
+def _absolute(value: str, where: str) -> str:
+    if value and (not value.startswith("/") or "\0" in value or ".." in value.split("/")):
+        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be an absolute path without '..'")
+    return value

@@ -1,0 +1,307 @@
+"""What an attachment consists of, and how every name in it is derived. Pure: no files, sockets, clock or randomness.
+
+An attachment is a tuple of steps, applied in the order of the tuple and undone in reverse.
+
+    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, Port, DeviceInfo, ConfigFile | PodNote
+    server mode (OVS listens)    Lease, Directory, Port, PlacedSocket, DeviceInfo, ConfigFile | PodNote
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.errors import BadEnvironment, InvalidConfig
+from userspace_cni.options import Access, Options, Role
+from userspace_cni.pod.document import build_entry, render_file
+from userspace_cni.request import Request
+from userspace_cni.result import LATEST, Addresses, Interface, build
+from userspace_cni.steps import *  # noqa: F403
+from userspace_cni.steps import ConfigFile, DeviceInfo, Directory, PlacedSocket, PodMount, PodNote, Port, SocketFile, Step
+
+OWNER = "userspace-cni"
+MARK_SCHEMA = "1"
+SUN_PATH_MAX = 107
+"""Bytes of a unix socket path, without the terminating NUL (unix(7))."""
+_PATH_SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The pod as far as it is known; each "" when it is not."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the pod's sockets go on the host, and who may make or own that directory (see `Directory`)."""
+
+    path: str
+    trusted: str
+    create: bool
+    own: bool
+    mount_name: str = ""
+    """Name of the mount below short_dir; "" derives one from the path."""
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a device plugin decided in the device-info file before ADD: the application's role and its path."""
+
+    mode: str
+    path: str
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `drivers` found out about this node and pod for one ADD."""
+
+    boot_id: str
+    store: str
+    netns_inode: int
+    pod: Pod
+    place: Place
+    mapped_dir: str
+    """The directory as the container sees it, with a trailing slash."""
+    short_dir: str
+    mount_always: bool
+    ovs_sockdir: str
+    noted: bool
+    """Whether the pod's annotations are written; otherwise a file in its directory is."""
+    kubeconfig: str = ""
+    allocation: Allocation | None = None
+    device_info_existed: bool = False
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """The steps to take and the interface that the result describes."""
+
+    steps: tuple[Step, ...]
+    interface: Interface
+
+
+def plan(request: Request, options: Options, facts: Facts, addresses: Addresses) -> Attachment:
+    """Everything that has to become true for this ADD, with every name in it.
+
+    Raises BadEnvironment or InvalidConfig for names that can not be part of a socket path, and for a device plugin's
+    allocation that contradicts the configuration.
+    """
+    role = _ovs_role(options, facts.allocation)
+    socket_file = _socket_file(request, options, facts.allocation)
+    place, access = facts.place, options.access
+    pod_path = facts.allocation.path if facts.allocation else facts.mapped_dir + socket_file
+    _fits(pod_path, "the path in the pod")
+    mount = _mount_target(facts, socket_file) if role == "client" else ""
+    host_path = f"{mount or place.path}/{socket_file}"
+    if role == "client":
+        _fits(host_path, "the path that OVS is given")
+    mac = options.asked.mac or _derived_mac(request, options, facts)
+    interface = Interface(
+        name=request.environment.ifname,
+        sandbox=request.environment.netns,
+        mac=mac,
+        mtu=options.mtu,
+        socket_path=host_path,
+    )
+    port = Port(
+        bridge=options.bridge,
+        name=port_name(request.environment.container_id, request.environment.ifname),
+        interface_type="dpdkvhostuserclient" if role == "client" else "dpdkvhostuser",
+        server_path=host_path if role == "client" else "",
+        tag=options.vlan.tag,
+        trunks=options.vlan.trunks,
+        vlan_mode=options.vlan.mode,
+        mtu=options.mtu,
+        mac=mac,
+        marks=_marks(request, facts),
+    )
+    directory = Directory(
+        path=place.path,
+        trusted=place.trusted,
+        create=place.create,
+        own=place.own,
+        user=access.user,
+        group=access.group,
+        mode=access.directory_mode,
+        selinux_label=access.selinux_label,
+    )
+    steps: list[Step] = [directory]
+    if role == "client":
+        steps.append(SocketFile(place.path, place.trusted, socket_file))
+        steps += [PodMount(place.path, place.trusted, mount)] if mount else []
+        steps.append(port)
+    else:
+        steps += [port, _placed_socket(port, place, socket_file, access, facts)]
+    steps += _documents(request, options, facts, _Told(role, socket_file, pod_path, interface, addresses))
+    return Attachment(tuple(steps), interface)
+
+
+def port_name(container_id: str, ifname: str) -> str:
+    """Name of the OVS port of an attachment, and of its socket unless `host.vhost.socketfile` gives one."""
+    return f"{container_id[:12]}-{ifname}"
+
+
+def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
+    """The marks by which a row is known to be of this attachment."""
+    return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
+
+
+def _marks(request: Request, facts: Facts) -> dict[str, str]:
+    marks = owner_marks(request.environment.container_id, request.network.name, request.environment.ifname)
+    marks |= {
+        "boot-id": facts.boot_id,
+        "netns": request.environment.netns,
+        "netns-inode": str(facts.netns_inode),
+        "store": facts.store,
+        "pod-namespace": facts.pod.namespace,
+        "pod-name": facts.pod.name,
+        "pod-uid": facts.pod.uid,
+    }
+    return {key: value for key, value in marks.items() if value}
+
+
+def _ovs_role(options: Options, allocation: Allocation | None) -> Role:
+    """OVS's side: the configuration's, or the opposite of what a device plugin told the application."""
+    if allocation is None:
+        return options.ovs_role
+    role: Role = "server" if allocation.mode == "client" else "client"
+    if options.role_given and role != options.ovs_role:
+        raise InvalidConfig(
+            f"the device plugin allocated mode {allocation.mode!r}, and 'host.vhost.mode' makes OVS the {options.ovs_role}",
+            "both can not be; see the file runtimeConfig.CNIDeviceInfoFile",
+        )
+    return role
+
+
+def _socket_file(request: Request, options: Options, allocation: Allocation | None) -> str:
+    environment = request.environment
+    allocated = allocation.path.rpartition("/")[2] if allocation else ""
+    if allocated and options.socket_file and allocated != options.socket_file:
+        raise InvalidConfig(
+            f"the device plugin allocated the socket {allocated!r}, 'host.vhost.socketfile' is {options.socket_file!r}",
+            "both can not be; see the file runtimeConfig.CNIDeviceInfoFile",
+        )
+    name = allocated or options.socket_file or port_name(environment.container_id, environment.ifname)
+    if not _PATH_SAFE.fullmatch(name):
+        raise BadEnvironment(
+            f"CNI_IFNAME {environment.ifname!r} can not be part of a socket's name",
+            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; give 'host.vhost.socketfile'",
+        )
+    return name
+
+
+def _fits(path: str, what: str) -> None:
+    if len(path.encode("utf-8", "surrogateescape")) > SUN_PATH_MAX:
+        raise InvalidConfig(
+            f"{what}, {path!r}, has more than {SUN_PATH_MAX} bytes",
+            "a unix socket can not have it; give a shorter 'host.vhost.socketfile' or mount path",
+        )
+
+
+def _mount_target(facts: Facts, socket_file: str) -> str:
+    """The mount below short_dir through which OVS is given the pod's directory; "" for the directory itself."""
+    place = facts.place
+    if not facts.mount_always and len(f"{place.path}/{socket_file}".encode("utf-8", "surrogateescape")) <= SUN_PATH_MAX:
+        return ""
+    digest = hashlib.sha256(place.path.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{facts.short_dir}/{place.mount_name or digest[:16]}"
+
+
+def _placed_socket(port: Port, place: Place, socket_file: str, access: Access, facts: Facts) -> PlacedSocket:
+    return PlacedSocket(
+        source=f"{facts.ovs_sockdir}/{port.name}",
+        directory=place.path,
+        trusted=place.trusted,
+        name=socket_file,
+        user=access.user,
+        group=access.group,
+        mode=access.socket_mode,
+        selinux_label=access.selinux_label,
+    )
+
+
+def _derived_mac(request: Request, options: Options, facts: Facts) -> str:
+    """A locally administered unicast MAC: the same for the same attachment, or for the same VM wherever it runs."""
+    environment = request.environment
+    parts = (request.network.name, environment.container_id, environment.ifname)
+    if options.kubevirt:
+        parts = (facts.pod.namespace, _virtual_machine(facts.pod.name), request.network.name)
+    digest = bytearray(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()[:6])
+    digest[0] = digest[0] & 0xFC | 0x02
+    return digest.hex(":")
+
+
+def _virtual_machine(pod: str) -> str:
+    """The VM behind a launcher pod's name (virt-launcher-<vm>-<5 random characters>)."""
+    match = re.fullmatch(r"virt-launcher-(.+)-[a-z0-9]{5}", pod)
+    return match[1] if match else pod
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the application is told."""
+
+    ovs_role: Role
+    socket_file: str
+    pod_path: str
+    interface: Interface
+    addresses: Addresses
+
+    @property
+    def mode(self) -> Role:
+        """The application's role: the other one than OVS's."""
+        return "server" if self.ovs_role == "client" else "client"
+
+
+def _documents(request: Request, options: Options, facts: Facts, told: _Told) -> list[Step]:
+    """What is written down for the runtime and the application."""
+    environment = request.environment
+    steps: list[Step] = []
+    if options.asked.device_info_file:
+        content: dict[str, Any] = {"type": "vhost-user", "version": "1.1.0"}
+        content |= facts.allocation.content if facts.allocation else {}
+        content["vhost-user"] = {"mode": told.mode, "path": told.pod_path}
+        steps.append(DeviceInfo(options.asked.device_info_file, json.dumps(content), facts.device_info_existed))
+    entry = render_file(_entry(request, options, told))
+    if facts.noted:
+        steps.append(
+            PodNote(
+                namespace=facts.pod.namespace,
+                pod=facts.pod.name,
+                uid=facts.pod.uid,
+                container_id=environment.container_id,
+                ifname=environment.ifname,
+                entry=entry,
+                mapped_dir=facts.mapped_dir,
+                kubeconfig=facts.kubeconfig,
+                optional=options.kubevirt,
+            )
+        )
+    else:
+        name = f"configData-{port_name(environment.container_id, environment.ifname)}.json"
+        steps.append(ConfigFile(facts.place.path, facts.place.trusted, name, entry))
+    return steps
+
+
+def _entry(request: Request, options: Options, told: _Told) -> dict[str, Any]:
+    """One element of userspace/configuration-data: the `container` block, completed as the application needs it."""
+    block = options.application.block
+    vhost = {**(block.get("vhost") or {}), "mode": told.mode, "socketfile": told.socket_file}
+    config: dict[str, Any] = {key: block[key] for key in ("engine", "iftype", "netType", "memif", "bridge") if key in block}
+    config = {
+        **config,
+        "iftype": config.get("iftype") or "vhostuser",
+        "netType": config.get("netType") or "interface",
+        "vhost": vhost,
+    }
+    result = build(LATEST, told.interface, told.addresses, options.dns)
+    return build_entry(request.environment.container_id, request.environment.ifname, request.network.name, config, result)

@@ -1,0 +1,55 @@
+"""The DPDK EAL arguments with which an application opens its interfaces.
+
+DPDK takes a device as `name,key=value,…` without any way of quoting (rte_kvargs), copies the socket's path into a sockaddr_un
+and cuts what does not fit, and applications take the whole from an annotation through a shell. So nothing is passed on here that
+would be understood otherwise by one of them: it is refused by name instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .document import DocumentError, Entry
+from .interface import Interface, interfaces
+
+COMMON = ("--in-memory", "--single-file-segments")
+"""vhost-user shares the application's memory by file descriptor: one file per segment, and no files left in hugetlbfs."""
+
+SUN_PATH_MAX = 107
+
+_PATH = re.compile(r"[A-Za-z0-9._/:@%+~-]+")
+_MAC = re.compile(r"(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}")
+
+
+def arguments(entries: Iterable[Entry], mapped_dir: str) -> list[str]:
+    """One argument per list element: the common ones, then a `--vdev` per interface in the order of `entries`."""
+    return for_interfaces(interfaces(entries, mapped_dir))
+
+
+def for_interfaces(found: Iterable[Interface]) -> list[str]:
+    """As `arguments`, for interfaces that were read already."""
+    return [*COMMON, *(_vdev(number, interface) for number, interface in enumerate(found))]
+
+
+def joined(args: Iterable[str]) -> str:
+    """The text of the annotation userspace/dpdk-args: one line, to be split at blanks."""
+    return " ".join(args)
+
+
+def _vdev(number: int, interface: Interface) -> str:
+    if not _PATH.fullmatch(interface.path):
+        raise DocumentError(f"interface {interface.ifname}: DPDK can not be given the path {interface.path!r}")
+    if len(interface.path) > SUN_PATH_MAX:
+        raise DocumentError(f"interface {interface.ifname}: {interface.path} is longer than {SUN_PATH_MAX} bytes")
+    if interface.mac and not _MAC.fullmatch(interface.mac):
+        raise DocumentError(f"interface {interface.ifname}: {interface.mac!r} is no MAC address")
+    queues = interface.queues or (1 if interface.mode == "client" else None)
+    pairs = [
+        ("path", interface.path),
+        ("server", "1" if interface.mode == "server" else None),
+        ("mac", interface.mac or None),
+        ("queues", queues),
+        ("queue_size", interface.queue_size),
+    ]
+    return ",".join([f"--vdev=virtio_user{number}", *(f"{key}={value}" for key, value in pairs if value is not None)])

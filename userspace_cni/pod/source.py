@@ -1,0 +1,155 @@
+"""Where a container finds what it was given: the downward-API annotations file, or configData files beside the sockets.
+
+Neither can be trusted to be up to date. Kubelet writes the annotations file before the pod's network is made and refreshes it
+later (seconds to a minute and a half), by swapping a symlink; a pod whose sandbox was made anew can see the entries of the
+former one, all of them well-formed, until then. A directory can hold a file that a delayed DEL has not removed yet. So entries
+are judged:
+
+1. by sandbox. Every container of a pod has files of its sandbox bind-mounted (/etc/hostname, /etc/resolv.conf, /dev/shm), and
+   the source path in /proc/self/mountinfo names the sandbox: the same ID as the entry's containerId. An entry with the full ID
+   of another sandbox is stale, whatever it says. Where mountinfo tells nothing (a VM, an unknown runtime), all entries count.
+2. by network-status, which Multus writes after the last interface was made: an interface that it lists with another MAC belongs
+   to another time than the entry; networks asked for without any status yet mean that more entries may come.
+
+Doubt keeps: what neither rule speaks about is shown. Reads only; never waits, never writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .document import (
+    CONFIGURATION_DATA,
+    DEFAULT_MAPPED_DIR,
+    MAPPED_DIR,
+    NETWORK_STATUS,
+    NETWORKS,
+    DocumentError,
+    Entry,
+    parse,
+    parse_annotations,
+    parse_entry,
+)
+from .interface import Interface, interfaces
+
+ANNOTATIONS_FILES = ("/etc/podinfo/annotations", "/etc/podnetinfo/annotations")
+MOUNTINFO = "/proc/self/mountinfo"
+
+_FULL_ID = re.compile(r"[0-9a-f]{64}")
+_SANDBOX = re.compile(r"/(?:sandboxes|overlay-containers|containers)/([0-9a-f]{64})/")
+_OF_THE_SANDBOX = ("/etc/hostname", "/etc/resolv.conf", "/dev/shm")  # noqa: S108 -- looked up in mountinfo, never opened
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one look at one source showed. `trouble` says why there may be less than there should be; "" when all is well."""
+
+    source: str
+    interfaces: tuple[Interface, ...] = ()
+    trouble: str = ""
+    settled: bool = True
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where to look, in order; the first that shows an interface wins.
+
+    `container_id`: only entries whose containerId starts with it. `own_ids`: the sandboxes that this process can be in; entries
+    of others are left out. Empty: not known.
+    """
+
+    annotations: Sequence[str] = ANNOTATIONS_FILES
+    directories: Sequence[str] = (DEFAULT_MAPPED_DIR,)
+    container_id: str = ""
+    own_ids: frozenset[str] = field(default_factory=frozenset)
+
+    def look(self) -> Found:
+        """The first source that shows an interface, else one that says where was looked and what was found wrong."""
+        found = [self._annotations(path) for path in self.annotations]
+        found += [self._directory(path) for path in self.directories]
+        for one in found:
+            if one.interfaces:
+                return one
+        return Found("", (), "; ".join(f"{one.source}: {one.trouble}" for one in found), settled=False)
+
+    def _annotations(self, path: str) -> Found:
+        try:
+            annotations = parse_annotations(_text(Path(path)))
+            entries = parse(annotations.get(CONFIGURATION_DATA, ""))
+            return self._judged(path, entries, annotations.get(MAPPED_DIR, DEFAULT_MAPPED_DIR), annotations)
+        except (OSError, DocumentError) as error:
+            return Found(path, (), _reason(error), settled=False)
+
+    def _directory(self, path: str) -> Found:
+        try:
+            files = [file for file in Path(path).iterdir() if file.match("configData-*.json")]
+            entries = [parse_entry(_text(file)) for file in files]
+            entries.sort(key=lambda entry: _natural(entry["ifName"]))
+            return self._judged(path, entries, path, {})
+        except (OSError, DocumentError) as error:
+            return Found(path, (), _reason(error), settled=False)
+
+    def _judged(self, source: str, entries: list[Entry], directory: str, annotations: dict[str, str]) -> Found:
+        if not entries:
+            return Found(source, (), "nothing about vhost-user interfaces yet", settled=False)
+        mine = [entry for entry in entries if self._is_mine(entry)]
+        if not mine:
+            others = ", ".join(sorted({entry["containerId"][:12] for entry in entries}))
+            return Found(source, (), f"only entries of another sandbox ({others})", settled=False)
+        usable = interfaces(mine, directory)
+        trouble = _contradiction(usable, annotations) if usable else "entries, but none for a vhost-user interface"
+        return Found(source, tuple(usable), trouble, settled=not trouble)
+
+    def _is_mine(self, entry: Entry) -> bool:
+        container = entry["containerId"]
+        if self.container_id:
+            return str(container).startswith(self.container_id)
+        return not self.own_ids or container in self.own_ids or not _FULL_ID.fullmatch(container)
+
+
+def own_sandbox_ids(mountinfo: str = MOUNTINFO) -> frozenset[str]:
+    """The sandbox IDs that this process's mounts name (proc(5), fields 4 and 5 of mountinfo); empty when they name none."""
+    try:
+        lines = [line.split(" ") for line in _text(Path(mountinfo)).split("\n")]
+    except OSError:
+        return frozenset()
+    roots = [line[3] for line in lines if len(line) > 4 and line[4] in _OF_THE_SANDBOX]
+    return frozenset(identifier for root in roots for identifier in _SANDBOX.findall(root))
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("utf-8", "surrogateescape")
+
+
+def _contradiction(found: Iterable[Interface], annotations: dict[str, str]) -> str:
+    status = _status(annotations.get(NETWORK_STATUS, ""))
+    if not status:
+        return f"{NETWORKS} asks for interfaces and no {NETWORK_STATUS} is there yet" if annotations.get(NETWORKS) else ""
+    for interface in found:
+        reported = status.get(interface.ifname, "")
+        if reported and interface.mac and reported.lower() != interface.mac.lower():
+            return f"{interface.ifname} has another MAC address in {NETWORK_STATUS}"
+    return ""
+
+
+def _status(text: str) -> dict[str, str]:
+    """Interface name -> MAC, out of a network-status annotation; what can not be read says nothing."""
+    try:
+        items = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return {}
+    known = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+    return {str(item.get("interface", "")): str(item.get("mac", "")) for item in known}
+
+
+def _natural(ifname: str) -> list[tuple[int, str]]:
+    """Sorts net2 before net10."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", ifname)]
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or "can not be read" if isinstance(error, OSError) else str(error)

@@ -1,0 +1,126 @@
+"""What the store holds about attachments, typed: the undo log and the deletion queue. Pure.
+
+A record is written before the first effect and dropped after the last one is undone, so that whoever comes later can finish
+what a dead process began. It holds all that DEL needs; neither the pod nor the configuration is asked again.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Literal, TypeVar, cast, get_args
+
+from userspace_cni.steps import STEP_TYPES, Step
+
+State = Literal["pending", "applying", "ready", "deleting"]
+"""pending: addresses are being leased. applying: some prefix of the steps is true. ready: all are, and ADD was answered or is
+about to be. deleting: some prefix of the steps may still be true."""
+
+SCHEMA: Final = 1
+T = TypeVar("T")
+_STEP_BY_KIND: Final = {step.kind: step for step in STEP_TYPES}
+
+
+class MalformedRecord(ValueError):
+    """A record that this version can not read; the text says which field is wrong."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock."""
+
+    state: State
+    network: str
+    container_id: str
+    ifname: str
+    netns: str = ""
+    netns_inode: int = 0
+    boot_id: str = ""
+    boottime_ns: int = 0
+    pod_namespace: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+    steps: tuple[Step, ...] = ()
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """The record's name in the store: one per (container, ifname). '@' can not occur in a container ID."""
+        return record_key(self.container_id, self.ifname)
+
+    def to(self, state: State, **changes: Any) -> Record:
+        """This record in another state."""
+        return replace(self, state=state, **changes)
+
+
+def record_key(container_id: str, ifname: str) -> str:
+    """The store's key of an attachment."""
+    return f"{container_id}@{ifname}"
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    """The record as JSON values."""
+    values = {item.name: getattr(record, item.name) for item in fields(Record)}
+    return {**values, "schema": SCHEMA, "steps": [step_to_json(step) for step in record.steps]}
+
+
+def record_from_json(raw: Mapping[str, Any]) -> Record:
+    """The inverse of record_to_json. Raises MalformedRecord."""
+    if raw.get("schema") != SCHEMA:
+        raise MalformedRecord(f"schema is {raw.get('schema')!r}, this version reads {SCHEMA}")
+    steps = raw.get("steps")
+    if not isinstance(steps, list):
+        raise MalformedRecord("'steps' is no list")
+    values = {**raw, "steps": tuple(step_from_json(step) for step in steps)}
+    return _build(Record, {key: value for key, value in values.items() if key != "schema"})
+
+
+def step_to_json(step: Step) -> dict[str, Any]:
+    """The step as JSON values, with its kind under "step"."""
+    return {"step": step.kind, **{item.name: _to_json(getattr(step, item.name)) for item in fields(step)}}
+
+
+def _to_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def step_from_json(raw: object) -> Step:
+    """The inverse of step_to_json. Raises MalformedRecord."""
+    if not isinstance(raw, dict) or raw.get("step") not in _STEP_BY_KIND:
+        kind = raw.get("step") if isinstance(raw, dict) else raw
+        raise MalformedRecord(f"unknown step {kind!r}")
+    return _build(_STEP_BY_KIND[raw["step"]], {key: value for key, value in raw.items() if key != "step"})
+
+
+def _build(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass from JSON values, each checked against its field's annotation."""
+    hints = typing.get_type_hints(kind)
+    known = {item.name: values[item.name] for item in fields(cast(Any, kind)) if item.name in values}
+    for name in values.keys() - known.keys():
+        raise MalformedRecord(f"{kind.__name__} has no field {name!r}")
+    for name, value in known.items():
+        if not _fits(value, hints[name]):
+            raise MalformedRecord(f"{kind.__name__}.{name} is {value!r:.80}")
+        known[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return kind(**known)
+    except TypeError as error:
+        raise MalformedRecord(str(error)) from error
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether a JSON value (or, for steps, an already built tuple) is of the annotated type."""
+    origin, arguments = typing.get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in arguments
+    if origin is types.UnionType:
+        return any(_fits(value, option) for option in arguments)
+    if origin is tuple:
+        return isinstance(value, (list, tuple)) and all(_fits(item, arguments[0]) for item in value)
+    if hint is type(None):
+        return value is None
+    if origin is not None:
+        return isinstance(value, dict)
+    return type(value) is hint or (hint is Step and isinstance(value, Step))

@@ -1,0 +1,162 @@
+"""What a node's administrator decides: one table, from a TOML file and the environment.
+
+Environment wins over file, file over default. An unknown key or a value of the wrong type is an error that names file (or
+variable), key and value: a typo must not silently become a default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from userspace_cni.errors import InvalidConfig, Undecodable
+from userspace_cni.log import LEVELS
+
+CONFIG_FILE: Final = "/etc/userspace-cni/config.toml"
+PREFIX: Final = "USERSPACE_CNI_"
+_OTHER_NAMES: Final = {"ovs_rundir": "OVS_RUNDIR", "ovs_sockdir": "OVS_SOCKDIR"}
+_FALLBACK_NAMES: Final = {"node_name": "NODE_NAME"}
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "mount_pod_dirs": ("always", "long"),
+    "netconf_kubeconfig": ("never", "fallback", "always"),
+    "log_level": tuple(LEVELS),
+}
+_PATHS: Final = ("dir", "_root", "socket")
+_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket")
+_SUN_PATH_SPARE = 60
+"""short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of design and docs/settings.md, by their TOML keys."""
+
+    ovsdb: str = "unix:/var/run/openvswitch/db.sock"
+    """OVSDB's remote: `unix:PATH` or `tcp:IP:PORT`."""
+    ovs_rundir: str = "/var/run/openvswitch"
+    """Where ovs-vswitchd's pid file, control socket and bridge management sockets are. Environment: OVS_RUNDIR."""
+    ovs_sockdir: str = ""
+    """Where OVS makes server-mode sockets; "" asks the switch. Environment: OVS_SOCKDIR."""
+    state_dir: str = "/var/lib/cni/userspace"
+    """Records. Must survive a reboot."""
+    run_dir: str = "/run/userspace-cni"
+    """Locks, and the agent's socket."""
+    socket: str = ""
+    """The agent's socket; "" for <run_dir>/agent.sock."""
+    legacy_state_dir: str = "/var/lib/cni/usrspcni/data"
+    """Records of the plugin that this one replaces."""
+    short_dir: str = "/var/lib/vhost_sockets"
+    """Where pod directories are mounted for OVS."""
+    mount_pod_dirs: str = "always"
+    """`always`, or `long`: only those whose socket path is over 107 bytes, for a switch that does not see short_dir."""
+    default_shared_dir: str = "/usr/local/var/run/openvswitch"
+    """Base of the socket directory of a pod that has none."""
+    kubelet_dir: str = "/var/lib/kubelet"
+    """Kubelet's root directory."""
+    shared_volume: str = "shared-dir"
+    """Name of the pod volume that takes the sockets."""
+    node_name: str = ""
+    """This node's name in the API; "" for the host name. Environment: also NODE_NAME."""
+    netconf_kubeconfig: str = "fallback"
+    """Whether a network's own `kubeconfig` is used: `never`, `fallback`, `always`."""
+    host_root: str = "/"
+    """Where the host's root is seen."""
+    tick_s: float = 30.0
+    """Seconds between two reconciliations of the agent."""
+    deadline_s: float = 30.0
+    """Seconds that one verb may take."""
+    spool_max: int = 1024
+    """DELs that are kept while the agent is away."""
+    metrics_listen: str = ""
+    """`host:port` for metrics over TCP; "" for none."""
+    log_level: str = "info"
+    """The least important level that is logged: a key of log.LEVELS."""
+
+    @property
+    def agent_socket(self) -> str:
+        """Path of the agent's socket."""
+        return self.socket or f"{self.run_dir}/agent.sock"
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """The settings in force. Raises Undecodable for a file that is not TOML or can not be read, InvalidConfig for a value."""
+    named = environ.get(f"{PREFIX}CONFIG", "")
+    values = _from_file(named or CONFIG_FILE, required=bool(named))
+    for item in fields(Settings):
+        names = [_OTHER_NAMES.get(item.name, PREFIX + item.name.upper()), _FALLBACK_NAMES.get(item.name, "")]
+        name = next((name for name in names if name and environ.get(name)), None)
+        if name:
+            values[item.name] = _from_text(item.name, environ[name], item.default, f"environment variable {name}")
+    return Settings(**values)
+
+
+def _from_file(path: str, *, required: bool) -> dict[str, Any]:
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        if required:
+            raise InvalidConfig(f"settings file {path} is absent", f"{PREFIX}CONFIG names it") from error
+        return {}
+    except OSError as error:
+        raise Undecodable(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
+    import tomllib
+
+    try:
+        raw = tomllib.loads(content.decode("utf-8"))
+    except ValueError as error:
+        raise Undecodable(f"settings file {path} is not TOML", str(error)) from error
+    known = {item.name: item.default for item in fields(Settings)}
+    values = {}
+    for key, value in raw.items():
+        if key not in known:
+            raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {', '.join(known)}")
+        values[key] = _checked(key, _same_type(value, known[key], f"settings file {path}, key '{key}'"), f"settings file {path}")
+    return values
+
+
+def _same_type(value: object, default: object, where: str) -> object:
+    kind = type(default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not kind:
+        raise InvalidConfig(f"{where}: {value!r} is a {type(value).__name__}", f"it must be a {kind.__name__}, as {default!r}")
+    return value
+
+
+def _from_text(key: str, text: str, default: object, where: str) -> object:
+    value: object = text
+    if not isinstance(default, str):
+        try:
+            value = type(default)(text)  # type: ignore[call-arg]
+        except ValueError as error:
+            raise InvalidConfig(f"{where}: {text!r} is not a number", f"it must be as {default!r}") from error
+    return _checked(key, value, where)
+
+
+def _checked(key: str, value: object, where: str) -> object:
+    """`value` if `key` can have it; raises InvalidConfig naming both and `where` it stands."""
+    reason = ""
+    if key in _CHOICES and value not in _CHOICES[key]:
+        reason = f"it can be one of {', '.join(_CHOICES[key])}"
+    elif key == "ovsdb" and not re.fullmatch(r"unix:/.+|tcp:(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):[0-9]{1,5}", str(value)):
+        reason = "it must be unix:/PATH or tcp:IP:PORT"
+    elif key.endswith(_PATHS) and not _is_path(value, empty=key in _MAY_BE_EMPTY):
+        reason = "it must be an absolute path without '..'"
+    elif key == "short_dir" and len(os.fsencode(str(value))) > _SUN_PATH_SPARE:
+        reason = f"socket paths below it have to fit 107 bytes: at most {_SUN_PATH_SPARE} for itself"
+    elif key == "shared_volume" and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
+        reason = "it must be a volume name (RFC 1123 label)"
+    elif isinstance(value, (int, float)) and not 0 < value < 1e6:
+        reason = "it must be greater than 0"
+    if reason:
+        raise InvalidConfig(f"{where}: '{key}' is {value!r}", reason)
+    return os.path.normpath(str(value)) if value and key.endswith("dir") else value
+
+
+def _is_path(value: object, *, empty: bool) -> bool:
+    text = str(value)
+    return (empty and not text) or (text.startswith("/") and "\0" not in text and ".." not in text.split("/"))

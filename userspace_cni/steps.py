@@ -1,0 +1,216 @@
+"""The step types: frozen data, each naming one thing that must be true on this node.
+
+A step holds everything that a driver needs to make it, verify it and undo it, because DEL has only the record. To add something
+to the dataplane: a step here, a driver for it, a row in `drivers`, and a line in `plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Something on the node that several attachments may need: it exists once and lists its holders.
+
+    `exclusive`: a second holder is refused instead of added.
+    """
+
+    key: str
+    exclusive: bool = False
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that must be true on this node."""
+
+    kind: ClassVar[str]
+
+    @property
+    def resource(self) -> Resource | None:
+        """The shared thing behind this step; None when it is this attachment's alone."""
+        return None
+
+
+@dataclass(frozen=True)
+class Lease(Step):
+    """Addresses leased by the delegated plugin `plugin` with the ADD's own stdin and variables.
+
+    `granted`: its ADD answered with success. Until then its DEL may fail for the same reason as its ADD did.
+    """
+
+    kind: ClassVar[str] = "lease"
+    plugin: str
+    stdin: str
+    variables: Mapping[str, str]
+    granted: bool = False
+
+
+@dataclass(frozen=True)
+class Directory(Step):
+    """The host directory in which the vhost-user socket appears and which the pod mounts.
+
+    `trusted` is the prefix of `path` that no pod can write; what is below it is opened without following links.
+    `create`: make it when missing (and then remove it with its last holder); an emptyDir or hostPath is never ours to make.
+    `own`: owner, mode and label may be set on it; never on a hostPath from a pod's spec.
+    """
+
+    kind: ClassVar[str] = "directory"
+    path: str
+    trusted: str
+    create: bool = False
+    own: bool = False
+    user: str = ""
+    group: str = ""
+    mode: int | None = None
+    selinux_label: str = ""
+
+    @property
+    def resource(self) -> Resource:
+        """One directory, however many attachments have sockets in it."""
+        return Resource(f"directory:{self.path}")
+
+
+@dataclass(frozen=True)
+class SocketFile(Step):
+    """The name under which the pod's application will create its socket: free now, and removed with the attachment."""
+
+    kind: ClassVar[str] = "socket-file"
+    directory: str
+    trusted: str
+    name: str
+
+    @property
+    def resource(self) -> Resource:
+        """A socket path has one owner."""
+        return Resource(f"socket:{self.directory}/{self.name}", exclusive=True)
+
+
+@dataclass(frozen=True)
+class PodMount(Step):
+    """The pod's directory seen through a nosymfollow mount of ours: the only way in which OVS is given it."""
+
+    kind: ClassVar[str] = "pod-mount"
+    source: str
+    trusted: str
+    target: str
+
+    @property
+    def resource(self) -> Resource:
+        """One mount for all attachments whose sockets are in the same directory."""
+        return Resource(f"mount:{self.target}")
+
+
+@dataclass(frozen=True)
+class Port(Step):
+    """A vhost-user port with its interface, on a bridge made on demand, in one OVSDB transaction.
+
+    ovs-vswitchd.conf.db(5): `interface_type` is Interface.type, `server_path` options:vhost-server-path (client ports only),
+    `tag`, `trunks` and `vlan_mode` are Port columns, `mtu` is Interface.mtu_request, `mac` goes to external_ids:attached-mac.
+    `marks` are the owner marks of Interface and Port. `legacy`: the row was made by the plugin that this one replaces, has no
+    marks, and may be deleted if it is a dpdkvhostuser or dpdkvhostuserclient port.
+    """
+
+    kind: ClassVar[str] = "port"
+    bridge: str
+    name: str
+    interface_type: Literal["dpdkvhostuserclient", "dpdkvhostuser"]
+    server_path: str = ""
+    tag: int | None = None
+    trunks: tuple[int, ...] = ()
+    vlan_mode: str = ""
+    mtu: int | None = None
+    mac: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    legacy: bool = False
+
+
+@dataclass(frozen=True)
+class PlacedSocket(Step):
+    """A socket that OVS made (server mode) moved to where the pod sees it.
+
+    `source` is the path at which OVS binds. `user`, `group`, `mode` and `selinux_label` are set on the socket itself.
+    """
+
+    kind: ClassVar[str] = "placed-socket"
+    source: str
+    directory: str
+    trusted: str
+    name: str
+    user: str = ""
+    group: str = ""
+    mode: int | None = None
+    selinux_label: str = ""
+
+    @property
+    def resource(self) -> Resource:
+        """A socket path has one owner."""
+        return Resource(f"socket:{self.directory}/{self.name}", exclusive=True)
+
+
+@dataclass(frozen=True)
+class DeviceInfo(Step):
+    """The device-info file (device-info-spec 1.1.0) that the runtime asked for.
+
+    `content` is the whole JSON text; `existed`: the device plugin had put one there, so that it is not ours to remove.
+    """
+
+    kind: ClassVar[str] = "device-info"
+    path: str
+    content: str
+    existed: bool = False
+
+
+@dataclass(frozen=True)
+class ConfigFile(Step):
+    """The file in the pod's directory that tells the application what it got, where no API server is used."""
+
+    kind: ClassVar[str] = "config-file"
+    directory: str
+    trusted: str
+    name: str
+    content: str
+
+
+@dataclass(frozen=True)
+class PodNote(Step):
+    """This attachment's entry in the pod's annotations.
+
+    `entry` is the JSON text of one element of userspace/configuration-data, `mapped_dir` the value of userspace/mapped-dir.
+    `kubeconfig`: path of the credentials, "" for the in-cluster ones. `optional`: the attachment is usable without the note.
+    """
+
+    kind: ClassVar[str] = "pod-note"
+    namespace: str
+    pod: str
+    uid: str
+    container_id: str
+    ifname: str
+    entry: str
+    mapped_dir: str
+    kubeconfig: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class LegacyRecord(Step):
+    """A record of the plugin that this one replaces: `local-<cid12>-<ifname>.json`. Only ever undone."""
+
+    kind: ClassVar[str] = "legacy-record"
+    path: str
+
+
+STEP_TYPES: tuple[type[Step], ...] = (
+    Lease,
+    Directory,
+    SocketFile,
+    PodMount,
+    Port,
+    PlacedSocket,
+    DeviceInfo,
+    ConfigFile,
+    PodNote,
+    LegacyRecord,
+)

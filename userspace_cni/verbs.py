@@ -1,0 +1,432 @@
+"""The one door: an environment and stdin in, an exit code and the bytes for stdout out.
+
+Every verb is a fold over the steps of an attachment (see docs/architecture.md). A failed ADD is a DEL. Nothing here knows OVS,
+the file system or the API server; the node does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from userspace_cni import attach, reconcile
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import (
+    UNEXPECTED,
+    AlreadyAttached,
+    InvalidConfig,
+    NotAttached,
+    RecordRefused,
+    StepFailed,
+    Unavailable,
+    UserspaceError,
+    combined,
+)
+from userspace_cni.journal import Journal
+from userspace_cni.log import bound, say
+from userspace_cni.options import Options, read_log_level, read_options
+from userspace_cni.plan import Facts, owner_marks, plan, port_name
+from userspace_cni.records import Record, record_key
+from userspace_cni.request import (
+    Environment,
+    Network,
+    Request,
+    Verb,
+    decode,
+    read_environment,
+    read_network,
+    read_verb,
+    valid_attachments,
+    version_of,
+)
+from userspace_cni.result import (
+    EMPTY,
+    LATEST,
+    Addresses,
+    build,
+    encode,
+    error_json,
+    find_interface,
+    read_addresses,
+    read_prev_result,
+    version_answer,
+)
+from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, Port, Step
+
+STATUS_S: Final = 2.0
+UNDO_S: Final = 10.0
+FINISH_S: Final = 0.2
+
+
+class Node(reconcile.Node, Protocol):
+    """The node as the verbs see it; `drivers` has the real one."""
+
+    @property
+    def journal(self) -> Journal:
+        """The records of this node."""
+        ...
+
+    @property
+    def log_level(self) -> str:
+        """A key of log.LEVELS, for networks that name none."""
+        ...
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds that one verb may take."""
+        ...
+
+    def boottime_ns(self) -> int:
+        """CLOCK_BOOTTIME now, in nanoseconds."""
+        ...
+
+    def sandbox(self, environment: Environment) -> int:
+        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment when it is none, HostNamespace when it is our own."""
+        ...
+
+    def has_link(self, environment: Environment) -> bool:
+        """Whether a kernel interface of the name CNI_IFNAME exists in CNI_NETNS."""
+        ...
+
+    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+        """What has to be known of the node and the pod to plan an attachment."""
+        ...
+
+    def require_delegate(self, request: Request) -> None:
+        """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
+        ...
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """ADD of the IPAM plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
+        ...
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """CHECK, GC or STATUS to the IPAM plugin of this configuration, if there is one that knows the verb."""
+        ...
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """The record that the plugin we replace left of this attachment."""
+        ...
+
+    def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
+        """All ports with our owner mark for this network, whatever their store."""
+        ...
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """Raise NotServing unless an ADD of this configuration could be served now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the runtime is given: the exit code and all of stdout."""
+
+    code: int
+    output: bytes
+
+
+def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node]) -> Answer:
+    """Serve one call. Never raises: every failure is one JSON error object and exit code 1.
+
+    `read_stdin` raises UnreadableInput; `node` is called when the input has been found good, and for nothing that VERSION or
+    a refusal needs. Its own failure (settings) is answered like any other.
+    """
+    stdin = b""
+    verb: Verb | None = None
+    try:
+        verb = read_verb(environ)
+        if verb == "VERSION":
+            return Answer(0, _version(read_stdin))
+        environment = read_environment(environ, verb)
+        stdin = read_stdin()
+        request = Request(environment, read_network(stdin, verb), stdin)
+        served = node()
+        level = read_log_level(request.network.raw) or served.log_level
+        with bound(level, verb=verb, container=environment.container_id, ifname=environment.ifname):
+            return Answer(0, _VERBS[verb](request, served))
+    except UserspaceError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
+        failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
+    say("error", failure.message, details=failure.details, code=failure.code)
+    return Answer(1, error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL"))
+
+
+def _where(error: Exception) -> str:
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else "unknown place"
+    return f"a bug in userspace-cni at {place}; please report it with this line"
+
+
+def _version(read_stdin: Callable[[], bytes]) -> bytes:
+    """VERSION echoes what it can read and fails for nothing."""
+    try:
+        return version_answer(decode(read_stdin()).get("cniVersion"))
+    except UserspaceError:
+        return version_answer(None)
+
+
+def _add(request: Request, node: Node) -> bytes:
+    environment = request.environment
+    journal = node.journal
+    deadline = Deadline.after(node.deadline_s)
+    netns_inode = node.sandbox(environment)
+    options = read_options(request, lambda text: say("warning", text))
+    raw_previous = request.network.raw.get("prevResult")
+    previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
+    if request.network.ipam:
+        node.require_delegate(request)
+    with journal.container_lock(environment.container_id, deadline) as lock:
+        _make_room(request, node, deadline)
+        facts = replace(node.gather(request, options, deadline), netns_inode=netns_inode)
+        record = _new_record(request, node, facts)
+        try:
+            addresses = EMPTY
+            if request.network.ipam:
+                lease = _lease_step(request)
+                record = record.to("pending", steps=(lease,))
+                journal.write(record)
+                addresses = read_addresses(node.lease(lease, deadline, lock.share()), request.network.version)
+                record = record.to("pending", steps=(replace(lease, granted=True),))
+                _require_asked_ips(addresses, options, request)
+            attachment = plan(request, options, facts, addresses)
+            record = record.to("applying", steps=record.steps + attachment.steps)
+            journal.write(record)
+            attach.apply_steps(record, node, journal, deadline)
+            result = build(request.network.version, attachment.interface, addresses, options.dns, previous)
+            journal.write(record.to("ready", result=result))
+        except BaseException as error:
+            _roll_back(record, node, error)
+            raise
+    _finish(node)
+    return encode(result)
+
+
+def _make_room(request: Request, node: Node, deadline: Deadline) -> None:
+    """Refuse a second attachment of the name; undo what an earlier ADD of it left unfinished."""
+    environment = request.environment
+    record = node.journal.read(environment.container_id, environment.ifname)
+    if record and not reconcile.is_unfinished(record, node.boot_id()):
+        raise AlreadyAttached(
+            f"interface {environment.ifname} of container {environment.container_id} is attached already",
+            f"to network '{record.network}'; DEL it first",
+        )
+    if record:
+        failures = reconcile.remove(record, node, node.journal, deadline.within(UNDO_S))
+        if failures:
+            raise combined("undoing what an earlier ADD left", [failure.error for failure in failures])
+    if node.has_link(environment):
+        raise AlreadyAttached(
+            f"interface {environment.ifname} exists in the container already", f"a kernel interface in {environment.netns}"
+        )
+
+
+def _new_record(request: Request, node: Node, facts: Facts) -> Record:
+    environment = request.environment
+    return Record(
+        state="pending",
+        network=request.network.name,
+        container_id=environment.container_id,
+        ifname=environment.ifname,
+        netns=environment.netns,
+        netns_inode=facts.netns_inode,
+        boot_id=facts.boot_id,
+        boottime_ns=node.boottime_ns(),
+        pod_namespace=facts.pod.namespace,
+        pod_name=facts.pod.name,
+        pod_uid=facts.pod.uid,
+    )
+
+
+def _lease_step(request: Request) -> Lease:
+    return Lease(request.network.ipam, request.stdin.decode("utf-8"), request.environment.variables)
+
+
+def _require_asked_ips(addresses: Addresses, options: Options, request: Request) -> None:
+    """Raise InvalidConfig unless the addresses that the pod asked for are among those it got."""
+    granted = {ip["address"] for ip in addresses.ips} | {ip["address"].partition("/")[0] for ip in addresses.ips}
+    refused = [ip for ip in options.asked.ips if ip not in granted]
+    if refused:
+        raise InvalidConfig(
+            f"key 'runtimeConfig.ips' asks for {', '.join(refused)}, the IPAM plugin '{request.network.ipam}' gave others",
+            f"it gave {', '.join(sorted(ip['address'] for ip in addresses.ips))}",
+        )
+
+
+def _roll_back(record: Record, node: Node, cause: BaseException) -> None:
+    """A failed ADD is a DEL. What can not be undone now stays recorded; the cause remains the answer."""
+    try:
+        failures = reconcile.remove(record, node, node.journal, Deadline.after(UNDO_S))
+    except UserspaceError as error:
+        failures = [attach.Failure(step, error) for step in record.steps[:1]]
+    if failures and isinstance(cause, UserspaceError):
+        left = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
+        cause.details = f"{cause.details}; not undone yet, and recorded for later: {left}".lstrip("; ")
+
+
+def _delete(request: Request, node: Node) -> bytes:
+    environment = request.environment
+    journal = node.journal
+    deadline = Deadline.after(node.deadline_s)
+    with journal.container_lock(environment.container_id, deadline):
+        record = journal.read(environment.container_id, environment.ifname)
+        if record and record.network != request.network.name:
+            say("info", "the interface belongs to another network and is left alone", network=record.network)
+            return b""
+        try:
+            failures = reconcile.remove(record or _unrecorded(request, node), node, journal, deadline.within(UNDO_S))
+        except RecordRefused as error:
+            raise Unavailable("the rest of this DEL can not be recorded", str(error)) from error
+    _answer_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
+    _finish(node)
+    return b""
+
+
+def _unrecorded(request: Request, node: Node) -> Record:
+    """What may exist of an attachment without a record: never added, lost, deleted before, or made by the plugin we replace."""
+    environment = request.environment
+    marks = owner_marks(environment.container_id, request.network.name, environment.ifname)
+    marks["store"] = node.journal.identity()
+    steps: list[Step] = (
+        [Lease(request.network.ipam, request.stdin.decode("utf-8"), environment.variables)] if request.network.ipam else []
+    )
+    held = attach.held_by(record_key(environment.container_id, environment.ifname), node.journal)
+    steps += sorted(held, key=lambda step: STEP_TYPES.index(type(step)))
+    steps.append(Port("", port_name(environment.container_id, environment.ifname), "dpdkvhostuserclient", marks=marks))
+    legacy = node.legacy(environment.container_id, environment.ifname)
+    steps += [legacy] if legacy else []
+    return Record("deleting", request.network.name, environment.container_id, environment.ifname, steps=tuple(steps))
+
+
+def _is_postponed(failure: attach.Failure) -> bool:
+    """Whether DEL may succeed without this step: OVS does not answer now, and the record durably says `deleting`."""
+    return isinstance(failure.step, (Port, LegacyRecord)) and isinstance(failure.error, Unavailable)
+
+
+def _answer_for(failures: list[attach.Failure], what: str) -> None:
+    if failures:
+        raise combined(what, [failure.error for failure in failures])
+
+
+def _check(request: Request, node: Node) -> bytes:
+    environment = request.environment
+    node.sandbox(environment)
+    raw = request.network.raw.get("prevResult")
+    if raw is None:
+        raise InvalidConfig("CHECK needs key 'prevResult'", "the runtime has no cached result of this attachment")
+    previous = read_prev_result(raw, request.network.version)
+    if find_interface(previous, environment.ifname, environment.netns) is None:
+        raise NotAttached(
+            f"prevResult has no interface {environment.ifname} in sandbox {environment.netns}",
+            "it is not from ADD of this attachment",
+        )
+    record = node.journal.read(environment.container_id, environment.ifname)
+    if record is None or record.network != request.network.name or record.state != "ready":
+        state = "none" if record is None else f"one of network '{record.network}' in state '{record.state}'"
+        raise NotAttached(
+            f"interface {environment.ifname} of container {environment.container_id} is not attached",
+            f"expected a record in state 'ready', found {state} in {node.journal.place}",
+        )
+    deadline = Deadline.after(node.deadline_s)
+    drifts = attach.check_steps(record, node, deadline)
+    if drifts:
+        raise combined("CHECK", drifts)
+    node.forward("CHECK", request, deadline)
+    return b""
+
+
+def _status(request: Request, node: Node) -> bytes:
+    deadline = Deadline.after(STATUS_S)
+    options = read_options(request, lambda text: say("debug", text))
+    node.serving(options, deadline)
+    node.forward("STATUS", request, deadline)
+    return b""
+
+
+def _gc(request: Request, node: Node) -> bytes:
+    valid = valid_attachments(request.network)
+    if valid is None:
+        raise InvalidConfig(
+            "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
+        )
+    deadline = Deadline.after(node.deadline_s)
+    errors = _collect_records(request.network, valid, node, deadline)
+    try:
+        errors += _collect_rows(request.network, valid, node, deadline)
+    except UserspaceError as error:
+        errors.append(error)
+    try:
+        node.forward("GC", request, deadline)
+    except UserspaceError as error:
+        errors.append(error)
+    if errors:
+        raise combined("GC", errors)
+    _finish(node)
+    return b""
+
+
+def _collect_records(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
+    errors: list[UserspaceError] = []
+    for record in node.journal.records():
+        if record.network == network.name and (record.container_id, record.ifname) not in valid:
+            errors += _collect(record, node, deadline)
+    return errors
+
+
+def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
+    """Ports with our marks whose record is lost."""
+    errors: list[UserspaceError] = []
+    identity = node.journal.identity()
+    for port in node.marked_ports(network.name, deadline):
+        container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
+        if (container_id, ifname) in valid or node.journal.read(container_id, ifname):
+            continue
+        if port.marks.get("store") != identity:
+            say(
+                "warning",
+                "a port of another installation's state directory is left alone",
+                port=port.name,
+                store=port.marks.get("store"),
+            )
+            continue
+        held = attach.held_by(record_key(container_id, ifname), node.journal)
+        record = Record("deleting", network.name, container_id, ifname, steps=(*held, port))
+        errors += _collect(record, node, deadline, recorded=False)
+    return errors
+
+
+def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool = True) -> list[UserspaceError]:
+    """Remove a stale attachment unless somebody works on its container right now."""
+    try:
+        lock = node.journal.try_container_lock(record.container_id)
+        if lock is None:
+            return []
+        with lock:
+            current = node.journal.read_key(record.key)
+            if recorded == (current is None):
+                return []
+            say("info", "collecting a stale attachment", container=record.container_id, interface=record.ifname)
+            failures = reconcile.remove(current or record, node, node.journal, deadline)
+    except UserspaceError as error:
+        return [error]
+    return [failure.error for failure in failures]
+
+
+def _finish(node: Node) -> None:
+    """In-process runs have no tick: they finish what earlier ones left. The verb has succeeded: nothing here may fail it."""
+    try:
+        reconcile.finish(node, node.journal, Deadline.after(FINISH_S))
+    except (UserspaceError, StepFailed) as error:
+        say("warning", "finishing earlier work was cut short", error=error)
+
+
+_VERBS: Final[Mapping[Verb, Callable[[Request, Node], bytes]]] = {
+    "ADD": _add,
+    "DEL": _delete,
+    "CHECK": _check,
+    "GC": _gc,
+    "STATUS": _status,
+}
