@@ -148,6 +148,19 @@ class Store:
                     with contextlib.suppress(Newer):
                         self._load(directory, collection, name)
 
+    def quarantine(self, collection: str, key: str, reason: str) -> None:
+        """Move the record of `key` aside: a whole one that its reader can not make sense of. `reason` goes into the warning."""
+        path, name = self._locate(collection, key)
+        with Attempt(f"move aside the record of {key!r} in", f"{path}/{name}"):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return
+            with directory:
+                directory.hold(fcntl.LOCK_EX, quarantine.PATIENCE)
+                label = f"{encode_name(collection)}-{name}"
+                quarantine.move_aside(self._root, directory, name, label, lambda text: self._warn(f"{text}: {reason}"))
+
     def lock(self, name: str, timeout: float) -> Lock:
         """Take the lock `name`, waiting up to `timeout` seconds. Raises `LockTimeout` naming the lock and its holder."""
         return take_lock(self._lock_dir, name, timeout)

@@ -136,7 +136,7 @@ class Journal:
         try:
             return record_from_json(raw)
         except MalformedRecord as error:
-            self._store.quarantine(_ATTACHMENTS, key, str(error))
+            self._quarantine(_ATTACHMENTS, key, str(error))
             return None
 
     def _shared(self, key: str, raw: Mapping[str, Any]) -> Shared | None:
@@ -144,8 +144,12 @@ class Journal:
             holders = raw["holders"]
             return Shared(raw["made"] is True, {holder: step_from_json(step) for holder, step in holders.items()})
         except (KeyError, AttributeError, MalformedRecord) as error:
-            self._store.quarantine(_RESOURCES, key, f"no list of holders: {error}")
+            self._quarantine(_RESOURCES, key, f"it is no list of holders: {error}")
             return None
+
+    def _quarantine(self, collection: str, key: str, reason: str) -> None:
+        with _translated(f"putting aside the unreadable record of {key}"):
+            self._store.quarantine(collection, key, reason)
 
 
 @contextmanager

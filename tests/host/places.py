@@ -38,6 +38,18 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(tree(Path("/proc/self/fd")))
+
+
+def drop_privileges(ident: int = NOBODY) -> None:
+    """Become a user, in a forked child."""
+    os.setgroups([])
+    os.setgid(ident)
+    os.setuid(ident)
+
+
 @contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
     """A listening stream socket bound to `path`, like the one of a vhost-user server."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.places import NOBODY, in_child, mode, soon, tree
+from tests.host.places import NOBODY, descriptors, drop_privileges, in_child, mode, soon, tree
 from userspace_cni.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.beneath import open_directory
 from userspace_cni.host.sockets import DirectoryDriver
@@ -60,9 +60,7 @@ def test_owner_can_reach_it(room: Path) -> None:
     driver.apply(created(room, user=str(NOBODY), group=str(NOBODY)), soon())
 
     def work() -> None:
-        os.setgroups([])
-        os.setgid(NOBODY)
-        os.setuid(NOBODY)
+        drop_privileges()
         (room / "shared" / "c0ffee" / "file").touch()
 
     assert in_child(work) == 0
@@ -221,7 +219,7 @@ def test_out_of_time(room: Path) -> None:
 def test_no_descriptor_is_left_open(room: Path) -> None:
     """Success and refusal alike close what they opened."""
     driver.apply(created(room), soon())
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     driver.apply(created(room), soon())
     driver.check(created(room), soon())
     driver.present(created(room))
@@ -232,4 +230,4 @@ def test_no_descriptor_is_left_open(room: Path) -> None:
         with pytest.raises(DirectoryRefused):
             driver.apply(created(room), soon())
         driver.undo(created(room), soon())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.places import NOBODY, connects, in_child, listening, mode, mounts_at, soon, tree
+from tests.host.places import NOBODY, connects, descriptors, drop_privileges, in_child, listening, mode, mounts_at, soon, tree
 from userspace_cni.errors import DirectoryRefused
 from userspace_cni.fastpath import paths
-from userspace_cni.host import mounts
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.steps import PodMount
 
@@ -68,10 +67,8 @@ def test_ovs_user_gets_in(driver: PodMountDriver, step: PodMount, target: Path) 
     driver.apply(step, soon())
 
     def look(ident: int) -> None:
-        os.setgroups([])
-        os.setgid(ident)
-        os.setuid(ident)
-        os.stat(target / ".")
+        drop_privileges(ident)
+        (target / ".").stat()
 
     assert mode(target.parent) == 0o750
     assert in_child(lambda: look(NOBODY)) == 0
@@ -245,7 +242,7 @@ def test_old_kernel(
         del fd, attributes, propagation
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(mounts.paths, "mount_setattr", absent)
+    monkeypatch.setattr(paths, "mount_setattr", absent)
     driver.apply(step, soon())
     driver.apply(step, soon())
     assert [options & FLAGS for options in mounts_at(target)] == [set()]
@@ -264,7 +261,7 @@ def test_memory_backed_directory(driver: PodMountDriver, step: PodMount, target:
 
 def test_no_descriptor_is_left_open(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
     """Success and refusal alike close what they opened."""
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     driver.apply(step, soon())
     driver.apply(step, soon())
     driver.check(step, soon())
@@ -274,4 +271,4 @@ def test_no_descriptor_is_left_open(driver: PodMountDriver, step: PodMount, targ
     with pytest.raises(DirectoryRefused):
         driver.apply(step, soon())
     driver.undo(step, soon())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -694,3 +694,15 @@ def test_relative_directories_work(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     store.put("c", "k", RECORD)
     assert store.items("c") == [("k", RECORD)]
     assert store.root == Path("root")
+
+
+def test_reader_may_quarantine(tmp_path: Path) -> None:
+    """A record that is whole but makes no sense to its reader is moved aside, with the reason in the warning; absent is fine."""
+    warnings: list[str] = []
+    store = Store(tmp_path / "root", tmp_path / "locks", warn=warnings.append)
+    store.put("things", "a", {"x": 1})
+    store.quarantine("things", "a", "it has no wheels")
+    store.quarantine("things", "never", "nothing there")
+    assert store.get("things", "a") is None
+    assert [path.name for path in (tmp_path / "root" / "quarantine").iterdir()] == ["things-a.json.1"]
+    assert ["no wheels" in warning for warning in warnings] == [True]

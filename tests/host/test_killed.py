@@ -1,0 +1,130 @@
+"""Killed between any two system calls, what was made can be finished by applying again and removed by undoing."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.host.places import NOBODY, in_child, listening, soon, tree
+from userspace_cni.attach import Driver
+from userspace_cni.fastpath import paths
+from userspace_cni.host.device_info import DeviceInfoDriver
+from userspace_cni.host.files import ConfigFileDriver
+from userspace_cni.host.mounts import PodMountDriver
+from userspace_cni.host.placement import PlacedSocketDriver
+from userspace_cni.host.sockets import DirectoryDriver
+from userspace_cni.steps import ConfigFile, DeviceInfo, Directory, PlacedSocket, PodMount, Step
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step, its driver, and the directory in which undoing must leave nothing."""
+
+    driver: Driver[Any]
+    step: Step
+    clean: Path
+
+
+CALLS: dict[str, list[tuple[ModuleType, str]]] = {
+    "directory": [(os, "mkdir"), (os, "fchmod"), (os, "chown"), (os, "rmdir")],
+    "mount": [
+        (os, "mkdir"),
+        (paths, "open_tree"),
+        (paths, "mount_setattr"),
+        (paths, "move_mount"),
+        (paths, "umount2"),
+        (os, "rmdir"),
+    ],
+    "placed": [(os, "chown"), (os, "rename"), (os, "unlink")],
+    "placed across devices": [
+        (os, "chown"),
+        (os, "rename"),
+        (paths, "open_tree"),
+        (paths, "move_mount"),
+        (os, "unlink"),
+        (paths, "umount2"),
+    ],
+    "config file": [(os, "fchmod"), (os, "rename"), (os, "unlink")],
+    "device info": [(os, "mkdir"), (os, "fchmod"), (os, "rename"), (os, "unlink")],
+}
+POINTS = [
+    pytest.param(kind, module, call, after, id=f"{kind}, {'after' if after else 'before'} {call}")
+    for kind, calls in CALLS.items()
+    for module, call in calls
+    for after in (False, True)
+]
+
+
+@pytest.fixture
+def case(room: Path, shm: Path, kind: str) -> Iterator[Case]:
+    """One case of each driver."""
+    pod, trusted = room / "pods" / "uid", f"{room}/pods"
+    pod.mkdir(parents=True)
+    if kind == "directory":
+        step = Directory(f"{pod}/made", trusted, create=True, own=True, user=str(NOBODY), mode=0o700)
+        yield Case(DirectoryDriver(), step, pod)
+    elif kind == "mount":
+        (room / "short").mkdir(mode=0o750)
+        yield Case(PodMountDriver("/nowhere"), PodMount(str(pod), trusted, f"{room}/short/uid"), room / "short")
+    elif kind == "config file":
+        yield Case(ConfigFileDriver(), ConfigFile(str(pod), trusted, "facts.json", "{}"), pod)
+    elif kind == "device info":
+        (room / "devinfo").mkdir()
+        yield Case(DeviceInfoDriver(), DeviceInfo(f"{room}/devinfo/net1.json", "{}"), room / "devinfo")
+    else:
+        source = (room if kind == "placed" else shm) / "source"
+        step_ = PlacedSocket(str(source), str(pod), trusted, "sock", user=str(NOBODY))
+        with listening(source):
+            yield Case(PlacedSocketDriver(), step_, pod)
+
+
+def killed_at(module: ModuleType, call: str, after: bool, work: Callable[[], object]) -> None:
+    """Do `work` in a child that is killed just before or after its first `call`, when it gets there at all."""
+
+    def patched() -> None:
+        real = getattr(module, call)
+
+        def deadly(*args: object, **kwargs: object) -> None:
+            if after:
+                real(*args, **kwargs)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        setattr(module, call, deadly)
+        work()
+
+    status = in_child(patched)
+    assert status in {0, signal.SIGKILL}, f"the child failed before it came to {call}"
+
+
+@pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
+def test_undone_after_apply_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
+    """Whatever a killed `apply` left, `undo` removes."""
+    killed_at(module, call, after, lambda: case.driver.apply(case.step, soon()))
+    case.driver.undo(case.step, soon())
+    assert tree(case.clean) == set()
+
+
+@pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
+def test_applied_after_apply_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
+    """Whatever a killed `apply` left, a second `apply` finishes and `check` finds nothing wrong with."""
+    killed_at(module, call, after, lambda: case.driver.apply(case.step, soon()))
+    case.driver.apply(case.step, soon())
+    assert case.driver.check(case.step, soon()) == []
+    case.driver.undo(case.step, soon())
+    assert tree(case.clean) == set()
+
+
+@pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
+def test_undone_after_undo_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
+    """Whatever a killed `undo` left, a second `undo` removes."""
+    case.driver.apply(case.step, soon())
+    killed_at(module, call, after, lambda: case.driver.undo(case.step, soon()))
+    case.driver.undo(case.step, soon())
+    assert tree(case.clean) == set()

@@ -1,0 +1,242 @@
+"""OVS's socket is put where the pod sees it and goes on accepting there, on one device and across two."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.host.places import (
+    NOBODY,
+    answers,
+    connects,
+    descriptors,
+    drop_privileges,
+    in_child,
+    listening,
+    mode,
+    mounts_at,
+    soon,
+    tree,
+)
+from userspace_cni.errors import DirectoryRefused, Unavailable
+from userspace_cni.host.placement import PlacedSocketDriver
+from userspace_cni.steps import PlacedSocket
+
+LABEL = "system_u:object_r:container_file_t:s0"
+driver = PlacedSocketDriver()
+
+
+@pytest.fixture
+def pod(room: Path) -> Path:
+    """The pod's directory, on disk."""
+    path = room / "pods" / "uid"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture(params=["same device", "two devices"])
+def step(request: pytest.FixtureRequest, room: Path, shm: Path, pod: Path) -> PlacedSocket:
+    """OVS's directory on the same device as the pod's, or on another."""
+    ovs = room / "ovs" if request.param == "same device" else shm / "ovs"
+    ovs.mkdir()
+    return PlacedSocket(source=f"{ovs}/c0ffee-net1", directory=str(pod), trusted=f"{room}/pods", name="vhost.sock")
+
+
+@pytest.fixture
+def placed(step: PlacedSocket) -> Path:
+    """Where the socket is to be."""
+    return Path(step.directory, step.name)
+
+
+@pytest.fixture
+def source(step: PlacedSocket) -> Path:
+    """Where OVS binds it."""
+    return Path(step.source)
+
+
+def test_socket_accepts_where_the_pod_sees_it(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """The same socket accepts under the pod's name, OVS's own name is free for its next bind, and nothing is drift."""
+    with listening(source) as server:
+        driver.apply(step, soon())
+        assert answers(placed, server)
+        assert not source.exists()
+        assert driver.check(step, soon()) == []
+        assert tree(placed.parent) == {step.name}
+
+
+def test_across_devices_it_is_a_protected_mount(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """Across devices there is one mount, with the flags of every mount of ours; on one device there is none."""
+    with listening(source):
+        driver.apply(step, soon())
+    options = mounts_at(placed)
+    if source.parent.stat().st_dev == placed.parent.stat().st_dev:
+        assert options == []
+    else:
+        assert [option >= {"nosymfollow", "nosuid", "nodev", "noexec"} for option in options] == [True]
+
+
+def test_apply_twice(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """What is placed already is left as it is."""
+    with listening(source) as server:
+        driver.apply(step, soon())
+        driver.apply(step, soon())
+        assert answers(placed, server)
+    assert len(mounts_at(placed)) <= 1
+
+
+def test_owner_can_connect(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """An application of another user may connect when the socket is made its own, and may not otherwise."""
+    with listening(source):
+        driver.apply(replace(step, mode=0o600), soon())
+        assert in_child(lambda: (drop_privileges(), connects(placed))) != 0
+        owned = replace(step, user=str(NOBODY), group="daemon", mode=0o660, selinux_label=LABEL)
+        driver.apply(owned, soon())
+        assert in_child(lambda: (drop_privileges(), connects(placed))) == 0
+        assert (placed.stat().st_uid, placed.group(), mode(placed)) == (NOBODY, "daemon", 0o660)
+        assert os.getxattr(placed, "security.selinux") == LABEL.encode() + b"\0"
+        assert driver.check(owned, soon()) == []
+
+
+def test_owner_is_set_before_it_is_seen(step: PlacedSocket, source: Path, placed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owner and mode are right at the moment the socket gets its name."""
+    seen: list[tuple[int, int]] = []
+    chmod = os.chmod
+
+    def noting(path: str, bits: int) -> None:
+        chmod(path, bits)
+        seen.append((source.stat().st_uid, stat.S_IMODE(source.stat().st_mode)))
+        assert not placed.exists()
+
+    monkeypatch.setattr(os, "chmod", noting)
+    with listening(source):
+        driver.apply(replace(step, user=str(NOBODY), mode=0o600), soon())
+    assert seen == [(NOBODY, 0o600)]
+
+
+def test_ovs_restarted(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """A newer socket of OVS is reported as drift and then takes the place of the dead one."""
+    with listening(source):
+        driver.apply(step, soon())
+    with listening(source) as server:
+        assert not connects(placed)
+        assert "newer socket" in driver.check(step, soon())[0].message
+        driver.apply(step, soon())
+        assert answers(placed, server)
+        assert driver.check(step, soon()) == []
+    assert len(mounts_at(placed)) <= 1
+    driver.undo(step, soon())
+    assert tree(placed.parent) == set()
+
+
+def test_device_changed_between(step: PlacedSocket, source: Path, placed: Path, room: Path, shm: Path) -> None:
+    """A placed socket gives way to one from another directory, whichever way each is placed."""
+    other = (shm if source.is_relative_to(room) else room) / "second" / "socket"
+    other.parent.mkdir()
+    with listening(source), listening(other) as server:
+        driver.apply(step, soon())
+        moved = replace(step, source=str(other))
+        driver.apply(moved, soon())
+        assert answers(placed, server)
+        driver.undo(moved, soon())
+    assert tree(placed.parent) == set()
+
+
+def test_undo(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """Undoing leaves neither socket nor mount nor placeholder, and may be repeated."""
+    with listening(source):
+        driver.apply(step, soon())
+    driver.undo(step, soon())
+    driver.undo(step, soon())
+    assert mounts_at(placed) == []
+    assert tree(placed.parent) == set()
+
+
+def test_undo_without_directory(step: PlacedSocket, placed: Path) -> None:
+    """A pod's directory that is gone has nothing to undo."""
+    placed.parent.rmdir()
+    driver.undo(step, soon())
+
+
+def test_waits_for_ovs(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """A socket that OVS makes a little later is awaited, even in a directory that it has yet to make."""
+    source.parent.rmdir()
+    ready, end = threading.Event(), threading.Event()
+
+    def ovs() -> None:
+        ready.wait(5)
+        source.parent.mkdir()
+        with listening(source):
+            end.wait(5)
+
+    thread = threading.Thread(target=ovs)
+    thread.start()
+    ready.set()
+    driver.apply(step, soon())
+    assert connects(placed)
+    end.set()
+    thread.join()
+
+
+def test_waits_no_longer_than_it_may(step: PlacedSocket) -> None:
+    """A socket that never comes is Unavailable at the deadline."""
+    with pytest.raises(Unavailable, match="did not make it in time"):
+        driver.apply(step, soon().within(0.03))
+
+
+@pytest.mark.parametrize("found", ["a regular file", "a directory", "a FIFO", "a symbolic link"])
+def test_other_objects_are_refused_and_kept(step: PlacedSocket, source: Path, placed: Path, room: Path, found: str) -> None:
+    """Whatever else the pod has under the name is refused by ADD, reported by CHECK, and left by DEL."""
+    (room / "victim").write_text("precious")
+    if found == "a regular file":
+        placed.write_text("the pod's")
+    elif found == "a directory":
+        placed.mkdir()
+    elif found == "a FIFO":
+        os.mkfifo(placed)
+    else:
+        placed.symlink_to(room / "victim")
+    with listening(source):
+        with pytest.raises(DirectoryRefused, match=f"{placed}: {found}"):
+            driver.apply(step, soon())
+        assert source.is_socket()
+    assert f"found {found}" in driver.check(step, soon())[0].message
+    driver.undo(step, soon())
+    assert tree(placed.parent) == {step.name}
+    assert (room / "victim").read_text() == "precious"
+
+
+def test_source_that_is_no_socket(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """Something else where OVS binds is refused at once and not moved."""
+    source.symlink_to("/etc/passwd")
+    with pytest.raises(DirectoryRefused, match="a symbolic link"):
+        driver.apply(step, soon())
+    assert source.is_symlink()
+    assert tree(placed.parent) == set()
+
+
+def test_check_without_socket(step: PlacedSocket, placed: Path) -> None:
+    """A missing socket is reported, and so is a missing directory."""
+    assert "found nothing" in driver.check(step, soon())[0].message
+    placed.parent.rmdir()
+    assert "found nothing" in driver.check(step, soon())[0].message
+
+
+def test_no_descriptor_is_left_open(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """Success and refusal alike close what they opened."""
+    before = descriptors()
+    with listening(source):
+        driver.apply(step, soon())
+        driver.apply(step, soon())
+        driver.check(step, soon())
+    with listening(source):
+        driver.apply(step, soon())
+    driver.undo(step, soon())
+    placed.mkdir()
+    with listening(source), pytest.raises(DirectoryRefused):
+        driver.apply(step, soon())
+    assert descriptors() == before

@@ -1,0 +1,104 @@
+"""The name of an application's socket is free before ADD answers and gone after DEL; nothing but sockets is ever removed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.host.places import listening, soon, tree
+from userspace_cni.errors import DirectoryRefused
+from userspace_cni.host.sockets import SocketFileDriver
+from userspace_cni.steps import SocketFile
+
+driver = SocketFileDriver()
+
+
+@pytest.fixture
+def pod(room: Path) -> Path:
+    """The pod's directory."""
+    path = room / "pods" / "uid"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def step(room: Path, pod: Path) -> SocketFile:
+    """A name in it."""
+    return SocketFile(directory=str(pod), trusted=f"{room}/pods", name="c0ffee-net1")
+
+
+def test_free_name(step: SocketFile, pod: Path) -> None:
+    """Nothing there: nothing is made, and it is no drift."""
+    driver.apply(step, soon())
+    assert tree(pod) == set()
+    assert driver.check(step, soon()) == []
+    assert not driver.present(step)
+
+
+def test_stale_socket_is_removed(step: SocketFile, pod: Path) -> None:
+    """A socket that a former application left would stop bind(2), and is removed."""
+    with listening(pod / step.name):
+        pass
+    assert not driver.present(step)
+    driver.apply(step, soon())
+    assert tree(pod) == set()
+
+
+def test_nothing_connects(step: SocketFile, pod: Path) -> None:
+    """Not even to see whether somebody listens: the application would take us for its switch."""
+    with listening(pod / step.name) as server:
+        driver.check(step, soon())
+        driver.apply(step, soon())
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+
+@pytest.mark.parametrize("found", ["a regular file", "a directory", "a FIFO", "a symbolic link"])
+def test_other_objects_are_refused_and_kept(step: SocketFile, pod: Path, room: Path, found: str) -> None:
+    """Whatever else has the name is refused by ADD, reported by CHECK, and left by DEL."""
+    place = pod / step.name
+    with listening(room / "elsewhere"):
+        if found == "a regular file":
+            place.touch()
+        elif found == "a directory":
+            place.mkdir()
+        elif found == "a FIFO":
+            os.mkfifo(place)
+        else:
+            place.symlink_to(room / "elsewhere")
+        with pytest.raises(DirectoryRefused, match=f"{place}: {found}"):
+            driver.apply(step, soon())
+        assert f"found {found}" in driver.check(step, soon())[0].message
+        driver.undo(step, soon())
+    assert tree(pod) == {step.name}
+    assert (room / "elsewhere").is_socket()
+
+
+def test_undo_removes_the_exact_name(step: SocketFile, pod: Path) -> None:
+    """The application's socket is removed, its neighbours are not, and a second time does nothing."""
+    with listening(pod / step.name), listening(pod / f"{step.name}0"):
+        driver.undo(step, soon())
+        driver.undo(step, soon())
+        assert tree(pod) == {f"{step.name}0"}
+
+
+def test_gone_directory(step: SocketFile, pod: Path) -> None:
+    """Without the pod's directory ADD is refused, and DEL has nothing to do."""
+    pod.rmdir()
+    with pytest.raises(DirectoryRefused, match="does not exist"):
+        driver.apply(step, soon())
+    driver.undo(step, soon())
+    pod.touch()
+    driver.undo(step, soon())
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])
+def test_names_that_lead_elsewhere(step: SocketFile, name: str) -> None:
+    """A name that is more than one component is refused, even though it should never get here."""
+    bad = SocketFile(directory=step.directory, trusted=step.trusted, name=name)
+    for work in (driver.apply, driver.undo, driver.check):
+        with pytest.raises(DirectoryRefused, match="not the name of a file"):
+            work(bad, soon())

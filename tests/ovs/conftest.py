@@ -1,0 +1,67 @@
+"""Fixtures around the private OVS-DPDK."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.lab.switch import Switch
+from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.steps import Port
+
+STORE = "store-of-the-test"
+
+
+@pytest.fixture(autouse=True)
+def clean(switch: Switch) -> Iterator[None]:
+    """Whatever a test made in the shared switch is gone after it."""
+    yield
+    for bridge in switch.bridges():
+        switch.vsctl("--no-wait", "del-br", bridge)
+    switch.vsctl("--no-wait", "--", "--all", "destroy", "QoS")
+
+
+@pytest.fixture
+def own_switch() -> Iterator[Switch]:
+    """A switch of the test's own, to be stopped and killed."""
+    with Switch() as started:
+        yield started
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., PortDriver]]:
+    """Makes drivers for a switch, or for another remote of it, and closes them."""
+    made: list[PortDriver] = []
+
+    def make(switch: Switch, remote: str = "", store: str = STORE) -> PortDriver:
+        made.append(PortDriver(remote or switch.ovsdb, switch.rundir, lambda: store))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def driver(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
+    """A driver for the shared switch."""
+    return connect(switch)
+
+
+@pytest.fixture
+def port(switch: Switch) -> Callable[..., Port]:
+    """Makes steps of one network; a client port on br-test unless told otherwise."""
+
+    def make(number: int = 1, **changes: object) -> Port:
+        container = f"{number:012d}" + "c" * 52
+        columns: dict[str, object] = {
+            "bridge": "br-test",
+            "name": f"{container[:12]}-net1",
+            "interface_type": "dpdkvhostuserclient",
+            "server_path": f"{switch.rundir}/pod-{number}",
+            "marks": {"container-id": container, "network": "dpdk-net", "ifname": "net1"},
+        }
+        return Port(**columns | changes)  # type: ignore[arg-type]
+
+    return make

@@ -1,0 +1,213 @@
+"""Two sessions at once: what happens between reading and writing, made to happen there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.switch import Switch
+from tests.ovs.conftest import STORE
+from userspace_cni.dataplane import ovs_rows
+from userspace_cni.dataplane.commands import AddPort, DeletePort
+from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.dataplane.session import Clause, Command, Session, named
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import SwitchRefused
+from userspace_cni.steps import Port
+
+MakePort = Callable[..., Port]
+ROOT = Path(__file__).resolve().parents[2]
+WORKER = """
+import sys
+from userspace_cni.dataplane import commands
+from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.deadline import Deadline
+from userspace_cni.steps import Port
+ovsdb, rundir, number = sys.argv[1:]
+container = number.zfill(12) + "c" * 52
+step = Port(
+    bridge="br-many", name=f"{container[:12]}-net1", interface_type="dpdkvhostuserclient", server_path=f"{rundir}/{number}",
+    marks={"container-id": container, "network": "n", "ifname": "net1"},
+)
+driver = PortDriver(ovsdb, rundir, lambda: "store")
+print("ready", flush=True)
+for line in sys.stdin:
+    getattr(driver, line.strip())(step, Deadline.after(20))
+    print("done", flush=True)
+driver.close()
+"""
+
+
+def soon() -> Deadline:
+    return Deadline.after(10)
+
+
+@pytest.fixture
+def session(switch: Switch) -> Iterator[Session]:
+    """A session of its own, beside the driver's."""
+    opened = Session(switch.ovsdb, frozenset(), soon())
+    yield opened
+    opened.close()
+
+
+class Meanwhile(Command):
+    """Another command, with something happening between its reading and the commit of its first run."""
+
+    def __init__(self, command: Command, happens: Callable[[], object]) -> None:
+        super().__init__(command.api)
+        self.command = command
+        self.runs = 0
+        self._happens = happens
+
+    def needs(self) -> frozenset[Clause]:
+        return self.command.needs()
+
+    def again(self, refused: Any) -> bool:
+        return self.command.again(refused)
+
+    def run_idl(self, txn: Any) -> None:
+        self.command.run_idl(txn)
+        self.runs += 1
+        if self.runs == 1:
+            self._happens()
+
+
+class NaiveAdd(Command):
+    """Adds a port to a bridge that it has seen, without verifying it."""
+
+    def needs(self) -> frozenset[Clause]:
+        return named("naive", "br-test")
+
+    def run_idl(self, txn: Any) -> None:
+        port, interface = txn.insert(self.api.tables["Port"]), txn.insert(self.api.tables["Interface"])
+        port.name = interface.name = "naive"
+        port.interfaces = [interface.uuid]
+        self.api.row("Bridge", "br-test").addvalue("ports", port.uuid)
+
+
+def add(session: Session, step: Port) -> AddPort:
+    return AddPort(session, step, ovs_rows.marks_of(step, STORE))
+
+
+def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch, session: Session) -> None:
+    """Pins the fact that makes `verify` necessary: the commit succeeds and there is no port."""
+    switch.vsctl("--no-wait", "add-br", "br-test")
+    session.transact([Meanwhile(NaiveAdd(session), lambda: switch.vsctl("--no-wait", "del-br", "br-test"))], soon())
+    assert switch.port("naive") == {}
+
+
+def test_a_bridge_that_vanishes_before_the_commit_is_made_again(
+    switch: Switch, session: Session, driver: PortDriver, port: MakePort
+) -> None:
+    """An ADD that meets the DEL of the bridge's last port notices, and makes the bridge anew."""
+    driver.apply(port(1), soon())
+    command = Meanwhile(add(session, port(2)), lambda: driver.undo(port(1), soon()))
+    session.transact([command], soon())
+    assert command.runs == 2
+    assert switch.ports("br-test") == [port(2).name]
+
+
+def test_a_bridge_that_appears_before_the_commit_is_used(switch: Switch, session: Session, port: MakePort) -> None:
+    """Somebody makes the missing bridge first: the duplicate name is read again, and their bridge stays theirs."""
+    make = ["--no-wait", "add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev"]
+    command = Meanwhile(add(session, port()), lambda: switch.vsctl(*make))
+    session.transact([command], soon())
+    assert command.runs == 2
+    assert switch.ports("br-test") == [port().name]
+    assert switch.bridge("br-test")["external_ids"] == {}
+
+
+def test_a_kernel_bridge_that_appears_before_the_commit_is_refused(switch: Switch, session: Session, port: MakePort) -> None:
+    """The bridge that was made first has the wrong datapath type: refused, as if it had always been there."""
+    command = Meanwhile(add(session, port()), lambda: switch.vsctl("--no-wait", "add-br", "br-test"))
+    with pytest.raises(SwitchRefused, match="datapath_type"):
+        session.transact([command], soon())
+    assert switch.ports("br-test") == []
+
+
+def test_two_deletions_do_not_leave_an_empty_bridge(switch: Switch, session: Session, driver: PortDriver, port: MakePort) -> None:
+    """Neither of two sessions believes to delete the last port; the second to commit notices that it does."""
+    for step in (port(1), port(2)):
+        driver.apply(step, soon())
+    command = Meanwhile(DeletePort(session, port(1)), lambda: driver.undo(port(2), soon()))
+    session.transact([command], soon())
+    assert command.runs == 2
+    assert switch.bridges() == []
+
+
+def test_a_bridge_is_not_deleted_under_a_new_port(switch: Switch, session: Session, driver: PortDriver, port: MakePort) -> None:
+    """A DEL that believes to delete the last port notices the one that came meanwhile."""
+    driver.apply(port(1), soon())
+    adder = PortDriver(switch.ovsdb, switch.rundir, lambda: STORE)
+    command = Meanwhile(DeletePort(session, port(1)), lambda: adder.apply(port(2), soon()))
+    session.transact([command], soon())
+    adder.close()
+    assert command.runs == 2
+    assert switch.ports("br-test") == [port(2).name]
+
+
+def test_a_port_that_changes_hands_before_the_commit_is_left_alone(
+    switch: Switch, session: Session, driver: PortDriver, port: MakePort
+) -> None:
+    """The marks that were read are verified: a row marked for another container in between is not deleted."""
+    driver.apply(port(), soon())
+    mark = ["--no-wait", "set", "Port", port().name, "external_ids:container-id=other"]
+    command = DeletePort(session, port())
+    session.transact([Meanwhile(command, lambda: switch.vsctl(*mark))], soon())
+    assert "container-id other" in command.left_alone
+    assert switch.ports("br-test") == [port().name]
+
+
+def test_eight_processes_make_and_delete_the_same_bridge(switch: Switch) -> None:
+    """Eight applies at once on a missing bridge all succeed, and eight undos leave neither port nor bridge."""
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, switch.ovsdb, switch.rundir, str(number)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(8)
+    ]
+    try:
+        assert [worker.stdout.readline() for worker in workers if worker.stdout] == ["ready\n"] * 8
+        for verb, ports in (("apply", 8), ("undo", 0)):
+            for worker in workers:
+                assert worker.stdin
+                worker.stdin.write(f"{verb}\n")
+                worker.stdin.flush()
+            assert [worker.stdout.readline() for worker in workers if worker.stdout] == ["done\n"] * 8
+            assert len([row for row in switch.rows("Port") if row["name"] != "br-many"]) == ports
+    finally:
+        said = [worker.communicate(timeout=20) for worker in workers]
+    assert said == [("", "")] * 8
+    assert switch.bridges() == []
+
+
+def test_one_driver_serves_several_threads(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """Sixteen threads apply and undo through one session, and nothing is lost or left."""
+    failures: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            driver.apply(port(number), Deadline.after(20))
+            assert driver.check(port(number), Deadline.after(20)) == []
+            driver.undo(port(number), Deadline.after(20))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failures == []
+    assert switch.bridges() == []
