@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -20,17 +22,24 @@ def switch() -> Iterator[Switch]:
 
 
 @pytest.fixture
-def node(tmp_path: Path, switch: Switch) -> Iterator[Node]:
+def node(switch: Switch) -> Iterator[Node]:
     """A node of this test's own, with the plugin installed as a runtime finds it, on the run's switch."""
-    with clean(Node(tmp_path / "node", switch)) as made:
+    with _short_directory() as directory, clean(Node(directory / "n", switch)) as made:
         yield made
 
 
 @pytest.fixture
-def bare_node(tmp_path: Path) -> Iterator[Node]:
+def bare_node() -> Iterator[Node]:
     """The same without any switch: OVSDB is unreachable."""
-    with clean(Node(tmp_path / "node")) as made:
+    with _short_directory() as directory, clean(Node(directory / "n")) as made:
         yield made
+
+
+@contextmanager
+def _short_directory() -> Iterator[Path]:
+    """pytest's own directories are too long for socket paths below them."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory)
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ class Node:
         return path
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What attachments left: ports, bridges, records, resources, mounts, sockets and directories, leases. Empty when clean."""
+        """What attachments left: bridges, records, resources, mounts, sockets and directories, leases. Empty when clean."""
         leases = [str(path) for path in self.ipam_dir.rglob("*") if path.is_file() and path.name[0].isdigit()]
         found = {
             "bridges": self.switch.bridges() if self.switch else [],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.switch import Switch
+from tests.lab.switch import Switch, wait_until
 from tests.ovs.conftest import STORE
 from userspace_cni.dataplane.ovs import FoundPort, PortDriver
 from userspace_cni.deadline import Deadline
@@ -19,6 +19,7 @@ MakePort = Callable[..., Port]
 
 
 def soon() -> Deadline:
+    """Time enough for one call."""
     return Deadline.after(10)
 
 
@@ -79,7 +80,7 @@ def test_a_server_port_makes_its_socket(switch: Switch, driver: PortDriver, port
     driver.apply(step, soon())
     assert Path(switch.rundir, step.name).is_socket()
     driver.undo(step, soon())
-    assert not Path(switch.rundir, step.name).exists()
+    wait_until(lambda: not Path(switch.rundir, step.name).exists(), what="ovs-vswitchd has taken note")
 
 
 def test_apply_again_changes_nothing_and_another_value_is_written(switch: Switch, driver: PortDriver, port: MakePort) -> None:
@@ -142,7 +143,7 @@ def test_a_bridge_of_another_datapath_type_is_refused(switch: Switch, driver: Po
 
 
 def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A commit succeeds though the interface can not be opened: only the read-back tells, in OVS's words; the rows stay for undo."""
+    """A commit succeeds though the interface can not be opened: only the read-back tells, in OVS's words; the rows stay."""
     step = port(interface_type="nosuchtype")
     with pytest.raises(SwitchRefused, match="could not open network device"):
         driver.apply(step, soon())

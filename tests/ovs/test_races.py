@@ -45,6 +45,7 @@ driver.close()
 
 
 def soon() -> Deadline:
+    """Time enough for one call."""
     return Deadline.after(10)
 
 
@@ -66,12 +67,15 @@ class Meanwhile(Command):
         self._happens = happens
 
     def needs(self) -> frozenset[Clause]:
+        """As the other."""
         return self.command.needs()
 
     def again(self, refused: Any) -> bool:
+        """As the other."""
         return self.command.again(refused)
 
     def run_idl(self, txn: Any) -> None:
+        """As the other, and then it happens."""
         self.command.run_idl(txn)
         self.runs += 1
         if self.runs == 1:
@@ -82,9 +86,11 @@ class NaiveAdd(Command):
     """Adds a port to a bridge that it has seen, without verifying it."""
 
     def needs(self) -> frozenset[Clause]:
+        """The rows of these names."""
         return named("naive", "br-test")
 
     def run_idl(self, txn: Any) -> None:
+        """Insert port and interface, and mutate the bridge."""
         port, interface = txn.insert(self.api.tables["Port"]), txn.insert(self.api.tables["Interface"])
         port.name = interface.name = "naive"
         port.interfaces = [interface.uuid]
@@ -92,6 +98,7 @@ class NaiveAdd(Command):
 
 
 def add(session: Session, step: Port) -> AddPort:
+    """The command of apply."""
     return AddPort(session, step, ovs_rows.marks_of(step, STORE))
 
 
