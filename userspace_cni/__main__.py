@@ -12,7 +12,7 @@ import sys
 from types import FrameType
 
 from userspace_cni import verbs
-from userspace_cni.errors import Interrupted, UnreadableInput, UserspaceError
+from userspace_cni.errors import Interrupted, UnreadableInput
 from userspace_cni.result import SUPPORTED_VERSIONS
 
 
@@ -85,11 +85,4 @@ def _write_stdout(output: bytes) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-    except UserspaceError as error:  # an interrupt outside of a verb
-        sys.stderr.write(f"{error}\n")
-        code = 1
-    sys.stdout.flush()
-    # daemon threads of a session that was abandoned must not keep the process
-    os._exit(code)
+    sys.exit(main())

@@ -271,10 +271,10 @@ def _socket_file(_: Drivers) -> Driver[Any]:
     return SocketFileDriver()
 
 
-def _pod_mount(_: Drivers) -> Driver[Any]:
+def _pod_mount(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.mounts import PodMountDriver
 
-    return PodMountDriver()
+    return PodMountDriver(node.settings.ovs_rundir)
 
 
 def _placed_socket(_: Drivers) -> Driver[Any]:

@@ -134,10 +134,13 @@ class Journal:
 
     def _record(self, key: str, raw: Mapping[str, Any]) -> Record | None:
         try:
-            return record_from_json(raw)
+            record = record_from_json(raw)
+            if record.key != key:
+                raise MalformedRecord(f"it is the record of {record.key}")
         except MalformedRecord as error:
             self._quarantine(_ATTACHMENTS, key, str(error))
             return None
+        return record
 
     def _shared(self, key: str, raw: Mapping[str, Any]) -> Shared | None:
         try:
@@ -158,5 +161,6 @@ def _translated(what: str) -> Iterator[None]:
         yield
     except LockTimeout as error:
         raise Unavailable(f"{what}: another call holds it", str(error)) from error
-    except StoreError as error:
+    except (StoreError, ValueError) as error:
+        # ValueError: a value that would not come back from JSON as it went in
         raise RecordRefused(what, str(error)) from error

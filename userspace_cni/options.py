@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from userspace_cni.errors import BadEnvironment, InvalidConfig, UnsupportedField
+from userspace_cni.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.log import LEVELS
 from userspace_cni.request import Request, typed
 
@@ -135,7 +135,7 @@ def read_options(request: Request, warn: Warn) -> Options:
         kubeconfig=_absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
         shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
         kubevirt=_read_consumer(top),
-        dns=typed(raw, "dns", dict, {}),
+        dns=_read_dns(typed(raw, "dns", dict, {})),
     )
 
 
@@ -313,10 +313,10 @@ def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, 
     if requested:
         return _unicast(requested, "key 'runtimeConfig.mac'")
     mac = _args_cni(request).get("mac")
-    if isinstance(mac, str) and _MAC.fullmatch(mac):
-        return _unicast(mac, "key 'args.cni.mac'")
+    if isinstance(mac, str) and _is_unicast(mac):
+        return mac.lower()
     if mac is not None:
-        warn(f"key 'args.cni.mac' is {mac!r}, not a MAC address, and is ignored")
+        warn(f"key 'args.cni.mac' is {mac!r}, not a unicast MAC address, and is ignored")
     else:
         mac = request.environment.args.get("MAC", "")
         if mac and not _MAC.fullmatch(mac):
@@ -359,6 +359,16 @@ def _args_cni(request: Request) -> Mapping[str, Any]:
     return cni if isinstance(cni, dict) else {}
 
 
+def _read_dns(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`dns` as the result can hold it; a wrong type there would make the runtime refuse the whole answer."""
+    dns: dict[str, Any] = {"domain": typed(raw, "domain", str, "", path="dns.")}
+    for key in ("nameservers", "search", "options"):
+        dns[key] = typed(raw, key, list, [], path="dns.")
+        if not all(isinstance(value, str) for value in dns[key]):
+            raise Undecodable(f"key 'dns.{key}' holds something else than strings", "it must be a list of strings")
+    return {key: value for key, value in dns.items() if value}
+
+
 def _read_consumer(top: Mapping[str, Any]) -> bool:
     consumer = typed(top, "consumer", str, "")
     if consumer not in ("", "pod", "kubevirt"):
@@ -369,9 +379,13 @@ def _read_consumer(top: Mapping[str, Any]) -> bool:
 def _unicast(mac: str, where: str) -> str:
     if not _MAC.fullmatch(mac):
         raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
-    if int(mac[:2], 16) & 1 or not int(mac.replace(":", ""), 16):
+    if not _is_unicast(mac):
         raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
     return mac.lower()
+
+
+def _is_unicast(mac: str) -> bool:
+    return bool(_MAC.fullmatch(mac) and not int(mac[:2], 16) & 1 and int(mac.replace(":", ""), 16))
 
 
 def _matching(value: str, pattern: re.Pattern[str], where: str) -> str:

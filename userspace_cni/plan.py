@@ -100,6 +100,8 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
     place, access = facts.place, options.access
     pod_path = facts.allocation.path if facts.allocation else facts.mapped_dir + socket_file
     _fits(pod_path, "the path in the pod")
+    if not _is_text(request.environment.ifname):
+        raise BadEnvironment(f"CNI_IFNAME {request.environment.ifname!a} is not UTF-8", "OVSDB takes no other names")
     mount = _mount_target(facts, socket_file) if role == "client" else ""
     host_path = f"{mount or place.path}/{socket_file}"
     if role == "client":
@@ -140,6 +142,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
         steps += [PodMount(place.path, place.trusted, mount)] if mount else []
         steps.append(port)
     else:
+        _fits(f"{facts.ovs_sockdir}/{port.name}", "the path at which OVS listens")
         steps += [port, _placed_socket(port, place, socket_file, access, facts)]
     steps += _documents(request, options, facts, _Told(role, socket_file, pod_path, interface, addresses))
     return Attachment(tuple(steps), interface)
@@ -166,7 +169,7 @@ def _marks(request: Request, facts: Facts) -> dict[str, str]:
         "pod-name": facts.pod.name,
         "pod-uid": facts.pod.uid,
     }
-    return {key: value for key, value in marks.items() if value}
+    return {key: value for key, value in marks.items() if value and _is_text(value)}
 
 
 def _ovs_role(options: Options, allocation: Allocation | None) -> Role:
@@ -190,6 +193,11 @@ def _socket_file(request: Request, options: Options, allocation: Allocation | No
             f"the device plugin allocated the socket {allocated!r}, 'host.vhost.socketfile' is {options.socket_file!r}",
             "both can not be; see the file runtimeConfig.CNIDeviceInfoFile",
         )
+    if allocated and not _PATH_SAFE.fullmatch(allocated):
+        raise InvalidConfig(
+            f"the device plugin allocated the socket {allocated!r}, which can not be its name",
+            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; see the file runtimeConfig.CNIDeviceInfoFile",
+        )
     name = allocated or options.socket_file or port_name(environment.container_id, environment.ifname)
     if not _PATH_SAFE.fullmatch(name):
         raise BadEnvironment(
@@ -205,6 +213,11 @@ def _fits(path: str, what: str) -> None:
             f"{what}, {path!r}, has more than {SUN_PATH_MAX} bytes",
             "a unix socket can not have it; give a shorter 'host.vhost.socketfile' or mount path",
         )
+
+
+def _is_text(value: str) -> bool:
+    """Whether OVSDB can hold it: bytes of a variable that are not UTF-8 are lone surrogates here."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _mount_target(facts: Facts, socket_file: str) -> str:

@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from reprlib import repr as repr_short
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from userspace_cni.steps import STEP_TYPES, Step
@@ -68,8 +69,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
 
 def record_from_json(raw: Mapping[str, Any]) -> Record:
     """The inverse of record_to_json. Raises MalformedRecord."""
-    if raw.get("schema") != SCHEMA:
-        raise MalformedRecord(f"schema is {raw.get('schema')!r}, this version reads {SCHEMA}")
+    if type(raw.get("schema")) is not int or raw["schema"] != SCHEMA:
+        raise MalformedRecord(f"schema is {repr_short(raw.get('schema'))}, this version reads {SCHEMA}")
     steps = raw.get("steps")
     if not isinstance(steps, list):
         raise MalformedRecord("'steps' is no list")
@@ -88,10 +89,10 @@ def _to_json(value: Any) -> Any:
 
 def step_from_json(raw: object) -> Step:
     """The inverse of step_to_json. Raises MalformedRecord."""
-    if not isinstance(raw, dict) or raw.get("step") not in _STEP_BY_KIND:
-        kind = raw.get("step") if isinstance(raw, dict) else raw
-        raise MalformedRecord(f"unknown step {kind!r}")
-    return _build(_STEP_BY_KIND[raw["step"]], {key: value for key, value in raw.items() if key != "step"})
+    kind = raw.get("step") if isinstance(raw, dict) else raw
+    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in _STEP_BY_KIND:
+        raise MalformedRecord(f"unknown step {repr_short(kind)}")
+    return _build(_STEP_BY_KIND[kind], {key: value for key, value in raw.items() if key != "step"})
 
 
 def _build(kind: type[T], values: Mapping[str, Any]) -> T:
@@ -102,7 +103,7 @@ def _build(kind: type[T], values: Mapping[str, Any]) -> T:
         raise MalformedRecord(f"{kind.__name__} has no field {name!r}")
     for name, value in known.items():
         if not _fits(value, hints[name]):
-            raise MalformedRecord(f"{kind.__name__}.{name} is {value!r:.80}")
+            raise MalformedRecord(f"{kind.__name__}.{name} is {repr_short(value)}")
         known[name] = tuple(value) if isinstance(value, list) else value
     try:
         return kind(**known)
@@ -121,6 +122,8 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, (list, tuple)) and all(_fits(item, arguments[0]) for item in value)
     if hint is type(None):
         return value is None
+    if hint is Any:
+        return True
     if origin is not None:
-        return isinstance(value, dict)
+        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
     return type(value) is hint or (hint is Step and isinstance(value, Step))

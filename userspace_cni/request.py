@@ -36,6 +36,8 @@ _IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _IFNAME_BYTES = 15
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_DEEPEST = 100
 _ATTACHMENTS_KEYS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
 
@@ -105,10 +107,11 @@ def read_environment(environ: Mapping[str, str], verb: Verb) -> Environment:
     missing = [name for name in _REQUIRED[verb] if not environ.get(name)]
     if missing:
         raise BadEnvironment(f"required environment variables are missing: [{','.join(missing)}]", f"CNI_COMMAND is {verb}")
+    travelling = {name: value for name, value in environ.items() if value and (name.startswith("CNI_") or name in TRAVELLING)}
+    _validate_bytes(travelling)
     if verb in ATTACHMENT_VERBS:
         _validate_container_id(environ["CNI_CONTAINERID"])
         _validate_ifname(environ["CNI_IFNAME"])
-    travelling = {name: value for name, value in environ.items() if value and (name.startswith("CNI_") or name in TRAVELLING)}
     used = verb in ATTACHMENT_VERBS
     return Environment(
         verb=verb,
@@ -120,6 +123,17 @@ def read_environment(environ: Mapping[str, str], verb: Verb) -> Environment:
         netns_override=environ.get("CNI_NETNS_OVERRIDE", "").lower() in {"1", "true"},
         variables=travelling,
     )
+
+
+def _validate_bytes(variables: Mapping[str, str]) -> None:
+    """Variables that came over the agent's socket may hold what no process can be given: they go on to delegates."""
+    for name, value in variables.items():
+        try:
+            raw = f"{name}={value}".encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raw = b"\0"
+        if b"\0" in raw:
+            raise BadEnvironment(f"{name!a} can not be an environment variable", f"{value!a} holds a NUL or is no bytes")
 
 
 def _validate_container_id(value: str) -> None:
@@ -158,9 +172,13 @@ def _read_args(text: str, *, strict: bool) -> dict[str, str]:
 
 
 def decode(stdin: bytes) -> dict[str, Any]:
-    """The configuration object. Raises Undecodable for what is not exactly one JSON object (RFC 8259, no NaN, no BOM)."""
+    """The configuration object. Raises Undecodable for what is not exactly one JSON object (RFC 8259, no NaN, no BOM).
+
+    Also refused is what could not be passed on: numbers beyond a float, half a surrogate pair, nesting deeper than any result.
+    """
     try:
-        raw = json.loads(stdin.decode("utf-8"), parse_constant=_refuse_constant)
+        raw = json.loads(stdin.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        _require_portable(raw)
     except (ValueError, RecursionError) as error:
         where = error.reason if isinstance(error, UnicodeDecodeError) else str(error)[:120]
         raise Undecodable("the network configuration on stdin is not JSON", f"{where} ({len(stdin)} bytes were read)") from error
@@ -171,6 +189,30 @@ def decode(stdin: bytes) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{digits[:20]} is no number that can be held")
+    return number
+
+
+def _require_portable(raw: object) -> None:
+    """Raise ValueError for text that is not Unicode, and for nesting on which writing it again would fail."""
+    level: list[object] = [raw]
+    for _ in range(_DEEPEST):
+        if any(isinstance(value, str) and _SURROGATE.search(value) for value in level):
+            raise ValueError("half of a surrogate pair is no character")
+        level = [child for value in level for child in _children(value)]
+    if level:
+        raise ValueError(f"nested deeper than {_DEEPEST}")
+
+
+def _children(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return value if isinstance(value, list) else []
 
 
 def read_network(stdin: bytes, verb: Verb) -> Network:

@@ -142,6 +142,8 @@ def _checked(key: str, value: object, where: str) -> object:
     reason = ""
     if key in _CHOICES and value not in _CHOICES[key]:
         reason = f"it can be one of {', '.join(_CHOICES[key])}"
+    elif key == "host_root" and value != "/":
+        reason = "only '/' is supported by this version"
     elif key == "ovsdb" and not re.fullmatch(r"unix:/.+|tcp:(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):[0-9]{1,5}", str(value)):
         reason = "it must be unix:/PATH or tcp:IP:PORT"
     elif key.endswith(_PATHS) and not _is_path(value, empty=key in _MAY_BE_EMPTY):

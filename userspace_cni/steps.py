@@ -38,14 +38,14 @@ class Step:
 class Lease(Step):
     """Addresses leased by the delegated plugin `plugin` with the ADD's own stdin and variables.
 
-    `granted`: its ADD answered with success. Until then its DEL may fail for the same reason as its ADD did.
+    `granted`: what its ADD answered; None while that is not known. What was refused needs no DEL to succeed.
     """
 
     kind: ClassVar[str] = "lease"
     plugin: str
     stdin: str
     variables: Mapping[str, str]
-    granted: bool = False
+    granted: bool | None = None
 
 
 @dataclass(frozen=True)

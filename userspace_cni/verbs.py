@@ -15,6 +15,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import (
     UNEXPECTED,
     AlreadyAttached,
+    DelegateFailed,
     InvalidConfig,
     NotAttached,
     RecordRefused,
@@ -189,8 +190,13 @@ def _add(request: Request, node: Node) -> bytes:
                 lease = _lease_step(request)
                 record = record.to("pending", steps=(lease,))
                 journal.write(record)
-                addresses = read_addresses(node.lease(lease, deadline, lock.share()), request.network.version)
+                try:
+                    leased = node.lease(lease, deadline, lock.share())
+                except DelegateFailed:
+                    record = record.to("pending", steps=(replace(lease, granted=False),))
+                    raise
                 record = record.to("pending", steps=(replace(lease, granted=True),))
+                addresses = read_addresses(leased, request.network.version)
                 _require_asked_ips(addresses, options, request)
             attachment = plan(request, options, facts, addresses)
             record = record.to("applying", steps=record.steps + attachment.steps)

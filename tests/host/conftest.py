@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ import pytest
 from userspace_cni.fastpath import paths
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="session")
 def _root() -> None:
     if os.geteuid() != 0:
         pytest.skip("mounts, owners and namespaces need root")
@@ -44,5 +44,6 @@ def _made_in(where: str) -> Iterator[Path]:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
         for point in reversed([line.split()[4] for line in lines]):
             if point.startswith(f"{path}/"):
-                paths.umount2(point, paths.DETACH)
+                with suppress(OSError):  # taken off with the one that it was propagated from
+                    paths.umount2(point, paths.DETACH)
         shutil.rmtree(path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.host.places import NOBODY, listening, looping, mode, mounts_at, soon, tree
-from userspace_cni.errors import DirectoryRefused
+from userspace_cni.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.files import ConfigFileDriver
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.placement import PlacedSocketDriver
@@ -32,7 +33,7 @@ def victim(room: Path) -> Path:
 @pytest.fixture(params=["uid", "uid/inner"])
 def pod(request: pytest.FixtureRequest, room: Path) -> Path:
     """The pod's directory: what is swapped is this, or the one above it."""
-    path = room / "pods" / request.param
+    path = room / "pods" / str(request.param)
     path.mkdir(parents=True)
     return path
 
@@ -59,9 +60,8 @@ def outcomes(work: Callable[[], object]) -> None:
         try:
             work()
             done += 1
-        except DirectoryRefused as error:
+        except DirectoryRefused:
             refused += 1
-            assert "no such file" not in str(error).lower()
 
 
 def test_directory(room: Path, pod: Path, victim: Path) -> None:
@@ -160,10 +160,8 @@ def test_name_swapped(room: Path, victim: Path) -> None:
 
     with looping(swap):
         for _ in range(ROUNDS):
-            try:
+            with suppress(DirectoryRefused, Unavailable):
                 work()
-            except Exception as error:
-                assert type(error).__module__ == "userspace_cni.errors"  # noqa: PT017 - of several types
         driver.undo(step, soon())
     assert (victim / "target").read_text() == "precious"
     assert ((victim / "target").stat().st_uid, mode(victim / "target")) == (0, 0o600)

@@ -15,7 +15,7 @@ from userspace_cni.errors import BadEnvironment
 from userspace_cni.fastpath import paths
 from userspace_cni.host.link import NetnsFacts, is_own, link_exists, namespace
 
-SCRIPT = "ip link add tap0 type dummy && ip link property add dev tap0 altname another && echo ready; exec cat"
+SCRIPT = "ip tuntap add tap0 mode tap && ip link property add dev tap0 altname another && echo ready && exec cat"
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from userspace_cni.fastpath import paths
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.steps import PodMount
 
+MS_SHARED = 1 << 20
 FLAGS = {"nosymfollow", "nosuid", "nodev", "noexec"}
 
 
@@ -191,13 +192,28 @@ def test_stacked_mounts(driver: PodMountDriver, step: PodMount, target: Path) ->
     assert tree(target.parent) == set()
 
 
-def test_later_mounts_do_not_show(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
-    """What is mounted in the pod's directory later is not seen through our mount, where it would be unprotected."""
+def test_shared_mounts(driver: PodMountDriver, room: Path) -> None:
+    """Where mounts propagate, as systemd has it, what is mounted in the pod's directory later is not seen through our mount.
+
+    It would be there without the flags. Nothing of ours stays in either place.
+    """
+    node, other = room / "node", room / "other"
+    source, target = node / "pods" / "uid", node / "short" / "uid"
+    other.mkdir()
+    (other / "file").touch()
+    source.mkdir(parents=True)
+    bind(node, node)
+    fd = os.open(node, os.O_PATH)
+    paths.mount_setattr(fd, 0, MS_SHARED)
+    os.close(fd)
+    step = PodMount(str(source), f"{node}/pods", str(target))
     driver.apply(step, soon())
-    (room / "other").mkdir()
-    (room / "other" / "file").touch()
-    bind(room / "other", Path(step.source) / "inner")
+    bind(other, source / "inner")
+    assert tree(source / "inner") == {"file"}
     assert tree(target / "inner") == set()
+    driver.undo(step, soon())
+    assert tree(target.parent) == set()
+    assert tree(source / "inner") == {"file"}
 
 
 def test_target_is_a_link(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:

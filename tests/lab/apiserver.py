@@ -314,7 +314,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         try:
-            if {name.lower(): value for name, value in request.headers.items()}.get("authorization") != f"Bearer {api.token}":
+            scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+            if scheme.lower() != "bearer" or token != api.token:
                 raise Refusal(401, "Unauthorized", "Unauthorized")
             if fault and fault.status:
                 raise Refusal(fault.status, "Injected", "injected by the test")

@@ -270,7 +270,9 @@ def test_a_qos_row_of_two_ports_stays_with_the_other(switch: Switch, driver: Por
     for step in (port(1), port(2)):
         driver.apply(step, soon())
     policer = ["--id=@qos", "create", "QoS", "type=egress-policer", "other_config:cir=1000", "other_config:cbs=1000"]
-    switch.vsctl("--no-wait", "--", *policer, "--", "set", "Port", port(1).name, port(2).name, "qos=@qos")
+    switch.vsctl(
+        "--no-wait", "--", *policer, "--", "set", "Port", port(1).name, "qos=@qos", "--", "set", "Port", port(2).name, "qos=@qos"
+    )
     driver.undo(port(1), soon())
     assert switch.ports("br-test") == [port(2).name]
     assert [row["_uuid"] for row in switch.rows("QoS")] == [switch.port(port(2).name)["qos"]]

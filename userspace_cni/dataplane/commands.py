@@ -13,7 +13,7 @@ from typing import Any
 
 from userspace_cni.dataplane import ovs_rows
 from userspace_cni.dataplane.ovs_rows import Columns, PortRow
-from userspace_cni.dataplane.session import Clause, Command, Refused, Session, named
+from userspace_cni.dataplane.session import Clause, Command, Refused, Session, named, verify
 from userspace_cni.errors import NameTaken, SwitchRefused
 from userspace_cni.steps import Port
 
@@ -46,7 +46,7 @@ class AddPort(Command):
             )
         port = api.row("Port", step.name)
         if port is not None:
-            self._update(port, bridge)
+            self._update(txn, port, bridge)
             return
         if api.row("Interface", step.name) is not None:
             raise NameTaken(f"an interface of another port has the name {step.name}", f"ovs-vsctl list Interface {step.name}")
@@ -57,8 +57,7 @@ class AddPort(Command):
         if bridge is None:
             self._add_bridge(txn, added)
         else:
-            bridge.verify("name")
-            bridge.verify("datapath_type")
+            verify(txn, bridge, "name", "datapath_type")
             bridge.addvalue("ports", added.uuid)
 
     def again(self, refused: Refused) -> bool:
@@ -81,7 +80,7 @@ class AddPort(Command):
             setattr(row, column, value)
         return row
 
-    def _update(self, port: Any, bridge: Any) -> None:
+    def _update(self, txn: Any, port: Any, bridge: Any) -> None:
         step = self._step
         if not ovs_rows.same_attachment(step, port.external_ids):
             raise NameTaken(
@@ -93,12 +92,12 @@ class AddPort(Command):
         interface = self.api.row("Interface", step.name)
         if interface is None:
             raise SwitchRefused(f"port {step.name} exists without an interface of that name", f"ovs-vsctl list Port {step.name}")
-        bridge.verify("name")
+        verify(txn, bridge, "name", "datapath_type")
         for row, wanted in (
             (port, ovs_rows.port_columns(step, self._marks)),
             (interface, ovs_rows.interface_columns(step, self._marks)),
         ):
-            row.verify("external_ids")
+            verify(txn, row, "external_ids")
             found = {column: getattr(row, column) for column in wanted}
             for column, value in ovs_rows.changed_columns(wanted, found).items():
                 setattr(row, column, value)
@@ -127,18 +126,19 @@ class DeletePort(Command):
             no_port = {"op": "wait", "table": "Port", "timeout": 0, "where": [["name", "==", name]], "columns": ["name"]}
             txn.add_op(no_port | {"until": "==", "rows": []})
             return
-        port.verify("external_ids")
+        verify(txn, port, "external_ids", "qos")
         self.left_alone = self._somebody_elses(port)
         if self.left_alone:
             return
-        port.verify("qos")
         if port.qos and not self._shared_qos:
+            # References are counted before rows without a referrer go: so the reference must be taken back first.
             txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(port.qos[0])]]]})
+            port.qos = []
         if not ovs_rows.is_ours(bridge.external_ids):
             bridge.delvalue("ports", port.uuid)
             return
         # Of two sessions that each leave the other's port behind, one must notice: hence also when it is not the last one.
-        bridge.verify("ports")
+        verify(txn, bridge, "ports")
         local = self.api.row("Port", bridge.name)
         if set(bridge.ports) <= {port.uuid, local.uuid if local is not None else None}:
             self.api.root().delvalue("bridges", bridge.uuid)

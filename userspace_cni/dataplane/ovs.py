@@ -32,6 +32,8 @@ PATIENCE_SECONDS = 1.0
 """How long the read-back waits before it asks whether ovs-vswitchd lives: opening a port takes 5 to 50 ms."""
 
 SERVING_SECONDS = 2.0
+LAST_LOOK_SECONDS = 0.05
+"""What ovs-vswitchd gets to answer when the deadline has passed and only the reason is still to be found."""
 
 _RUNNING_PODS_SUFFER = 51
 
@@ -146,7 +148,7 @@ class PortDriver:
             dpdk, datapath_type = self._read(look, frozenset(), "asking OVSDB", deadline)
         except Unavailable as error:
             raise NotServing(error.message, error.details) from error
-        liveness = vswitchd.ask(self._ovsdb, self._ovs_rundir)
+        liveness = self._liveness(deadline)
         if liveness.state in ("dead", "silent"):
             raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
         if not dpdk:
@@ -161,6 +163,10 @@ class PortDriver:
             session, self._session = self._session, None
         if session is not None:
             session.close()
+
+    def _liveness(self, deadline: Deadline) -> vswitchd.Liveness:
+        left = max(deadline.remaining(), LAST_LOOK_SECONDS)
+        return vswitchd.ask(self._ovsdb, self._ovs_rundir, min(left, vswitchd.ANSWER_SECONDS))
 
     def _names(self, step: Port) -> frozenset[Clause]:
         from userspace_cni.dataplane.session import named
@@ -222,7 +228,7 @@ class PortDriver:
             return (True, "") if row.ofport and row.ofport[0] > 0 else None
 
         while (answer := session.wait_for(look, deadline.within(PATIENCE_SECONDS))) is None:
-            liveness = vswitchd.ask(self._ovsdb, self._ovs_rundir)
+            liveness = self._liveness(deadline)
             if liveness.state == "dead":
                 raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
             if not deadline.remaining():

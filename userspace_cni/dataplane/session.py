@@ -388,6 +388,16 @@ class _Transaction(transaction.Transaction):  # type: ignore[misc]
                     link.await_message(self._deadline)
 
 
+def verify(txn: Any, row: Any, *columns: str) -> None:
+    """Commit only if these columns of the row are still what the replica shows, and the row is still there.
+
+    Row.verify of ovs.db.idl alone does nothing for a row that the transaction does not change (measured with ovs 4.0).
+    """
+    for column in columns:
+        row.verify(column)
+    txn._txn_rows[row.uuid] = row  # noqa: SLF001
+
+
 def named(*names: str) -> frozenset[Clause]:
     """Rows of Port and Interface by name."""
     return frozenset(("name", "==", name) for name in names)

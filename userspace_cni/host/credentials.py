@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import InvalidConfig, Unavailable, UserspaceError
+from userspace_cni.errors import InvalidConfig, Unavailable
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class _Connection:
         self.headers = {"Accept": "application/json", "User-Agent": "userspace-cni"}
         for setting in self.configuration.auth_settings().values():
             if setting["in"] == "header" and setting["value"]:
-                self.headers[setting["key"]] = setting["value"]
+                self.headers[setting["key"]] = setting["value"].strip()  # a token file may end in a newline
         self.pool = RESTClientObject(self.configuration).pool_manager
 
     def send(self, what: str, sent: bytes | None, deadline: Deadline) -> Answer:
@@ -264,12 +264,13 @@ def _trusted_text(path: str) -> str:
                 raise InvalidConfig(f"{what}: lies in a pod's volume", "it must be a file of the node")
             if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and stat.S_ISDIR(mode)):
                 raise InvalidConfig(f"{what}: {part} can be written by everybody", "chmod o-w")
-        with open(os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise InvalidConfig(f"{what}: not a regular file")
-            return file.read(KUBECONFIG_LIMIT).decode("utf-8", "replace")
-    except UserspaceError:
-        raise
+            return os.read(descriptor, KUBECONFIG_LIMIT).decode("utf-8", "replace")
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise Unavailable(f"{what}: {error.strerror}", "the key kubeconfig of the network's configuration") from None
 

@@ -1,7 +1,8 @@
 """The driver of leases: what a delegated IPAM plugin granted, and how it is given back.
 
 A lease is released with the stdin and variables of the ADD that got it, whatever the configuration says by then. It must be
-released on every DEL and every failed ADD; a plugin that refused the ADD for its version refuses the DEL too, and has nothing.
+released on every DEL and every failed ADD; a plugin that refused the ADD (for its version, its arguments) refuses the DEL too,
+and has nothing.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ class LeaseDriver:
         try:
             delegate(step).delete(step.stdin.encode(), deadline)
         except DelegateFailed as error:
-            if step.granted or error.code != _VERSION_REFUSED:
+            nothing_leased = step.granted is False or (step.granted is None and error.code == _VERSION_REFUSED)
+            if not nothing_leased:
                 raise
-            say("info", "the IPAM plugin refuses this version on DEL as it did on ADD: nothing was leased", plugin=step.plugin)
+            say("info", "the IPAM plugin refuses DEL of what it did not grant", plugin=step.plugin, error=error)
 
     def check(self, step: Lease, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
         """CHECK is forwarded with the caller's own stdin, by the verb."""

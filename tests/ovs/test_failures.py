@@ -1,0 +1,247 @@
+"""What happens when OVSDB or ovs-vswitchd is away, hangs, dies or loses an answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.proxy import Babbler, Proxy
+from tests.lab.switch import Switch, wait_until
+from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import NotServing, Unavailable
+from userspace_cni.steps import Port
+
+MakePort = Callable[..., Port]
+Connect = Callable[..., PortDriver]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def soon() -> Deadline:
+    """Time enough for one call."""
+    return Deadline.after(10)
+
+
+def elapsed(call: Callable[[], object], error: type[Exception], match: str) -> float:
+    """Seconds that the call takes to fail as expected."""
+    begin = time.monotonic()
+    with pytest.raises(error, match=match):
+        call()
+    return time.monotonic() - begin
+
+
+def test_a_database_that_is_not_there_fails_at_once(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
+    """No socket: Unavailable names remote and reason, without waiting for the deadline; STATUS says 50."""
+    driver = connect(switch, f"unix:{tmp_path}/no.sock")
+    for call in (driver.apply, driver.undo, driver.check):
+        assert elapsed(lambda call=call: call(port(), soon()), Unavailable, "no.sock.*No such file") < 1  # type: ignore[misc]
+    with pytest.raises(NotServing, match=r"no\.sock") as refused:
+        driver.serving("br0", soon())
+    assert refused.value.code == 50
+
+
+def test_a_refused_tcp_connection_fails_at_once(switch: Switch, connect: Connect, port: MakePort) -> None:
+    """Nobody listens: Unavailable says so."""
+    driver = connect(switch, "tcp:127.0.0.1:1")
+    assert elapsed(lambda: driver.apply(port(), soon()), Unavailable, "127.0.0.1:1.*refused") < 1
+
+
+@pytest.mark.parametrize("remote", ["nonsense", "udp:127.0.0.1:1", "unix:"])
+def test_a_remote_that_is_none_is_an_error(switch: Switch, connect: Connect, port: MakePort, remote: str) -> None:
+    """A setting that is no remote of OVSDB is Unavailable like one that does not answer."""
+    assert elapsed(lambda: connect(switch, remote).apply(port(), soon()), Unavailable, remote) < 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b'{"id":0,"result":[]}{"id":0', b'{"method":"steal"}', b"\xff\xfe{", b"{]}", b"[1]"],
+)
+def test_a_server_that_is_no_ovsdb_ends_within_the_deadline(
+    switch: Switch, connect: Connect, port: MakePort, tmp_path: Path, answer: bytes
+) -> None:
+    """Whatever comes back, the call ends by its deadline as Unavailable."""
+    with Babbler(tmp_path / "db.sock", answer) as server:
+        driver = connect(switch, server.remote)
+        assert elapsed(lambda: driver.apply(port(), Deadline.after(0.5)), Unavailable, r"db\.sock") < 1.5
+
+
+def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
+    """ovsdb-server stopped: a new session and an open one both end at their deadline, and work again when it goes on."""
+    opened, fresh = connect(own_switch), connect(own_switch)
+    opened.apply(port(1), soon())
+    own_switch.pause_ovsdb()
+    try:
+        for driver in (opened, fresh):
+            assert 0.4 < elapsed(lambda d=driver: d.undo(port(1), Deadline.after(0.5)), Unavailable, "does not answer") < 2  # type: ignore[misc]
+        with pytest.raises(NotServing) as refused:
+            fresh.serving("br-test", Deadline.after(0.5))
+        assert refused.value.code == 50
+    finally:
+        own_switch.resume_ovsdb()
+    for driver in (opened, fresh):
+        driver.undo(port(1), soon())
+    wait_until(lambda: own_switch.bridges() == [], what="the port is gone, whichever undo did it")
+
+
+def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
+    """After the deadline the interpreter ends at once, and nothing was printed by ovs or ovsdbapp."""
+    code = (
+        "import sys; from userspace_cni.dataplane.ovs import PortDriver; from userspace_cni.deadline import Deadline\n"
+        "from userspace_cni.errors import Unavailable\n"
+        "d = PortDriver(sys.argv[1], sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(10))\n"
+        "print('open', flush=True); sys.stdin.readline()\n"
+        "try:\n    d.vhost_sock_dir(Deadline.after(0.5))\nexcept Unavailable:\n    print('unavailable', flush=True)\n"
+    )
+    argv = [sys.executable, "-c", code, own_switch.ovsdb, own_switch.rundir]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=-1, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "open\n"
+        own_switch.pause_ovsdb()
+        try:
+            assert process.communicate("\n", timeout=5) == ("unavailable\n", "")
+        finally:
+            own_switch.resume_ovsdb()
+    assert process.returncode == 0
+
+
+def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
+    """The libraries' own messages reach neither stdout nor stderr; only our error is raised."""
+    code = (
+        "import sys; from userspace_cni.dataplane.ovs import PortDriver; from userspace_cni.deadline import Deadline\n"
+        "from userspace_cni.errors import Unavailable\n"
+        "d = PortDriver(sys.argv[1], '/', lambda: 's')\n"
+        "try:\n    d.find('p', Deadline.after(1))\nexcept Unavailable:\n    sys.exit(11)\n"
+    )
+    argv = [sys.executable, "-c", code, f"unix:{tmp_path}/no.sock"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (11, "", "")
+
+
+def test_a_restarted_database_is_no_matter(own_switch: Switch, connect: Connect, port: MakePort) -> None:
+    """Between two calls ovsdb-server was restarted: the next call opens a new session by itself."""
+    driver = connect(own_switch)
+    driver.apply(port(1), soon())
+    own_switch.restart_ovsdb()
+    driver.apply(port(2), soon())
+    assert own_switch.ports("br-test") == [port(1).name, port(2).name]
+    own_switch.restart_ovsdb()
+    driver.undo(port(1), soon())
+    driver.undo(port(2), soon())
+    assert own_switch.bridges() == []
+
+
+def test_undo_is_not_satisfied_with_an_old_replica(own_switch: Switch, connect: Connect, port: MakePort) -> None:
+    """A session that has seen no port, and then a hung server: absence is not concluded from memory."""
+    driver = connect(own_switch)
+    driver.undo(port(), soon())
+    own_switch.pause_ovsdb()
+    try:
+        with pytest.raises(Unavailable):
+            driver.undo(port(), Deadline.after(0.3))
+    finally:
+        own_switch.resume_ovsdb()
+
+
+def test_a_landed_commit_whose_answer_was_lost_is_found(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
+    """The connection breaks after the commit: a new session finds the rows to be ours, and apply succeeds; undo likewise."""
+    server = switch.dir / "db.sock"
+    with Proxy(tmp_path / "a.sock", server, lose_answer_to=b'"op":"insert"') as proxy:
+        connect(switch, proxy.remote).apply(port(), soon())
+        assert proxy.lost.is_set()
+    assert switch.ports("br-test") == [port().name]
+    with Proxy(tmp_path / "b.sock", server, lose_answer_to=b'"op":"mutate"') as proxy:
+        connect(switch, proxy.remote).undo(port(), soon())
+        assert proxy.lost.is_set()
+    assert switch.bridges() == []
+
+
+def test_a_commit_without_an_answer_is_unknown_and_undone_later(
+    switch: Switch, connect: Connect, port: MakePort, tmp_path: Path
+) -> None:
+    """The server's answer never comes: Unavailable at the deadline though the rows are there, and undo removes them."""
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then="mute") as proxy:
+        driver = connect(switch, proxy.remote)
+        with pytest.raises(Unavailable, match="unknown"):
+            driver.apply(port(), Deadline.after(0.5))
+        assert switch.ports("br-test") == [port().name]
+        driver.undo(port(), soon())
+    assert switch.bridges() == []
+
+
+def test_one_transaction_and_no_row_too_many(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
+    """Bridge, port and interface are one transaction, no schema is fetched but the server's own, and no statistics come."""
+    switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
+    for number in range(50):
+        switch.vsctl(
+            "--no-wait", "add-port", "br-test", f"other{number}", "--", "set", "Interface", f"other{number}", "type=internal"
+        )
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
+        connect(switch, proxy.remote).apply(port(), soon())
+        assert proxy.sent.count(b'"op":"insert"') == 2
+        assert proxy.sent.count(b'"transact"') == 1
+        assert b"statistics" not in proxy.sent
+        assert b"other1" not in proxy.received
+
+
+def test_a_stopped_vswitchd_ends_the_read_back_at_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
+    """Rows are committed and nobody opens the interface: unknown, not failed; undo works meanwhile; STATUS says 51."""
+    driver = connect(own_switch)
+    own_switch.pause_vswitchd()
+    try:
+        assert 1.1 < elapsed(lambda: driver.apply(port(), Deadline.after(1.2)), Unavailable, "silent") < 3
+        assert own_switch.port(port().name) != {}
+        with pytest.raises(NotServing, match="silent") as refused:
+            driver.serving("br-test", soon())
+        assert refused.value.code == 51
+        driver.undo(port(), soon())
+        assert own_switch.bridges() == []
+    finally:
+        own_switch.resume_vswitchd()
+
+
+def test_a_killed_vswitchd_is_noticed_long_before_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
+    """After kill -9 the read-back gives up in a good second, undo succeeds, STATUS says 51; a restart brings everything back."""
+    driver = connect(own_switch)
+    driver.apply(port(1), soon())
+    own_switch.kill_vswitchd()
+    assert elapsed(lambda: driver.apply(port(2), Deadline.after(30)), Unavailable, "ovs-vswitchd is dead") < 3
+    driver.undo(port(2), soon())
+    with pytest.raises(NotServing, match="dead") as refused:
+        driver.serving("br-test", soon())
+    assert refused.value.code == 51
+    own_switch.restart_vswitchd()
+    driver.serving("br-test", soon())
+    driver.apply(port(1), soon())
+    assert driver.check(port(1), soon()) == []
+
+
+def test_a_switch_without_dpdk_does_not_serve(own_switch: Switch, connect: Connect) -> None:
+    """dpdk_initialized false is 51: no vhost-user port of this node can work."""
+    own_switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", "other_config:dpdk-init=false", "dpdk_initialized=false")
+    own_switch.restart_ovsdb()
+    own_switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", "dpdk_initialized=false")
+    with pytest.raises(NotServing, match="without DPDK") as refused:
+        connect(own_switch).serving("br0", soon())
+    assert refused.value.code == 51
+
+
+def test_a_deadline_that_has_passed_does_nothing(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """No time left: Unavailable, and nothing was sent."""
+    driver.vhost_sock_dir(soon())
+    with pytest.raises(Unavailable, match="out of time"):
+        driver.apply(port(), Deadline.after(0))
+    assert switch.bridges() == []
+
+
+def test_a_closed_driver_opens_a_new_session(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """close() ends the session and not the driver."""
+    driver.apply(port(), soon())
+    driver.close()
+    driver.close()
+    driver.undo(port(), soon())
+    assert switch.bridges() == []

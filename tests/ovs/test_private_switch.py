@@ -1,0 +1,71 @@
+"""The private switch that the other tests stand on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from tests.lab.switch import SCRIPT, Switch, wait_until
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_two_at_once_and_each_ends_its_own() -> None:
+    """Two switches run side by side; stopping one leaves the other, and stop ends even what was stopped by a signal."""
+    with Switch() as first:
+        with Switch(huge=False) as second:
+            assert second.vsctl("get", "Open_vSwitch", ".", "dpdk_initialized") == "true"
+            pids = (second.ovsdb_pid, second.vswitchd_pid)
+            second.pause_ovsdb()
+            second.pause_vswitchd()
+        assert not any(alive(pid) for pid in pids)
+        assert not second.dir.exists()
+        first.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev")
+        assert first.interface("br0")["ofport"] == 65534
+
+
+def test_an_idle_polling_thread_sleeps() -> None:
+    """With a port to poll and nothing to receive, the switch leaves its core to others; without the setting it takes all."""
+    used = {}
+    for longest in ("1000", "0"):
+        with Switch(huge=False, environment={"PRIVATE_SWITCH_PMD_SLEEP": longest}) as switch:
+            switch.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev")
+            switch.vsctl("add-port", "br0", "v0", "--", "set", "Interface", "v0", "type=dpdkvhostuser")
+            wait_until(lambda switch=switch: "queue-id" in switch.appctl("dpif-netdev/pmd-rxq-show"))  # type: ignore[misc]
+            before = cpu_seconds(switch.vswitchd_pid)
+            time.sleep(0.5)  # the time over which is measured
+            used[longest] = cpu_seconds(switch.vswitchd_pid) - before
+    assert used["1000"] < used["0"] / 2
+
+
+def test_a_failing_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
+    """The script ends with 1, names what is wrong, shows the log, and its ovsdb-server is gone."""
+    environment = os.environ | {"PRIVATE_SWITCH_LCORE_MASK": "0x8000000000"}
+    directory = Path("/tmp", tmp_path.name + str(os.getpid()))
+    argv = [str(SCRIPT), "start", "--no-huge", str(directory)]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "ovs-vswitchd does not start" in done.stderr
+    assert "--- the end of" in done.stderr
+    assert not list(directory.glob("*.pid"))
+
+
+def test_usage_is_told() -> None:
+    """Without a command the script tells how to use it, and ends with 2."""
+    done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 2
+    assert "private-switch start" in done.stderr

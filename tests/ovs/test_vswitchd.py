@@ -1,0 +1,56 @@
+"""What can be known about ovs-vswitchd from its control socket."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lab.proxy import Babbler
+from tests.lab.switch import Switch
+from userspace_cni.dataplane import vswitchd
+
+
+def test_a_living_daemon_answers_with_its_version(switch: Switch) -> None:
+    """Alive, with the words of ovs-appctl version."""
+    liveness = vswitchd.ask(switch.ovsdb, switch.rundir)
+    assert (liveness.state, liveness.reason) == ("alive", switch.appctl("version").splitlines()[0])
+
+
+def test_a_daemon_dies_and_comes_back(own_switch: Switch) -> None:
+    """Stopped: silent, after half a second; killed: dead at once though its socket is there; restarted: alive."""
+    own_switch.pause_vswitchd()
+    begin = time.monotonic()
+    assert vswitchd.ask(own_switch.ovsdb, own_switch.rundir).state == "silent"
+    assert 0.4 < time.monotonic() - begin < 1
+    own_switch.kill_vswitchd()
+    assert list(own_switch.dir.glob("ovs-vswitchd.*.ctl"))
+    assert vswitchd.ask(own_switch.ovsdb, own_switch.rundir).state == "dead"
+    own_switch.restart_vswitchd()
+    assert vswitchd.ask(own_switch.ovsdb, own_switch.rundir).state == "alive"
+
+
+def test_without_a_socket_it_depends_on_where_we_looked(switch: Switch, tmp_path: Path) -> None:
+    """No control socket beside the database: dead. In a directory where the database is not: unknown, and so over tcp."""
+    assert vswitchd.ask(f"unix:{tmp_path}/db.sock", str(tmp_path)).state == "dead"
+    assert vswitchd.ask(switch.ovsdb, str(tmp_path)).state == "unknown"
+    assert vswitchd.ask(switch.ovsdb, f"{tmp_path}/missing").state == "unknown"
+    assert vswitchd.ask("tcp:127.0.0.1:6640", switch.rundir).state == "unknown"
+
+
+@pytest.mark.parametrize("answer", [b"", b"not json", b'{"id"'])
+def test_nonsense_is_silence(tmp_path: Path, answer: bytes) -> None:
+    """A socket that says nothing usable does not hold us longer than told."""
+    with Babbler(tmp_path / "ovs-vswitchd.1.ctl", answer):
+        assert vswitchd.ask(f"unix:{tmp_path}/db.sock", str(tmp_path), 0.1).state == "silent"
+
+
+def test_one_living_daemon_among_dead_sockets_is_enough(switch: Switch) -> None:
+    """The sockets of earlier, killed daemons do not count."""
+    stale = switch.dir / "ovs-vswitchd.999999.ctl"
+    stale.touch()
+    try:
+        assert vswitchd.ask(switch.ovsdb, switch.rundir).state == "alive"
+    finally:
+        stale.unlink()

@@ -1,0 +1,460 @@
+"""Golden plans: the steps of an attachment, in their order, with every name, path, MAC and mark in them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from userspace_cni.errors import BadEnvironment, InvalidConfig
+from userspace_cni.options import read_options
+from userspace_cni.plan import Allocation, Attachment, Facts, Place, Pod, plan, port_name
+from userspace_cni.pod.document import parse_entry, render
+from userspace_cni.request import Request, read_environment, read_network
+from userspace_cni.result import EMPTY, Addresses, Interface
+from userspace_cni.steps import ConfigFile, DeviceInfo, Directory, PlacedSocket, PodMount, PodNote, Port, SocketFile, Step
+
+CONTAINER = "0123456789abcdef0123456789abcdef"
+CID = "0123456789ab"
+UID = "11111111-2222-3333-4444-555555555555"
+EMPTY_DIR = f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/shared-dir"
+MAPPED = "/var/lib/cni/usrspcni/"
+
+IN_EMPTY_DIR = Place(EMPTY_DIR, "/var/lib/kubelet", create=False, own=True, mount_name=UID)
+IN_HOST_PATH = Place("/data/sockets", "/data/sockets", create=False, own=False)
+IN_SHARED_DIR = Place(f"/shared/{CID}", "/shared", create=True, own=True)
+IN_DEFAULT_DIR = Place(f"/usr/local/var/run/openvswitch/{CID}", "/usr/local/var/run/openvswitch", create=True, own=True)
+
+FACTS = Facts(
+    boot_id="boot",
+    store="5707e",
+    netns_inode=4711,
+    pod=Pod("ns", "pod", UID),
+    place=IN_EMPTY_DIR,
+    mapped_dir=MAPPED,
+    short_dir="/var/lib/vhost_sockets",
+    mount_always=True,
+    ovs_sockdir="/var/run/openvswitch",
+    noted=True,
+    kubeconfig="/etc/kubeconfig",
+)
+DERIVED_MAC = "b2:f6:d6:49:cd:62"
+MARKS = {
+    "owner": "userspace-cni",
+    "schema": "1",
+    "container-id": CONTAINER,
+    "network": "net",
+    "ifname": "net1",
+    "boot-id": "boot",
+    "netns": "/run/netns/x",
+    "netns-inode": "4711",
+    "store": "5707e",
+    "pod-namespace": "ns",
+    "pod-name": "pod",
+    "pod-uid": UID,
+}
+
+
+def planned(
+    facts: Facts = FACTS, *, environ: dict[str, str] | None = None, addresses: Addresses = EMPTY, **keys: Any
+) -> Attachment:
+    """The plan of one ADD whose configuration has `keys` in it."""
+    stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace", **keys}).encode()
+    variables = {"CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1", **(environ or {})}
+    request = Request(read_environment(variables, "ADD"), read_network(stdin, "ADD"), stdin)
+    return plan(request, read_options(request, lambda _text: None), facts, addresses)
+
+
+def only(attachment: Attachment, kind: type[Step]) -> Any:
+    """The one step of a type."""
+    [step] = [step for step in attachment.steps if isinstance(step, kind)]
+    return step
+
+
+def server(**vhost: Any) -> dict[str, Any]:
+    """A host block that makes OVS the server."""
+    return {"vhost": {"mode": "server", **vhost}}
+
+
+def client(**vhost: Any) -> dict[str, Any]:
+    """A host block that makes OVS the client."""
+    return {"vhost": {"mode": "client", **vhost}}
+
+
+def test_client_in_an_empty_dir() -> None:
+    """OVS as client: directory, name of the socket, mount named by the pod's UID, port on its path, note; in that order."""
+    attachment = planned()
+    path = f"/var/lib/vhost_sockets/{UID}/{CID}-net1"
+    assert attachment.steps[:4] == (
+        Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=True),
+        SocketFile(EMPTY_DIR, "/var/lib/kubelet", f"{CID}-net1"),
+        PodMount(EMPTY_DIR, "/var/lib/kubelet", f"/var/lib/vhost_sockets/{UID}"),
+        Port("br0", f"{CID}-net1", "dpdkvhostuserclient", server_path=path, mac=DERIVED_MAC, marks=MARKS),
+    )
+    assert [step.kind for step in attachment.steps[4:]] == ["pod-note"]
+    assert attachment.interface == Interface("net1", "/run/netns/x", DERIVED_MAC, None, path)
+
+
+def test_server_in_an_empty_dir() -> None:
+    """OVS as server: the port has no path, and the socket that OVS makes under the port's name is placed in the directory."""
+    attachment = planned(host=server(group="hugetlbfs", user="107", dirmode="0775", socketmode="0660", selinuxLabel="a:b"))
+    access = {"user": "107", "group": "hugetlbfs", "selinux_label": "a:b"}
+    assert attachment.steps[:3] == (
+        Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=True, mode=0o775, **access),
+        Port("br0", f"{CID}-net1", "dpdkvhostuser", mac=DERIVED_MAC, marks=MARKS),
+        PlacedSocket(f"/var/run/openvswitch/{CID}-net1", EMPTY_DIR, "/var/lib/kubelet", f"{CID}-net1", mode=0o660, **access),
+    )
+    assert [step.kind for step in attachment.steps[3:]] == ["pod-note"]
+    assert attachment.interface.socket_path == f"{EMPTY_DIR}/{CID}-net1"
+
+
+@pytest.mark.parametrize(
+    ("place", "mount"),
+    [
+        (IN_EMPTY_DIR, UID),
+        (IN_HOST_PATH, "b27655ad7bf7a1e3"),
+        (IN_SHARED_DIR, "0a02fe6c3c8d9ed8"),
+        (IN_DEFAULT_DIR, "1d0a1f5a2b4d4e0a"),
+    ],
+    ids=["emptyDir", "hostPath", "sharedDir", "default"],
+)
+def test_places(place: Place, mount: str) -> None:
+    """Wherever the sockets go: who may make and own the directory is passed on, and the mount has the UID or a hash for name."""
+    attachment = planned(replace(FACTS, place=place))
+    assert only(attachment, Directory) == Directory(place.path, place.trusted, place.create, place.own)
+    assert only(attachment, PodMount) == PodMount(place.path, place.trusted, f"/var/lib/vhost_sockets/{mount}")
+    assert only(attachment, Port).server_path == f"/var/lib/vhost_sockets/{mount}/{CID}-net1"
+
+
+def test_short_paths_without_a_mount() -> None:
+    """With mount_pod_dirs = long, a path that fits a socket is given to OVS as it is."""
+    attachment = planned(replace(FACTS, place=IN_HOST_PATH, mount_always=False))
+    assert [step.kind for step in attachment.steps] == ["directory", "socket-file", "port", "pod-note"]
+    assert only(attachment, Port).server_path == f"/data/sockets/{CID}-net1"
+
+
+@pytest.mark.parametrize(("length", "mounted"), [(107, False), (108, True)])
+def test_long_paths_with_a_mount(length: int, mounted: bool) -> None:
+    """With mount_pod_dirs = long, the mount begins where the socket's path has more than 107 bytes."""
+    path = "/" + "x" * (length - len(f"//{CID}-net1"))
+    attachment = planned(replace(FACTS, place=Place(path, path, create=False, own=False), mount_always=False))
+    assert ("pod-mount" in [step.kind for step in attachment.steps]) == mounted
+    assert len(only(attachment, Port).server_path.encode()) <= 107
+
+
+def test_path_length_counts_bytes() -> None:
+    """A socket's path is measured in bytes, not characters."""
+    path = "/" + "é" * 44
+    attachment = planned(replace(FACTS, place=Place(path, path, create=False, own=False), mount_always=False))
+    assert len(f"{path}/{CID}-net1") < 107
+    assert only(attachment, PodMount).source == path
+
+
+@pytest.mark.parametrize(("length", "fits"), [(107, True), (108, False)])
+def test_path_limit_in_the_pod(length: int, fits: bool) -> None:
+    """The application's path has 107 bytes at most: one more is refused with 7, naming the path."""
+    mapped = "/" + "m" * (length - len(f"//{CID}-net1")) + "/"
+    facts = replace(FACTS, mapped_dir=mapped)
+    for host in (client(), server()):
+        if fits:
+            assert only(planned(facts, host=host), PodNote).mapped_dir == mapped
+        else:
+            with pytest.raises(InvalidConfig, match="path in the pod.*more than 107 bytes") as refused:
+                planned(facts, host=host)
+            assert refused.value.code == 7
+
+
+@pytest.mark.parametrize(("length", "fits"), [(107, True), (108, False)])
+def test_path_limit_for_the_client(length: int, fits: bool) -> None:
+    """The path that OVS connects to has 107 bytes at most."""
+    facts = replace(FACTS, short_dir="/" + "s" * (length - len(f"//{UID}/{CID}-net1")))
+    if fits:
+        assert len(only(planned(facts), Port).server_path) == 107
+    else:
+        with pytest.raises(InvalidConfig, match="path that OVS is given"):
+            planned(facts)
+
+
+@pytest.mark.parametrize(("length", "fits"), [(107, True), (108, False)])
+def test_path_limit_for_the_server(length: int, fits: bool) -> None:
+    """The path at which OVS listens has 107 bytes at most; where the socket is placed may be longer, nobody connects there."""
+    facts = replace(FACTS, ovs_sockdir="/" + "s" * (length - len(f"//{CID}-net1")))
+    if fits:
+        assert len(only(planned(facts, host=server()), PlacedSocket).source) == 107
+    else:
+        with pytest.raises(InvalidConfig, match="path at which OVS listens"):
+            planned(facts, host=server())
+    deep = Place("/" + "d" * 200, "/", create=False, own=False)
+    assert only(planned(replace(FACTS, place=deep), host=server()), PlacedSocket).directory == deep.path
+
+
+def test_port_name_is_upstreams() -> None:
+    """Port and socket are named by the first twelve characters of the container and the interface; short IDs are no accident."""
+    assert port_name(CONTAINER, "net1") == "0123456789ab-net1"
+    assert port_name("abc", "eth0") == "abc-eth0"
+    assert port_name("x" * 64, "y" * 15) == "xxxxxxxxxxxx-yyyyyyyyyyyyyyy"
+
+
+@pytest.mark.parametrize("host", [client(socketfile="vhost.sock"), server(socketfile="vhost.sock")])
+def test_socketfile_names_the_file_only(host: dict[str, Any]) -> None:
+    """`socketfile` names the socket in the pod's directory; the port keeps the attachment's name."""
+    attachment = planned(host=host)
+    step = next(step for step in attachment.steps if isinstance(step, SocketFile | PlacedSocket))
+    assert (step.name, only(attachment, Port).name) == ("vhost.sock", f"{CID}-net1")
+    assert parse_entry(only(attachment, PodNote).entry)["config"]["vhost"]["socketfile"] == "vhost.sock"
+    if isinstance(step, PlacedSocket):
+        assert step.source == f"/var/run/openvswitch/{CID}-net1"
+
+
+@pytest.mark.parametrize(
+    ("environ", "keys", "mac"),
+    [
+        ({}, {}, DERIVED_MAC),
+        ({"CNI_IFNAME": "net2"}, {}, "3a:c2:06:93:4c:a6"),
+        ({}, {"name": "other"}, "5a:8a:58:d9:1d:7e"),
+        ({"CNI_CONTAINERID": "fedcba9876543210"}, {}, "7e:51:7a:05:f2:0c"),
+        ({}, {"host": {"mac": "02:AA:bb:00:00:01"}}, "02:aa:bb:00:00:01"),
+    ],
+)
+def test_derived_mac(environ: dict[str, str], keys: dict[str, Any], mac: str) -> None:
+    """The MAC is a function of network, container and interface, the same in every run and release; a given one wins."""
+    attachment = planned(environ=environ, **keys)
+    assert (attachment.interface.mac, only(attachment, Port).mac) == (mac, mac)
+    assert int(mac[:2], 16) & 3 == 2
+
+
+def test_mac_of_a_vm_follows_it() -> None:
+    """For KubeVirt the MAC is a function of namespace, VM and network: the pod of a migration's target has the same one."""
+    macs = {
+        planned(
+            replace(FACTS, pod=Pod("ns", pod, uid)), environ={"CNI_CONTAINERID": container}, consumer="kubevirt"
+        ).interface.mac
+        for pod, uid, container in (("virt-launcher-vm-1-abcde", "u1", "aaaa"), ("virt-launcher-vm-1-x9z2q", "u2", "bbbb"))
+    }
+    assert macs == {"8a:8f:4c:d0:f3:5c"}
+
+
+@pytest.mark.parametrize(
+    ("pod", "name"),
+    [(Pod("ns", "virt-launcher-vm-2-abcde"), "net"), (Pod("n2", "virt-launcher-vm-1-abcde"), "net")],
+)
+def test_mac_of_another_vm(pod: Pod, name: str) -> None:
+    """Another VM, or the same name in another namespace, has another MAC."""
+    other = planned(replace(FACTS, pod=pod), consumer="kubevirt", name=name).interface.mac
+    assert other != "8a:8f:4c:d0:f3:5c"
+
+
+def test_mac_of_two_networks_of_a_vm() -> None:
+    """Two networks of one VM have two MACs."""
+    facts = replace(FACTS, pod=Pod("ns", "virt-launcher-vm-1-abcde"))
+    assert planned(facts, consumer="kubevirt").interface.mac != planned(facts, consumer="kubevirt", name="b").interface.mac
+
+
+def test_bridge_vlan_and_mtu_reach_the_port() -> None:
+    """Bridge, VLAN and MTU are the port's columns, and the MTU is told in the result."""
+    bridge = {"bridgeName": "br-dpdk0", "vlanId": 100, "trunks": [7, "200-202"], "vlanMode": "native-tagged"}
+    attachment = planned(host={**client(), "bridge": bridge, "mtu": 9000})
+    port = only(attachment, Port)
+    assert (port.bridge, port.tag, port.trunks, port.vlan_mode, port.mtu) == (
+        "br-dpdk0",
+        100,
+        (7, 200, 201, 202),
+        "native-tagged",
+        9000,
+    )
+    assert attachment.interface.mtu == 9000
+
+
+def test_marks_leave_out_what_is_not_known() -> None:
+    """A pod that nobody named has no marks of a pod."""
+    marks = only(planned(replace(FACTS, pod=Pod())), Port).marks
+    assert marks == {key: value for key, value in MARKS.items() if not key.startswith("pod-")}
+
+
+def test_marks_leave_out_what_ovsdb_can_not_hold() -> None:
+    """A path that is not UTF-8 is left out of the marks rather than changed: a wrong path would pass for a container gone."""
+    attachment = planned(environ={"CNI_NETNS": "/run/netns/\udcff"})
+    assert only(attachment, Port).marks == {key: value for key, value in MARKS.items() if key != "netns"}
+    assert attachment.interface.sandbox == "/run/netns/\udcff"
+
+
+@pytest.mark.parametrize("ifname", ["é", "net*", "a,b", "a=b", "a'b", "a\\b", 'a"b', "日本", "eth0@x"])
+def test_interface_name_that_is_no_file_name(ifname: str) -> None:
+    """A kernel's interface name that DPDK's arguments would not survive is refused with 4, unless the socket is named."""
+    environ = {"CNI_IFNAME": ifname}
+    with pytest.raises(BadEnvironment, match="socketfile") as refused:
+        planned(environ=environ)
+    assert refused.value.code == 4
+    assert repr(ifname) in refused.value.message
+    attachment = planned(environ=environ, host=client(socketfile="vhost.sock"))
+    assert (only(attachment, Port).name, only(attachment, SocketFile).name) == (f"{CID}-{ifname}", "vhost.sock")
+    assert attachment.interface.name == ifname
+
+
+def test_interface_name_that_is_not_text() -> None:
+    """A name of bytes that are not UTF-8 can not be a port, whatever the socket is called."""
+    with pytest.raises(BadEnvironment, match="UTF-8"):
+        planned(environ={"CNI_IFNAME": "net\udcff"}, host=client(socketfile="vhost.sock"))
+
+
+def device_info(mode: str, path: str, **more: Any) -> Allocation:
+    """What a device plugin wrote."""
+    content = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": mode, "path": path}, **more}
+    return Allocation(mode, path, content)
+
+
+INFO = {"CNIDeviceInfoFile": "/var/run/k8s.cni.cncf.io/devinfo/cni/x"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("server", "dpdkvhostuserclient"), ("client", "dpdkvhostuser")], ids=["app-serves", "ovs-serves"]
+)
+def test_allocation_of_a_device_plugin(mode: str, kind: str) -> None:
+    """A device plugin's mode and path are the application's, OVS takes the other side, and its other facts are kept."""
+    facts = replace(FACTS, allocation=device_info(mode, "/run/vhost/sock-3", pci={"x": 1}), device_info_existed=True)
+    attachment = planned(facts, runtimeConfig=INFO)
+    assert only(attachment, Port).interface_type == kind
+    step = next(step for step in attachment.steps if isinstance(step, SocketFile | PlacedSocket))
+    assert step.name == "sock-3"
+    written = only(attachment, DeviceInfo)
+    assert json.loads(written.content) == {
+        "type": "vhost-user",
+        "version": "1.1.0",
+        "vhost-user": {"mode": mode, "path": "/run/vhost/sock-3"},
+        "pci": {"x": 1},
+    }
+    assert (written.path, written.existed) == (INFO["CNIDeviceInfoFile"], True)
+    assert parse_entry(only(attachment, PodNote).entry)["config"]["vhost"] == {"mode": mode, "socketfile": "sock-3"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "host"),
+    [("server", server()), ("client", client()), ("server", client(socketfile="other")), ("client", server(socketfile="other"))],
+)
+def test_allocation_that_contradicts(mode: str, host: dict[str, Any]) -> None:
+    """A device plugin and a network that say different things are refused with 7, naming both."""
+    with pytest.raises(InvalidConfig, match="device plugin allocated.*host.vhost") as refused:
+        planned(replace(FACTS, allocation=device_info(mode, "/run/vhost/sock-3")), host=host, runtimeConfig=INFO)
+    assert refused.value.code == 7
+    assert "CNIDeviceInfoFile" in refused.value.details
+
+
+def test_allocation_that_agrees() -> None:
+    """The same said twice is no contradiction."""
+    facts = replace(FACTS, allocation=device_info("server", "/run/vhost/sock-3"))
+    assert only(planned(facts, host=client(socketfile="sock-3"), runtimeConfig=INFO), SocketFile).name == "sock-3"
+
+
+@pytest.mark.parametrize("name", ["a,b", "a=b", "a b", "-x", "..", "é"])
+def test_allocated_name_that_is_no_file_name(name: str) -> None:
+    """A device plugin's socket that DPDK's arguments would not survive is refused with 7, and blamed on the device plugin."""
+    with pytest.raises(InvalidConfig, match="device plugin allocated the socket") as refused:
+        planned(replace(FACTS, allocation=device_info("server", f"/run/vhost/{name}")), runtimeConfig=INFO)
+    assert refused.value.code == 7
+
+
+def test_allocated_path_that_is_too_long() -> None:
+    """A device plugin's path is the pod's path and has its limit."""
+    with pytest.raises(InvalidConfig, match="path in the pod"):
+        planned(replace(FACTS, allocation=device_info("server", "/" + "x" * 100 + "/sock-3")), runtimeConfig=INFO)
+
+
+@pytest.mark.parametrize(("host", "mode"), [(client(), "server"), (server(), "client")])
+def test_device_info(host: dict[str, Any], mode: str) -> None:
+    """Device-info is written when the runtime names a file, with the application's role and its path in the pod."""
+    step = only(planned(host=host, runtimeConfig=INFO), DeviceInfo)
+    assert json.loads(step.content) == {
+        "type": "vhost-user",
+        "version": "1.1.0",
+        "vhost-user": {"mode": mode, "path": f"{MAPPED}{CID}-net1"},
+    }
+    assert not step.existed
+
+
+def test_config_file_where_no_api_is() -> None:
+    """Without an API server the entry is a file in the pod's directory, of upstream's name."""
+    attachment = planned(replace(FACTS, noted=False, place=IN_SHARED_DIR))
+    step = only(attachment, ConfigFile)
+    assert (step.directory, step.trusted, step.name) == (f"/shared/{CID}", "/shared", f"configData-{CID}-net1.json")
+    assert parse_entry(step.content)["containerId"] == CONTAINER
+    assert not [step for step in attachment.steps if isinstance(step, PodNote)]
+
+
+@pytest.mark.parametrize(("consumer", "optional"), [("pod", False), ("kubevirt", True)])
+def test_note_is_optional_for_a_vm(consumer: str, optional: bool) -> None:
+    """The note names the pod, this attachment and the credentials; only a VM can do without it."""
+    note = only(planned(consumer=consumer), PodNote)
+    assert (note.namespace, note.pod, note.uid, note.container_id, note.ifname) == ("ns", "pod", UID, CONTAINER, "net1")
+    assert (note.mapped_dir, note.kubeconfig, note.optional) == (MAPPED, "/etc/kubeconfig", optional)
+
+
+def test_document_is_upstreams() -> None:
+    """The annotation has upstream's keys in upstream's order and layout; MAC and socket path are what the result adds."""
+    note = only(planned(container={"engine": "ovs-dpdk", "iftype": "vhostuser", "netType": "interface"}), PodNote)
+    assert (
+        render([parse_entry(note.entry)])
+        == f"""[{{
+    "containerId": "{CONTAINER}",
+    "ifName": "net1",
+    "name": "net",
+    "config": {{
+        "engine": "ovs-dpdk",
+        "iftype": "vhostuser",
+        "netType": "interface",
+        "memif": {{}},
+        "vhost": {{
+            "mode": "server",
+            "socketfile": "{CID}-net1"
+        }},
+        "bridge": {{}}
+    }},
+    "ipResult": {{
+        "cniVersion": "1.1.0",
+        "interfaces": [
+            {{
+                "name": "net1",
+                "mac": "{DERIVED_MAC}",
+                "sandbox": "/run/netns/x",
+                "socketPath": "/var/lib/vhost_sockets/{UID}/{CID}-net1"
+            }}
+        ]
+    }}
+}}]"""
+    )
+
+
+def test_document_without_a_container_block() -> None:
+    """Without a `container` block type and net type are filled in, and the engine is not, as upstream does."""
+    config = parse_entry(only(planned(), PodNote).entry)["config"]
+    assert config == {
+        "iftype": "vhostuser",
+        "netType": "interface",
+        "memif": {},
+        "vhost": {"mode": "server", "socketfile": f"{CID}-net1"},
+        "bridge": {},
+    }
+
+
+def test_container_block_can_not_mislead() -> None:
+    """Role and socket of the `container` block are overwritten by the truth; its queues and bridge are passed on."""
+    container = {"vhost": {"mode": "client", "socketfile": "x", "queues": 4, "group": "g"}, "bridge": {"bridgeId": 4}}
+    config = parse_entry(only(planned(container=container), PodNote).entry)["config"]
+    assert config["vhost"] == {"mode": "server", "group": "g", "socketfile": f"{CID}-net1", "queues": 4}
+    assert config["bridge"] == {"bridgeId": 4}
+
+
+def test_addresses_in_the_document() -> None:
+    """Leased addresses are in the document with the version that readers need."""
+    addresses = Addresses(({"address": "10.0.0.5/24", "gateway": "10.0.0.1"}, {"address": "2001:db8::5/64"}))
+    result = parse_entry(only(planned(addresses=addresses), PodNote).entry)["ipResult"]
+    assert result["ips"] == [
+        {"version": "4", "interface": 0, "address": "10.0.0.5/24", "gateway": "10.0.0.1"},
+        {"version": "6", "interface": 0, "address": "2001:db8::5/64"},
+    ]
+
+
+def test_same_input_same_plan() -> None:
+    """A plan is a function of its input alone."""
+    assert planned() == planned()

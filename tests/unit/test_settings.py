@@ -1,0 +1,265 @@
+"""The node's settings: where a value comes from, what is refused, and that the documentation tells the truth about them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from userspace_cni import settings
+from userspace_cni.errors import InvalidConfig, Undecodable
+from userspace_cni.settings import Settings, load
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
+DEFAULTS = {
+    "ovsdb": "unix:/var/run/openvswitch/db.sock",
+    "ovs_rundir": "/var/run/openvswitch",
+    "ovs_sockdir": "",
+    "state_dir": "/var/lib/cni/userspace",
+    "run_dir": "/run/userspace-cni",
+    "socket": "",
+    "legacy_state_dir": "/var/lib/cni/usrspcni/data",
+    "short_dir": "/var/lib/vhost_sockets",
+    "mount_pod_dirs": "always",
+    "default_shared_dir": "/usr/local/var/run/openvswitch",
+    "kubelet_dir": "/var/lib/kubelet",
+    "shared_volume": "shared-dir",
+    "node_name": "",
+    "netconf_kubeconfig": "fallback",
+    "host_root": "/",
+    "tick_s": 30.0,
+    "deadline_s": 30.0,
+    "spool_max": 1024,
+    "metrics_listen": "",
+    "log_level": "info",
+}
+AGENT_ONLY = {"socket", "host_root", "tick_s", "spool_max", "metrics_listen"}
+NAMES = {
+    **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
+    "ovs_rundir": "OVS_RUNDIR",
+    "ovs_sockdir": "OVS_SOCKDIR",
+}
+OTHER_VALUES: dict[str, str | int | float] = {
+    "ovsdb": "tcp:192.0.2.1:6640",
+    "mount_pod_dirs": "long",
+    "shared_volume": "sockets",
+    "netconf_kubeconfig": "never",
+    "host_root": "/",
+    "tick_s": 1.5,
+    "deadline_s": 2.5,
+    "spool_max": 7,
+    "metrics_listen": "127.0.0.1:9100",
+    "log_level": "debug",
+    "node_name": "node-7",
+}
+
+
+@pytest.fixture(autouse=True)
+def usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of the file that is read when none is named; absent at first."""
+    path = tmp_path / "config.toml"
+    monkeypatch.setattr(settings, "CONFIG_FILE", str(path))
+    return path
+
+
+def other_value(key: str) -> str | int | float:
+    """A good value of `key` that is not its default (but for host_root, which has one value only)."""
+    return OTHER_VALUES.get(key, f"/elsewhere/{key}")
+
+
+def test_every_default() -> None:
+    """Without file and environment every key has its documented default."""
+    assert asdict(load({})) == DEFAULTS
+
+
+@pytest.mark.parametrize("key", DEFAULTS)
+def test_environment_name_of_every_key(key: str) -> None:
+    """Every key can be set by its variable, and nothing else changes with it."""
+    value = other_value(key)
+    assert asdict(load({NAMES[key]: str(value)})) == {**DEFAULTS, key: value}
+
+
+@pytest.mark.parametrize("key", DEFAULTS)
+def test_every_key_in_the_file(usual_file: Path, key: str) -> None:
+    """Every key can be set in the file."""
+    value = other_value(key)
+    usual_file.write_text(f"{key} = {value!r}\n")
+    assert asdict(load({})) == {**DEFAULTS, key: value}
+
+
+def test_environment_wins_over_file(usual_file: Path) -> None:
+    """A variable wins over the file, and an empty one says nothing."""
+    usual_file.write_text('log_level = "error"\nshared_volume = "of-file"\n')
+    read = load({"USERSPACE_CNI_LOG_LEVEL": "debug", "USERSPACE_CNI_SHARED_VOLUME": ""})
+    assert (read.log_level, read.shared_volume) == ("debug", "of-file")
+
+
+def test_named_file_replaces_the_usual_one(usual_file: Path, tmp_path: Path) -> None:
+    """The file that USERSPACE_CNI_CONFIG names is read instead of the usual one, not over it."""
+    usual_file.write_text('log_level = "error"\n')
+    named = tmp_path / "named.toml"
+    named.write_text("deadline_s = 5\n")
+    read = load({"USERSPACE_CNI_CONFIG": str(named)})
+    assert (read.log_level, read.deadline_s) == ("info", 5.0)
+
+
+def test_node_name_falls_back() -> None:
+    """NODE_NAME names the node unless our own variable does."""
+    assert load({"NODE_NAME": "a"}).node_name == "a"
+    assert load({"NODE_NAME": "a", "USERSPACE_CNI_NODE_NAME": "b"}).node_name == "b"
+
+
+def test_agent_socket_is_in_run_dir() -> None:
+    """The agent's socket is in run_dir unless it is set."""
+    assert Settings(run_dir="/r").agent_socket == "/r/agent.sock"
+    assert Settings(run_dir="/r", socket="/s").agent_socket == "/s"
+
+
+def test_directories_lose_their_trailing_slash() -> None:
+    """A directory is the same however it is spelled: paths made from it are compared as text."""
+    assert load({"USERSPACE_CNI_STATE_DIR": "/var//lib/x/"}).state_dir == "/var/lib/x"
+
+
+def test_unknown_variables_are_ignored() -> None:
+    """Variables of our prefix that Kubernetes makes for a Service of our name are nobody's typo."""
+    assert load({"USERSPACE_CNI_SERVICE_HOST": "10.0.0.1", "USERSPACE_CNI_PORT": "tcp://10.0.0.1:80"}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ('logLevel = "debug"', ["unknown key 'logLevel'", "'debug'", "log_level"]),
+        ("[ovs]\nrundir = 1", ["unknown key 'ovs'"]),
+        ("log_level = 3", ["'log_level'", "3 is a int", "str"]),
+        ('deadline_s = "30"', ["'deadline_s'", "'30' is a str", "float"]),
+        ("spool_max = 1.5", ["'spool_max'", "1.5 is a float"]),
+        ("spool_max = true", ["'spool_max'", "True is a bool"]),
+        ("deadline_s = false", ["'deadline_s'", "False is a bool"]),
+    ],
+)
+def test_bad_line_in_the_file(usual_file: Path, line: str, named: list[str]) -> None:
+    """An unknown key and a value of the wrong type are refused with 7, naming file, key and value."""
+    usual_file.write_text(f"{line}\n")
+    with pytest.raises(InvalidConfig) as refused:
+        load({})
+    assert refused.value.code == 7
+    assert [text for text in (str(usual_file), *named) if text not in str(refused.value)] == []
+
+
+BAD_VALUES = [
+    ("mount_pod_dirs", "never", "always, long"),
+    ("netconf_kubeconfig", "sometimes", "never, fallback, always"),
+    ("log_level", "INFO", "panic, error, warning, info, debug, verbose"),
+    ("ovsdb", "unix:relative", "unix:/PATH"),
+    ("ovsdb", "ssl:192.0.2.1:6640", "tcp:IP:PORT"),
+    ("ovsdb", "tcp:192.0.2.1", "tcp:IP:PORT"),
+    ("state_dir", "relative", "absolute path"),
+    ("state_dir", "/a/../b", "absolute path"),
+    ("run_dir", "./x", "absolute path"),
+    ("socket", "agent.sock", "absolute path"),
+    ("ovs_rundir", "x", "absolute path"),
+    ("ovs_sockdir", "x", "absolute path"),
+    ("kubelet_dir", "~/kubelet", "absolute path"),
+    ("short_dir", "/" + "x" * 60, "at most 60"),
+    ("host_root", "/host", "only '/' is supported by this version"),
+    ("host_root", "host", "only '/' is supported by this version"),
+    ("shared_volume", "../etc", "volume name"),
+    ("shared_volume", "a/b", "volume name"),
+    ("tick_s", "0", "greater than 0"),
+    ("deadline_s", "-1", "greater than 0"),
+    ("deadline_s", "nan", "greater than 0"),
+    ("deadline_s", "inf", "greater than 0"),
+    ("spool_max", "0", "greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "reason"), BAD_VALUES)
+def test_bad_value_in_a_variable(key: str, value: str, reason: str) -> None:
+    """A value that can not be meant is refused with 7, naming variable, key, value and what would be right."""
+    with pytest.raises(InvalidConfig) as refused:
+        load({NAMES[key]: value})
+    assert [text for text in (NAMES[key], f"'{key}'", value, reason) if text not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize(("key", "value", "reason"), BAD_VALUES)
+def test_bad_value_in_the_file(usual_file: Path, key: str, value: str, reason: str) -> None:
+    """The same value is refused in the file, naming the file."""
+    usual_file.write_text(f"{key} = {value if isinstance(DEFAULTS[key], int | float) else repr(value)}\n")
+    with pytest.raises(InvalidConfig) as refused:
+        load({})
+    assert [text for text in (str(usual_file), f"'{key}'", value, reason) if text not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize("key", ["state_dir", "short_dir", "kubelet_dir", "ovs_rundir", "log_level", "ovsdb", "shared_volume"])
+def test_empty_value_in_the_file(usual_file: Path, key: str) -> None:
+    """What has to be something can not be emptied in the file."""
+    usual_file.write_text(f'{key} = ""\n')
+    with pytest.raises(InvalidConfig, match=f"'{key}' is ''"):
+        load({})
+
+
+@pytest.mark.parametrize(("key", "value"), [("deadline_s", "soon"), ("spool_max", "1.5"), ("tick_s", "30s")])
+def test_text_where_a_number_belongs(key: str, value: str) -> None:
+    """A variable that is no number is refused, naming variable and value."""
+    with pytest.raises(InvalidConfig) as refused:
+        load({NAMES[key]: value})
+    assert f"{NAMES[key]}: {value!r} is not a number" in refused.value.message
+
+
+@pytest.mark.parametrize("content", [b"log_level = ", b"\xff\xfe", b'{"log_level": "info"}', b"a = 1\na = 2\n[[a]]\n", b"\0"])
+def test_file_that_is_not_toml(usual_file: Path, content: bytes) -> None:
+    """A file that is not TOML is refused with 6, naming it and where it goes wrong."""
+    usual_file.write_bytes(content)
+    with pytest.raises(Undecodable) as refused:
+        load({})
+    assert refused.value.code == 6
+    assert f"settings file {usual_file} is not TOML" in refused.value.message
+    assert refused.value.details
+
+
+def test_absent_named_file(tmp_path: Path) -> None:
+    """A file that is named has to exist; the usual one need not."""
+    path = tmp_path / "absent.toml"
+    with pytest.raises(InvalidConfig) as refused:
+        load({"USERSPACE_CNI_CONFIG": str(path)})
+    assert str(path) in refused.value.message
+    assert "USERSPACE_CNI_CONFIG" in refused.value.details
+
+
+@pytest.mark.parametrize("below", ["", "/file.toml"])
+def test_unreadable_file(usual_file: Path, below: str) -> None:
+    """A file that is there and can not be read is an error that names it, not a default."""
+    if below:
+        usual_file.write_text("")
+    else:
+        usual_file.mkdir()
+    with pytest.raises(Undecodable) as refused:
+        load({"USERSPACE_CNI_CONFIG": f"{usual_file}{below}"})
+    assert f"settings file {usual_file}{below}" in refused.value.message
+
+
+def documented() -> dict[str, tuple[str, str, str]]:
+    """The table of docs/settings.md: key to default, environment name and meaning."""
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    return {key: (default, environment, meaning) for key, default, environment, meaning in rows}
+
+
+def test_documented_keys() -> None:
+    """The table has every key, in the order of the dataclass, and no other."""
+    assert list(documented()) == [item.name for item in fields(Settings)]
+
+
+@pytest.mark.parametrize("item", fields(Settings), ids=lambda item: item.name)
+def test_documented_default_and_variable(item: object) -> None:
+    """Default and variable in the table are those of the code; a default that is found out is told in words."""
+    key = getattr(item, "name", "")
+    value = getattr(item, "default", None)
+    default, environment, meaning = documented()[key]
+    if value == "":
+        assert not re.fullmatch(r"`[^`]*`", default)
+    else:
+        assert default == (f"`{value:g}`" if isinstance(value, float) else f"`{value}`")
+    assert environment.startswith(f"`{NAMES[key]}`")
+    assert ("read by the agent only" in meaning) == (key in AGENT_ONLY)
