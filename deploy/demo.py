@@ -30,6 +30,8 @@ CNI_PLUGINS = "/usr/lib/cni"
 MAPPED_DIR = "/var/lib/cni/usrspcni"
 BRIDGE = "br-demo"
 TRAFFIC_S = 5
+STATISTICS_S = 0.5
+"""How often the switch writes its counters to the database; 5 s unless told."""
 APP_MIB = 64
 """Memory of each pod's application, from hugepages of 2 MiB."""
 STEPS = 6
@@ -198,19 +200,21 @@ def wait_for(condition: Any, what: str, seconds: float = 15.0) -> None:
         time.sleep(0.05)
 
 
-def exchange(demo: Demo, sender: Pod, receiver: Pod, receiver_mac: str) -> dict[str, dict[str, int]]:
-    """Frames from one pod's application to the other's; the counters of both, by pod name."""
-    ports = {each.name: f"{each.container_id[:12]}-net1" for each in (sender, receiver)}
-    receive = "--forward-mode=rxonly"
-    send = f"--forward-mode=txonly --eth-peer=0,{receiver_mac}"
+def exchange(demo: Demo, first: Pod, second: Pod, second_mac: str) -> dict[str, dict[str, int]]:
+    """A burst of frames sent to and fro between the applications of two pods; the counters of both, by pod name."""
+    back = "--forward-mode=macswap --port-topology=loop"
+    forth = f"{back} --tx-first --eth-peer=0,{second_mac}"
     with ExitStack() as stack:
-        listening = stack.enter_context(testpmd(receiver, demo.pod_document(receiver), receive))
-        wait_for(lambda: demo.vsctl("get", "Interface", ports[receiver.name], "link_state") == "up", "the receiver's link")
-        sending = stack.enter_context(testpmd(sender, demo.pod_document(sender), send))
-        wait_for(lambda: demo.vsctl("get", "Interface", ports[sender.name], "link_state") == "up", "the sender's link")
-        with console.status(f"frames flow for {TRAFFIC_S} s"):
+        processes = {}
+        for each, options in ((second, back), (first, forth)):
+            processes[each.name] = stack.enter_context(testpmd(each, demo.pod_document(each), options))
+            port = f"{each.container_id[:12]}-net1"
+            wait_for(lambda port=port: demo.vsctl("get", "Interface", port, "link_state") == "up", f"the link of {each.name}")
+        with console.status(f"frames go to and fro for {TRAFFIC_S} s"):
             time.sleep(TRAFFIC_S)
-        return {sender.name: finish(sending), receiver.name: finish(listening)}
+        counted = {name: finish(process) for name, process in processes.items()}
+    time.sleep(2 * STATISTICS_S)
+    return counted
 
 
 def switch_counters(demo: Demo, pod: Pod) -> dict[str, int]:
@@ -229,8 +233,11 @@ def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], c
     def row(label: str, value: Any) -> None:
         table.add_row(label, *(str(value(each)) for each in pods))
 
+    def column(each: Pod, kind: str, name: str) -> str:
+        return demo.vsctl("get", kind, f"{each.container_id[:12]}-net1", name)
+
     row("OVS port", lambda each: f"{each.container_id[:12]}-net1")
-    row("bridge, VLAN, MTU", lambda each: f"{BRIDGE}, {demo.vsctl('get', 'Port', each.container_id[:12] + '-net1', 'tag')}, 1500")
+    row("bridge, VLAN, MTU", lambda each: f"{BRIDGE}, {column(each, 'Port', 'tag')}, {column(each, 'Interface', 'mtu')}")
     row("MAC", lambda each: results[each.name]["interfaces"][0]["mac"])
     row("address", lambda each: results[each.name]["ips"][0]["address"])
     row("application sent", lambda each: f"{counted[each.name].get('TX-packets', 0):,}")
@@ -265,10 +272,11 @@ def play(demo: Demo) -> None:
     with ExitStack() as stack:
         demo.say("A private OVS-DPDK, the plugin installed for a runtime, two pods")
         stack.enter_context(switch(demo))
+        demo.vsctl("set", "Open_vSwitch", ".", f"other_config:stats-update-interval={STATISTICS_S * 1000:.0f}")
         run(sys.executable, "-m", "userspace_cni", "install", "--standalone", "--bin-dir", f"{demo.directory}/bin")
         pods = [
-            stack.enter_context(pod(demo, "sender", "5e4d0a01-0000-4000-8000-000000000001")),
-            stack.enter_context(pod(demo, "receiver", "5e4d0a01-0000-4000-8000-000000000002")),
+            stack.enter_context(pod(demo, "pod-a", "5e4d0a01-0000-4000-8000-000000000001")),
+            stack.enter_context(pod(demo, "pod-b", "5e4d0a01-0000-4000-8000-000000000002")),
         ]
         console.print(
             f"   {run('ovs-vswitchd', '--version').splitlines()[0]}; {demo.vsctl('get', 'Open_vSwitch', '.', 'dpdk_version')}"
@@ -281,7 +289,7 @@ def play(demo: Demo) -> None:
             console.print(f"   {each.name}: {took:.0f} ms")
         console.print(
             Panel(
-                Syntax(json.dumps(results["sender"], indent=2), "json", background_color="default"),
+                Syntax(json.dumps(results["pod-a"], indent=2), "json", background_color="default"),
                 title="what the runtime is told",
             )
         )
@@ -299,11 +307,11 @@ def play(demo: Demo) -> None:
             table.add_row(step["step"], str(what).replace(str(demo.directory), "…"))
         console.print(table)
 
-        demo.say("Frames: testpmd in one pod to testpmd in the other, through the switch")
-        counted = exchange(demo, pods[0], pods[1], results["receiver"]["interfaces"][0]["mac"])
+        demo.say("Frames: each pod's testpmd sends back what it gets from the other's, through the switch")
+        counted = exchange(demo, pods[0], pods[1], results["pod-b"]["interfaces"][0]["mac"])
         show_made(demo, pods, results, counted)
-        if not counted["receiver"].get("RX-packets"):
-            raise DemoFailed("the receiver's application received nothing")
+        if not all(counted[each.name].get("RX-packets") for each in pods):
+            raise DemoFailed("an application received nothing")
 
         demo.say("DEL: both pods go")
         for each in pods:
