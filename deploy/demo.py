@@ -169,10 +169,10 @@ def pod(demo: Demo, name: str, uid: str) -> Iterator[Pod]:
 
 
 @contextmanager
-def testpmd(pod: Pod, eal: str, options: str) -> Iterator[subprocess.Popen[str]]:
+def testpmd(pod: Pod, eal: str) -> Iterator[subprocess.Popen[str]]:
     """DPDK's own test application in the pod. Both of its threads share a core: the demo has two, one is the switch's."""
     argv = [*in_pod(pod), "dpdk-testpmd", "--lcores=0@0,1@0", "--no-pci", "-m", str(APP_MIB), *eal.split()]
-    argv += ["--", "--total-num-mbufs=4096", "--no-mlockall", *options.split()]
+    argv += ["--", "--interactive", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop", "--forward-mode=macswap"]
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
         try:
@@ -182,8 +182,15 @@ def testpmd(pod: Pod, eal: str, options: str) -> Iterator[subprocess.Popen[str]]
                 process.kill()
 
 
+def tell(process: subprocess.Popen[str], *commands: str) -> None:
+    """Type commands into testpmd."""
+    assert process.stdin
+    process.stdin.write("".join(f"{command}\n" for command in commands))
+    process.stdin.flush()
+
+
 def finish(process: subprocess.Popen[str]) -> dict[str, int]:
-    """Stop testpmd as a person would, and read its accumulated counters: RX-packets, TX-packets."""
+    """End testpmd, and read its accumulated counters: RX-packets, TX-packets."""
     output, _ = process.communicate("quit\n", timeout=20)
     counters = {name: int(value) for name, value in re.findall(r"(RX-packets|TX-packets): (\d+)", output)}
     if process.returncode or not counters:
@@ -200,21 +207,28 @@ def wait_for(condition: Any, what: str, seconds: float = 15.0) -> None:
         time.sleep(0.05)
 
 
-def exchange(demo: Demo, first: Pod, second: Pod, second_mac: str) -> dict[str, dict[str, int]]:
-    """A burst of frames sent to and fro between the applications of two pods; the counters of both, by pod name."""
-    back = "--forward-mode=macswap --port-topology=loop"
-    forth = f"{back} --tx-first --eth-peer=0,{second_mac}"
+def exchange(demo: Demo, first: Pod, second: Pod, second_mac: str) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+    """A burst of frames sent to and fro between the applications of two pods.
+
+    Counters by pod name: the application's own, and those of the switch's port.
+    """
     with ExitStack() as stack:
         processes = {}
-        for each, options in ((second, back), (first, forth)):
-            processes[each.name] = stack.enter_context(testpmd(each, demo.pod_document(each), options))
+        for each in (second, first):
+            processes[each.name] = stack.enter_context(testpmd(each, demo.pod_document(each)))
             port = f"{each.container_id[:12]}-net1"
             wait_for(lambda port=port: demo.vsctl("get", "Interface", port, "link_state") == "up", f"the link of {each.name}")
+        tell(processes[second.name], "start")
+        tell(processes[first.name], f"set eth-peer 0 {second_mac}", "start tx_first")
         with console.status(f"frames go to and fro for {TRAFFIC_S} s"):
             time.sleep(TRAFFIC_S)
-        counted = {name: finish(process) for name, process in processes.items()}
-    time.sleep(2 * STATISTICS_S)
-    return counted
+        for process in processes.values():
+            tell(process, "stop")
+        time.sleep(3 * STATISTICS_S)
+        switch = {
+            each.name: switch_counters(demo, each) for each in (first, second)
+        }  # before the ports go down: that clears them
+        return {name: (finish(process), switch[name]) for name, process in processes.items()}
 
 
 def switch_counters(demo: Demo, pod: Pod) -> dict[str, int]:
@@ -223,27 +237,28 @@ def switch_counters(demo: Demo, pod: Pod) -> dict[str, int]:
     return {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", text)}
 
 
-def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], counted: dict[str, dict[str, int]]) -> None:
+def show_made(
+    demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], counted: dict[str, tuple[dict[str, int], dict[str, int]]]
+) -> None:
     """The table: what was made, and what was counted at both ends of each port."""
     table = Table(title="What was made, and what was counted", title_justify="left")
     for column in ("", *(each.name for each in pods)):
         table.add_column(column, justify="left" if not column else "right", overflow="fold")
-    switch = {each.name: switch_counters(demo, each) for each in pods}
 
     def row(label: str, value: Any) -> None:
         table.add_row(label, *(str(value(each)) for each in pods))
 
-    def column(each: Pod, kind: str, name: str) -> str:
+    def read(each: Pod, kind: str, name: str) -> str:
         return demo.vsctl("get", kind, f"{each.container_id[:12]}-net1", name)
 
     row("OVS port", lambda each: f"{each.container_id[:12]}-net1")
-    row("bridge, VLAN, MTU", lambda each: f"{BRIDGE}, {column(each, 'Port', 'tag')}, {column(each, 'Interface', 'mtu')}")
+    row("bridge, VLAN, MTU", lambda each: f"{BRIDGE}, {read(each, 'Port', 'tag')}, {read(each, 'Interface', 'mtu')}")
     row("MAC", lambda each: results[each.name]["interfaces"][0]["mac"])
     row("address", lambda each: results[each.name]["ips"][0]["address"])
-    row("application sent", lambda each: f"{counted[each.name].get('TX-packets', 0):,}")
-    row("switch took from it", lambda each: f"{switch[each.name].get('rx_packets', 0):,}")
-    row("switch gave to it", lambda each: f"{switch[each.name].get('tx_packets', 0):,}")
-    row("application received", lambda each: f"{counted[each.name].get('RX-packets', 0):,}")
+    row("application sent", lambda each: f"{counted[each.name][0]['TX-packets']:,}")
+    row("switch took from it", lambda each: f"{counted[each.name][1]['rx_packets']:,}")
+    row("switch gave to it", lambda each: f"{counted[each.name][1]['tx_packets']:,}")
+    row("application received", lambda each: f"{counted[each.name][0]['RX-packets']:,}")
     console.print(table)
 
 
@@ -310,7 +325,7 @@ def play(demo: Demo) -> None:
         demo.say("Frames: each pod's testpmd sends back what it gets from the other's, through the switch")
         counted = exchange(demo, pods[0], pods[1], results["pod-b"]["interfaces"][0]["mac"])
         show_made(demo, pods, results, counted)
-        if not all(counted[each.name].get("RX-packets") for each in pods):
+        if not all(counted[each.name][0].get("RX-packets") for each in pods):
             raise DemoFailed("an application received nothing")
 
         demo.say("DEL: both pods go")
