@@ -54,7 +54,8 @@ if ((${#missing[@]})); then
 fi
 
 # The environment is made anew when what it was made from has changed.
-stamp=$(cat pyproject.toml constraints.txt userspace_cni/fastpath/build/* userspace_cni/fastpath/*.[ch]* 2>/dev/null | sha256sum | cut -d' ' -f1)
+native=userspace_cni/fastpath
+stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*.cdef $native/*.[ch] | sha256sum | cut -d' ' -f1)
 if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then
     echo "prepare: making .venv" >&2
     [[ -x .venv/bin/python ]] || /usr/bin/python3 -m venv .venv

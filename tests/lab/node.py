@@ -108,6 +108,21 @@ class Node:
         """`ipam` for Debian's host-local, its leases below this node's directory."""
         return {"type": "host-local", "dataDir": str(self.ipam_dir), "ranges": [[{"subnet": subnet}]]}
 
+    def variables(
+        self, command: str, netns: str = "", container: str = CONTAINER, ifname: str = "net1", **environ: str
+    ) -> dict[str, str]:
+        """The environment of one call: all six variables set, `environ` over them."""
+        return {
+            **self.environ,
+            "CNI_COMMAND": command,
+            "CNI_CONTAINERID": container,
+            "CNI_NETNS": netns,
+            "CNI_IFNAME": ifname,
+            "CNI_ARGS": "",
+            "CNI_PATH": f"{self.bin}:{PLUGINS}",
+            **environ,
+        }
+
     def run(
         self,
         command: str,
@@ -117,17 +132,9 @@ class Node:
         ifname: str = "net1",
         **environ: str,
     ) -> Call:
-        """One call as a runtime makes it: all six variables set, `environ` over them."""
+        """One call as a runtime makes it; see `variables`."""
         stdin = network if isinstance(network, bytes) else json.dumps(network).encode()
-        variables = {
-            "CNI_CONTAINERID": container,
-            "CNI_NETNS": netns,
-            "CNI_IFNAME": ifname,
-            "CNI_ARGS": "",
-            "CNI_PATH": f"{self.bin}:{PLUGINS}",
-            **environ,
-        }
-        return call(self.plugin, command, {**self.environ, **variables}, stdin)
+        return call(self.plugin, command, self.variables(command, netns, container, ifname, **environ), stdin)
 
     def empty_dir(self, uid: str, volume: str = "shared-dir") -> Path:
         """An emptyDir volume of a pod, made as the kubelet makes it."""

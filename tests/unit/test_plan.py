@@ -233,7 +233,7 @@ def test_mac_of_a_vm_follows_it() -> None:
         ).interface.mac
         for pod, uid, container in (("virt-launcher-vm-1-abcde", "u1", "aaaa"), ("virt-launcher-vm-1-x9z2q", "u2", "bbbb"))
     }
-    assert macs == {"8a:8f:4c:d0:f3:5c"}
+    assert macs == {"c6:bc:85:c2:b1:83"}
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_mac_of_a_vm_follows_it() -> None:
 def test_mac_of_another_vm(pod: Pod, name: str) -> None:
     """Another VM, or the same name in another namespace, has another MAC."""
     other = planned(replace(FACTS, pod=pod), consumer="kubevirt", name=name).interface.mac
-    assert other != "8a:8f:4c:d0:f3:5c"
+    assert other != "c6:bc:85:c2:b1:83"
 
 
 def test_mac_of_two_networks_of_a_vm() -> None:
