@@ -13,6 +13,7 @@ import pytest
 from tests.lab.proxy import Babbler, Proxy
 from tests.lab.switch import Switch, wait_until
 from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.dataplane.session import Session
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import NotServing, Unavailable
 from userspace_cni.steps import Port
@@ -107,6 +108,19 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
         finally:
             own_switch.resume_ovsdb()
     assert process.returncode == 0
+
+
+def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
+    """A process with more than 1024 open files reads OVSDB as well as any other."""
+    code = (
+        "import os, resource, sys; from userspace_cni.dataplane.ovs import PortDriver\n"
+        "from userspace_cni.deadline import Deadline\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)); kept = [os.dup(0) for _ in range(1100)]\n"
+        "print(PortDriver(sys.argv[1], '/', lambda: 's').find('p', Deadline.after(5)))\n"
+    )
+    argv = [sys.executable, "-c", code, switch.ovsdb]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "None\n", "")
 
 
 def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
@@ -236,6 +250,18 @@ def test_a_deadline_that_has_passed_does_nothing(switch: Switch, driver: PortDri
     with pytest.raises(Unavailable, match="out of time"):
         driver.apply(port(), Deadline.after(0))
     assert switch.bridges() == []
+
+
+def test_a_session_for_a_long_life_sees_every_row(switch: Switch, port: MakePort, driver: PortDriver) -> None:
+    """With `everything`, rows come without being asked for, those that exist and those that are made later."""
+    driver.apply(port(1), soon())
+    session = Session(switch.ovsdb, frozenset(), soon(), everything=True)
+    try:
+        assert session.wait_for(lambda: session.row("Port", port(1).name), soon()) is not None
+        driver.apply(port(2), soon())
+        assert session.wait_for(lambda: session.row("Interface", port(2).name), soon()) is not None
+    finally:
+        session.close()
 
 
 def test_a_closed_driver_opens_a_new_session(switch: Switch, driver: PortDriver, port: MakePort) -> None:

@@ -208,13 +208,17 @@ class PortDriver:
     def _open(self, needs: frozenset[Clause], deadline: Deadline) -> Session:
         from userspace_cni.dataplane.session import Session
 
-        with self._lock:
+        if not self._lock.acquire(timeout=deadline.require("opening a session with OVSDB")):
+            raise Unavailable("another thread is still connecting to OVSDB", f"does ovsdb-server at {self._ovsdb} answer?")
+        try:
             if self._session is not None and not self._session.usable:
                 self._session.close()
                 self._session = None
             if self._session is None:
                 self._session = Session(self._ovsdb, needs, deadline)
             return self._session
+        finally:
+            self._lock.release()
 
     def _read_back(self, session: Session, name: str, deadline: Deadline) -> None:
         """Wait until ovs-vswitchd says that the interface is open, or why not."""

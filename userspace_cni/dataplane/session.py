@@ -18,6 +18,7 @@ import json
 import logging
 import math
 import queue
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterable
@@ -38,6 +39,7 @@ from userspace_cni.errors import Unavailable, UserspaceError
 logging.getLogger("ovsdbapp").addHandler(logging.NullHandler())
 if ovs.json.PARSER == ovs.json.PARSER_PY:
     ovs.json.Parser = Parser
+ovs.poller.SelectPoll = select.poll  # the default, select(), fails on file descriptors from 1024 on
 
 T = TypeVar("T")
 Clause = tuple[str, str, str | tuple[tuple[str, str], ...]]
@@ -320,6 +322,7 @@ class _Transaction(transaction.Transaction):  # type: ignore[misc]
         """On the connection's thread, which holds the lock: try until the database did not change under us."""
         certain = False
         while True:
+            self._deadline.require("a transaction with OVSDB")  # who queued it may have gone: it must not land later
             self._replicate()
             txn = ovs_idl.Transaction(self._link.idl)
             try:

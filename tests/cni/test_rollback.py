@@ -1,0 +1,286 @@
+"""A failed ADD is a DEL: whatever fails, wherever, nothing stays in the switch, the file system, IPAM or the pod."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.apiserver import ApiServer
+from tests.lab.inside import Trip, answer, raising
+from tests.lab.node import CONTAINER, Node
+from tests.lab.pods import Pod
+from tests.lab.proxy import Proxy
+from userspace_cni import verbs
+from userspace_cni.errors import Interrupted, StepFailed, Unavailable
+from userspace_cni.verbs import Answer
+
+STEPS = {
+    "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note"),
+    "server": ("lease", "directory", "port", "placed-socket", "device-info", "pod-note"),
+}
+POINTS = [(mode, f"{when} {step}") for mode, steps in STEPS.items() for step in steps for when in ("before", "after")]
+OTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+
+class Attaching:
+    """A pod with a volume, a network that asks for all there is, and the place of its device-info file."""
+
+    def __init__(self, node: Node, api: ApiServer, netns: str) -> None:
+        self.node, self.api, self.netns = node, api, netns
+        self.pod = Pod(volume={"emptyDir": {}})
+        self.pod.create(api)
+        self.before = self.pod.annotations(api)
+        self.volume = node.empty_dir(self.pod.uid)
+        self.kubeconfig = api.kubeconfig(node.directory)
+        self.device_infos = node.directory / "devinfo"
+
+    def network(self, mode: str = "client", ifname: str = "net1", **keys: Any) -> bytes:
+        """With IPAM, an API server and a device-info file."""
+        network = self.node.network(
+            "1.0.0",
+            ipam=self.node.host_local(),
+            kubeconfig=self.kubeconfig,
+            runtimeConfig={"CNIDeviceInfoFile": f"{self.device_infos}/{ifname}"},
+        )
+        network["host"]["vhost"]["mode"] = mode
+        return json.dumps({**network, **keys}).encode()
+
+    def variables(self, verb: str, ifname: str = "net1") -> dict[str, str]:
+        """As containerd calls for this pod."""
+        return self.node.variables(verb, self.netns, ifname=ifname, CNI_ARGS=self.pod.args)
+
+    def add(self, trip: Trip, mode: str = "client", ifname: str = "net1") -> Answer:
+        """ADD in this process."""
+        return answer(self.variables("ADD", ifname), self.network(mode, ifname), trip)
+
+    def delete(self, ifname: str = "net1") -> None:
+        """DEL in this process, which must succeed in silence."""
+        assert answer(self.variables("DEL", ifname), self.network(ifname=ifname), Trip()) == Answer(0, b"")
+
+    def leftovers(self) -> dict[str, Any]:
+        """All that an attachment can leave, outside of the node's directories too."""
+        found: dict[str, Any] = dict(self.node.leftovers())
+        assert self.node.switch
+        rows = {table: self.node.switch.rows(table) for table in ("Port", "Interface", "QoS")}
+        others = {
+            "rows": {table: items for table, items in rows.items() if items},
+            "device info": [str(path) for path in self.device_infos.glob("*")],
+            "annotations": {} if self.pod.annotations(self.api) == self.before else self.pod.annotations(self.api),
+            "sockets of the switch": [path.name for path in self.node.switch.dir.glob("*-net?")],
+        }
+        return found | {kind: items for kind, items in others.items() if items}
+
+
+@pytest.fixture
+def attaching(node: Node, api: ApiServer, sandbox: str) -> Attaching:
+    """A pod that is to be attached."""
+    return Attaching(node, api, sandbox)
+
+
+def error_of(answered: Answer) -> dict[str, Any]:
+    """The one JSON error on stdout."""
+    assert answered.code == 1
+    error: dict[str, Any] = json.loads(answered.output)
+    return error
+
+
+@pytest.mark.parametrize("mode", STEPS)
+def test_add_passes_all_points(attaching: Attaching, mode: str) -> None:
+    """The points at which the following tests fail are all that ADD passes, each once and in this order."""
+    trip = Trip()
+    assert attaching.add(trip, mode).code == 0
+    passed = [point for point in trip.passed if "writing" not in point]
+    assert [(mode, point) for point in passed] == [point for point in POINTS if point[0] == mode]
+    found = attaching.leftovers()
+    assert {"bridges", "records", "leases", "device info", "annotations"} <= found.keys()
+    attaching.delete()
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize(("mode", "point"), POINTS)
+def test_failure_at_every_step(attaching: Attaching, mode: str, point: str) -> None:
+    """A step that fails before or after its effect is the answer, and everything is as it was."""
+    trip = Trip(point, raising(StepFailed("injected", code=123)))
+    error = error_of(attaching.add(trip, mode))
+    assert (error["code"], error["msg"]) == (123, "injected")
+    assert trip.passed.count(point) == 1
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize("state", ["pending", "applying", "ready"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_failure_at_every_record(attaching: Attaching, when: str, state: str) -> None:
+    """A record that can not be written fails ADD, and everything is as it was."""
+    error = error_of(attaching.add(Trip(f"{when} writing {state}", raising(StepFailed("injected")))))
+    assert error["msg"] == "injected"
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(Unavailable("away"), 11), (Interrupted("SIGTERM"), 11), (RuntimeError("bug"), 999), (OSError(28, "full"), 999)]
+)
+def test_any_error_is_undone(attaching: Attaching, error: BaseException, code: int) -> None:
+    """Transient errors, signals and bugs undo ADD alike, and differ in their code only."""
+    assert error_of(attaching.add(Trip("after port", raising(error))))["code"] == code
+    assert attaching.leftovers() == {}
+    assert attaching.add(Trip()).code == 0
+    attaching.delete()
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize("step", STEPS["client"][1:])
+def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
+    """When undoing fails too, the first error is the answer and names what is left; the next call of anybody finishes it."""
+    faults = {f"after {STEPS['client'][-1]}": StepFailed("the cause"), f"before undo {step}": Unavailable("can not be undone")}
+
+    def watch(point: str) -> None:
+        if point in faults:
+            raise faults[point]
+
+    answered = answer(attaching.variables("ADD"), attaching.network(), watch)
+    error = error_of(answered)
+    assert error["msg"] == "the cause"
+    assert f"recorded for later: {step} (can not be undone)" in error["details"]
+    assert [path.name for path in (attaching.node.state / "attachments").iterdir()] != []
+    assert attaching.node.run("DEL", attaching.network(), container=OTHER).status == 0
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize("then", ["close", "mute"])
+def test_commit_that_landed_while_its_answer_was_lost(attaching: Attaching, then: Any) -> None:
+    """OVSDB took the rows and its answer never came: ADD finds them, or fails with 11 and removes them."""
+    node = attaching.node
+    assert node.switch
+    with Proxy(node.directory / "proxy.sock", node.switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then=then) as proxy:
+        node.settings |= {"USERSPACE_CNI_OVSDB": proxy.remote, "USERSPACE_CNI_DEADLINE_S": "2"}
+        answered = attaching.add(Trip())
+        assert proxy.lost.is_set()
+        if then == "close":
+            assert answered.code == 0
+            assert len(node.switch.ports("br-test")) == 1
+            attaching.delete()
+        else:
+            assert error_of(answered)["code"] == 11
+        assert attaching.leftovers() == {}
+
+
+def test_commit_that_landed_before_the_database_went_away(attaching: Attaching) -> None:
+    """The rows are there, the answer was lost and then OVSDB: 11, all else is undone, and a later call removes the rows."""
+    node = attaching.node
+    assert node.switch
+    node.settings["USERSPACE_CNI_DEADLINE_S"] = "2"
+    with ExitStack() as stack:
+        lossy = Proxy(node.directory / "proxy.sock", node.switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then="mute")
+        remote = stack.enter_context(lossy).remote
+
+        def watch(point: str) -> None:
+            if point == "before undo port":
+                stack.close()
+
+        environ = attaching.variables("ADD") | {"USERSPACE_CNI_OVSDB": remote}
+        error = error_of(answer(environ, attaching.network(), watch))
+    assert error["code"] == 11
+    assert "recorded for later: port" in error["details"]
+    assert attaching.leftovers().keys() == {"bridges", "records", "rows"}
+    assert node.run("DEL", attaching.network(), container=OTHER).status == 0
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize("mode", STEPS)
+def test_database_that_hangs(attaching: Attaching, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped ovsdb-server: 11 by the deadline; what it did not answer for stays recorded, and the next call finishes it."""
+    node = attaching.node
+    assert node.switch
+    node.settings["USERSPACE_CNI_DEADLINE_S"] = "1"
+    monkeypatch.setattr(verbs, "UNDO_S", 1.0)
+    switch, paused = node.switch, []
+
+    def watch(point: str) -> None:
+        if point == "before port":
+            switch.pause_ovsdb()
+            paused.append(point)
+
+    try:
+        error = error_of(answer(attaching.variables("ADD"), attaching.network(mode), watch))
+    finally:
+        switch.resume_ovsdb()
+    assert (error["code"], paused) == (11, ["before port"])
+    assert node.run("DEL", attaching.network(), container=OTHER).status == 0
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize("mode", STEPS)
+def test_read_back_that_timed_out(attaching: Attaching, mode: str) -> None:
+    """A stopped vswitchd never opens the interface: 11 within the deadline, and the rows are gone though nobody acted on them."""
+    node = attaching.node
+    assert node.switch
+    node.settings["USERSPACE_CNI_DEADLINE_S"] = "1.5"
+    node.switch.pause_vswitchd()
+    try:
+        error = error_of(attaching.add(Trip(), mode))
+    finally:
+        node.switch.resume_vswitchd()
+    assert error["code"] == 11
+    assert "vswitchd" in error["msg"]
+    assert attaching.leftovers() == {}
+    del node.settings["USERSPACE_CNI_DEADLINE_S"]
+    assert attaching.add(Trip(), mode).code == 0
+    attaching.delete()
+    assert attaching.leftovers() == {}
+
+
+@pytest.mark.parametrize("point", [f"{when} {step}" for step in STEPS["client"][1:] for when in ("before", "after")])
+def test_second_of_two_holders_fails(attaching: Attaching, point: str) -> None:
+    """A second interface in the same directory that fails takes nothing from the first, which goes without a rest later."""
+    assert attaching.add(Trip()).code == 0
+    before = attaching.leftovers()
+    assert error_of(attaching.add(Trip(point, raising(StepFailed("injected"))), ifname="net2"))["msg"] == "injected"
+    assert_same(attaching, before)
+    attaching.delete()
+    assert attaching.leftovers() == {}
+
+
+def assert_same(attaching: Attaching, before: dict[str, Any]) -> None:
+    """All is as it was, down to the holders of what is shared; the switch's counters of the rows may differ."""
+    after = attaching.leftovers()
+    changing = ("rows",)
+    assert {key: value for key, value in after.items() if key not in changing} == {
+        key: value for key, value in before.items() if key not in changing
+    }
+    for table, rows in before["rows"].items():
+        assert [row["_uuid"] for row in after["rows"][table]] == [row["_uuid"] for row in rows]
+    for path in map(Path, after["resources"]):
+        assert list(json.loads(path.read_text())["value"]["holders"]) == [f"{CONTAINER}@net1"]
+
+
+def test_bridge_of_another_kind(attaching: Attaching) -> None:
+    """An administrator's kernel bridge is refused with 104 naming it, it stays, and nothing of ours does."""
+    switch = attaching.node.switch
+    assert switch
+    switch.vsctl("--no-wait", "add-br", "br-test")
+    error = error_of(attaching.add(Trip()))
+    assert error["code"] == 104
+    assert "br-test has datapath_type" in error["msg"]
+    assert switch.ports("br-test") == []
+    switch.vsctl("--no-wait", "del-br", "br-test")
+    assert attaching.leftovers() == {}
+
+
+def test_addresses_that_can_not_be_used(attaching: Attaching) -> None:
+    """IPAM that has no address left, or gives another one than was asked for: its lease is returned."""
+    full = {**attaching.node.host_local(), "ranges": [[{"subnet": "10.56.0.0/30"}]]}
+    first = answer(attaching.variables("ADD"), attaching.network(ipam=full), Trip())
+    assert first.code == 0
+    before = attaching.leftovers()["leases"]
+    error = error_of(answer(attaching.variables("ADD", "net2"), attaching.network(ipam=full), Trip()))
+    assert "no IP addresses available" in error["msg"]
+    asked = {"ips": ["10.56.0.77/24"]}
+    error = error_of(answer(attaching.variables("ADD", "net2"), attaching.network(runtimeConfig=asked), Trip()))
+    assert "10.56.0.77" in error["msg"]
+    assert attaching.leftovers()["leases"] == before
+    attaching.delete()
+    assert attaching.leftovers() == {}

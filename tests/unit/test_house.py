@@ -1,0 +1,115 @@
+"""The house rules that no tool knows: what the source and the tests must and must not have in them."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("userspace_cni", "localdb")
+TESTS = ROOT / "tests"
+LINES_MAX = 500
+SLEEPERS = frozenset({"wait_until"})
+"""Functions of tests that may sleep: they wait for a condition, and no longer than they are told."""
+
+
+def name_of(path: Path) -> str:
+    """The path as messages and test IDs show it."""
+    return str(path.relative_to(ROOT))
+
+
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+TEST_SOURCES = sorted(TESTS.rglob("*.py"))
+TEST_FILES = [path for path in TEST_SOURCES if path.name.startswith("test_")]
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(), str(path))
+
+
+def called(call: ast.Call) -> str:
+    """The last name of what is called: `sleep` for `time.sleep(…)` and for `sleep(…)`."""
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Every function, wherever it is defined."""
+    return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def test_the_house_is_found() -> None:
+    """The rules below look at something."""
+    assert len(SOURCES) > 30
+    assert len(TEST_FILES) > 10
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_size_of_a_module(path: Path) -> None:
+    """A module has 500 lines at most: a longer one has two subjects."""
+    assert len(path.read_text().splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TEST_SOURCES], ids=name_of)
+def test_executed_commands_check_for_errors(path: Path) -> None:
+    """ovsdbapp's `execute` without check_error=True hides that nothing was done."""
+    unchecked = [
+        node.lineno
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+        and called(node) == "execute"
+        and not any(
+            keyword.arg == "check_error" and isinstance(keyword.value, ast.Constant) and keyword.value.value is True
+            for keyword in node.keywords
+        )
+    ]
+    assert unchecked == []
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=name_of)
+def test_every_test_says_what_it_shows(path: Path) -> None:
+    """A test function has a docstring of one sentence, which names the behaviour."""
+    silent = [
+        function.name
+        for function in functions(parsed(path))
+        if function.name.startswith("test_") and not (ast.get_docstring(function) or "").endswith(".")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("path", TEST_SOURCES, ids=name_of)
+def test_no_test_sleeps(path: Path) -> None:
+    """Tests wait for a condition with a bound, in a helper made for it, and never for time to pass."""
+    tree = parsed(path)
+    allowed = {id(node) for function in functions(tree) if function.name in SLEEPERS for node in ast.walk(function)}
+    asleep = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and called(node) == "sleep" and id(node) not in allowed
+    ]
+    assert asleep == []
+
+
+def test_file_names_are_unique() -> None:
+    """No two test files have one name: a failure's name says where to look."""
+    assert [name for name, times in Counter(path.name for path in TEST_FILES).items() if times > 1] == []
+
+
+def test_test_names_are_unique_in_a_file() -> None:
+    """No test is hidden by a later one of the same name."""
+    hidden = {
+        name_of(path): twice
+        for path in TEST_FILES
+        if (
+            twice := [
+                name
+                for name, times in Counter(node.name for node in parsed(path).body if isinstance(node, ast.FunctionDef)).items()
+                if times > 1
+            ]
+        )
+    }
+    assert hidden == {}
