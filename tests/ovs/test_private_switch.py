@@ -55,7 +55,7 @@ def test_an_idle_polling_thread_sleeps() -> None:
 def test_a_failing_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     """The script ends with 1, names what is wrong, shows the log, and its ovsdb-server is gone."""
     environment = os.environ | {"PRIVATE_SWITCH_LCORE_MASK": "0x8000000000"}
-    directory = Path("/tmp", tmp_path.name + str(os.getpid()))
+    directory = tmp_path / "s"
     argv = [str(SCRIPT), "start", "--no-huge", str(directory)]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1

@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("userspace_cni", "localdb")
 TESTS = ROOT / "tests"
 LINES_MAX = 500
-SLEEPERS = frozenset({"wait_until"})
-"""Functions of tests that may sleep: they wait for a condition, and no longer than they are told."""
+SLEEPERS = frozenset({"wait_until", "eventually", "test_an_idle_polling_thread_sleeps"})
+"""Functions that may sleep: they wait for a condition no longer than they are told, or measure what happens in that time."""
 
 
 def name_of(path: Path) -> str:

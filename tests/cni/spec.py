@@ -1,0 +1,155 @@
+"""What the tests of the specification's items share: how a call is judged, and the plugin as a process that can be held and killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.lab.delegates.scripting import Scripted
+from tests.lab.node import CONTAINER, Node
+from tests.lab.runtime import Call
+from tests.lab.switch import Switch, wait_until
+
+SUPPORTED = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+OTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+PORT = f"{CONTAINER[:12]}-net1"
+LEASED = {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.3/24", "gateway": "10.1.2.1"}]}
+
+
+def succeeded(call: Call) -> dict[str, Any]:
+    """The result of an ADD or the answer to VERSION; {} for a verb that says nothing."""
+    assert call.status == 0, (call.stdout, call.stderr)
+    if call.command in ("ADD", "VERSION"):
+        return call.document
+    assert call.stdout == b""
+    return {}
+
+
+def refused(call: Call, code: int, *words: str) -> dict[str, Any]:
+    """The error object of a call that failed with `code`, and names each of `words` in its msg or details."""
+    assert call.status == 1, (call.status, call.stdout, call.stderr)
+    error = call.document
+    assert error["code"] == code, error
+    text = f"{error['msg']} {error.get('details', '')}"
+    for word in words:
+        assert word in text
+    return error
+
+
+def switch_of(node: Node) -> Switch:
+    """The node's switch, which a node of the fixture `node` has."""
+    assert node.switch
+    return node.switch
+
+
+def scripted(node: Node, name: str = "scripted") -> Scripted:
+    """A scripted IPAM plugin beside the plugin: of every version, and granting one address."""
+    delegate = Scripted(node.bin, name)
+    delegate.tell("VERSION", answer={"cniVersion": "1.1.0", "supportedVersions": list(SUPPORTED)})
+    return delegate.tell("ADD", answer=LEASED)
+
+
+def ipam(delegate: Scripted) -> dict[str, Any]:
+    """`ipam` for a scripted plugin."""
+    return {"type": delegate.name}
+
+
+def tree(directory: Path) -> dict[str, tuple[int, int, int]]:
+    """Every path below a directory with mode, size and time of its last change of content."""
+    paths = ((str(path), path.lstat()) for path in sorted(directory.rglob("*")))
+    return {path: (facts.st_mode, facts.st_size, facts.st_mtime_ns) for path, facts in paths}
+
+
+def without(environ: Mapping[str, str], *names: str) -> dict[str, str]:
+    """An environment without some variables."""
+    return {name: value for name, value in environ.items() if name not in names}
+
+
+def start(node: Node, environ: Mapping[str, str], stdin: bytes, **options: Any) -> subprocess.Popen[bytes]:
+    """The plugin as a process that has been given its stdin and is not waited for."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([node.plugin], stdin=pipe, env=dict(environ), **{"stdout": pipe, "stderr": pipe, **options})
+    assert process.stdin
+    process.stdin.write(stdin)
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def finish(process: subprocess.Popen[bytes], command: str) -> Call:
+    """What a started plugin has answered once it has ended."""
+    stdout, stderr = process.communicate(timeout=60)
+    return Call("userspace", command, b"", stdout or b"", stderr or b"", process.returncode, 0.0, 0.0)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL, as a runtime does it at its deadline."""
+    process.kill()
+    process.communicate(timeout=60)
+
+
+@contextmanager
+def held(delegate: Scripted, verb: str) -> Iterator[Callable[[], int]]:
+    """While inside, the scripted plugin never ends `verb`; call what is given to wait until it is in there: its process id.
+
+    At the end such processes are killed, if anybody left them, and the verb does again what it did.
+    """
+    before, calls = delegate.told(verb), len(delegate.calls())
+    delegate.tell(verb, hang=True)
+
+    def newest() -> int:
+        return int(wait_until(lambda: _newest(delegate, verb, calls), what=f"{verb} of {delegate.name}"))
+
+    try:
+        yield newest
+    finally:
+        delegate.tell(verb, **before)
+        for entry in delegate.calls()[calls:]:
+            if entry["command"] == verb:
+                with suppress(ProcessLookupError):
+                    os.kill(entry["pid"], signal.SIGKILL)
+
+
+def _newest(delegate: Scripted, verb: str, since: int) -> int:
+    return next((entry["pid"] for entry in reversed(delegate.calls()[since:]) if entry["command"] == verb), 0)
+
+
+@contextmanager
+def paused_vswitchd(switch: Switch) -> Iterator[None]:
+    """ovs-vswitchd takes no notice of what is in its database, nor of anything else."""
+    switch.pause_vswitchd()
+    try:
+        yield
+    finally:
+        switch.resume_vswitchd()
+
+
+@contextmanager
+def paused_ovsdb(switch: Switch) -> Iterator[None]:
+    """ovsdb-server accepts connections and answers nothing."""
+    switch.pause_ovsdb()
+    try:
+        yield
+    finally:
+        switch.resume_ovsdb()
+
+
+@contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """A directory on a file system that takes no writes."""
+    subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,bind,ro", str(directory)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+def away(node: Node) -> dict[str, str]:
+    """The setting that makes OVSDB unreachable for one call."""
+    return {"USERSPACE_CNI_OVSDB": f"unix:{node.directory}/no-such-db.sock"}
