@@ -21,7 +21,7 @@ from userspace_cni.options import Options
 from userspace_cni.plan import Allocation, Facts, Pod
 from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.settings import Settings
-from userspace_cni.steps import Lease, LegacyRecord, Port, Step
+from userspace_cni.steps import Lease, LegacyRecord, PodMount, Port, Step
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.ovs import PortDriver
@@ -161,7 +161,7 @@ class Drivers:
             return settings.ovs_sockdir
         told = self.ports.vhost_sock_dir(deadline)
         if told:
-            return told
+            return f"{settings.ovs_rundir}/{told}"
         return settings.ovs_rundir if os.path.isdir(settings.ovs_rundir) else _UPSTREAM_SOCKDIR  # noqa: PTH112
 
     def require_delegate(self, request: Request) -> None:
@@ -229,10 +229,16 @@ class LegacyDriver:
         found = self._node.ports.find(name, deadline) if name else None
         if found and not found.marks:
             if found.server_path:
-                others = self._node.ports.server_paths(deadline)
-                legacy.remove_socket(found.server_path, name[:12], self._short_dir, others, deadline)
-            self._node.ports.undo(Port(found.bridge, name, found.interface_type, legacy=True), deadline)
+                others = [self._node.ports.find(other, deadline) for other in legacy.other_port_names(step.path)]
+                used = [other.server_path for other in others if other] + self._held_mounts()
+                legacy.remove_socket(found.server_path, name[:12], self._short_dir, used, deadline)
+            self._node.ports.undo(Port(found.bridge, name, "dpdkvhostuserclient", legacy=True), deadline)
         legacy.remove_record(step.path)
+
+    def _held_mounts(self) -> list[str]:
+        """A path in each mount that attachments of ours need."""
+        resources = self._node.journal.resources()
+        return [f"{step.target}/any" for _, shared in resources for step in shared.holders.values() if isinstance(step, PodMount)]
 
     def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
         """Nothing is expected of it."""

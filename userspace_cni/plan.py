@@ -20,11 +20,20 @@ from userspace_cni.options import Access, Options, Role
 from userspace_cni.pod.document import build_entry, render_file
 from userspace_cni.request import Request
 from userspace_cni.result import LATEST, Addresses, Interface, build
-from userspace_cni.steps import *  # noqa: F403
-from userspace_cni.steps import ConfigFile, DeviceInfo, Directory, PlacedSocket, PodMount, PodNote, Port, SocketFile, Step
+from userspace_cni.steps import (
+    MARK_SCHEMA,
+    OWNER,
+    ConfigFile,
+    DeviceInfo,
+    Directory,
+    PlacedSocket,
+    PodMount,
+    PodNote,
+    Port,
+    SocketFile,
+    Step,
+)
 
-OWNER = "userspace-cni"
-MARK_SCHEMA = "1"
 SUN_PATH_MAX = 107
 """Bytes of a unix socket path, without the terminating NUL (unix(7))."""
 _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")

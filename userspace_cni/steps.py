@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+OWNER = "userspace-cni"
+"""Value of the mark `owner` on every row that we make."""
+MARK_SCHEMA = "1"
+
 
 @dataclass(frozen=True)
 class Resource:

@@ -94,12 +94,12 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def held(delegate: Scripted, verb: str) -> Iterator[Callable[[], int]]:
+def held(delegate: Scripted, verb: str, **afterwards: Any) -> Iterator[Callable[[], int]]:
     """While inside, the scripted plugin never ends `verb`; call what is given to wait until it is in there: its process id.
 
-    At the end such processes are killed, if anybody left them, and the verb does again what it did.
+    At the end such processes are killed, if anybody left them, and from then on the verb does what `afterwards` says.
     """
-    before, calls = delegate.told(verb), len(delegate.calls())
+    calls = len(delegate.calls())
     delegate.tell(verb, hang=True)
 
     def newest() -> int:
@@ -108,7 +108,7 @@ def held(delegate: Scripted, verb: str) -> Iterator[Callable[[], int]]:
     try:
         yield newest
     finally:
-        delegate.tell(verb, **before)
+        delegate.tell(verb, **afterwards)
         for entry in delegate.calls()[calls:]:
             if entry["command"] == verb:
                 with suppress(ProcessLookupError):

@@ -96,6 +96,16 @@ def error_of(answered: Answer) -> dict[str, Any]:
     return error
 
 
+def finish(node: Node) -> None:
+    """DELs of another container, which have 200 ms each for what earlier calls left recorded."""
+    assert node.leftovers()["records"]
+    for _ in range(5):
+        assert node.run("DEL", node.network(), container=OTHER).status == 0
+        if "records" not in node.leftovers():
+            return
+    pytest.fail(f"not finished after five calls: {node.leftovers()}")
+
+
 @pytest.mark.parametrize("mode", STEPS)
 def test_add_passes_all_points(attaching: Attaching, mode: str) -> None:
     """The points at which the following tests fail are all that ADD passes, each once and in this order."""
@@ -129,7 +139,8 @@ def test_failure_at_every_record(attaching: Attaching, when: str, state: str) ->
 
 
 @pytest.mark.parametrize(
-    ("error", "code"), [(Unavailable("away"), 11), (Interrupted("SIGTERM"), 11), (RuntimeError("bug"), 999), (OSError(28, "full"), 999)]
+    ("error", "code"),
+    [(Unavailable("away"), 11), (Interrupted("SIGTERM"), 11), (RuntimeError("bug"), 999), (OSError(28, "full"), 999)],
 )
 def test_any_error_is_undone(attaching: Attaching, error: BaseException, code: int) -> None:
     """Transient errors, signals and bugs undo ADD alike, and differ in their code only."""
@@ -153,8 +164,7 @@ def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
     error = error_of(answered)
     assert error["msg"] == "the cause"
     assert f"recorded for later: {step} (can not be undone)" in error["details"]
-    assert [path.name for path in (attaching.node.state / "attachments").iterdir()] != []
-    assert attaching.node.run("DEL", attaching.network(), container=OTHER).status == 0
+    finish(attaching.node)
     attaching.assert_clean()
 
 
@@ -194,7 +204,7 @@ def test_commit_that_landed_before_the_database_went_away(attaching: Attaching) 
     assert error["code"] == 11
     assert "recorded for later: port" in error["details"]
     assert attaching.leftovers().keys() == {"bridges", "records", "rows"}
-    assert node.run("DEL", attaching.network(), container=OTHER).status == 0
+    finish(node)
     attaching.assert_clean()
 
 
@@ -217,7 +227,7 @@ def test_database_that_hangs(attaching: Attaching, mode: str, monkeypatch: pytes
     finally:
         switch.resume_ovsdb()
     assert (error["code"], paused) == (11, ["before port"])
-    assert node.run("DEL", attaching.network(), container=OTHER).status == 0
+    finish(node)
     attaching.assert_clean()
 
 

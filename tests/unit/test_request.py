@@ -122,7 +122,7 @@ def test_version_details() -> None:
 def test_attachments_under_either_key(key: str) -> None:
     """GC's list is read under the final key and the one of the 1.1.0 drafts."""
     raw = read_network(network(**{key: [{"containerID": "a", "ifname": "b"}]}), "GC")
-    assert valid_attachments(raw) == {("a", "b")}
+    assert valid_attachments(raw) == frozenset({("a", "b")})
 
 
 def test_final_attachments_key_wins() -> None:

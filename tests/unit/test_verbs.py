@@ -24,9 +24,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def call(
-    world: World, verb: str, container: str = CONTAINER, ifname: str = "net1", environ: dict[str, str] | None = None, **keys: Any
-) -> tuple[int, Any]:
+def call(world: World, verb: str, container: str = CONTAINER, ifname: str = "net1", **keys: Any) -> tuple[int, Any]:
     """Exit code and decoded stdout of one call."""
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}).encode()
     variables = {
@@ -35,10 +33,14 @@ def call(
         "CNI_NETNS": "/run/netns/x",
         "CNI_IFNAME": ifname,
         "CNI_PATH": "/opt/cni/bin",
-        **(environ or {}),
     }
     answer = verbs.answer(variables, lambda: stdin, lambda: world)
     return answer.code, json.loads(answer.output) if answer.output else None
+
+
+def listing(attachments: object) -> dict[str, Any]:
+    """GC's list under its key."""
+    return {"cni.dev/valid-attachments": attachments}
 
 
 def leftovers(world: World) -> tuple[set[str], list[Any], list[Any]]:
@@ -324,7 +326,7 @@ def test_gc(world: World) -> None:
     """GC removes the stale attachments of its network only, and is silent; a second run finds nothing."""
     for container, network in (("aa", "n"), ("bb", "n"), ("cc", "other")):
         assert call(world, "ADD", container=container, name=network)[0] == 0
-    valid = {"cni.dev/valid-attachments": [{"containerID": "bb", "ifname": "net1"}]}
+    valid = listing([{"containerID": "bb", "ifname": "net1"}])
     for _ in range(2):
         assert call(world, "GC", **valid) == (0, None)
         assert sorted(record.container_id for record in world.journal.records()) == ["bb", "cc"]
@@ -342,7 +344,7 @@ def test_gc_without_the_list(world: World) -> None:
 def test_gc_of_an_empty_list(world: World) -> None:
     """A null list means that every attachment of the network is stale."""
     assert call(world, "ADD")[0] == 0
-    assert call(world, "GC", **{"cni.dev/valid-attachments": None}) == (0, None)
+    assert call(world, "GC", **listing(None)) == (0, None)
     assert leftovers(world) == NOTHING
 
 
@@ -355,7 +357,7 @@ def test_gc_sweeps_lost_records(world: World) -> None:
     world.true.add("port:ffff-net1")
     world.marked = [port, foreign]
     world.journal._store.drop("attachments", record_key(CONTAINER, "net1"))
-    assert call(world, "GC", **{"cni.dev/valid-attachments": []}) == (0, None)
+    assert call(world, "GC", **listing([])) == (0, None)
     assert {name for name in world.true if not name.startswith("config-file")} == {"port:ffff-net1"}
     assert world.journal.resources() == []
 
@@ -366,7 +368,7 @@ def test_gc_leaves_work_in_progress(world: World) -> None:
     lock = world.journal.try_container_lock(CONTAINER)
     assert lock
     with lock:
-        assert call(world, "GC", **{"cni.dev/valid-attachments": []}) == (0, None)
+        assert call(world, "GC", **listing([])) == (0, None)
         assert len(world.journal.records()) == 1
 
 

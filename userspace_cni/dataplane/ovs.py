@@ -11,7 +11,6 @@ ovs-vswitchd does not answer in time; then nobody knows what happened, and `undo
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from userspace_cni.dataplane import ovs_rows, vswitchd
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, NotServing, SwitchRefused, Unavailable
-from userspace_cni.plan import OWNER
-from userspace_cni.steps import Port
+from userspace_cni.log import say
+from userspace_cni.steps import OWNER, Port
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.session import Clause, Session
@@ -94,7 +93,7 @@ class PortDriver:
 
         left_alone = self._with_session(delete, self._names(step), f"port {step.name}: deleting it", deadline)
         if left_alone:
-            print(f"userspace-cni: port {step.name} left alone: {left_alone}", file=sys.stderr)  # noqa: T201
+            say("warning", f"port {step.name} is left alone: {left_alone}")
 
     def check(self, step: Port, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, and an interface that is not open."""

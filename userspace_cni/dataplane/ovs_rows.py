@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from userspace_cni.errors import Drift
-from userspace_cni.plan import MARK_SCHEMA, OWNER
-from userspace_cni.steps import Port
+from userspace_cni.steps import MARK_SCHEMA, OWNER, Port
 
 IDENTITY = ("owner", "container-id", "network", "ifname")
 """The marks that say whose port it is."""

@@ -172,10 +172,15 @@ class PodNoteDriver:
             say("warning", f"the pod's annotations are not written, which this consumer does not need: {error}")
 
     def undo(self, step: PodNote, deadline: Deadline) -> None:
-        """Take the entry out, once and within a second: a note that stays goes with the pod, or its next sandbox replaces it."""
+        """Take the entry out, once and within a second: a note that stays goes with the pod, or its next sandbox replaces it.
+
+        Raises Unavailable only when the caller had less time than that, so that it was not really tried.
+        """
         try:
             self._undo(step, deadline.within(UNDO_LIMIT_S))
         except UserspaceError as error:
+            if not deadline.remaining():
+                raise
             say("warning", f"the entry of {step.ifname} stays in the annotations of pod {_named(step)}: {error}")
 
     def check(self, step: PodNote, deadline: Deadline) -> list[Drift]:

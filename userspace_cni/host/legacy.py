@@ -38,6 +38,12 @@ def read_port_name(path: str) -> str:
     return name if isinstance(name, str) and name and "/" not in name else ""
 
 
+def other_port_names(path: str) -> list[str]:
+    """The ports that the other records beside this one name."""
+    others = (other for other in Path(path).parent.glob("local-*.json") if str(other) != path)
+    return [name for name in (read_port_name(str(other)) for other in others) if name]
+
+
 def remove_record(path: str) -> None:
     """Remove the record, and its directory with the last one."""
     try:
