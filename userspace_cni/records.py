@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from reprlib import repr as repr_short
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
@@ -21,6 +22,7 @@ about to be. deleting: some prefix of the steps may still be true."""
 
 SCHEMA: Final = 1
 T = TypeVar("T")
+Check = Callable[[Any], bool]
 _STEP_BY_KIND: Final = {step.kind: step for step in STEP_TYPES}
 
 
@@ -97,12 +99,12 @@ def step_from_json(raw: object) -> Step:
 
 def _build(kind: type[T], values: Mapping[str, Any]) -> T:
     """A dataclass from JSON values, each checked against its field's annotation."""
-    hints = typing.get_type_hints(kind)
-    known = {item.name: values[item.name] for item in fields(cast(Any, kind)) if item.name in values}
-    for name in values.keys() - known.keys():
-        raise MalformedRecord(f"{kind.__name__} has no field {name!r}")
-    for name, value in known.items():
-        if not _fits(value, hints[name]):
+    checks = _checks(cast(Any, kind))
+    known: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in checks:
+            raise MalformedRecord(f"{kind.__name__} has no field {name!r}")
+        if not checks[name](value):
             raise MalformedRecord(f"{kind.__name__}.{name} is {repr_short(value)}")
         known[name] = tuple(value) if isinstance(value, list) else value
     try:
@@ -111,19 +113,29 @@ def _build(kind: type[T], values: Mapping[str, Any]) -> T:
         raise MalformedRecord(str(error)) from error
 
 
-def _fits(value: object, hint: Any) -> bool:
+@cache
+def _checks(kind: type[Any]) -> Mapping[str, Check]:
+    """What tells whether a JSON value fits, by field. Made once per type: a node has hundreds of records."""
+    hints = typing.get_type_hints(kind)
+    return {item.name: _check_of(hints[item.name]) for item in fields(kind)}
+
+
+def _check_of(hint: Any) -> Check:
     """Whether a JSON value (or, for steps, an already built tuple) is of the annotated type."""
     origin, arguments = typing.get_origin(hint), get_args(hint)
     if origin is Literal:
-        return value in arguments
+        return lambda value: isinstance(value, str) and value in arguments
     if origin is types.UnionType:
-        return any(_fits(value, option) for option in arguments)
+        options = [_check_of(option) for option in arguments]
+        return lambda value: any(option(value) for option in options)
     if origin is tuple:
-        return isinstance(value, (list, tuple)) and all(_fits(item, arguments[0]) for item in value)
-    if hint is type(None):
-        return value is None
-    if hint is Any:
-        return True
+        each = _check_of(arguments[0])
+        return lambda value: isinstance(value, (list, tuple)) and all(map(each, value))
     if origin is not None:
-        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
-    return type(value) is hint or (hint is Step and isinstance(value, Step))
+        values = _check_of(arguments[1])
+        return lambda value: isinstance(value, dict) and all(map(values, value.values()))
+    if hint is Any:
+        return lambda _: True
+    if hint is Step:
+        return lambda value: isinstance(value, Step)
+    return lambda value: type(value) is hint

@@ -282,8 +282,11 @@ def _delete(request: Request, node: Node) -> bytes:
         if record and record.network != request.network.name:
             say("info", "the interface belongs to another network and is left alone", network=record.network)
             return b""
+        if record is None or (request.network.ipam and not record.boot_id):
+            # a record without a boot is of a DEL that found none, and knew no more of the lease than this one does
+            record = _unrecorded(request, node)
         try:
-            failures = reconcile.remove(record or _unrecorded(request, node), node, journal, deadline.within(UNDO_S))
+            failures = reconcile.remove(record, node, journal, deadline.within(UNDO_S))
         except RecordRefused as error:
             raise Unavailable("the rest of this DEL can not be recorded", str(error)) from error
     _answer_for([failure for failure in failures if not _is_postponed(failure)], "DEL")

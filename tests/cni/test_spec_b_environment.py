@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cni.spec import away, ipam, refused, scripted, succeeded, switch_of, tree, without
+from tests.cni.spec import ipam, refused, scripted, succeeded, tree, without
 from tests.lab.node import Node
 from tests.lab.runtime import call
 
@@ -44,7 +44,7 @@ def test_017_all_missing_variables_are_named(bare_node: Node) -> None:
 def test_018_container_id(bare_node: Node) -> None:
     """A container ID has letters, digits, '_', '.' and '-' and starts with one of the first two, over its whole length."""
     network = bare_node.network()
-    for bad in ("a/b", "/a", "_a", "-a", ".a", "..", "a\n", "\na", "a b", "é", "a:b", "a\0b".replace("\0", "\x01"), "a@b"):
+    for bad in ("a/b", "/a", "_a", "-a", ".a", "..", "a\n", "\na", "a b", "é", "a:b", "a\x01b", "a@b"):
         for verb in ("ADD", "DEL", "CHECK"):
             refused(bare_node.run(verb, network, "/absent", container=bad), 4, "CNI_CONTAINERID", repr(bad))
     assert not bare_node.state.exists()
@@ -110,23 +110,24 @@ class TestPath:
 class TestOwnNamespace:
     """Items 22 and 23: CNI_NETNS is that of the runtime itself."""
 
-    def test_022_add_is_refused_before_any_effect(self, bare_node: Node) -> None:
+    def test_022_add_is_refused_before_any_effect(self, bare_node: Node, tmp_path: Path) -> None:
         """ADD answers 8 under whatever name the namespace comes, and neither delegate nor record has seen it."""
         delegate = scripted(bare_node)
-        bound = bare_node.directory / "own"
+        network = bare_node.network(ipam=ipam(delegate))
+        refused(bare_node.run("ADD", network, OWN), 8)
+        before = tree(bare_node.directory)
+        bound = tmp_path / "own"
         bound.touch()
         subprocess.run(["mount", "--bind", OWN, str(bound)], check=True)
-        before = tree(bare_node.directory)
         try:
             for netns in (OWN, f"/proc/{os.getpid()}/ns/net", str(bound)):
                 for override in ("", "0", "no"):
-                    made = bare_node.run("ADD", bare_node.network(ipam=ipam(delegate)), netns, CNI_NETNS_OVERRIDE=override)
-                    refused(made, 8, netns)
+                    refused(bare_node.run("ADD", network, netns, CNI_NETNS_OVERRIDE=override), 8, netns)
         finally:
             subprocess.run(["umount", str(bound)], check=True)
         assert delegate.calls() == []
+        assert tree(bare_node.directory) == before
         assert not bare_node.state.exists()
-        assert before.keys() == tree(bare_node.directory).keys()
 
     @pytest.mark.parametrize("override", ["1", "true", "TRUE"])
     def test_022_the_override(self, node: Node, override: str) -> None:
@@ -191,5 +192,4 @@ def test_026_traces_reach_the_delegate(node: Node, sandbox: str) -> None:
     assert [entry["command"] for entry in delegate.calls()] == ["ADD", "DEL"]
     for entry in delegate.calls():
         assert {name: entry["env"].get(name) for name in traces} == traces
-    assert switch_of(node).bridges() == []
-    assert away(node)
+    assert node.leftovers() == {}

@@ -1,0 +1,223 @@
+"""Items 27 to 37 of the specification's checklist: the configuration on stdin, and its version."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import SUPPORTED, ipam, refused, scripted, succeeded, switch_of, without
+from tests.lab.node import Node
+from tests.lab.runtime import call
+
+MAC = "02:00:00:00:00:07"
+
+
+def test_027_wrong_types(bare_node: Node) -> None:
+    """No JSON object, or a name, version or ipam of another type than string or object, is 6."""
+    network = bare_node.network()
+    wrong: list[Any] = [[network], "net", 7, {**network, "name": 3}, {**network, "name": ["net"]}, {**network, "name": {}}]
+    wrong += [{**network, "cniVersion": 1}, {**network, "cniVersion": 1.1}, {**network, "cniVersion": True}]
+    wrong += [{**network, "ipam": "host-local"}, {**network, "ipam": {"type": 1}}]
+    for stdin in wrong:
+        for verb in ("ADD", "DEL", "STATUS"):
+            refused(bare_node.run(verb, stdin, "/absent"), 6)
+    assert not bare_node.state.exists()
+
+
+def test_028_network_name(bare_node: Node) -> None:
+    """A network's name is there and looks like a container ID, over its whole length; else 7."""
+    network = bare_node.network()
+    bad: list[Any] = ["", None, "a/b", "-a", ".a", "a\n", "a b", "é"]
+    for stdin in [without(network, "name"), *({**network, "name": name} for name in bad)]:
+        for verb in ("ADD", "DEL"):
+            refused(bare_node.run(verb, stdin, "/absent"), 7, "name")
+    assert not bare_node.state.exists()
+    for good in ("a", "0", "a.b_c-1", "n" * 100):
+        succeeded(bare_node.run("DEL", {**network, "name": good}))
+
+
+def test_029_no_version_is_0_1_0(bare_node: Node) -> None:
+    """A missing or empty cniVersion means 0.1.0, which is refused with 1 naming it and what is supported."""
+    network = bare_node.network()
+    for stdin in (without(network, "cniVersion"), {**network, "cniVersion": ""}):
+        for verb in ("ADD", "DEL", "CHECK", "STATUS"):
+            refused(bare_node.run(verb, stdin, "/absent"), 1, "0.1.0", *SUPPORTED)
+
+
+def test_030_versions_that_are_not_supported(bare_node: Node) -> None:
+    """A version that is not exactly one of ours is 1; text that is none is 1 for ADD and DEL, and 6 for the other verbs."""
+    network = bare_node.network()
+    for version in ("9.9.9", "0.1.0", "0.2.0", "0.3.2", "1.1.1", "1.1", "1"):
+        for verb in ("ADD", "DEL", "CHECK", "GC", "STATUS"):
+            refused(bare_node.run(verb, {**network, "cniVersion": version}, "/absent"), 1, version, *SUPPORTED)
+    for version in ("junk", "v1.1.0", "1.1.0 ", "1.1.0\n", "1.01.0", "1.1.0-rc1"):
+        for verb, code in (("ADD", 1), ("DEL", 1), ("CHECK", 6), ("GC", 6), ("STATUS", 6)):
+            refused(bare_node.run(verb, {**network, "cniVersion": version}, "/absent"), code)
+    assert not bare_node.state.exists()
+
+
+def test_031_verbs_that_came_later(bare_node: Node) -> None:
+    """CHECK below 0.4.0, and GC and STATUS below 1.1.0, are 1 naming the version that they need."""
+    since = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+    for verb, first in since.items():
+        for version in SUPPORTED[: SUPPORTED.index(first)]:
+            refused(bare_node.run(verb, bare_node.network(version), "/absent"), 1, verb, first, version)
+
+
+def test_032_order_of_validation(bare_node: Node, sandbox: str) -> None:
+    """A call wrong in everything is told of command, environment, stdin, JSON, name, version, namespace and options in turn."""
+    delegate = scripted(bare_node)
+    plugin = bare_node.plugin
+    environ = bare_node.variables("nope", "/absent", container="", ifname="/", CNI_ARGS="x")
+    closed = ["/bin/sh", "-c", f'exec "{plugin}" <&-']
+    refused(call(closed, None, environ), 4, "CNI_COMMAND")
+    environ |= {"CNI_COMMAND": "ADD"}
+    refused(call(closed, None, environ), 4, "CNI_CONTAINERID")
+    environ |= {"CNI_CONTAINERID": "c1"}
+    refused(call(closed, None, environ), 4, "CNI_IFNAME")
+    environ |= {"CNI_IFNAME": "net1"}
+    refused(call(closed, None, environ), 4, "CNI_ARGS")
+    environ |= {"CNI_ARGS": ""}
+    refused(call(closed, None, environ), 5)
+    network: dict[str, Any] = {"name": "/", "cniVersion": "7", "ipam": {"type": "none"}, "host": {"iftype": "memif"}}
+    refused(call(plugin, None, environ, b"{" + json.dumps(network).encode()), 6)
+    refused(call(plugin, None, environ, json.dumps(network).encode()), 7, "name")
+    network |= {"name": "net"}
+    refused(call(plugin, None, environ, json.dumps(network).encode()), 1)
+    network |= {"cniVersion": "0.3.1"}
+    refused(call(plugin, "CHECK", environ, json.dumps(network).encode()), 1, "CHECK")
+    refused(call(plugin, None, environ, json.dumps(network).encode()), 4, "CNI_NETNS")
+    environ |= {"CNI_NETNS": sandbox}
+    refused(call(plugin, None, environ, json.dumps(network).encode()), 2, "memif")
+    network |= {"host": {}}
+    refused(call(plugin, None, environ, json.dumps(network).encode()), 7, "ipam.type")
+    assert delegate.calls() == []
+    assert not bare_node.state.exists()
+
+
+def test_033_what_others_put_into_the_configuration(node: Node, sandbox: str) -> None:
+    """Everything that the specification, libcni and Multus may add is taken without a word."""
+    keys: dict[str, Any] = {
+        "capabilities": {"mac": True, "ips": True, "portMappings": True, "CNIDeviceInfoFile": True, "deviceID": True},
+        "runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}], "deviceID": "0000:00:01.0"},
+        "args": {"labels": [{"key": "app", "value": "x"}], "cni": {"anything": [1, None]}},
+        "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": sandbox}], "dns": {}},
+        "dns": {},
+        "ipam": {},
+        "ipMasq": False,
+        "disableCheck": False,
+        "deviceID": "0000:00:01.0",
+        "pciBusID": "0000:00:01.0",
+        "cni.dev/anything": {"x": 1},
+        "cni.dev/valid-attachments": None,
+    }
+    network = node.network(**keys)
+    added = node.run("ADD", network, sandbox)
+    result = succeeded(added)
+    assert b"unknown" not in added.stderr
+    succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox))
+    succeeded(node.run("STATUS", network))
+    succeeded(node.run("DEL", network, sandbox))
+    for key in ("runtimeConfig", "args", "ipam", "dns", "prevResult"):
+        succeeded(node.run("ADD", node.network(**{key: None}), sandbox))
+        succeeded(node.run("DEL", node.network(**{key: None}), sandbox))
+    assert node.leftovers() == {}
+
+
+def test_034_unknown_keys_are_ignored_with_a_warning(node: Node, sandbox: str) -> None:
+    """Keys nobody knows, at the top or in a block, are named on stderr and do no harm."""
+    network = node.network(mystery=1, container={"vhost": {"riddle": 2}})
+    network["host"] |= {"enigma": 3, "vhost": {"mode": "client", "puzzle": 4}}
+    added = node.run("ADD", network, sandbox)
+    succeeded(added)
+    for name in ("mystery", "container.vhost.riddle", "host.enigma", "host.vhost.puzzle"):
+        assert f"'{name}' is unknown and ignored".encode() in added.stderr
+    succeeded(node.run("DEL", network, sandbox))
+    assert node.leftovers() == {}
+
+
+class TestOptions:
+    """Item 35: options that can not be served, and values that can not be meant."""
+
+    @pytest.mark.parametrize(
+        ("keys", "words"),
+        [
+            ({"ipMasq": True}, ("ipMasq", "true")),
+            ({"ipam": {"type": "dhcp"}}, ("ipam.type", "dhcp")),
+            ({"host": {"engine": "vpp"}}, ("host.engine", "vpp")),
+            ({"host": {"iftype": "memif"}}, ("host.iftype", "memif")),
+            ({"container": {"iftype": "memif"}}, ("container.iftype", "memif")),
+            ({"bandwidth": {"ingressRate": 1}}, ("bandwidth", "ingressRate")),
+            ({"host": {"bandwidth": {"egressRate": 1}}}, ("host.bandwidth", "egressRate")),
+            ({"runtimeConfig": {"bandwidth": {"ingressBurst": 1}}}, ("runtimeConfig.bandwidth", "ingressBurst")),
+        ],
+    )
+    def test_035_understood_but_impossible(self, bare_node: Node, sandbox: str, keys: dict[str, Any], words: tuple[str, ...]) -> None:
+        """What is understood but not possible here is 2 naming key and value, before any effect."""
+        refused(bare_node.run("ADD", bare_node.network() | keys, sandbox), 2, *words)
+        assert not bare_node.state.exists()
+
+    def test_035_malformed_values(self, bare_node: Node, sandbox: str) -> None:
+        """A value that can not be meant is 7 naming its key, in our block as in runtimeConfig; one of a wrong type is 6."""
+        cases: list[tuple[dict[str, Any], int, str]] = [
+            ({"runtimeConfig": {"mac": "02:00"}}, 7, "runtimeConfig.mac"),
+            ({"runtimeConfig": {"mac": "01:00:00:00:00:01"}}, 7, "runtimeConfig.mac"),
+            ({"runtimeConfig": {"mac": 2}}, 6, "runtimeConfig.mac"),
+            ({"runtimeConfig": {"ips": ["10.0.0.300/24"]}, "ipam": {"type": "static"}}, 7, "runtimeConfig.ips"),
+            ({"runtimeConfig": {"ips": "10.0.0.3"}, "ipam": {"type": "static"}}, 6, "runtimeConfig.ips"),
+            ({"runtimeConfig": {"CNIDeviceInfoFile": "relative"}}, 7, "runtimeConfig.CNIDeviceInfoFile"),
+            ({"runtimeConfig": []}, 6, "runtimeConfig"),
+            ({"host": {"mtu": 67}}, 7, "host.mtu"),
+            ({"host": {"mtu": "1500"}}, 6, "host.mtu"),
+            ({"host": {"mac": "ff:ff:ff:ff:ff:ff"}}, 7, "host.mac"),
+            ({"host": {"bridge": {"bridgeName": "a/b"}}}, 7, "host.bridge.bridgeName"),
+            ({"host": {"bridge": {"vlanId": 4095}}}, 7, "host.bridge.vlanId"),
+            ({"host": {"bridge": {"trunks": ["9-5"]}}}, 7, "host.bridge.trunks"),
+            ({"host": {"bridge": {"vlanMode": "qinq"}}}, 7, "host.bridge.vlanMode"),
+            ({"host": {"vhost": {"dirmode": "rwx"}}}, 7, "host.vhost.dirmode"),
+            ({"host": {"vhost": {"socketfile": "../x"}}}, 7, "host.vhost.socketfile"),
+            ({"host": {"engine": "snabb"}}, 7, "host.engine"),
+            ({"host": []}, 6, "host"),
+            ({"dns": {"nameservers": [1]}}, 6, "dns.nameservers"),
+            ({"sharedDir": "relative"}, 7, "sharedDir"),
+        ]
+        for keys, code, word in cases:
+            refused(bare_node.run("ADD", bare_node.network() | keys, sandbox), code, word)
+        assert not bare_node.state.exists()
+
+    def test_035_unusable_args_are_ignored(self, node: Node, sandbox: str) -> None:
+        """What `args` holds is never an error."""
+        args: list[Any] = [[], "x", {"cni": []}, {"cni": {"mac": "ff:ff", "ips": 3}}, {"cni": {"mac": 7, "ips": ["nonsense"]}}]
+        for value in args:
+            result = succeeded(node.run("ADD", node.network(args=value), sandbox))
+            assert len(result["interfaces"][0]["mac"]) == len(MAC)
+            succeeded(node.run("DEL", node.network(args=value), sandbox))
+        assert node.leftovers() == {}
+
+
+def test_036_del_works_from_the_record(node: Node, sandbox: str) -> None:
+    """DEL with another configuration than ADD's removes what ADD made, lease and bridge included."""
+    network = node.network("1.0.0", ipam=node.host_local(), sharedDir=str(node.directory / "elsewhere"))
+    succeeded(node.run("ADD", network, sandbox))
+    changed = node.network("1.1.0", host={"bridge": {"bridgeName": "br-other"}}, ipam=ipam(scripted(node)), sharedDir="/nowhere")
+    succeeded(node.run("DEL", changed, sandbox))
+    assert node.leftovers() == {}
+    assert list((node.directory / "elsewhere").iterdir()) == []
+
+
+def test_037_spelling_of_our_keys(node: Node, sandbox: str) -> None:
+    """The former plugin's manifests rely on keys that match without regard to case; one key in two spellings is 7."""
+    host = {"ENGINE": "ovs-dpdk", "Vhost": {"Mode": "client"}, "bridge": {"BRIDGENAME": "br-test", "vlanid": 7}, "MTU": 2000}
+    network = {**without(node.network(), "host"), "Host": host}
+    added = node.run("ADD", network, sandbox)
+    result = succeeded(added)
+    assert b"unknown" not in added.stderr
+    assert result["interfaces"][0]["mtu"] == 2000
+    (port,) = switch_of(node).ports("br-test")
+    assert switch_of(node).port(port)["tag"] == 7
+    succeeded(node.run("DEL", network, sandbox))
+    for twice in ({"host": {"mtu": 1500, "MTU": 1500}}, {"host": {}, "HOST": {}}, {"host": {"vhost": {"mode": "client", "Mode": ""}}}):
+        refused(node.run("ADD", node.network() | twice, sandbox), 7, "two spellings")
+    assert node.leftovers() == {}
