@@ -76,11 +76,12 @@ def undo_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Dea
     """
     failures: list[Failure] = []
     for step in reversed(record.steps):
+        turn = deadline.half()  # a switch that hangs must not keep the addresses
         try:
             if step.resource:
-                _release(record.key, step, step.resource, drivers, journal, deadline)
+                _release(record.key, step, step.resource, drivers, journal, turn)
             else:
-                drivers.driver(step).undo(step, deadline)
+                drivers.driver(step).undo(step, turn)
         except UserspaceError as error:
             say("warning", f"undoing step '{step.kind}' failed", error=error)
             failures.append(Failure(step, error))

@@ -30,6 +30,10 @@ class Deadline:
         """The earlier of this deadline and `seconds` from now."""
         return Deadline(min(self.at, time.monotonic() + seconds))
 
+    def half(self) -> Deadline:
+        """Half of the time left: for one of several things that must all have their turn."""
+        return self.within(self.remaining() / 2)
+
     def require(self, what: str) -> float:
         """Seconds left, or Unavailable naming `what` when there are none."""
         left = self.remaining()

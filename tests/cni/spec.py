@@ -33,6 +33,7 @@ def succeeded(call: Call) -> dict[str, Any]:
 def refused(call: Call, code: int, *words: str) -> dict[str, Any]:
     """The error object of a call that failed with `code`, and names each of `words` in its msg or details."""
     assert call.status == 1, (call.status, call.stdout, call.stderr)
+    assert call.stdout, call.stderr
     error = call.document
     assert error["code"] == code, error
     text = f"{error['msg']} {error.get('details', '')}"
@@ -60,8 +61,8 @@ def ipam(delegate: Scripted) -> dict[str, Any]:
 
 
 def tree(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Every path below a directory with mode, size and time of its last change of content."""
-    paths = ((str(path), path.lstat()) for path in sorted(directory.rglob("*")))
+    """Every path below a directory with mode, size and time of its last change of content; but for the node's own settings."""
+    paths = ((str(path), path.lstat()) for path in sorted(directory.rglob("*")) if path.name != "config.toml")
     return {path: (facts.st_mode, facts.st_size, facts.st_mtime_ns) for path, facts in paths}
 
 

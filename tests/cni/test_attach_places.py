@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
-from tests.host.places import NOBODY, connects, listening, mode, mounts_at, tree
+from tests.host import places
+from tests.host.places import NOBODY, mode, mounts_at, tree
 from tests.lab.apiserver import ApiServer
 from tests.lab.node import CONTAINER, Node
 from tests.lab.pods import Pod
-from tests.lab.switch import wait_until
 
 CID12 = CONTAINER[:12]
 PORT = f"{CID12}-net1"
@@ -44,6 +42,29 @@ def server_path(node: Node, port: str = PORT) -> str:
     return str(switch_of(node).interface(port)["options"]["vhost-server-path"])
 
 
+@contextmanager
+def near(path: Path) -> Iterator[Path]:
+    """The same path, short enough for a socket address: as a container has it, with its volume close to the root."""
+    fd = os.open(path.parent, os.O_PATH)
+    try:
+        yield Path(f"/proc/self/fd/{fd}/{path.name}")
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[None]:
+    """An application that has made its socket."""
+    with near(path) as short, places.listening(short):
+        yield
+
+
+def connects(path: Path) -> bool:
+    """Whether something accepts at `path`."""
+    with near(path) as short:
+        return places.connects(short)
+
+
 def host_path_pod(api: ApiServer, directory: Path, name: str = "app") -> Pod:
     """A pod whose spec has a hostPath."""
     pod = Pod(name, volume={"hostPath": {"path": str(directory)}})
@@ -58,7 +79,7 @@ def snapshot(directory: Path) -> dict[str, tuple[int, int, int, int]]:
 
 
 def test_empty_dir_by_the_pods_uid(node: Node, sandbox: str) -> None:
-    """Without an API server, the runtime's K8S_POD_UID leads to the emptyDir; OVS gets it through a protected mount of its own."""
+    """Without an API server, K8S_POD_UID leads to the emptyDir; OVS gets it through a protected mount of its own."""
     pod = Pod()
     volume = node.empty_dir(pod.uid)
     before = snapshot(volume)
@@ -74,7 +95,7 @@ def test_empty_dir_by_the_pods_uid(node: Node, sandbox: str) -> None:
     assert snapshot(volume) == before
 
 
-def test_what_the_mount_protects_from(node: Node, sandbox: str, tmp_path: Path) -> None:
+def test_what_the_mount_protects_from(node: Node, sandbox: str) -> None:
     """A link that the pod puts in the place of its socket leads OVS nowhere, though the same link works in the volume itself."""
     pod = Pod()
     volume = node.empty_dir(pod.uid)
@@ -83,7 +104,7 @@ def test_what_the_mount_protects_from(node: Node, sandbox: str, tmp_path: Path) 
         (volume / PORT).symlink_to(node.directory / "victim")
         assert connects(volume / PORT)
         with pytest.raises(OSError, match="symbolic links"):
-            connects(Path(server_path(node)))
+            places.connects(Path(server_path(node)))
         (volume / PORT).unlink()
     succeeded(node.run("DEL", node.network(), sandbox))
     assert node.leftovers() == {}
@@ -308,7 +329,7 @@ def memory_volume(volume: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", str(volume)], check=True)
+        subprocess.run(["umount", "--lazy", str(volume)], check=True)
 
 
 @pytest.mark.parametrize("medium", ["disk", "memory"])
@@ -328,6 +349,7 @@ def test_socket_of_the_switch(node: Node, sandbox: str, medium: str) -> None:
         switch_of(node).restart_vswitchd()
         succeeded(node.run("DEL", node.network(), sandbox, container(9)))
         assert connects(volume / PORT)
+        assert len(mounts_at(volume / PORT)) == (medium == "memory")
         assert not (switch_of(node).dir / PORT).exists()
         succeeded(node.run("DEL", serving(node), sandbox, CNI_ARGS=pod.args))
         assert (tree(volume), node.leftovers()) == (set(), before)
@@ -370,7 +392,7 @@ def test_links_of_the_pod_are_refused(node: Node, sandbox: str, what: str) -> No
 
 
 def test_host_path_behind_a_link(node: Node, sandbox: str, api: ApiServer) -> None:
-    """An administrator's link above a hostPath is resolved once; when it leads elsewhere by the time of DEL, nothing there goes."""
+    """A link above a hostPath is resolved once; when it leads elsewhere by the time of DEL, nothing there is removed."""
     real, other, link = (node.directory / name for name in ("real", "other", "link"))
     real.mkdir()
     other.mkdir()
