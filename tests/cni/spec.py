@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -58,6 +59,18 @@ def scripted(node: Node, name: str = "scripted") -> Scripted:
 def ipam(delegate: Scripted) -> dict[str, Any]:
     """`ipam` for a scripted plugin."""
     return {"type": delegate.name}
+
+
+def records(node: Node) -> list[dict[str, Any]]:
+    """The records on disk, as this version writes them."""
+    return [json.loads(path.read_text())["value"] for path in sorted((node.state / "attachments").glob("*.json"))]
+
+
+def row_of(node: Node, name: str = PORT) -> dict[str, Any]:
+    """The columns of an interface that somebody has to change for them to change; {} if there is none."""
+    columns = ("_uuid", "name", "type", "options", "external_ids", "mtu_request", "ofport", "error")
+    row = switch_of(node).interface(name)
+    return {column: row[column] for column in columns} if row else {}
 
 
 def tree(directory: Path) -> dict[str, tuple[int, int, int]]:

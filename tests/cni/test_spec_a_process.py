@@ -123,15 +123,18 @@ class TestStdin:
 
     def test_008_read_to_its_end_first(self, bare_node: Node) -> None:
         """While stdin is open nothing happens, though what came so far would do."""
-        process = subprocess.Popen([bare_node.plugin], stdin=-1, stdout=-1, stderr=-1, env=bare_node.variables("DEL"))
-        assert process.stdin
-        process.stdin.write(json.dumps(bare_node.network()).encode())
-        process.stdin.flush()
-        wait_until(lambda: _unread(process.stdin.fileno()) == 0, what="the plugin has read")  # type: ignore[union-attr]
-        assert process.poll() is None
-        assert not bare_node.state.exists()
-        process.stdin.write(b" x")
-        refused(finish(process, "DEL"), 6)
+        reading, writing = os.pipe()
+        with subprocess.Popen([bare_node.plugin], stdin=reading, stdout=-1, stderr=-1, env=bare_node.variables("DEL")) as process:
+            os.close(reading)
+            try:
+                os.write(writing, json.dumps(bare_node.network()).encode())
+                wait_until(lambda: _unread(writing) == 0, what="the plugin has read")
+                assert process.poll() is None
+                assert not bare_node.state.exists()
+                os.write(writing, b" x")
+            finally:
+                os.close(writing)
+            refused(finish(process, "DEL"), 6)
 
     def test_008_what_can_not_be_read(self, bare_node: Node) -> None:
         """A stdin that is closed or not open for reading is 5, an empty one 6, a file is as good as a pipe."""
@@ -180,8 +183,8 @@ def test_011_a_signal_undoes_add(node: Node, sandbox: str, name: str) -> None:
     refused(node.run("ADD", node.network(ipam=ipam(delegate)), sandbox), 11, name)
     assert delegate.commands() == ["ADD", "DEL"]
     switch = switch_of(node)
-    with paused_vswitchd(switch):
-        process = start(node, node.variables("ADD", sandbox), json.dumps(node.network()).encode())
+    stdin = json.dumps(node.network()).encode()
+    with paused_vswitchd(switch), start(node, node.variables("ADD", sandbox), stdin) as process:
         wait_until(lambda: switch.port(PORT), what="the port is in OVSDB")
         process.send_signal(signal.Signals[name])
         refused(finish(process, "ADD"), 11, name)

@@ -143,8 +143,8 @@ def test_upgraded_node_takes_the_mount_over(node: Node, sandbox: str) -> None:
     succeeded(node.run("ADD", node.network(), sandbox, ifname="net2", CNI_ARGS=args))
     assert "nosymfollow" in mounts_at(target)[0]
     with places.listening(target / f"{CID12}-net2"):
-        succeeded(node.run("DEL", node.network(), sandbox))
-        assert len(mounts_at(target)) == 1
         succeeded(node.run("DEL", node.network(), sandbox, ifname="net2"))
+    assert len(mounts_at(target)) == 1
+    succeeded(node.run("DEL", node.network(), sandbox))
     assert tree(volume) == set()
     clear(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,3 +48,8 @@ class Pod:
     def annotations(self, api: ApiServer) -> dict[str, str]:
         """What is noted in it."""
         return api.annotations(self.namespace, self.name)
+
+    def entries(self, api: ApiServer) -> list[dict[str, Any]]:
+        """The entries of `userspace/configuration-data`."""
+        entries: list[dict[str, Any]] = json.loads(self.annotations(api)[CONFIGURATION_DATA])
+        return entries

@@ -1,0 +1,246 @@
+"""Items 63 to 75 of the specification's checklist: DEL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import (
+    LEASED,
+    OTHER,
+    PORT,
+    away,
+    finish,
+    held,
+    ipam,
+    kill,
+    read_only,
+    records,
+    refused,
+    row_of,
+    scripted,
+    start,
+    succeeded,
+    switch_of,
+)
+from tests.lab.node import CONTAINER, Node
+
+NO_NETNS = ["", "/var/run/netns/absent", "relative", "/proc/self/ns/mnt", "/dev/null", "/proc/999999999/ns/net"]
+
+
+def test_063_again_and_again(node: Node, sandbox: str) -> None:
+    """DEL without any ADD, and repeated after one, succeeds in silence."""
+    network = node.network("1.0.0", ipam=node.host_local())
+    for _ in range(3):
+        succeeded(node.run("DEL", network, sandbox))
+    succeeded(node.run("ADD", network, sandbox))
+    for _ in range(3):
+        succeeded(node.run("DEL", network, sandbox))
+    assert node.leftovers() == {}
+
+
+def test_064_any_previous_result(node: Node, sandbox: str) -> None:
+    """Without prevResult, or with garbage for it, DEL removes everything."""
+    network = node.network("1.0.0", ipam=node.host_local())
+    for previous in (None, {}, [], "x", 7, {"cniVersion": "9.9.9"}, {"interfaces": [None]}, {"ips": "x"}):
+        succeeded(node.run("ADD", network, sandbox))
+        succeeded(node.run("DEL", {**network, "prevResult": previous}, sandbox))
+        assert node.leftovers() == {}
+
+
+def test_065_any_netns(node: Node, sandbox: str) -> None:
+    """With CNI_NETNS empty, gone or something else, DEL removes everything."""
+    network = node.network("1.0.0", ipam=node.host_local())
+    for netns in NO_NETNS:
+        succeeded(node.run("ADD", network, sandbox))
+        succeeded(node.run("DEL", network, netns))
+        assert node.leftovers() == {}
+
+
+def test_066_the_delegate_is_always_reached(node: Node, sandbox: str) -> None:
+    """The delegate's DEL runs whatever became of namespace, prevResult and record."""
+    delegate = scripted(node)
+    network = node.network(ipam=ipam(delegate))
+    calls = 0
+    for netns in NO_NETNS:
+        for keys in ({}, {"prevResult": "x"}):
+            succeeded(node.run("DEL", network | keys, netns))
+            calls += 1
+            assert delegate.commands().count("DEL") == calls
+    succeeded(node.run("ADD", network, sandbox))
+    (record,) = (node.state / "attachments").iterdir()
+    record.unlink()
+    succeeded(node.run("DEL", network))
+    assert delegate.commands().count("DEL") == calls + 1
+    assert node.leftovers().keys() <= {"shared"}
+
+
+def test_067_a_failing_step_does_not_stop_the_others(node: Node, sandbox: str) -> None:
+    """When the delegate's DEL fails, everything else is removed, its error is returned, and the next DEL ends it."""
+    delegate = scripted(node).tell("DEL", answer={"code": 123, "msg": "not now", "details": "disk"}, exit=1)
+    network = node.network(ipam=ipam(delegate))
+    succeeded(node.run("ADD", network, sandbox))
+    error = refused(node.run("DEL", network, sandbox), 123)
+    assert (error["msg"], error["details"]) == ("not now", "disk")
+    assert node.leftovers().keys() == {"records"}
+    assert [(record["state"], [step["step"] for step in record["steps"]]) for record in records(node)] == [("deleting", ["lease"])]
+    delegate.tell("DEL")
+    succeeded(node.run("DEL", network, sandbox))
+    assert node.leftovers() == {}
+
+
+def test_068_options_are_not_validated(node: Node, sandbox: str) -> None:
+    """Options that ADD would refuse do not stop DEL."""
+    wrong: list[dict[str, Any]] = [
+        {"host": 3},
+        {"host": {"iftype": "memif", "mtu": "x"}, "HOST": {}},
+        {"container": [], "bandwidth": {"ingressRate": 1}},
+        {"runtimeConfig": "x", "args": 4, "dns": []},
+        {"ipMasq": True, "sharedDir": "relative", "kubeconfig": 1, "consumer": "nobody", "logLevel": 9},
+    ]
+    for keys in wrong:
+        succeeded(node.run("ADD", node.network(), sandbox))
+        succeeded(node.run("DEL", node.network() | keys, sandbox))
+        assert node.leftovers() == {}
+
+
+class TestSwitchAway:
+    """Item 69: DEL while OVS can not be reached."""
+
+    def test_069_is_recorded_and_finished_later(self, node: Node, sandbox: str) -> None:
+        """DEL succeeds, all but the port is gone at once, and the next call of anybody removes the port."""
+        network = node.network("1.0.0", ipam=node.host_local())
+        succeeded(node.run("ADD", network, sandbox))
+        succeeded(node.run("DEL", network, sandbox, **away(node)))
+        assert node.leftovers().keys() == {"bridges", "records"}
+        assert [record["state"] for record in records(node)] == ["deleting"]
+        succeeded(node.run("DEL", network, container=OTHER))
+        assert node.leftovers() == {}
+
+    def test_069_can_not_be_recorded(self, node: Node, sandbox: str) -> None:
+        """When the state directory can not be written either, DEL answers 11, and the one after it removes everything."""
+        network = node.network()
+        succeeded(node.run("ADD", network, sandbox))
+        with read_only(node.state):
+            refused(node.run("DEL", network, sandbox, **away(node)), 11)
+        succeeded(node.run("DEL", network, sandbox))
+        assert node.leftovers() == {}
+
+
+def test_070_words_that_runtimes_take_for_success(node: Node) -> None:
+    """No failure of DEL says "not found" or "no such file or directory", not even in a delegate's words."""
+    spoken = {"code": 100, "msg": "lease Not Found", "details": "open x: No such file or directory"}
+    network = node.network(ipam=ipam(scripted(node).tell("DEL", answer=spoken, exit=1)))
+    stranger = node.network(ipam={"type": "absent"})
+    calls = [node.run("DEL", network), node.run("DEL", stranger, ifname="net2")]
+    calls += [node.run("DEL", network, ifname="net3", USERSPACE_CNI_CONFIG="/absent.toml"), node.run("DEL", b"{}")]
+    for made in calls:
+        assert made.status == 1
+        assert b"not found" not in made.stdout.lower()
+        assert b"no such file" not in made.stdout.lower()
+
+
+def test_071_only_this_attachment(node: Node, sandbox: str) -> None:
+    """Another interface of the container, the same name in another container, and another network's attachment survive."""
+    network = node.network()
+    for container, ifname in ((CONTAINER, "net1"), (CONTAINER, "net2"), (OTHER, "net1")):
+        succeeded(node.run("ADD", network, sandbox, container=container, ifname=ifname))
+    succeeded(node.run("DEL", {**network, "name": "another"}, sandbox))
+    assert row_of(node)
+    others = [row_of(node, f"{CONTAINER[:12]}-net2"), row_of(node, f"{OTHER[:12]}-net1")]
+    succeeded(node.run("DEL", network, sandbox))
+    assert sorted(switch_of(node).ports("br-test")) == sorted(row["name"] for row in others)
+    assert [row_of(node, row["name"]) for row in others] == others
+    succeeded(node.run("DEL", network, sandbox, ifname="net2"))
+    succeeded(node.run("DEL", network, sandbox, container=OTHER))
+    assert node.leftovers() == {}
+
+
+class TestOwnership:
+    """Item 72: what is not ours stays, whatever its name."""
+
+    def test_072_a_port(self, node: Node, sandbox: str) -> None:
+        """A port whose marks are gone or of another container stays, with its bridge."""
+        network = node.network()
+        switch = switch_of(node)
+        for marks in ("", "owner=userspace-cni,container-id=other,network=net,ifname=net1"):
+            succeeded(node.run("ADD", network, sandbox))
+            for table in ("Interface", "Port"):
+                switch.vsctl("clear", table, PORT, "external_ids")
+                if marks:
+                    switch.vsctl("set", table, PORT, *(f"external_ids:{mark}" for mark in marks.split(",")))
+            succeeded(node.run("DEL", network, sandbox))
+            assert switch.ports("br-test") == [PORT]
+            assert node.leftovers().keys() == {"bridges"}
+            switch.vsctl("del-br", "br-test")
+
+    def test_072_files_and_sockets(self, node: Node, sandbox: str) -> None:
+        """Of a directory's content only the attachment's own socket is removed; a file in its place is not."""
+        network = node.network()
+        directory = node.shared / CONTAINER[:12]
+        succeeded(node.run("ADD", network, sandbox))
+        for name in (PORT, "another"):
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(str(directory / name))
+        (directory / f"{PORT}.log").touch()
+        succeeded(node.run("DEL", network, sandbox))
+        assert sorted(path.name for path in directory.iterdir()) == ["another", f"{PORT}.log"]
+        succeeded(node.run("ADD", network, sandbox))
+        (directory / PORT).touch()
+        succeeded(node.run("DEL", network, sandbox))
+        assert (directory / PORT).is_file()
+
+
+def test_073_poorer_arguments(node: Node, sandbox: str, tmp_path: Path) -> None:
+    """What Multus leaves out at DEL (the runtime's requests, CNI_ARGS) is in the record."""
+    info = tmp_path / "info"
+    asked = {"mac": "02:00:00:00:00:05", "ips": ["10.9.8.7/24"], "CNIDeviceInfoFile": str(info)}
+    node.empty_dir("0123-uid")
+    network = node.network("1.0.0", ipam={"type": "static"}, capabilities={"ips": True}, runtimeConfig=asked)
+    args = "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=app;K8S_POD_UID=0123-uid"
+    succeeded(node.run("ADD", network, sandbox, CNI_ARGS=args))
+    assert info.exists()
+    succeeded(node.run("DEL", node.network("1.0.0"), sandbox))
+    assert not info.exists()
+    assert node.leftovers() == {}
+
+
+def test_074_order(node: Node, sandbox: str, tmp_path: Path) -> None:
+    """The port goes first, then socket and files, then the lease, and the record last of all."""
+    delegate = scripted(node)
+    network = node.network(ipam=ipam(delegate), runtimeConfig={"CNIDeviceInfoFile": str(tmp_path / "info")})
+    succeeded(node.run("ADD", network, sandbox))
+    stdin = json.dumps(network).encode()
+    with held(delegate, "DEL") as newest, start(node, node.variables("DEL", sandbox), stdin) as process:
+        newest()
+        assert node.leftovers().keys() == {"records"}
+        assert not (tmp_path / "info").exists()
+        assert [record["state"] for record in records(node)] == ["deleting"]
+        os.kill(newest(), signal.SIGKILL)
+        refused(finish(process, "DEL"), 108)
+    succeeded(node.run("DEL", network, sandbox))
+    assert node.leftovers() == {}
+
+
+def test_075_the_child_of_a_killed_add(node: Node, sandbox: str) -> None:
+    """DEL waits, not for ever, for a delegate that outlived its ADD, and removes everything once that has ended."""
+    delegate = scripted(node)
+    network = json.dumps(node.network(ipam=ipam(delegate))).encode()
+    with held(delegate, "ADD", answer=LEASED) as newest:
+        with start(node, node.variables("ADD", sandbox), network) as process:
+            newest()
+            kill(process)
+        refused(node.run("DEL", network, sandbox, USERSPACE_CNI_DEADLINE_S="0.5"), 11, "container")
+        assert delegate.commands() == ["ADD"]
+        with start(node, node.variables("DEL", sandbox), network) as waiting:
+            os.kill(newest(), signal.SIGKILL)
+            succeeded(finish(waiting, "DEL"))
+    assert delegate.commands() == ["ADD", "DEL"]
+    assert node.leftovers() == {}
+

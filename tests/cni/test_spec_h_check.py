@@ -1,0 +1,180 @@
+"""Items 76 to 82 of the specification's checklist: CHECK."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import LEASED, OTHER, PORT, held, ipam, kill, refused, row_of, scripted, start, succeeded, switch_of, tree
+from tests.lab.node import CONTAINER, Node
+from tests.lab.runtime import netns
+
+
+def attached(node: Node, sandbox: str, **keys: Any) -> dict[str, Any]:
+    """An attachment, and the configuration with which it is checked."""
+    network = node.network(**keys)
+    return {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
+
+
+def test_076_no_previous_result(node: Node, sandbox: str) -> None:
+    """CHECK without prevResult is 7 naming it, whether attached or not."""
+    for _ in range(2):
+        for keys in ({}, {"prevResult": None}):
+            refused(node.run("CHECK", node.network(**keys), sandbox), 7, "prevResult")
+        attached_already = node.run("ADD", node.network(), sandbox)
+    refused(attached_already, 101)
+    succeeded(node.run("DEL", node.network(), sandbox))
+
+
+def test_077_not_attached(node: Node, sandbox: str) -> None:
+    """An interface that prevResult does not have in this sandbox, or that has no record, is 102, not 3."""
+    checked = attached(node, sandbox)
+    previous = checked["prevResult"]
+    (entry,) = previous["interfaces"]
+    for interfaces in ([], [{**entry, "name": "net2"}], [{**entry, "sandbox": "/other"}], [{"name": "net1"}]):
+        refused(node.run("CHECK", {**checked, "prevResult": {**previous, "interfaces": interfaces}}, sandbox), 102, "net1")
+    refused(node.run("CHECK", checked, sandbox, container=OTHER), 102, OTHER)
+    refused(node.run("CHECK", {**checked, "name": "another"}, sandbox), 102, "'net'")
+    succeeded(node.run("CHECK", checked, sandbox))
+    succeeded(node.run("DEL", checked, sandbox))
+    refused(node.run("CHECK", checked, sandbox), 102, "net1")
+
+
+Change = Callable[[Node], object]
+
+
+def _vsctl(*args: str) -> Change:
+    return lambda node: switch_of(node).vsctl("--no-wait", *args)
+
+
+def _replace_directory(node: Node) -> None:
+    directory = node.shared / CONTAINER[:12]
+    subprocess.run(["umount", *map(str, node.short.iterdir())], check=True)
+    directory.rename(node.directory / "gone")
+
+
+DRIFTS: list[tuple[str, Change, tuple[str, ...]]] = [
+    ("port gone", _vsctl("del-port", PORT), ("a port on bridge br-test", "none")),
+    ("type", _vsctl("set", "Interface", PORT, "type=internal"), ("dpdkvhostuserclient", "internal")),
+    ("path", _vsctl("set", "Interface", PORT, "options:vhost-server-path=/elsewhere"), ("vhost-server-path", "/elsewhere")),
+    ("tag", _vsctl("set", "Port", PORT, "tag=9"), ("tag: expected 7, found 9",)),
+    ("trunks", _vsctl("set", "Port", PORT, "trunks=9"), ("trunks", "9")),
+    ("mode", _vsctl("set", "Port", PORT, "vlan_mode=trunk"), ("vlan_mode", "trunk")),
+    ("mark", _vsctl("set", "Interface", PORT, "external_ids:container-id=x"), ("container-id", "found x")),
+    ("mac", _vsctl("set", "Interface", PORT, "external_ids:attached-mac=x"), ("attached-mac", "found x")),
+    ("mtu", _vsctl("set", "Interface", PORT, "mtu_request=1400"), ("mtu_request: expected 2000, found 1400",)),
+    ("socket", lambda node: (node.shared / CONTAINER[:12] / PORT).mkdir(), ("socket", "directory")),
+    ("directory", _replace_directory, ("directory", str(CONTAINER[:12]))),
+    ("mount", lambda node: subprocess.run(["umount", *map(str, node.short.iterdir())], check=True), ("mount", "expected", "found")),
+    ("device info gone", lambda node: (node.directory / "info").unlink(), ("device-info", "expected a file, found none")),
+    ("device info", lambda node: _rewrite(node.directory / "info"), ("device-info", "expected", "/elsewhere")),
+    ("config file", lambda node: (node.shared / CONTAINER[:12] / f"configData-{PORT}.json").unlink(), ("configData", "expected")),
+]
+
+
+def _rewrite(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["vhost-user"]["path"] = "/elsewhere"
+    path.unlink()
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(("change", "words"), [drift[1:] for drift in DRIFTS], ids=[drift[0] for drift in DRIFTS])
+def test_078_drift(node: Node, sandbox: str, change: Change, words: tuple[str, ...]) -> None:
+    """Whatever of an attachment is no longer as ADD made it is told with what was expected and what was found."""
+    network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(node.directory / "info")})
+    network["host"] |= {"mtu": 2000, "bridge": {"bridgeName": "br-test", "vlanId": 7}}
+    checked = {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
+    succeeded(node.run("CHECK", checked, sandbox))
+    change(node)
+    made = node.run("CHECK", checked, sandbox)
+    assert made.code is not None
+    refused(made, made.code, *words)
+    assert made.code >= 100
+    succeeded(node.run("DEL", network, sandbox))
+
+
+def test_079_what_later_plugins_change(node: Node, sandbox: str) -> None:
+    """Interfaces, routes, addresses and a mac that others of the chain added or replaced in the result are accepted."""
+    checked = attached(node, sandbox)
+    previous = checked["prevResult"]
+    entry = {**previous["interfaces"][0], "mac": "02:00:00:00:00:99", "mtu": 1300}
+    interfaces = [{"name": "tap0"}, entry, {"name": "net9", "sandbox": sandbox}]
+    changed = {**previous, "interfaces": interfaces, "routes": [{"dst": "0.0.0.0/0"}], "ips": [{"address": "10.0.0.9/8"}]}
+    succeeded(node.run("CHECK", {**checked, "prevResult": changed}, sandbox))
+    succeeded(node.run("DEL", checked, sandbox))
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_080_right_after_add(node: Node, sandbox: str, mode: str) -> None:
+    """CHECK passes while no application has connected yet."""
+    network = node.network()
+    network["host"]["vhost"]["mode"] = mode
+    result = succeeded(node.run("ADD", network, sandbox))
+    assert switch_of(node).interface(PORT)["link_state"] == "down"
+    succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox))
+    succeeded(node.run("DEL", network, sandbox))
+
+
+class TestReadOnly:
+    """Item 81: CHECK looks, asks the delegate, and changes nothing."""
+
+    def test_081_nothing_is_written(self, node: Node, sandbox: str) -> None:
+        """Neither a passing nor a failing CHECK changes a file or a row, not even to put things right."""
+        checked = attached(node, sandbox)
+        for tag in ([], ["tag=9"]):
+            if tag:
+                switch_of(node).vsctl("set", "Port", PORT, *tag)
+            files, row, port = tree(node.directory), row_of(node), switch_of(node).port(PORT)
+            assert node.run("CHECK", checked, sandbox).status == len(tag)
+            assert (tree(node.directory), row_of(node), switch_of(node).port(PORT)) == (files, row, port)
+        succeeded(node.run("DEL", checked, sandbox))
+
+    def test_081_the_namespace_is_gone(self, node: Node) -> None:
+        """CHECK of an attachment whose namespace is gone is 4."""
+        with netns() as gone:
+            checked = attached(node, gone)
+        refused(node.run("CHECK", checked, gone), 4, "CNI_NETNS", gone)
+        succeeded(node.run("DEL", checked, gone))
+        assert node.leftovers() == {}
+
+    def test_081_the_delegate(self, node: Node, sandbox: str) -> None:
+        """The delegate's CHECK gets stdin as it came, and its error is returned."""
+        delegate = scripted(node)
+        checked = json.dumps(attached(node, sandbox, ipam=ipam(delegate)), indent=3).encode()
+        succeeded(node.run("CHECK", checked, sandbox))
+        assert delegate.calls()[-1]["command"] == "CHECK"
+        assert delegate.calls()[-1]["stdin"].encode() == checked
+        delegate.tell("CHECK", answer={"code": 141, "msg": "lease lost"}, exit=1)
+        assert refused(node.run("CHECK", checked, sandbox), 141)["msg"] == "lease lost"
+        succeeded(node.run("DEL", checked, sandbox))
+
+    def test_081_real_ipam(self, node: Node, sandbox: str) -> None:
+        """host-local notices in CHECK that its lease is gone."""
+        network = node.network("1.0.0", ipam=node.host_local())
+        checked = {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
+        succeeded(node.run("CHECK", checked, sandbox))
+        (node.ipam_dir / "net" / "10.56.0.2").unlink()
+        assert node.run("CHECK", checked, sandbox).code not in (None, 0)
+        succeeded(node.run("DEL", network, sandbox))
+
+
+@pytest.mark.parametrize("version", ["0.4.0", "1.0.0", "1.1.0"])
+def test_082_check_waits_for_nobody(node: Node, sandbox: str, version: str) -> None:
+    """CRI-O asks with every pod status: CHECK does not wait while another interface of the container is being attached."""
+    network = node.network(version)
+    checked = {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
+    delegate = scripted(node)
+    another = json.dumps(node.network(ipam=ipam(delegate))).encode()
+    environ = node.variables("ADD", sandbox, ifname="net2")
+    with held(delegate, "ADD", answer=LEASED) as newest, start(node, environ, another) as process:
+        newest()
+        for _ in range(2):
+            succeeded(node.run("CHECK", checked, sandbox))
+        assert process.poll() is None
+        kill(process)
