@@ -189,14 +189,24 @@ class Store:
         return Directory(path, create=create)
 
     def _close_root(self) -> None:
-        """Take away what others may do in a root made by somebody else: records can hold what pods must not see."""
+        """Take away what others may do in our root: records can hold what pods must not see.
+
+        A directory that holds other things than ours is refused: the mode of /tmp is not to be changed by a typo.
+        """
         try:
-            mode = stat.S_IMODE(os.stat(self._root).st_mode)
+            facts = os.stat(self._root)
         except FileNotFoundError:
             return
-        self._mode_checked = True
-        if not mode & 0o077:
+        mode = stat.S_IMODE(facts.st_mode)
+        if not mode & 0o077 or not stat.S_ISDIR(facts.st_mode):
+            self._mode_checked = True
             return
+        names = os.listdir(self._root)  # noqa: PTH208
+        if names and IDENTITY not in names:
+            raise StoreError(
+                f"{self._root} is open to others (mode {mode:04o}) and holds what is not of this store: name another"
+            )
+        self._mode_checked = True
         try:
             os.chmod(self._root, 0o700)
         except OSError as error:

@@ -9,17 +9,26 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 
 from userspace_cni import verbs
 from userspace_cni.errors import Interrupted, UnreadableInput
+from userspace_cni.log import say
 from userspace_cni.result import SUPPORTED_VERSIONS
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> int:
     """Serve the runtime or the person who called; the exit code."""
     if os.environ.get("CNI_COMMAND"):
-        return plugin()
+        code = plugin()
+        with suppress(OSError, ValueError):
+            sys.stderr.flush()
+            return code
+        sys.stderr = None  # the interpreter would flush it once more, and answer 120 for the plugin
+        return code
     if len(sys.argv) > 1:
         from userspace_cni.cli.commands import run
 
@@ -33,13 +42,14 @@ def main() -> int:
 
 def plugin() -> int:
     """One CNI call: environment and stdin in, stdout and exit code out."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         signal.signal(number, _interrupt)
     stdin = _Stdin()
     answer = verbs.answer(os.environ, stdin.read, _node)
     try:
         _write_stdout(answer.output)
-    except (OSError, Interrupted):
+    except (OSError, Interrupted) as error:
+        say("error", "the answer could not be written to stdout; an ADD is undone", error=error)
         if answer.code == 0 and os.environ["CNI_COMMAND"] == "ADD":
             # nobody has learned of this attachment: a runtime that saw no result takes it for failed
             verbs.answer({**os.environ, "CNI_COMMAND": "DEL"}, stdin.read, _node)
@@ -49,7 +59,7 @@ def plugin() -> int:
 
 def _interrupt(number: int, _: FrameType | None) -> None:
     """Turn the first signal into an error that undoes the verb; what undoes it is not interrupted again."""
-    for other in (signal.SIGTERM, signal.SIGINT):
+    for other in _STOPPING:
         signal.signal(other, signal.SIG_IGN)
     raise Interrupted(f"stopped by {signal.Signals(number).name}", "the call was undone; try again later")
 

@@ -18,7 +18,7 @@ from userspace_cni.host import link
 from userspace_cni.journal import Journal
 from userspace_cni.log import say
 from userspace_cni.options import Options
-from userspace_cni.plan import Allocation, Facts, Pod
+from userspace_cni.plan import Allocation, Facts, Pod, port_name
 from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.settings import Settings
 from userspace_cni.steps import Lease, LegacyRecord, PodMount, Port, Step
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from userspace_cni.host.kube import Clients, PodView
     from userspace_cni.host.leases import LeaseDriver
 
+_SPARE_BYTES: Final = 1 << 16
+"""What an ADD needs of a disk for its records, generously."""
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 
 
@@ -112,6 +114,7 @@ class Drivers:
         from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
         environment, settings = request.environment, self.settings
+        self.ports.reach(port_name(environment.container_id, environment.ifname), options.bridge, deadline)
         kubeconfig = options.kubeconfig if settings.netconf_kubeconfig != "never" else ""
         view = self._ask_for_pod(environment, options, kubeconfig, deadline)
         uid = environment.pod_uid or (view.uid if view else "")
@@ -207,8 +210,9 @@ class Drivers:
         """Whether an ADD could be served: the switch, and the directories that it needs."""
         self.ports.serving(options.bridge, deadline)
         for path in (self.settings.state_dir, self.settings.run_dir, self.settings.short_dir):
-            if not _is_writable(path):
-                raise NotServing(f"directory {path} can not be written", "see the settings state_dir, run_dir and short_dir")
+            reason = _unwritable(path)
+            if reason:
+                raise NotServing(f"directory {path}: {reason}", "see the settings state_dir, run_dir and short_dir")
 
 
 class LegacyDriver:
@@ -258,11 +262,15 @@ def _read_device_info(path: str) -> tuple[Allocation | None, bool]:
     return (Allocation(found.mode, found.path, found.content) if found else None), os.path.lexists(path)
 
 
-def _is_writable(path: str) -> bool:
-    """Whether `path`, or the nearest parent that exists, can be written; looks, and writes nothing."""
+def _unwritable(path: str) -> str:
+    """Why nothing can be written to `path`, or to its nearest parent that exists; "" if it can. Looks, and writes nothing."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)  # noqa: PTH120
-    return os.access(path, os.W_OK | os.X_OK)
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "it can not be written"
+    disk = os.statvfs(path)
+    full = disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE_BYTES
+    return "its file system is full" if full or (disk.f_files and not disk.f_favail) else ""
 
 
 def _directory(_: Drivers) -> Driver[Any]:

@@ -201,6 +201,8 @@ def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
     collected = list(errors)
     if len(collected) == 1:
         return collected[0]
+    if all(isinstance(error, Drift) for error in collected):
+        return Drift("; ".join(error.message for error in collected), "; ".join({error.details: None for error in collected}))
     if all(isinstance(error, Unavailable) for error in collected):
         return Unavailable(f"{what}: {len(collected)} steps could not be done now", " | ".join(map(str, collected)))
     return Incomplete(f"{what}: {len(collected)} steps failed", " | ".join(map(str, collected)))

@@ -6,7 +6,7 @@ somebody's work in progress and is left alone.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from userspace_cni import attach
 from userspace_cni.deadline import Deadline
@@ -16,12 +16,19 @@ from userspace_cni.log import say
 from userspace_cni.records import Record
 from userspace_cni.steps import PlacedSocket
 
+TURN_S: Final = 2.0
+"""What one record may take once it is begun: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
+
 
 class Node(attach.Drivers, Protocol):
     """What reconciliation asks of the node beside its drivers."""
 
     def boot_id(self) -> str:
         """The kernel's random id of this boot."""
+        ...
+
+    def boottime_ns(self) -> int:
+        """CLOCK_BOOTTIME now, in nanoseconds."""
         ...
 
 
@@ -46,26 +53,31 @@ def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Dea
 
 
 def finish(node: Node, journal: Journal, deadline: Deadline) -> None:
-    """Finish what earlier processes left, until the deadline. Never fails: the verb at whose end it runs has its own answer."""
+    """Finish what earlier processes left; begin with no record after the deadline.
+
+    Never fails: the verb at whose end it runs has its own answer. Each call begins somewhere else in the list, so that a record
+    that can not be finished keeps no other from its turn.
+    """
     try:
         records = journal.records()
         boot_id = node.boot_id()
     except UserspaceError as error:
         say("warning", "what earlier calls left was not looked at", error=error)
         return
-    for record in records:
+    first = node.boottime_ns() % max(1, len(records))
+    for record in records[first:] + records[:first]:
         if not deadline.remaining():
             return
         try:
             if is_unfinished(record, boot_id):
-                _finish_one(record, node, journal, deadline)
+                _finish_one(record, node, journal)
             else:
-                _place_again(record, node, deadline)
+                _place_again(record, node)
         except UserspaceError as error:
             say("warning", "an earlier attachment could not be put right", container=record.container_id, error=error)
 
 
-def _finish_one(record: Record, node: Node, journal: Journal, deadline: Deadline) -> None:
+def _finish_one(record: Record, node: Node, journal: Journal) -> None:
     lock = journal.try_container_lock(record.container_id)
     if lock is None:
         return
@@ -73,11 +85,12 @@ def _finish_one(record: Record, node: Node, journal: Journal, deadline: Deadline
         current = journal.read_key(record.key)
         if current and is_unfinished(current, node.boot_id()):
             say("info", "finishing what an earlier call left", container=current.container_id, state=current.state)
-            remove(current, node, journal, deadline)
+            remove(current, node, journal, Deadline.after(TURN_S))
 
 
-def _place_again(record: Record, node: Node, deadline: Deadline) -> None:
+def _place_again(record: Record, node: Node) -> None:
     """After a restart OVS makes server-mode sockets anew at their old place, and those that pods see are dead."""
+    deadline = Deadline.after(TURN_S)
     for step in record.steps:
         if isinstance(step, PlacedSocket) and node.driver(step).check(step, deadline):
             node.driver(step).apply(step, deadline)

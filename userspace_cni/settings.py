@@ -27,6 +27,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _PATHS: Final = ("dir", "_root", "socket")
 _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket")
+_FILE_MAX: Final = 1 << 20
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
 
@@ -96,7 +97,8 @@ def load(environ: Mapping[str, str]) -> Settings:
 
 def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     try:
-        content = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            content = file.read(_FILE_MAX)
     except FileNotFoundError as error:
         if required:
             raise InvalidConfig(f"settings file {path} is absent", f"{PREFIX}CONFIG names it") from error
@@ -153,7 +155,7 @@ def _checked(key: str, value: object, where: str) -> object:
     elif key == "shared_volume" and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
         reason = "it must be a volume name (RFC 1123 label)"
     elif isinstance(value, (int, float)) and not 0 < value < 1e6:
-        reason = "it must be greater than 0"
+        reason = "it must be greater than 0 and less than a million"
     if reason:
         raise InvalidConfig(f"{where}: '{key}' is {value!r}", reason)
     return os.path.normpath(str(value)) if value and key.endswith("dir") else value

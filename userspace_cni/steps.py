@@ -177,6 +177,11 @@ class ConfigFile(Step):
     name: str
     content: str
 
+    @property
+    def resource(self) -> Resource:
+        """A file has one owner: two containers whose IDs begin alike share a directory, and must not share this."""
+        return Resource(f"file:{self.directory}/{self.name}", exclusive=True)
+
 
 @dataclass(frozen=True)
 class PodNote(Step):

@@ -78,10 +78,6 @@ class Node(reconcile.Node, Protocol):
         """Seconds that one verb may take."""
         ...
 
-    def boottime_ns(self) -> int:
-        """CLOCK_BOOTTIME now, in nanoseconds."""
-        ...
-
     def sandbox(self, environment: Environment) -> int:
         """Inode of the network namespace CNI_NETNS. Raises BadEnvironment when it is none, HostNamespace when it is our own."""
         ...
@@ -264,13 +260,16 @@ def _require_asked_ips(addresses: Addresses, options: Options, request: Request)
 
 def _roll_back(record: Record, node: Node, cause: BaseException) -> None:
     """A failed ADD is a DEL. What can not be undone now stays recorded; the cause remains the answer."""
+    left = ""
     try:
         failures = reconcile.remove(record, node, node.journal, Deadline.after(UNDO_S))
+        if failures:
+            steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
+            left = f"not undone yet, and recorded for later: {steps}"
     except UserspaceError as error:
-        failures = [attach.Failure(step, error) for step in record.steps[:1]]
-    if failures and isinstance(cause, UserspaceError):
-        left = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
-        cause.details = f"{cause.details}; not undone yet, and recorded for later: {left}".lstrip("; ")
+        left = f"what is left of it could not be recorded: {error.message}"
+    if left and isinstance(cause, UserspaceError):
+        cause.details = f"{cause.details}; {left}".lstrip("; ")
 
 
 def _delete(request: Request, node: Node) -> bytes:
@@ -282,15 +281,16 @@ def _delete(request: Request, node: Node) -> bytes:
         if record and record.network != request.network.name:
             say("info", "the interface belongs to another network and is left alone", network=record.network)
             return b""
-        if record is None or (request.network.ipam and not record.boot_id):
-            # a record without a boot is of a DEL that found none, and knew no more of the lease than this one does
-            record = _unrecorded(request, node)
+        record = record or _unrecorded(request, node)
         try:
             failures = reconcile.remove(record, node, journal, deadline.within(UNDO_S))
         except RecordRefused as error:
             raise Unavailable("the rest of this DEL can not be recorded", str(error)) from error
+        if not record.boot_id and request.network.ipam:
+            failures += _forward_delete(request, node, deadline.within(UNDO_S))
     _answer_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
-    _finish(node)
+    if not failures:  # else the switch is away, and nothing of others can be finished either
+        _finish(node)
     return b""
 
 
@@ -299,15 +299,29 @@ def _unrecorded(request: Request, node: Node) -> Record:
     environment = request.environment
     marks = owner_marks(environment.container_id, request.network.name, environment.ifname)
     marks["store"] = node.journal.identity()
-    steps: list[Step] = (
-        [Lease(request.network.ipam, request.stdin.decode("utf-8"), environment.variables)] if request.network.ipam else []
-    )
-    held = attach.held_by(record_key(environment.container_id, environment.ifname), node.journal)
-    steps += sorted(held, key=lambda step: STEP_TYPES.index(type(step)))
-    steps.append(Port("", port_name(environment.container_id, environment.ifname), "dpdkvhostuserclient", marks=marks))
+    port = Port("", port_name(environment.container_id, environment.ifname), "dpdkvhostuserclient", marks=marks)
     legacy = node.legacy(environment.container_id, environment.ifname)
-    steps += [legacy] if legacy else []
-    return Record("deleting", request.network.name, environment.container_id, environment.ifname, steps=tuple(steps))
+    steps = (*_traces(environment.container_id, environment.ifname, port, node), *([legacy] if legacy else []))
+    return Record("deleting", request.network.name, environment.container_id, environment.ifname, steps=steps)
+
+
+def _forward_delete(request: Request, node: Node, deadline: Deadline) -> list[attach.Failure]:
+    """DEL of the IPAM plugin for an attachment that no ADD recorded.
+
+    Never recorded itself: all that is known of it is this call, and the next one may know better.
+    """
+    lease = _lease_step(request)
+    try:
+        node.driver(lease).undo(lease, deadline)
+    except UserspaceError as error:
+        return [attach.Failure(lease, error)]
+    return []
+
+
+def _traces(container_id: str, ifname: str, port: Port, node: Node) -> list[Step]:
+    """What an attachment without a record leads to, in the order of ADD: its port, and what it holds."""
+    held = attach.held_by(record_key(container_id, ifname), node.journal)
+    return sorted([*held, port], key=lambda step: STEP_TYPES.index(type(step)))
 
 
 def _is_postponed(failure: attach.Failure) -> bool:
@@ -362,9 +376,9 @@ def _gc(request: Request, node: Node) -> bytes:
             "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
         )
     deadline = Deadline.after(node.deadline_s)
-    errors = _collect_records(request.network, valid, node, deadline)
+    errors = _collect_records(request.network, valid, node, deadline.half())
     try:
-        errors += _collect_rows(request.network, valid, node, deadline)
+        errors += _collect_rows(request.network, valid, node, deadline.half())
     except UserspaceError as error:
         errors.append(error)
     try:
@@ -401,8 +415,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
                 store=port.marks.get("store"),
             )
             continue
-        held = attach.held_by(record_key(container_id, ifname), node.journal)
-        record = Record("deleting", network.name, container_id, ifname, steps=(*held, port))
+        record = Record("deleting", network.name, container_id, ifname, steps=tuple(_traces(container_id, ifname, port, node)))
         errors += _collect(record, node, deadline, recorded=False)
     return errors
 

@@ -1,4 +1,4 @@
-"""What the tests of the specification's items share: how a call is judged, and the plugin as a process that can be held and killed."""
+"""What the tests of the specification's items share: how a call is judged, and the plugin as a process to be held and killed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tests.lab.switch import Switch, wait_until
 
 SUPPORTED = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 OTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+STRANGER = "f" * 64
 PORT = f"{CONTAINER[:12]}-net1"
 LEASED = {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.3/24", "gateway": "10.1.2.1"}]}
 
@@ -162,6 +163,16 @@ def read_only(directory: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", str(directory)], check=True)
+
+
+def finish_by_others(node: Node) -> None:
+    """Call for another container until what earlier calls left is finished; each of these calls gives a little time to it."""
+
+    def finished() -> bool:
+        succeeded(node.run("DEL", node.network(), container=STRANGER))
+        return not records(node)
+
+    wait_until(finished, what="no record is left")
 
 
 def away(node: Node) -> dict[str, str]:

@@ -92,6 +92,12 @@ def network_of(node: Node, mode: str = "client", vlan: int = 0) -> dict[str, Any
     return network
 
 
+def forwarded(node: Node) -> int:
+    """Packets for which the switch knew the way. Its ports of type dpdkvhostuser have no counters (OVS 3.1)."""
+    found = re.search(r"lookups: hit:(\d+)", switch_of(node).appctl("dpctl/show"))
+    return int(found[1]) if found else 0
+
+
 @contextmanager
 def applications(**forward: tuple[Attached, str]) -> Iterator[dict[str, Testpmd]]:
     """testpmd in each pod, one after the other, each connected before the next one starts."""
@@ -109,12 +115,13 @@ def test_frames_from_pod_to_pod(node: Node, sandbox: str, mode: str) -> None:
     network = network_of(node, mode)
     sender, receiver = (attach(node, sandbox, number, network) for number in (1, 2))
     assert any("server=1" in argument for argument in sender.eal()) == (mode == "client")
+    before = forwarded(node)
     with applications(receiver=(receiver, "rxonly"), sender=(sender, "txonly")) as running:
-        given = wait_until(lambda: receiver.counted("TX"), what="frames at the receiver's port")
-        taken = sender.counted("RX")
+        wait_until(lambda: forwarded(node) > before, what="frames in the switch")
+        if mode == "client":
+            wait_until(lambda: sender.counted("RX") and receiver.counted("TX"), what="frames at both ports")
         sent, got = running["sender"].finish(), running["receiver"].finish()
-    assert sent["TX-packets"] >= taken > 0
-    assert got["RX-packets"] >= given > 0
+    assert sent["TX-packets"] >= got["RX-packets"] > 0
     detach(network, sender, receiver)
 
 
@@ -132,8 +139,9 @@ def test_frames_through_a_socket_on_another_device(node: Node, sandbox: str) -> 
             succeeded(node.run("ADD", network, sandbox, container, CNI_ARGS=pod.args))
             pods.append(Attached(node, pod, container, sandbox, volume))
         sender, receiver = pods
+        before = forwarded(node)
         with applications(receiver=(receiver, "rxonly"), sender=(sender, "txonly")) as running:
-            wait_until(lambda: receiver.counted("TX"), what="frames at the receiver's port")
+            wait_until(lambda: forwarded(node) > before, what="frames in the switch")
             running["sender"].finish()
             assert running["receiver"].finish()["RX-packets"] > 0
         for each in pods:

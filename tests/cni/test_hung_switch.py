@@ -16,7 +16,7 @@ def hurried(node: Node) -> Node:
 
 
 def test_addresses_return_while_ovsdb_hangs(hurried: Node, sandbox: str) -> None:
-    """DEL with a stopped ovsdb-server succeeds, releases lease, mount and directory, and records the port; the next call ends it."""
+    """DEL with a stopped ovsdb-server releases lease, mount and directory and records the port; the next call ends it."""
     assert hurried.switch
     network = hurried.network("1.0.0", ipam=hurried.host_local())
     assert hurried.run("ADD", network, sandbox).status == 0

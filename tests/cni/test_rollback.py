@@ -99,11 +99,11 @@ def error_of(answered: Answer) -> dict[str, Any]:
 def finish(node: Node) -> None:
     """DELs of another container, which have 200 ms each for what earlier calls left recorded."""
     assert node.leftovers()["records"]
-    for _ in range(5):
+    for _ in range(10):
         assert node.run("DEL", node.network(), container=OTHER).status == 0
         if "records" not in node.leftovers():
             return
-    pytest.fail(f"not finished after five calls: {node.leftovers()}")
+    pytest.fail(f"not finished after ten calls: {node.leftovers()}")
 
 
 @pytest.mark.parametrize("mode", STEPS)
@@ -151,7 +151,7 @@ def test_any_error_is_undone(attaching: Attaching, error: BaseException, code: i
     attaching.assert_clean()
 
 
-@pytest.mark.parametrize("step", STEPS["client"][2:])
+@pytest.mark.parametrize("step", STEPS["client"][2:-1])  # undoing the last one, the note, never fails
 def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
     """When undoing fails too, the first error is the answer and names what is left; the next call of anybody finishes it."""
     faults = {f"after {STEPS['client'][-1]}": StepFailed("the cause"), f"before undo {step}": Unavailable("can not be undone")}

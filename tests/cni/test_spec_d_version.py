@@ -21,7 +21,9 @@ def test_038_answer(bare_node: Node) -> None:
 def test_039_never_fails(bare_node: Node) -> None:
     """Neither stdin nor variables nor settings, whatever they hold, make VERSION fail."""
     for stdin in (b"", b"{", b"[]", b"\xff\xfe", b'{"cniVersion":"77.0.0"}', b'{"cniVersion":null}', b"[" * 100_000):
-        made = bare_node.run("VERSION", stdin, "\udcff/../", container="/../", ifname="x" * 400, CNI_ARGS="=;=", CNI_PATH="\udcff:")
+        made = bare_node.run(
+            "VERSION", stdin, "\udcff/../", container="/../", ifname="x" * 400, CNI_ARGS="=;=", CNI_PATH="\udcff:"
+        )
         assert succeeded(made)["supportedVersions"] == list(SUPPORTED)
     settings = {"USERSPACE_CNI_CONFIG": "/absent", "USERSPACE_CNI_OVSDB": "nonsense", "USERSPACE_CNI_DEADLINE_S": "never"}
     succeeded(bare_node.run("VERSION", b"{}", **settings))

@@ -17,6 +17,7 @@ from tests.cni.spec import (
     PORT,
     away,
     finish,
+    finish_by_others,
     held,
     ipam,
     paused_vswitchd,
@@ -121,7 +122,9 @@ class TestRollback:
 
         (999 is what host-local itself says when its range is full.)
         """
-        network = node.network("1.0.0", ipam=node.host_local(), runtimeConfig={"CNIDeviceInfoFile": f"{node.directory}/info/net1"})
+        network = node.network(
+            "1.0.0", ipam=node.host_local(), runtimeConfig={"CNIDeviceInfoFile": f"{node.directory}/info/net1"}
+        )
         network["host"]["vhost"]["mode"] = mode
         put_in_the_way(node, obstacle, network)
         before = node.leftovers()
@@ -150,7 +153,7 @@ class TestRollback:
         network = node.network("1.0.0", ipam=node.host_local())
         refused(node.run("ADD", network, sandbox, **away(node)), 11)
         assert node.leftovers().keys() == {"records"}
-        succeeded(node.run("DEL", network, sandbox, container="another"))
+        finish_by_others(node)
         assert node.leftovers() == {}
 
 
@@ -260,7 +263,10 @@ def test_051_dns_and_addresses_of_the_delegate(node: Node, sandbox: str) -> None
     """The configuration's dns wins over the delegate's; a delegate that answers without an address fails ADD."""
     delegate = scripted(node).tell("ADD", answer={**LEASED, "dns": {"nameservers": ["10.0.0.53"], "domain": "lease"}})
     network = node.network(ipam=ipam(delegate))
-    for keys, expected in (({}, {"nameservers": ["10.0.0.53"], "domain": "lease"}), ({"dns": {"domain": "own"}}, {"domain": "own"})):
+    for keys, expected in (
+        ({}, {"nameservers": ["10.0.0.53"], "domain": "lease"}),
+        ({"dns": {"domain": "own"}}, {"domain": "own"}),
+    ):
         assert succeeded(node.run("ADD", network | keys, sandbox))["dns"] == expected
         succeeded(node.run("DEL", network, sandbox))
     for answer in ({"cniVersion": "1.1.0"}, {"cniVersion": "1.1.0", "ips": []}, {"ips": [{"address": "10.1.2.3"}]}):

@@ -53,3 +53,8 @@ class Pod:
         """The entries of `userspace/configuration-data`."""
         entries: list[dict[str, Any]] = json.loads(self.annotations(api)[CONFIGURATION_DATA])
         return entries
+
+
+def downward_file(annotations: Mapping[str, str]) -> str:
+    """The downward-API file that the kubelet makes of annotations: quoted as Go does it, which for ASCII is as JSON does it."""
+    return "\n".join(f"{key}={json.dumps(value)}" for key, value in sorted(annotations.items()))

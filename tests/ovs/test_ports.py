@@ -289,7 +289,7 @@ def test_check_names_every_difference(switch: Switch, driver: PortDriver, port: 
         "tag: expected 5, found 6",
         "trunks: expected nothing, found (1, 2)",
         "mtu_request: expected 1500, found 1400",
-        "external_ids:network: expected dpdk-net, found other",
+        "Port external_ids:network: expected dpdk-net, found other",
     ]
     assert "expected a port on bridge br-test, found none" in driver.check(port(2), soon())[0].message
 

@@ -249,7 +249,7 @@ def test_a_kubeconfig_that_others_could_have_written_is_refused(api: ApiServer, 
     """Root would run its exec plugin and send its token: no file of a pod, none that everybody can write, nothing relative."""
     path = Path(api.kubeconfig(tmp_path))
     path.chmod(0o666)
-    with pytest.raises(InvalidConfig, match="written by everybody"):
+    with pytest.raises(InvalidConfig, match="written by others"):
         read(KubeClient(str(path)))
     volume = tmp_path / "pods" / "uid" / "volumes" / "kubernetes.io~secret" / "s"
     volume.mkdir(parents=True)
@@ -260,7 +260,7 @@ def test_a_kubeconfig_that_others_could_have_written_is_refused(api: ApiServer, 
     open_directory = tmp_path / "open"
     open_directory.mkdir()
     open_directory.chmod(0o777)
-    with pytest.raises(InvalidConfig, match="written by everybody"):
+    with pytest.raises(InvalidConfig, match="written by others"):
         read(KubeClient(api.kubeconfig(open_directory)))
     with pytest.raises(InvalidConfig, match="absolute"):
         read(KubeClient("kubeconfig"))

@@ -94,14 +94,20 @@ def test_no_queue_count_is_written() -> None:
         ({"bridge": "br1"}, "bridge: expected br1, found br0"),
         ({"server_path": "/else"}, "options:vhost-server-path: expected /else, found /run/pod/net1"),
         ({"interface_type": "dpdkvhostuser"}, "Interface.type: expected dpdkvhostuser, found dpdkvhostuserclient"),
-        ({"marks": {**STEP.marks, "network": "m"}}, "external_ids:network: expected m, found n"),
-        ({"marks": {**STEP.marks, "store": "s2"}}, "external_ids:store: expected s2, found s1"),
     ],
 )
 def test_each_difference_has_expected_and_found(changes: dict[str, Any], expected: str) -> None:
     """One Drift per property that is not as the step says."""
     drifts = ovs_rows.differences(replace(STEP, **changes), row_of(STEP))
     assert [drift.message for drift in drifts] == [f"port {STEP.name}, {expected}"]
+
+
+@pytest.mark.parametrize(("mark", "other", "own"), [("network", "m", "n"), ("store", "s2", "s1")])
+def test_marks_are_compared_in_both_rows(mark: str, other: str, own: str) -> None:
+    """A mark that is not as the step says is a Drift in the Port row and one in the Interface row."""
+    drifts = ovs_rows.differences(replace(STEP, marks={**STEP.marks, mark: other}), row_of(STEP))
+    expected = f"external_ids:{mark}: expected {other}, found {own}"
+    assert [drift.message for drift in drifts] == [f"port {STEP.name}, {table} {expected}" for table in ("Port", "Interface")]
 
 
 @pytest.mark.parametrize(

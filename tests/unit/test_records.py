@@ -195,6 +195,7 @@ ENVELOPES = st.one_of(
 def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes) -> None:
     """Whatever lies in the places of records and resources, reading finds none, without an error, and writing replaces it."""
     state = Path(journal.place)
+    state.mkdir(mode=0o700, exist_ok=True)
     for collection, content in (("attachments", record), ("resources", resource)):
         (state / collection).mkdir(parents=True, exist_ok=True)
         for name in ("c@i", "a%2Fb"):

@@ -82,7 +82,7 @@ class AddPort(Command):
 
     def _update(self, txn: Any, port: Any, bridge: Any) -> None:
         step = self._step
-        if not ovs_rows.same_attachment(step, port.external_ids):
+        if not ovs_rows.same_attachment(step, port.external_ids) or ovs_rows.other_store(step, port.external_ids):
             raise NameTaken(
                 f"port {step.name} exists and belongs to {ovs_rows.whose(port.external_ids)}",
                 f"if nobody uses it: ovs-vsctl del-port {step.name}",
@@ -125,6 +125,7 @@ class DeletePort(Command):
         if port is None or bridge is None:
             no_port = {"op": "wait", "table": "Port", "timeout": 0, "where": [["name", "==", name]], "columns": ["name"]}
             txn.add_op(no_port | {"until": "==", "rows": []})
+            self._delete_if_empty(txn, self.api.row("Bridge", self._step.bridge) if self._step.bridge else None)
             return
         verify(txn, port, "external_ids", "qos")
         self.left_alone = self._somebody_elses(port)
@@ -139,8 +140,7 @@ class DeletePort(Command):
             return
         # Of two sessions that each leave the other's port behind, one must notice: hence also when it is not the last one.
         verify(txn, bridge, "ports")
-        local = self.api.row("Port", bridge.name)
-        if set(bridge.ports) <= {port.uuid, local.uuid if local is not None else None}:
+        if self._others_of(bridge) <= {port.uuid}:
             self.api.root().delvalue("bridges", bridge.uuid)
         else:
             bridge.delvalue("ports", port.uuid)
@@ -150,6 +150,17 @@ class DeletePort(Command):
         first = not self._shared_qos
         self._shared_qos = refused.error == "referential integrity violation"
         return self._shared_qos and first
+
+    def _delete_if_empty(self, txn: Any, bridge: Any) -> None:
+        """Somebody else deleted our port, the last one of a bridge of ours: the bridge is still ours to delete."""
+        if bridge is not None and ovs_rows.is_ours(bridge.external_ids) and not self._others_of(bridge):
+            verify(txn, bridge, "ports", "external_ids")
+            self.api.root().delvalue("bridges", bridge.uuid)
+
+    def _others_of(self, bridge: Any) -> set[Any]:
+        """The bridge's ports but for its local one."""
+        local = self.api.row("Port", bridge.name)
+        return set(bridge.ports) - {local.uuid if local is not None else None}
 
     def _bridge_of(self, port: Any) -> Any:
         holders = (bridge for bridge in self.api.rows("Bridge") if port is not None and port.uuid in bridge.ports)

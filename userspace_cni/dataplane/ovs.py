@@ -62,6 +62,12 @@ class PortDriver:
         self._lock = threading.Lock()
         self._session: Session | None = None
 
+    def reach(self, name: str, bridge: str, deadline: Deadline) -> None:
+        """Open the session with OVSDB for this port. Raises Unavailable, before anything that would have to be undone."""
+        from userspace_cni.dataplane.session import named
+
+        self._with_session(lambda _: None, named(name, bridge), f"port {name}: before adding it", deadline)
+
     def apply(self, step: Port, deadline: Deadline) -> None:
         """Make the port, and its bridge if that is missing; returns when ovs-vswitchd has opened the interface.
 
@@ -98,7 +104,11 @@ class PortDriver:
     def check(self, step: Port, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, and an interface that is not open."""
         rows = self._port_rows(self._names(step), f"port {step.name}: reading it", deadline)
-        return ovs_rows.differences(step, next((row for row in rows if row.port["name"] == step.name), None))
+        drifts = ovs_rows.differences(step, next((row for row in rows if row.port["name"] == step.name), None))
+        liveness = self._liveness(deadline)
+        if liveness.state == "dead":
+            drifts.append(Drift(f"port {step.name}: expected a switch that serves it, found ovs-vswitchd dead", liveness.reason))
+        return drifts
 
     def present(self, step: Port) -> bool:  # noqa: ARG002 - the interface
         """False: a port is never shared."""

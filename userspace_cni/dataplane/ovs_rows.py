@@ -147,7 +147,8 @@ def differences(step: Port, row: PortRow | None) -> list[Drift]:
     ]
     if not step.legacy:
         wanted = {"owner": OWNER} | dict(step.marks)
-        compared += [(f"external_ids:{key}", wanted[key], found.marks.get(key)) for key in sorted(wanted)]
+        for table, row_marks in (("Port", row.port["external_ids"]), ("Interface", row.interface["external_ids"])):
+            compared += [(f"{table} external_ids:{key}", wanted[key], row_marks.get(key)) for key in sorted(wanted)]
     drifts = [_drift(step, what, expected, actual) for what, expected, actual in compared if expected != actual]
     return drifts + _state_differences(step, row)
 

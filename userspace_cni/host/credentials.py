@@ -259,11 +259,14 @@ def _trusted_text(path: str) -> str:
     try:
         real = Path(path).resolve(strict=True)
         for part in (real, *real.parents):
-            mode = part.stat().st_mode
+            facts = part.stat()
+            mode = facts.st_mode
+            if facts.st_uid not in (0, os.geteuid()):
+                raise InvalidConfig(f"{what}: {part} belongs to user {facts.st_uid}", "root runs what it names: chown root")
             if part.name.startswith("kubernetes.io~"):
                 raise InvalidConfig(f"{what}: lies in a pod's volume", "it must be a file of the node")
-            if mode & stat.S_IWOTH and not (mode & stat.S_ISVTX and stat.S_ISDIR(mode)):
-                raise InvalidConfig(f"{what}: {part} can be written by everybody", "chmod o-w")
+            if mode & (stat.S_IWOTH | stat.S_IWGRP) and not (mode & stat.S_ISVTX and stat.S_ISDIR(mode)):
+                raise InvalidConfig(f"{what}: {part} can be written by others than its owner", "chmod go-w")
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -148,7 +148,8 @@ class Delegate:
             raise self._broken(finished.verb, f"{finished.how} with the impossible error code {code!r}", finished)
         if not isinstance(message, str) or not isinstance(details, str):
             raise self._broken(finished.verb, f"{finished.how} with an error whose msg or details is no string", finished)
-        raise DelegateFailed(message, details, code=code)
+        # CNI SPEC 1.1.0, section 4: its error is ours, so that only what it left empty is filled in
+        raise DelegateFailed(message, details or f"said by the IPAM plugin {self.plugin}", code=code)
 
     def _object(self, finished: _Finished, what: str) -> dict[str, Any]:
         answer = _decode(finished.stdout)

@@ -16,7 +16,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,15 +172,10 @@ class PodNoteDriver:
             say("warning", f"the pod's annotations are not written, which this consumer does not need: {error}")
 
     def undo(self, step: PodNote, deadline: Deadline) -> None:
-        """Take the entry out, once and within a second: a note that stays goes with the pod, or its next sandbox replaces it.
-
-        Raises Unavailable only when the caller had less time than that, so that it was not really tried.
-        """
+        """Take the entry out, once and within a second: a note that stays goes with the pod, or its next sandbox replaces it."""
         try:
             self._undo(step, deadline.within(UNDO_LIMIT_S))
         except UserspaceError as error:
-            if not deadline.remaining():
-                raise
             say("warning", f"the entry of {step.ifname} stays in the annotations of pod {_named(step)}: {error}")
 
     def check(self, step: PodNote, deadline: Deadline) -> list[Drift]:
@@ -206,6 +201,10 @@ class PodNoteDriver:
         directory = annotations.get(document.MAPPED_DIR, "")
         if not document.same_directory(directory, step.mapped_dir):
             drifts.append(_drift(step, f"{document.MAPPED_DIR} {step.mapped_dir}", directory or "none"))
+        if not drifts and not _told_in_args(entries, annotations):
+            drifts.append(
+                _drift(step, f"{document.DPDK_ARGS} for all interfaces", annotations.get(document.DPDK_ARGS, "") or "none")
+            )
         return drifts
 
     def present(self, step: PodNote) -> bool:  # noqa: ARG002 -- a note is never shared
@@ -278,6 +277,15 @@ def _without_entry(step: PodNote, annotations: Mapping[str, str]) -> dict[str, s
 
 def _differences(before: Mapping[str, str], after: Mapping[str, str | None]) -> dict[str, str | None]:
     return {key: value for key, value in after.items() if before.get(key) != value}
+
+
+def _told_in_args(entries: Sequence[document.Entry], annotations: Mapping[str, str]) -> bool:
+    """Whether dpdk-args says what the entries say; entries of others that can not be said so are not ours to judge."""
+    try:
+        args = eal.joined(eal.arguments(entries, annotations.get(document.MAPPED_DIR, "")))
+    except document.DocumentError:
+        return True
+    return annotations.get(document.DPDK_ARGS, "") == args
 
 
 def _annotated(pod: Mapping[str, Any], changes: Mapping[str, str | None]) -> dict[str, Any]:

@@ -27,15 +27,16 @@ def find_record(legacy_dir: str, container_id: str, ifname: str) -> LegacyRecord
 
 
 def read_port_name(path: str) -> str:
-    """The OVS port that a record names; "" for one that is gone or says nothing usable (a VPP one, a torn one)."""
+    """The OVS port that a record names; of a torn one the name that the former plugin gives by default, which is the file's."""
+    default = Path(path).stem.removeprefix("local-")
     try:
         with Path(path).open("rb") as file:
             raw = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError) as error:
-        say("warning", "a record of the former plugin can not be read", path=path, error=error)
-        return ""
+        say("warning", "a record of the former plugin can not be read", path=path, port=default, error=error)
+        return default
     name = raw.get("vhostname") if isinstance(raw, dict) else None
-    return name if isinstance(name, str) and name and "/" not in name else ""
+    return name if isinstance(name, str) and name and "/" not in name else default
 
 
 def other_port_names(path: str) -> list[str]:

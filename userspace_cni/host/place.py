@@ -38,6 +38,12 @@ def find_place(settings: Settings, uid: str, view: PodView | None, container_id:
     if volume:
         say("warning", "the pod's shared volume is neither an emptyDir nor a hostPath and is not used", volume=volume.name)
     base = shared_dir.rstrip("/") or settings.default_shared_dir
+    if uid and not Path(f"{settings.kubelet_dir}/pods/{uid}").is_dir():
+        say(
+            "warning",
+            "the kubelet's directory of this pod is not where it should be",
+            expected=f"{settings.kubelet_dir}/pods/{uid}",
+        )
     if not shared_dir:
         say("warning", "the pod has no shared volume and the network no sharedDir: using the default directory", directory=base)
     return Place(f"{base}/{container_id[:12]}", trusted=base, create=True, own=True)

@@ -1,0 +1,286 @@
+"""Items 101 to 107 of the specification's checklist: concurrency, crashes, reboots and upgrades.
+
+(Death at every point inside a verb is in tests/crash; here the process is killed from outside.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import (
+    LEASED,
+    PORT,
+    SUPPORTED,
+    finish_by_others,
+    held,
+    ipam,
+    kill,
+    paused_vswitchd,
+    records,
+    refused,
+    scripted,
+    start,
+    succeeded,
+    switch_of,
+)
+from tests.lab.apiserver import ApiServer, Fault
+from tests.lab.node import CONTAINER, Node
+from tests.lab.pods import Pod
+from tests.lab.runtime import netns
+from tests.lab.switch import wait_until
+
+GC: dict[str, Any] = {"cni.dev/valid-attachments": []}
+
+
+class Dying:
+    """An ADD with everything in it, and ways to kill it from outside at different points."""
+
+    def __init__(self, node: Node, sandbox: str, api: ApiServer) -> None:
+        self.node, self.sandbox, self.api = node, sandbox, api
+        self.delegate = scripted(node)
+        self.pod = Pod(volume={"emptyDir": {}})
+        self.pod.create(api)
+        node.empty_dir(self.pod.uid)
+        self.network = node.network(ipam=ipam(self.delegate), kubeconfig=api.kubeconfig(node.directory))
+
+    def kill_at(self, point: str) -> None:
+        """Start ADD and kill it at `point`."""
+        points = {"lease": self.leasing, "port": self.waiting_for_ovs, "note": self.noting, "answer": self.printing}
+        with points[point]():
+            pass
+
+    @contextmanager
+    def leasing(self) -> Iterator[None]:
+        """Killed while the delegate runs, which goes on for a while and ends without an answer."""
+        with held(self.delegate, "ADD", answer=LEASED) as newest, self._started() as process:
+            newest()
+            kill(process)
+            yield
+
+    @contextmanager
+    def waiting_for_ovs(self) -> Iterator[None]:
+        """Killed when the port is committed and not yet open."""
+        with paused_vswitchd(switch_of(self.node)), self._started() as process:
+            wait_until(lambda: switch_of(self.node).port(PORT), what="the port is in OVSDB")
+            kill(process)
+            yield
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Killed when everything is done but the pod's annotation, whose request is under way."""
+        self.api.faults.append(Fault("PATCH", hang=60))
+        with self._started() as process:
+            wait_until(lambda: self.api.count("PATCH"), what="a PATCH")
+            kill(process)
+            self.api.faults.clear()
+            yield
+
+    @contextmanager
+    def printing(self) -> Iterator[None]:
+        """Killed when all is done and recorded, and only the answer has not been read."""
+        reading, writing = os.pipe()
+        os.write(writing, b" " * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))
+        with self._started(stdout=writing) as process:
+            wait_until(lambda: [record["state"] for record in records(self.node)] == ["ready"], what="a record that is ready")
+            kill(process)
+        os.close(reading)
+        os.close(writing)
+        yield
+
+    def _started(self, **options: Any) -> subprocess.Popen[bytes]:
+        environ = self.node.variables("ADD", self.sandbox, CNI_ARGS=self.pod.args)
+        return start(self.node, environ, json.dumps(self.network).encode(), **options)
+
+
+@pytest.mark.parametrize("repair", ["DEL", "GC", "anybody"])
+@pytest.mark.parametrize("point", ["lease", "port", "note", "answer"])
+def test_101_killed(node: Node, sandbox: str, api: ApiServer, point: str, repair: str) -> None:
+    """An ADD that got SIGKILL is undone by DEL, by GC, or, unless it was complete, by the next calls of anybody."""
+    dying = Dying(node, sandbox, api)
+    dying.kill_at(point)
+    if repair == "GC" or (repair, point) == ("anybody", "answer"):
+        succeeded(node.run("GC", dying.network | GC))
+    elif repair == "DEL":
+        succeeded(node.run("DEL", dying.network, sandbox))
+    else:
+        finish_by_others(node)
+    assert node.leftovers() == {}
+    assert dying.delegate.commands().count("DEL") >= 1
+    assert "c0ffee" not in json.dumps(dying.pod.annotations(api))
+
+
+class TestConcurrency:
+    """Items 102 and 103."""
+
+    def test_102_fifty_containers_at_once(self, node: Node, sandbox: str) -> None:
+        """Fifty ADDs of different containers at the same time succeed, with an address each; one GC removes them all."""
+        network = node.network("1.0.0", ipam=node.host_local())
+        containers = [f"{number:012d}" + "e" * 52 for number in range(50)]
+        with ThreadPoolExecutor(len(containers)) as pool:
+            calls = list(pool.map(lambda container: node.run("ADD", network, sandbox, container=container), containers))
+        results = [succeeded(made) for made in calls]
+        assert len({result["ips"][0]["address"] for result in results}) == len(containers)
+        assert len(switch_of(node).ports("br-test")) == len(containers)
+        succeeded(node.run("GC", node.network(**GC)))
+        assert node.leftovers() == {}
+
+    def test_102_the_wait_for_a_lock_is_bounded(self, node: Node, sandbox: str) -> None:
+        """A call for a container on which another one works gives up with 11; one that was killed holds nothing up."""
+        delegate = scripted(node)
+        slow = json.dumps(node.network(ipam=ipam(delegate))).encode()
+        with held(delegate, "ADD", answer=LEASED) as newest, start(node, node.variables("ADD", sandbox), slow) as process:
+            newest()
+            for verb in ("ADD", "DEL"):
+                refused(
+                    node.run(verb, node.network(), sandbox, ifname="net2", USERSPACE_CNI_DEADLINE_S="0.3"), 11, "another call"
+                )
+            kill(process)
+        succeeded(node.run("ADD", node.network(), sandbox, ifname="net2"))
+        succeeded(node.run("GC", node.network(**GC)))
+        assert node.leftovers() == {}
+
+    def test_103_networks_of_one_container_at_once(self, node: Node, sandbox: str) -> None:
+        """go-cni attaches the networks of a pod in parallel: all succeed in one directory, and so do their DELs."""
+        names = [f"net{number}" for number in range(8)]
+        with ThreadPoolExecutor(len(names)) as pool:
+            for verb in ("ADD", "DEL"):
+                calls = pool.map(lambda name, verb=verb: node.run(verb, node.network(name=name), sandbox, ifname=name), names)
+                for made in calls:
+                    succeeded(made)
+                if verb == "ADD":
+                    assert len(switch_of(node).ports("br-test")) == len(names)
+        assert node.leftovers() == {}
+
+
+class TestRecords:
+    """Item 104: what is on disk."""
+
+    def test_104_modes(self, node: Node, sandbox: str) -> None:
+        """Records are 0600 in directories of 0700, whatever the umask; nothing temporary is left."""
+        old = os.umask(0)
+        try:
+            succeeded(node.run("ADD", node.network(), sandbox))
+        finally:
+            os.umask(old)
+        for path in [node.state, *node.state.rglob("*")]:
+            assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+        assert [path.name for path in (node.state / "attachments").iterdir()] == [f"{CONTAINER}@net1.json"]
+        succeeded(node.run("DEL", node.network(), sandbox))
+
+    @pytest.mark.parametrize("verb", ["DEL", "GC"])
+    def test_104_what_can_not_be_read(self, node: Node, sandbox: str, verb: str) -> None:
+        """A record that is empty, truncated, garbage, of another shape or a directory never fails DEL or GC; the port goes."""
+        network = node.network(**GC)
+        (record,) = [node.state / "attachments" / f"{CONTAINER}@net1.json"]
+        for spoil in _spoilers(record):
+            succeeded(node.run("ADD", network, sandbox))
+            spoil(record.read_bytes())
+            succeeded(node.run(verb, network, sandbox))
+            assert node.leftovers() == {}
+        assert list((node.state / "quarantine").iterdir())
+
+
+def _spoilers(record: Path) -> Iterator[Callable[[bytes], object]]:
+    yield lambda content: record.write_bytes(b"")
+    yield lambda content: record.write_bytes(content[: len(content) // 2])
+    yield lambda content: record.write_bytes(b"\xff\0garbage")
+    strange = {"schema": 1, "steps": [{"step": "moon"}]}
+    yield lambda content: record.write_text(json.dumps({**json.loads(content), "value": strange}))
+
+    def directory(content: bytes) -> None:
+        record.unlink()
+        record.mkdir()
+
+    yield directory
+
+
+class TestReboot:
+    """Item 105: OVSDB and the state directory survive; namespaces, mounts and what is below /run do not."""
+
+    @pytest.mark.parametrize("repair", ["DEL", "GC", "anybody"])
+    def test_105_reboot(self, node: Node, repair: str) -> None:
+        """After a reboot DEL, GC and the next calls of anybody remove port and lease of what the last boot left."""
+        delegate = scripted(node)
+        network = node.network("1.1.0", ipam=ipam(delegate))
+        with netns() as gone:
+            succeeded(node.run("ADD", network, gone))
+        subprocess.run(["umount", *map(str, node.short.iterdir())], check=True)
+        subprocess.run(["rm", "-r", str(node.directory / "run")], check=True)
+        (record,) = (node.state / "attachments").iterdir()
+        record.write_text(record.read_text().replace(_boot_id(), "00000000-0000-4000-8000-000000000000"))
+        if repair == "anybody":
+            finish_by_others(node)
+        else:
+            succeeded(node.run(repair, network | GC, gone))
+        assert delegate.commands() == ["ADD", "DEL", *(["VERSION", "GC"] if repair == "GC" else [])]
+        assert node.leftovers() == {}
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_106_installed_by_rename(bare_node: Node) -> None:
+    """Installing over a plugin that is running replaces the file at once and leaves nothing half-written beside it."""
+    path = Path(bare_node.plugin)
+    with path.open("rb") as running:
+        before, content = os.fstat(running.fileno()), running.read()
+        command = [sys.executable, "-m", "userspace_cni", "install", "--standalone", "--bin-dir", str(bare_node.bin)]
+        subprocess.run(command, check=True, capture_output=True)
+        running.seek(0)
+        assert running.read() == content
+    assert path.stat().st_ino != before.st_ino
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert [entry.name for entry in bare_node.bin.iterdir()] == ["userspace"]
+    succeeded(bare_node.run("VERSION", b"{}"))
+
+
+class TestUpgrade:
+    """Item 107: what another version left can be deleted."""
+
+    @pytest.mark.parametrize("added", SUPPORTED)
+    def test_107_another_spec_version(self, node: Node, sandbox: str, added: str) -> None:
+        """An attachment made at one cniVersion is deleted by a configuration of another, with a result of a third."""
+        old = node.network(added)
+        result = succeeded(node.run("ADD", old, sandbox))
+        deleted = SUPPORTED[-1 - SUPPORTED.index(added)]
+        succeeded(node.run("DEL", {**node.network(deleted), "prevResult": {**result, "cniVersion": "0.2.0"}}, sandbox))
+        assert node.leftovers() == {}
+
+    def test_107_a_record_of_the_future(self, node: Node, sandbox: str) -> None:
+        """A record that a later version wrote does not stop DEL: port, directory and mount go by what is known of them."""
+        succeeded(node.run("ADD", node.network(), sandbox))
+        (record,) = (node.state / "attachments").iterdir()
+        content = json.loads(record.read_text())
+        content["value"] |= {"schema": 99, "novelty": True}
+        record.write_text(json.dumps(content))
+        succeeded(node.run("DEL", node.network(), sandbox))
+        assert node.leftovers() == {}
+
+    def test_107_a_record_of_the_former_plugin(self, node: Node, sandbox: str) -> None:
+        """What the plugin that this one replaces recorded leads to its port, socket directory and record; all are removed."""
+        switch = switch_of(node)
+        directory = node.shared / CONTAINER[:12]
+        directory.mkdir(parents=True)
+        legacy = node.directory / "legacy"
+        legacy.mkdir()
+        (legacy / f"local-{CONTAINER[:12]}-net1.json").write_text(json.dumps({"vhostname": PORT}))
+        switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
+        columns = ["type=dpdkvhostuserclient", f"options:vhost-server-path={directory}/{PORT}"]
+        switch.vsctl("add-port", "br-test", PORT, "--", "set", "Interface", PORT, *columns)
+        succeeded(node.run("DEL", node.network(), sandbox))
+        assert switch.ports("br-test") == []
+        assert list(legacy.iterdir()) == []
+        assert node.leftovers().keys() == {"bridges"}

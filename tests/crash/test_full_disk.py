@@ -1,0 +1,114 @@
+"""The disk of the state directory is full or read-only: ADD fails with a clear error and leaves nothing, DEL works."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import read_only, switch_of
+from tests.crash.victims import Victim
+from tests.lab.node import Node
+from userspace_cni.verbs import Answer
+
+PAGE = 4096
+PAGES = 64
+NEEDED = 16
+"""With so many free pages an ADD succeeds."""
+
+
+@contextmanager
+def small_disk(directory: Path) -> Iterator[Path]:
+    """A file system of 64 pages at the state directory; a filler in it that is no record."""
+    directory.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={PAGES * PAGE},mode=700", "none", str(directory)], check=True)
+    try:
+        yield directory / ".filler"
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def fill(filler: Path, free: int) -> None:
+    """Leave so many pages free."""
+    filler.unlink(missing_ok=True)
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(PAGE))
+        except OSError:
+            pass
+        size = file.tell()
+        file.truncate(max(0, size // PAGE - free) * PAGE)
+
+
+def left(victim: Victim) -> dict[str, Any]:
+    """What the attachment left; the small disk itself is a mount below the node's directory."""
+    found = victim.leftovers()
+    found["mounts"] = [point for point in found.get("mounts", []) if point != str(victim.node.state)]
+    return {kind: items for kind, items in found.items() if items}
+
+
+def error_of(answered: Answer) -> dict[str, Any]:
+    """The one JSON error."""
+    assert answered.code == 1
+    error: dict[str, Any] = json.loads(answered.output)
+    return error
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_add_on_a_disk_that_fills_up(node: Node, sandbox: str, mode: str) -> None:
+    """Whichever write finds no room: ADD answers 109 naming directory and reason, and leaves nothing; with room it succeeds."""
+    victim = Victim(node, sandbox, mode)
+    failed = 0
+    with small_disk(node.state) as filler:
+        for free in range(NEEDED + 1):
+            fill(filler, free)
+            answered = victim.call("ADD")
+            if answered.code:
+                failed += 1
+                error = error_of(answered)
+                assert error["code"] == 109, error
+                assert "No space left on device" in f"{error['msg']} {error['details']}"
+                assert str(node.state) in f"{error['msg']} {error['details']}"
+            else:
+                assert victim.call("DEL") == Answer(0, b"")
+            assert left(victim) == {}, free
+        assert NEEDED > failed > 3
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_del_on_a_full_disk(node: Node, sandbox: str, mode: str) -> None:
+    """DEL needs no room: everything is removed, the records with it."""
+    victim = Victim(node, sandbox, mode)
+    with small_disk(node.state) as filler:
+        assert victim.call("ADD").code == 0
+        fill(filler, 0)
+        assert victim.call("DEL") == Answer(0, b"")
+        assert left(victim) == {}
+
+
+def test_add_in_a_directory_that_takes_no_writes(node: Node, sandbox: str) -> None:
+    """A read-only state directory: 109 naming it, and nothing was done."""
+    victim = Victim(node, sandbox)
+    node.state.mkdir()
+    with read_only(node.state):
+        error = error_of(victim.call("ADD"))
+    assert error["code"] == 109
+    assert "Read-only file system" in f"{error['msg']} {error['details']}"
+    assert victim.leftovers() == {}
+
+
+def test_del_in_a_directory_that_takes_no_writes(node: Node, sandbox: str) -> None:
+    """DEL removes what it can and answers 11, for its record stays; as soon as that can be written another DEL ends it."""
+    victim = Victim(node, sandbox)
+    assert victim.call("ADD").code == 0
+    with read_only(node.state):
+        assert error_of(victim.call("DEL"))["code"] == 11
+        assert switch_of(node).bridges() == []
+        assert "leases" not in left(victim)
+    victim.delete()

@@ -1,0 +1,104 @@
+"""ADD killed at every point: whatever it left, the runtime's DEL removes it, and so do the calls of others without one."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.cni.spec import finish, paused_vswitchd, refused, start, switch_of
+from tests.crash.victims import Victim
+from tests.lab.inside import Trip
+from tests.lab.node import Node
+from tests.lab.switch import wait_until
+
+
+def around(*names: str) -> list[str]:
+    """Before and after each."""
+    return [f"{when} {name}" for name in names for when in ("before", "after")]
+
+
+def shared(kind: str, step: str) -> list[str]:
+    """A step whose thing has holders."""
+    return [*around(f"writing holders of {kind}"), *around(step)]
+
+
+POINTS = {
+    "client": [
+        *around("writing pending", "lease", "writing applying"),
+        *shared("directory", "directory"),
+        *shared("socket", "socket-file"),
+        *shared("mount", "pod-mount"),
+        *around("port", "device-info", "config-file", "writing ready"),
+    ],
+    "server": [
+        *around("writing pending", "lease", "writing applying"),
+        *shared("directory", "directory"),
+        *around("port"),
+        *shared("socket", "placed-socket"),
+        *around("device-info", "config-file", "writing ready"),
+    ],
+}
+OF_SERVER_MODE = [*around("port"), *shared("socket", "placed-socket")]
+CASES = [("client", point) for point in POINTS["client"]] + [("server", point) for point in OF_SERVER_MODE]
+
+
+@pytest.mark.parametrize("mode", POINTS)
+def test_all_points_are_known(node: Node, sandbox: str, mode: str) -> None:
+    """ADD passes exactly the points at which it is killed below."""
+    victim, trip = Victim(node, sandbox, mode), Trip()
+    assert victim.call("ADD", trip).code == 0
+    assert trip.passed == POINTS[mode]
+    victim.delete()
+
+
+@pytest.mark.parametrize(("mode", "point"), CASES)
+def test_then_del(node: Node, sandbox: str, mode: str, point: str) -> None:
+    """SIGKILL at the point, then DEL: it succeeds and nothing is left."""
+    victim = Victim(node, sandbox, mode)
+    victim.kill("ADD", point)
+    victim.delete()
+
+
+@pytest.mark.parametrize(("mode", "point"), [case for case in CASES if case[1] != "after writing ready"])
+def test_then_calls_of_others(node: Node, sandbox: str, mode: str, point: str) -> None:
+    """SIGKILL at the point and no DEL: calls for another container finish it, and nothing is left of either."""
+    victim = Victim(node, sandbox, mode)
+    victim.kill("ADD", point)
+    victim.forget()
+
+
+@pytest.mark.parametrize("point", ["after lease", "after pod-mount", "after port", "before writing ready"])
+def test_then_add_again(node: Node, sandbox: str, point: str) -> None:
+    """SIGKILL at the point, then ADD of the same interface: it starts over and succeeds, with one port and one lease."""
+    victim = Victim(node, sandbox)
+    victim.kill("ADD", point)
+    assert victim.call("ADD").code == 0
+    assert len(switch_of(node).ports("br-test")) == len(node.leftovers()["leases"]) == 1
+    victim.delete()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT], ids=lambda sign: sign.name)
+def test_signal_amid_add(node: Node, sandbox: str, sign: signal.Signals) -> None:
+    """A signal while ADD waits for ovs-vswitchd: everything is undone, and the answer is 11 naming the signal."""
+    victim = Victim(node, sandbox)
+    with paused_vswitchd(switch_of(node)):
+        process = start(node, node.variables("ADD", sandbox), victim.network)
+        wait_until(lambda: "br-test" in node.leftovers().get("bridges", []), what="the port's rows")
+        process.send_signal(sign)
+        refused(finish(process, "ADD"), 11, f"stopped by {sign.name}")
+        assert victim.leftovers() == {}
+    assert victim.call("ADD").code == 0
+    victim.delete()
+
+
+def test_second_signal_does_not_stop_the_undoing(node: Node, sandbox: str) -> None:
+    """A runtime that sends SIGTERM again and again gets one answer, and nothing is left."""
+    victim = Victim(node, sandbox)
+    with paused_vswitchd(switch_of(node)):
+        process = start(node, node.variables("ADD", sandbox), victim.network)
+        wait_until(lambda: "br-test" in node.leftovers().get("bridges", []), what="the port's rows")
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        refused(finish(process, "ADD"), 11, "stopped by SIGTERM")
+    assert victim.leftovers() == {}

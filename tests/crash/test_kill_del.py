@@ -1,0 +1,98 @@
+"""DEL killed at every point, and a node that reboots: the next DEL finishes it, and so do the calls of others."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from localdb import Store
+from tests.cni.spec import switch_of
+from tests.crash.test_kill_add import around
+from tests.crash.victims import Victim
+from tests.lab.inside import Trip
+from tests.lab.node import Node, mounts_below
+from userspace_cni.journal import Journal
+
+
+def shared(kind: str, step: str) -> list[str]:
+    """A step whose thing has holders: the thing goes first, then the last holder."""
+    return [*around(f"undo {step}"), *around(f"writing holders of {kind}")]
+
+
+POINTS = {
+    "client": [
+        *around("writing deleting", "undo config-file", "undo device-info", "undo port"),
+        *shared("mount", "pod-mount"),
+        *shared("socket", "socket-file"),
+        *shared("directory", "directory"),
+        *around("undo lease", "dropping the record"),
+    ],
+    "server": [
+        *around("writing deleting", "undo config-file", "undo device-info"),
+        *shared("socket", "placed-socket"),
+        *around("undo port"),
+        *shared("directory", "directory"),
+        *around("undo lease", "dropping the record"),
+    ],
+}
+OF_SERVER_MODE = [*shared("socket", "placed-socket"), *around("undo port")]
+CASES = [("client", point) for point in POINTS["client"]] + [("server", point) for point in OF_SERVER_MODE]
+
+
+@pytest.mark.parametrize("mode", POINTS)
+def test_all_points_are_known(node: Node, sandbox: str, mode: str) -> None:
+    """DEL passes exactly the points at which it is killed below."""
+    victim, trip = Victim(node, sandbox, mode), Trip()
+    assert victim.call("ADD").code == 0
+    assert victim.call("DEL", trip).code == 0
+    assert trip.passed == POINTS[mode]
+    assert victim.leftovers() == {}
+
+
+@pytest.mark.parametrize(("mode", "point"), CASES)
+def test_then_del(node: Node, sandbox: str, mode: str, point: str) -> None:
+    """SIGKILL at the point, then DEL: it succeeds and nothing is left."""
+    victim = Victim(node, sandbox, mode)
+    assert victim.call("ADD").code == 0
+    victim.kill("DEL", point)
+    victim.delete()
+
+
+@pytest.mark.parametrize(("mode", "point"), [case for case in CASES if case[1] != "before writing deleting"])
+def test_then_calls_of_others(node: Node, sandbox: str, mode: str, point: str) -> None:
+    """SIGKILL at the point and no other DEL: calls for another container finish it, and nothing is left of either."""
+    victim = Victim(node, sandbox, mode)
+    assert victim.call("ADD").code == 0
+    victim.kill("DEL", point)
+    victim.forget()
+
+
+@pytest.mark.parametrize("how", ["DEL", "calls of others"])
+def test_reboot(node: Node, sandbox: str, how: str) -> None:
+    """After a reboot rows and records are there, mounts and locks are not: a DEL, or anybody's call, removes the rest."""
+    victim = Victim(node, sandbox)
+    assert victim.call("ADD").code == 0
+    journal = Journal(Store(node.state, node.directory / "run" / "locks"))
+    [record] = journal.records()
+    journal.write(replace(record, boot_id="00000000-0000-4000-8000-000000000000"))
+    for mount in mounts_below(node.directory):
+        subprocess.run(["umount", mount], check=True)
+    assert len(switch_of(node).ports("br-test")) == 1
+    if how == "DEL":
+        victim.delete()
+    else:
+        victim.forget()
+
+
+def test_reboot_then_the_same_name(node: Node, sandbox: str) -> None:
+    """A runtime that uses the same container ID after a reboot is served: the old attachment is undone first."""
+    victim = Victim(node, sandbox)
+    assert victim.call("ADD").code == 0
+    journal = Journal(Store(node.state, node.directory / "run" / "locks"))
+    [record] = journal.records()
+    journal.write(replace(record, boot_id="00000000-0000-4000-8000-000000000000"))
+    assert victim.call("ADD").code == 0
+    assert len(switch_of(node).ports("br-test")) == len(node.leftovers()["leases"]) == 1
+    victim.delete()

@@ -1,0 +1,63 @@
+"""An attachment whose calls are killed, and the two ways in which what they left is put right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tests.lab.inside import Trip, answer, killed_at
+from tests.lab.node import Node
+from userspace_cni.verbs import Answer
+
+ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+CALLS = 10
+"""Of another container, 200 ms each, that may be needed to finish what a killed one left."""
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A pod on a node, in a network that asks for an address, a directory of its own and a device-info file."""
+
+    node: Node
+    netns: str
+    mode: str = "client"
+
+    @property
+    def network(self) -> bytes:
+        """Its configuration."""
+        device_info = {"CNIDeviceInfoFile": f"{self.node.directory}/devinfo/net1"}
+        network = self.node.network("1.0.0", ipam=self.node.host_local(), runtimeConfig=device_info)
+        network["host"]["vhost"]["mode"] = self.mode
+        return json.dumps(network).encode()
+
+    def call(self, verb: str, watch: Callable[[str], None] | None = None) -> Answer:
+        """One call for it, in this process."""
+        return answer(self.node.variables(verb, self.netns), self.network, watch or Trip())
+
+    def kill(self, verb: str, point: str) -> None:
+        """One call for it in a process that dies at `point`, which it must come to."""
+        assert killed_at(self.node.variables(verb, self.netns), self.network, point)
+
+    def leftovers(self) -> dict[str, Any]:
+        """What is left, with device-info files."""
+        found: dict[str, Any] = dict(self.node.leftovers())
+        files = [str(path) for path in self.node.directory.glob("devinfo/*")]
+        return found | ({"device info": files} if files else {})
+
+    def delete(self) -> None:
+        """The runtime's DEL, which must succeed in silence and leave nothing."""
+        assert self.call("DEL") == Answer(0, b"")
+        assert self.leftovers() == {}
+
+    def forget(self) -> None:
+        """No DEL ever comes: an ADD of another container and its DELs must leave nothing of either."""
+        network = json.dumps(self.node.network()).encode()
+        added = answer(self.node.variables("ADD", self.netns, ANOTHER), network, Trip())
+        assert added.code == 0, added.output
+        for _ in range(CALLS):
+            assert answer(self.node.variables("DEL", self.netns, ANOTHER), network, Trip()) == Answer(0, b"")
+            if not self.leftovers():
+                return
+        assert self.leftovers() == {}
