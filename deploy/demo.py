@@ -233,7 +233,8 @@ def exchange(demo: Demo, first: Pod, second: Pod, second_mac: str) -> dict[str, 
 
 def switch_counters(demo: Demo, pod: Pod) -> dict[str, int]:
     """What the switch took from (rx) and gave to (tx) the pod's port, asked of the switch itself: its database lags by 5 s."""
-    text = run("ovs-ofctl", "dump-ports", f"unix:{demo.directory}/ovs/{BRIDGE}.mgmt", f"{pod.container_id[:12]}-net1")
+    number = demo.vsctl("get", "Interface", f"{pod.container_id[:12]}-net1", "ofport")
+    text = run("ovs-ofctl", "dump-ports", f"unix:{demo.directory}/ovs/{BRIDGE}.mgmt", number)
     return {key: int(value) for key, value in re.findall(r"(rx|tx) pkts=(\d+)", text)}
 
 
