@@ -706,3 +706,14 @@ def test_reader_may_quarantine(tmp_path: Path) -> None:
     assert store.get("things", "a") is None
     assert [path.name for path in (tmp_path / "root" / "quarantine").iterdir()] == ["things-a.json.1"]
     assert ["no wheels" in warning for warning in warnings] == [True]
+
+
+def test_directory_of_others_is_refused(tmp_path: Path) -> None:
+    """A root that is open to others and holds what is not of a store is refused, and keeps its mode."""
+    root = tmp_path / "var"
+    root.mkdir()
+    root.chmod(0o755)
+    (root / "somebody's").touch()
+    with pytest.raises(StoreError, match="name another"):
+        Store(root, tmp_path / "locks").put("things", "a", {})
+    assert root.stat().st_mode & 0o777 == 0o755
