@@ -29,14 +29,18 @@ POINTS = {
         *shared("directory", "directory"),
         *shared("socket", "socket-file"),
         *shared("mount", "pod-mount"),
-        *around("port", "device-info", "config-file", "writing ready"),
+        *around("port", "device-info"),
+        *shared("file", "config-file"),
+        *around("writing ready"),
     ],
     "server": [
         *around("writing pending", "lease", "writing applying"),
         *shared("directory", "directory"),
         *around("port"),
         *shared("socket", "placed-socket"),
-        *around("device-info", "config-file", "writing ready"),
+        *around("device-info"),
+        *shared("file", "config-file"),
+        *around("writing ready"),
     ],
 }
 OF_SERVER_MODE = [*around("port"), *shared("socket", "placed-socket")]

@@ -23,14 +23,18 @@ def shared(kind: str, step: str) -> list[str]:
 
 POINTS = {
     "client": [
-        *around("writing deleting", "undo config-file", "undo device-info", "undo port"),
+        *around("writing deleting"),
+        *shared("file", "config-file"),
+        *around("undo device-info", "undo port"),
         *shared("mount", "pod-mount"),
         *shared("socket", "socket-file"),
         *shared("directory", "directory"),
         *around("undo lease", "dropping the record"),
     ],
     "server": [
-        *around("writing deleting", "undo config-file", "undo device-info"),
+        *around("writing deleting"),
+        *shared("file", "config-file"),
+        *around("undo device-info"),
         *shared("socket", "placed-socket"),
         *around("undo port"),
         *shared("directory", "directory"),
