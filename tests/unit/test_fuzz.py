@@ -26,7 +26,7 @@ from userspace_cni.result import SUPPORTED_VERSIONS
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 PROFILE = settings(
-    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "20000")) if LONG else 150,
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "20000")) if LONG else 60,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
