@@ -18,10 +18,6 @@ from tests.lab.runtime import CallFailed, NetworkError, Runtime, call, netns, re
 DEBIAN = Path("/usr/lib/cni")
 RESULT = {"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "/ns", "secret": 1}], "private": 2}
 
-real_plugins = pytest.mark.skipif(
-    os.geteuid() != 0 or not (DEBIAN / "ptp").exists(), reason="needs root and containernetworking-plugins"
-)
-
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> Scripted:
@@ -255,7 +251,6 @@ class TestDiscovery:
         assert runtime.network("net").disable_check
 
 
-@real_plugins
 class TestRealPlugins:
     """Debian's plugins, with a namespace for their host and one for the container."""
 

@@ -18,8 +18,6 @@ from userspace_cni.fastpath import paths
 
 PROTECTED = paths.MOUNT_NOSYMFOLLOW | paths.MOUNT_NOSUID | paths.MOUNT_NODEV | paths.MOUNT_NOEXEC
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts and namespaces need root")
-
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[int]:
@@ -96,14 +94,12 @@ def test_nul_byte_is_not_cut_off(here: int) -> None:
     assert caught.value.errno == errno.EINVAL
 
 
-@needs_root
 def test_mount_has_its_flags(mount: tuple[Path, Path]) -> None:
     """The flags set on the detached clone are those of the mount that becomes visible."""
     line = next(line for line in Path("/proc/self/mountinfo").read_text().splitlines() if line.split()[4] == str(mount[1]))
     assert {"nosymfollow", "nosuid", "nodev", "noexec"} <= set(line.split()[5].split(","))
 
 
-@needs_root
 def test_connect_through_link_below_plain_directory(tmp_path: Path) -> None:
     """connect(2) follows a link in a plain directory: what a pod could use to lead OVS elsewhere."""
     with listening(tmp_path / "real"):
@@ -111,7 +107,6 @@ def test_connect_through_link_below_plain_directory(tmp_path: Path) -> None:
         assert connects(tmp_path / "link")
 
 
-@needs_root
 def test_connect_through_link_below_mount(mount: tuple[Path, Path]) -> None:
     """connect(2) below our mount ends in ELOOP at a link, and works without one."""
     source, target = mount
@@ -123,7 +118,6 @@ def test_connect_through_link_below_mount(mount: tuple[Path, Path]) -> None:
         assert caught.value.errno == errno.ELOOP
 
 
-@needs_root
 def test_connect_through_linked_directory_below_mount(mount: tuple[Path, Path]) -> None:
     """A link in the middle of the path ends in ELOOP as well."""
     source, target = mount
@@ -133,7 +127,6 @@ def test_connect_through_linked_directory_below_mount(mount: tuple[Path, Path]) 
         connects(target / "away" / "real")
 
 
-@needs_root
 def test_unlinked_socket_accepts_through_its_mount(tmp_path: Path) -> None:
     """A bind-mounted socket goes on accepting after its own name is gone, and that name is free to bind again."""
     target = tmp_path / "target"
@@ -151,7 +144,6 @@ def test_unlinked_socket_accepts_through_its_mount(tmp_path: Path) -> None:
     paths.umount2(str(target), paths.DETACH)
 
 
-@needs_root
 def test_unmount_by_descriptor(mount: tuple[Path, Path]) -> None:
     """A mount is named by a descriptor of its root, whatever its path is; the descriptor itself does not keep it busy."""
     source, target = mount
@@ -161,7 +153,6 @@ def test_unmount_by_descriptor(mount: tuple[Path, Path]) -> None:
     os.close(root)
 
 
-@needs_root
 def test_umount2_of_no_mount(tmp_path: Path) -> None:
     """Unmounting a plain directory is EINVAL, with the path in the error."""
     with pytest.raises(OSError, match="Invalid argument") as caught:
@@ -169,7 +160,6 @@ def test_umount2_of_no_mount(tmp_path: Path) -> None:
     assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(tmp_path))
 
 
-@needs_root
 def test_move_mount_onto_unlinked(tmp_path: Path) -> None:
     """A target that was unlinked meanwhile is ENOENT: nothing is mounted anywhere else."""
     (tmp_path / "source").mkdir()
@@ -184,7 +174,6 @@ def test_move_mount_onto_unlinked(tmp_path: Path) -> None:
         os.close(fd)
 
 
-@needs_root
 def test_setns_moves_the_thread_alone() -> None:
     """setns(2) in one thread leaves the others where they are."""
     before = Path("/proc/thread-self/ns/net").stat()
@@ -207,7 +196,6 @@ def test_setns_moves_the_thread_alone() -> None:
     assert os.path.samestat(before, Path("/proc/thread-self/ns/net").stat())
 
 
-@needs_root
 def test_setns_wants_the_type() -> None:
     """A namespace of another type is refused."""
     mount_ns = os.open("/proc/self/ns/mnt", os.O_RDONLY)

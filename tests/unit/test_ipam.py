@@ -31,10 +31,6 @@ from userspace_cni.host.ipam import STDOUT_MAX, Delegate, find
 DEBIAN = Path("/usr/lib/cni")
 ANSWER = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
 
-needs_debian_plugins = pytest.mark.skipif(
-    not (DEBIAN / "host-local").exists(), reason="containernetworking-plugins is not installed"
-)
-
 
 def soon() -> Deadline:
     """Time enough for any plugin that means to end."""
@@ -101,54 +97,6 @@ def raising_on(signum: signal.Signals) -> Iterator[None]:
         yield
     finally:
         signal.signal(signum, before)
-
-
-class TestDebiansPlugins:
-    """The reference plugins, as users have them."""
-
-    pytestmark = needs_debian_plugins
-
-    def test_host_local_leases_checks_and_releases(self, tmp_path: Path) -> None:
-        """host-local writes its lease on ADD, confirms it on CHECK and removes it on DEL, twice if asked."""
-        stdin = config(type="host-local", subnet="10.1.0.0/24", dataDir=str(tmp_path))
-        delegate = Delegate("host-local", [str(DEBIAN)], variables())
-        answer = delegate.add(stdin, soon())
-        lease = tmp_path / "net" / "10.1.0.2"
-        assert answer["ips"] == [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}]
-        assert lease.read_text().split() == ["c0ffee", "net1"]
-        checked = {**json.loads(stdin), "prevResult": answer}
-        delegate.check(json.dumps(checked).encode(), soon())
-        delegate.delete(stdin, soon())
-        delegate.delete(stdin, soon())
-        assert not lease.exists()
-
-    def test_host_local_says_that_the_pool_is_empty(self, tmp_path: Path) -> None:
-        """The plugin's own code and message come through unchanged."""
-        stdin = config(
-            type="host-local",
-            dataDir=str(tmp_path),
-            ranges=[[{"subnet": "10.1.0.0/24", "rangeStart": "10.1.0.9", "rangeEnd": "10.1.0.9"}]],
-        )
-        Delegate("host-local", [str(DEBIAN)], variables()).add(stdin, soon())
-        with pytest.raises(DelegateFailed, match="no IP addresses available") as caught:
-            Delegate("host-local", [str(DEBIAN)], variables(CNI_CONTAINERID="other")).add(stdin, soon())
-        assert caught.value.code == 999
-
-    def test_static_takes_its_addresses_from_the_config(self) -> None:
-        """static answers what it was given."""
-        delegate = Delegate("static", [str(DEBIAN)], variables())
-        answer = delegate.add(config(type="static", addresses=[{"address": "10.9.0.5/16", "gateway": "10.9.0.1"}]), soon())
-        assert answer["ips"] == [{"address": "10.9.0.5/16", "gateway": "10.9.0.1"}]
-
-    def test_versions_decide_what_is_forwarded(self) -> None:
-        """Debian's host-local 1.1.1 does not list 1.1.0, so it gets neither STATUS nor GC."""
-        delegate = Delegate("host-local", [str(DEBIAN)], variables())
-        if "1.1.0" in delegate.versions(soon()):
-            pytest.skip("a host-local of 1.1.0 is installed")
-        assert "1.0.0" in delegate.versions(soon())
-        assert not delegate.knows("STATUS", soon())
-        assert not delegate.knows("GC", soon())
-        assert delegate.knows("CHECK", soon())
 
 
 class TestWhatItIsGiven:
