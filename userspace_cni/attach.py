@@ -97,6 +97,14 @@ def check_steps(record: Record, drivers: Drivers, deadline: Deadline) -> list[Dr
     return [drift for step in record.steps for drift in drivers.driver(step).check(step, deadline)]
 
 
+def adopt(resource: str, journal: Journal, deadline: Deadline) -> None:
+    """Make a shared resource ours to remove: whoever made it has gone, and left it to its holders."""
+    with journal.resource_lock(resource, deadline):
+        shared = journal.shared(resource)
+        if shared:
+            journal.write_shared(resource, Shared(True, shared.holders))
+
+
 def held_by(key: str, journal: Journal) -> tuple[Step, ...]:
     """The shared steps that an attachment holds by the resources' own lists: what is known when its record is lost."""
     return tuple(shared.holders[key] for _, shared in journal.resources() if key in shared.holders)

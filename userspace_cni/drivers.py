@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from localdb import Store
-from userspace_cni.attach import Driver
+from userspace_cni.attach import Driver, adopt
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import ContainerGone, DelegateFailed, Drift, HostNamespace, NotServing, UserspaceError
 from userspace_cni.host import link
@@ -233,16 +233,23 @@ class LegacyDriver:
         found = self._node.ports.find(name, deadline) if name else None
         if found and not found.marks:
             if found.server_path:
-                others = [self._node.ports.find(other, deadline) for other in legacy.other_port_names(step.path)]
-                used = [other.server_path for other in others if other] + self._held_mounts()
-                legacy.remove_socket(found.server_path, name[:12], self._short_dir, used, deadline)
+                self._remove_socket(found.server_path, step, deadline)
             self._node.ports.undo(Port(found.bridge, name, "dpdkvhostuserclient", legacy=True), deadline)
         legacy.remove_record(step.path)
 
-    def _held_mounts(self) -> list[str]:
-        """A path in each mount that attachments of ours need."""
-        resources = self._node.journal.resources()
-        return [f"{step.target}/any" for _, shared in resources for step in shared.holders.values() if isinstance(step, PodMount)]
+    def _remove_socket(self, path: str, step: LegacyRecord, deadline: Deadline) -> None:
+        """The socket, and what was mounted or made for it unless others need it; attachments of ours then have the mount."""
+        from userspace_cni.host import legacy
+
+        names = legacy.other_port_names(step.path)
+        used = [other.server_path for name in names if (other := self._node.ports.find(name, deadline))]
+        mount = PodMount("", "", os.path.dirname(path))  # noqa: PTH120
+        if self._node.journal.shared(mount.resource.key):
+            if not any(os.path.dirname(other) == mount.target for other in used):  # noqa: PTH120
+                adopt(mount.resource.key, self._node.journal, deadline)
+            used.append(f"{mount.target}/ours")
+        cid12 = os.path.basename(step.path).removeprefix("local-")[:12]  # noqa: PTH119
+        legacy.remove_socket(path, cid12, self._short_dir, used, deadline)
 
     def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
         """Nothing is expected of it."""

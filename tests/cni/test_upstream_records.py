@@ -134,7 +134,8 @@ def test_while_the_switch_is_away(node: Node, sandbox: str) -> None:
     clear(node)
 
 
-def test_upgraded_node_takes_the_mount_over(node: Node, sandbox: str) -> None:
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_upgraded_node_takes_the_mount_over(node: Node, sandbox: str, first: str) -> None:
     """A new interface of a pod that the Go plugin has attached: its mount gets our flags, and goes when both are gone."""
     volume, target = leave_short_mount(node)
     leave_port(node, target)
@@ -142,9 +143,10 @@ def test_upgraded_node_takes_the_mount_over(node: Node, sandbox: str) -> None:
     args = f"IgnoreUnknown=1;K8S_POD_UID={target.name}"
     succeeded(node.run("ADD", node.network(), sandbox, ifname="net2", CNI_ARGS=args))
     assert "nosymfollow" in mounts_at(target)[0]
+    order = ("net2", "net1") if first == "ours" else ("net1", "net2")
     with places.listening(target / f"{CID12}-net2"):
-        succeeded(node.run("DEL", node.network(), sandbox, ifname="net2"))
-    assert len(mounts_at(target)) == 1
-    succeeded(node.run("DEL", node.network(), sandbox))
+        succeeded(node.run("DEL", node.network(), sandbox, ifname=order[0]))
+        assert len(mounts_at(target)) == 1
+        succeeded(node.run("DEL", node.network(), sandbox, ifname=order[1]))
     assert tree(volume) == set()
     clear(node)
