@@ -119,6 +119,13 @@ def read_options(request: Request, warn: Warn) -> Options:
     vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
     role_given = "host" in top
     ovs_role: Role = "client" if not role_given or vhost.get("mode") == "client" else "server"
+    for key in ("queues", "queueSize"):
+        if key in vhost:
+            warn(
+                f"key 'host.vhost.{key}' is ignored: OVS takes it from the application, which is told by 'container.vhost.{key}'"
+            )
+    if typed(top, "logLevel", str, "") and not read_log_level(raw):
+        warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
     _warn_of_roles(ovs_role, vhost, _part(container, "vhost"), warn)
     if typed(top, "logFile", str, ""):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
@@ -227,6 +234,10 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     trunks: set[int] = set()
     for item in typed(bridge, "trunks", list, [], path=path):
         trunks.update(_read_trunk(item, f"{path}trunks"))
+    if trunks and mode == "access":
+        raise InvalidConfig(
+            f"key '{path}vlanMode' is 'access' and '{path}trunks' has VLANs", "an access port carries none of them"
+        )
     return Vlan(tag or None, tuple(sorted(trunks)), mode)
 
 
@@ -280,6 +291,10 @@ def _read_socket_file(vhost: Mapping[str, Any]) -> str:
     if not name:
         return ""
     _matching(name, _NAME, "host.vhost.socketfile")
+    if name.startswith("configData-"):
+        raise InvalidConfig(
+            f"key 'host.vhost.socketfile' is {name!r}", "files named configData-… beside it tell the application of it"
+        )
     if len(name) > _SOCKET_FILE_MAX:
         raise InvalidConfig(
             f"key 'host.vhost.socketfile' has {len(name)} characters", f"at most {_SOCKET_FILE_MAX} fit a socket path"

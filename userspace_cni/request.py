@@ -23,6 +23,9 @@ ATTACHMENT_VERBS: Final = frozenset({"ADD", "DEL", "CHECK"})
 TRAVELLING: Final = ("TRACEPARENT", "TRACESTATE", "BAGGAGE")
 """OpenTelemetry's variables: handed on to delegates beside CNI_* (libcni, spec 1.1.0)."""
 
+DELEGATED: Final = "USERSPACE_CNI_DELEGATED"
+"""Set for the plugins that we run: found in our own environment, it says that a network names us as its IPAM plugin."""
+
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
     "CHECK": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
@@ -104,6 +107,10 @@ def read_environment(environ: Mapping[str, str], verb: Verb) -> Environment:
     Raises BadEnvironment naming every variable that is missing, or the one that is malformed. What a verb does not use is not
     looked at (a VERSION probe comes with NETNS=IFNAME=PATH="dummy").
     """
+    if environ.get(DELEGATED):
+        raise InvalidConfig(
+            "the network's 'ipam.type' leads back to this plugin", "it leases no addresses: name host-local or static"
+        )
     missing = [name for name in _REQUIRED[verb] if not environ.get(name)]
     if missing:
         raise BadEnvironment(f"required environment variables are missing: [{','.join(missing)}]", f"CNI_COMMAND is {verb}")

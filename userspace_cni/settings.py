@@ -27,6 +27,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _PATHS: Final = ("dir", "_root", "socket")
 _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket")
+_TYPES: Final[Mapping[type, str]] = {str: "string", int: "whole number", float: "number", bool: "boolean"}
 _FILE_MAX: Final = 1 << 20
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
@@ -125,7 +126,8 @@ def _same_type(value: object, default: object, where: str) -> object:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not kind:
-        raise InvalidConfig(f"{where}: {value!r} is a {type(value).__name__}", f"it must be a {kind.__name__}, as {default!r}")
+        found = _TYPES.get(type(value), "table or a list")
+        raise InvalidConfig(f"{where}: {value!r} is a {found}", f"it must be a {_TYPES[kind]}, as {default!r}")
     return value
 
 

@@ -142,3 +142,12 @@ def test_slow_delegate_is_finished_by_others(node: Node, sandbox: str) -> None:
     delegate.tell("DEL", takes=0.4)
     succeeded(node.run("DEL", node.network(), sandbox, container="another"))
     assert node.leftovers() == {}
+
+
+def test_plugin_as_its_own_ipam(node: Node, sandbox: str) -> None:
+    """A network whose ipam leads back to this plugin is refused at once, on ADD and DEL, and leaves nothing."""
+    network = node.network(ipam={"type": "userspace"})
+    refused(node.run("ADD", network, sandbox), 7, "leads back to this plugin")
+    refused(node.run("DEL", network, sandbox), 7, "leads back to this plugin")
+    assert node.leftovers() == {}
+    succeeded(node.run("ADD", node.network(), sandbox))

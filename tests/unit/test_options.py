@@ -118,6 +118,8 @@ def test_container_engine_is_the_applications_own() -> None:
         ({"host": {"bridge": {"trunks": [5000]}}}, InvalidConfig),
         ({"host": {"bridge": {"trunks": ["9-5"]}}}, InvalidConfig),
         ({"host": {"bridge": {"trunks": [None]}}}, InvalidConfig),
+        ({"host": {"bridge": {"trunks": [5], "vlanMode": "access"}}}, InvalidConfig),
+        ({"host": {"vhost": {"socketfile": "configData-x.json"}}}, InvalidConfig),
         ({"host": {"mac": "01:00:00:00:00:01"}}, InvalidConfig),
         ({"runtimeConfig": {"mac": "zz"}}, InvalidConfig),
         ({"runtimeConfig": {"mac": 1}}, Undecodable),
@@ -136,6 +138,13 @@ def test_malformed_options(keys: dict[str, Any], kind: type[UserspaceError]) -> 
     with pytest.raises(kind) as refused:
         options(**keys)
     assert refused.value.code == kind.default_code
+
+
+def test_queues_of_the_host() -> None:
+    """Queues asked for on OVS's side, and a log level that is none, are ignored with a warning."""
+    warnings: list[str] = []
+    options(warnings, host=host(vhost={"mode": "client", "queues": 4}), logLevel="loud")
+    assert [name for name in ("host.vhost.queues", "'loud'") if name not in str(warnings)] == []
 
 
 def test_trunks_in_every_spelling() -> None:

@@ -132,11 +132,11 @@ def test_unknown_variables_are_ignored() -> None:
     [
         ('logLevel = "debug"', ["unknown key 'logLevel'", "'debug'", "log_level"]),
         ("[ovs]\nrundir = 1", ["unknown key 'ovs'"]),
-        ("log_level = 3", ["'log_level'", "3 is a int", "str"]),
-        ('deadline_s = "30"', ["'deadline_s'", "'30' is a str", "float"]),
-        ("spool_max = 1.5", ["'spool_max'", "1.5 is a float"]),
-        ("spool_max = true", ["'spool_max'", "True is a bool"]),
-        ("deadline_s = false", ["'deadline_s'", "False is a bool"]),
+        ("log_level = 3", ["'log_level'", "3 is a whole number", "string"]),
+        ('deadline_s = "30"', ["'deadline_s'", "'30' is a string", "number"]),
+        ("spool_max = 1.5", ["'spool_max'", "1.5 is a number"]),
+        ("spool_max = true", ["'spool_max'", "True is a boolean"]),
+        ("deadline_s = false", ["'deadline_s'", "False is a boolean"]),
     ],
 )
 def test_bad_line_in_the_file(usual_file: Path, line: str, named: list[str]) -> None:

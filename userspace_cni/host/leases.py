@@ -14,6 +14,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import BadEnvironment, DelegateFailed, Drift, StepFailed
 from userspace_cni.host.ipam import Delegate
 from userspace_cni.log import say
+from userspace_cni.request import DELEGATED
 from userspace_cni.steps import Lease
 
 _VERSION_REFUSED = 1
@@ -53,7 +54,7 @@ class LeaseDriver:
 def delegate(step: Lease) -> Delegate:
     """The plugin in the environment it had at ADD: this process's own, and the variables that travelled with the call."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("CNI_")}
-    return Delegate(step.plugin, require_path(step.plugin, step.variables), {**own, **step.variables})
+    return Delegate(step.plugin, require_path(step.plugin, step.variables), {**own, **step.variables, DELEGATED: "1"})
 
 
 def require_path(plugin: str, variables: Mapping[str, str]) -> tuple[str, ...]:
