@@ -35,7 +35,7 @@ _SUN_PATH_SPARE = 60
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of design and docs/settings.md, by their TOML keys."""
+    """The settings of docs/settings.md, by their TOML keys."""
 
     ovsdb: str = "unix:/var/run/openvswitch/db.sock"
     """OVSDB's remote: `unix:PATH` or `tcp:IP:PORT`."""
