@@ -138,7 +138,7 @@ def run(*argv: str) -> str:
 
 def in_pod(pod: Pod) -> tuple[str, ...]:
     """The beginning of a command that runs as the pod's container would: in its network, its volume at the mapped directory."""
-    script = f'mkdir -p {MAPPED_DIR} && mount --bind {pod.volume} {MAPPED_DIR} && exec "$@"'
+    script = f'mount -t tmpfs tmpfs /var/lib && mkdir -p {MAPPED_DIR} && mount --bind {pod.volume} {MAPPED_DIR} && exec "$@"'
     return ("nsenter", f"--net={pod.netns}", "unshare", "--mount", "bash", "-c", script, "pod")
 
 
