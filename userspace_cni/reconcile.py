@@ -18,6 +18,9 @@ from userspace_cni.steps import PlacedSocket
 
 TURN_S: Final = 2.0
 """What one record may take once it is begun: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
+PLACE_S: Final = 0.05
+"""What placing a socket again may take: OVS has made it anew, or there is nothing to wait for. A pod that removes its own socket
+must not hold up every call on its node."""
 
 
 class Node(attach.Drivers, Protocol):
@@ -90,7 +93,7 @@ def _finish_one(record: Record, node: Node, journal: Journal) -> None:
 
 def _place_again(record: Record, node: Node) -> None:
     """After a restart OVS makes server-mode sockets anew at their old place, and those that pods see are dead."""
-    deadline = Deadline.after(TURN_S)
+    deadline = Deadline.after(PLACE_S)
     for step in record.steps:
         if isinstance(step, PlacedSocket) and node.driver(step).check(step, deadline):
             node.driver(step).apply(step, deadline)

@@ -36,6 +36,7 @@ class MemoryDriver:
     def apply(self, step: Step, deadline: Deadline) -> None:
         """Add it, failing before or after as the world's fault says."""
         self.world.fault("before apply", step)
+        self.world.allowed[step.kind] = deadline.remaining()
         self.world.true.add(name_of(step))
         self.world.fault("after apply", step)
 
@@ -70,6 +71,8 @@ class World:
     true: set[str] = field(default_factory=set)
     fault: Fault = no_fault
     boot: str = "boot-1"
+    allowed: dict[str, float] = field(default_factory=dict)
+    """Seconds that the latest `apply` of each kind of step was given."""
     links: set[tuple[str, str]] = field(default_factory=set)
     place: Place | None = None
     answer: Any = field(default_factory=lambda: {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}]})

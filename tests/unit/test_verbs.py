@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lab.world import World
-from userspace_cni import verbs
+from userspace_cni import reconcile, verbs
 from userspace_cni.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.records import record_key
 from userspace_cni.steps import Lease, Port, Step
@@ -266,6 +266,16 @@ def test_reboot(world: World) -> None:
     world.boot = "boot-2"
     assert call(world, "DEL", container="another") == (0, None)
     assert leftovers(world) == NOTHING
+
+
+def test_pod_removes_its_placed_socket(world: World) -> None:
+    """A missing server-mode socket is placed again by others' calls, which never wait for it."""
+    assert call(world, "ADD", host={"vhost": {"mode": "server"}})[0] == 0
+    [placed] = [name for name in world.true if name.startswith("socket:")]
+    world.true.discard(placed)
+    assert call(world, "DEL", container="another") == (0, None)
+    assert placed in world.true
+    assert world.allowed["placed-socket"] <= reconcile.PLACE_S
 
 
 def test_interrupted_add(world: World) -> None:
