@@ -8,6 +8,9 @@ holder that passed this test removes the file, so it removes its own.
 A child process that inherits the descriptor holds the same kernel lock. A lock that is shared with one is therefore neither
 unlocked nor removed at release, only closed: the kernel lets go when the last of them is gone, and the next holder cleans up.
 
+Threads of one process queue for a name among themselves before they look at the kernel's lock: that has no queue, and a crowd
+that looks at it in turns would let one starve.
+
 This module must never unlink a file it does not hold, block without a bound, or trust the pid in a file for more than a message.
 """
 # Strings and descriptors rather than paths: pathlib would cost the short-lived process more than a lock.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -26,22 +30,58 @@ from localdb.files import flock_within, make_directory
 from localdb.names import encode_name
 
 if TYPE_CHECKING:
+    from threading import RLock
     from types import TracebackType
     from typing import Self
 
 OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+class Gates:
+    """A queue per name for the threads of one process.
+
+    A thread may pass a gate in which it is: the kernel's lock is what excludes. So a gate that a signal's exception left behind
+    does not shut out the thread that cleans up after it.
+    """
+
+    def __init__(self) -> None:
+        """Make it empty."""
+        self._guard = threading.Lock()
+        self._gates: dict[str, tuple[RLock, int]] = {}
+
+    def enter(self, name: str, seconds: float) -> bool:
+        """Pass the gate of that name within `seconds`, at once with 0 or less; False when somebody stayed in it."""
+        with self._guard:
+            gate, users = self._gates.get(name, (threading.RLock(), 0))
+            self._gates[name] = (gate, users + 1)
+        if gate.acquire(timeout=seconds) if seconds > 0 else gate.acquire(blocking=False):
+            return True
+        self._forget(name)
+        return False
+
+    def leave(self, name: str) -> None:
+        """Let the next one pass."""
+        self._gates[name][0].release()
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        with self._guard:
+            gate, users = self._gates.pop(name)
+            if users > 1:
+                self._gates[name] = (gate, users - 1)
+
+
 class Lock:
     """A lock that is held, until `release` or the end of the `with` block. Not reentrant."""
 
-    __slots__ = ("_holder", "_path", "_shared", "fd", "name")
+    __slots__ = ("_gates", "_holder", "_path", "_shared", "fd", "name")
 
-    def __init__(self, name: str, path: str, fd: int) -> None:
-        """Wrap a lock already taken on `fd`; for `take_lock`."""
+    def __init__(self, name: str, path: str, fd: int, gates: Gates) -> None:
+        """Wrap a lock already taken on `fd`, whose gate was passed; for `take_lock`."""
         self.name = name
         self.fd = fd
         self._path = path
+        self._gates = gates
         self._shared = False
         self._holder = os.getpid()
 
@@ -65,6 +105,8 @@ class Lock:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
             os.close(fd)
+            if self._holder == os.getpid():
+                self._gates.leave(self.name)
 
     def __enter__(self) -> Self:
         """Return the lock itself."""
@@ -75,23 +117,35 @@ class Lock:
         self.release()
 
 
-def take_lock(directory: str, name: str, timeout: float) -> Lock:
+def take_lock(directory: str, name: str, timeout: float, gates: Gates) -> Lock:
     """Take the lock `name` within `timeout` seconds; with 0 or less, only if it is free. Raises `LockTimeout`, `StoreError`."""
     path = f"{directory}/{encode_name(name, '.lock')}"
     deadline = time.monotonic() + timeout
+    if not gates.enter(name, timeout):
+        held = f"held by another thread of this process for all of {max(timeout, 0):g} s"
+        raise LockTimeout(f"take the lock {name!r} on {path}: {held}")
+    try:
+        return take_file_lock(directory, name, path, deadline, gates)
+    except BaseException:
+        gates.leave(name)
+        raise
+
+
+def take_file_lock(directory: str, name: str, path: str, deadline: float, gates: Gates) -> Lock:
+    """Take the kernel's lock on the file of that name, whose gate was passed."""
     with Attempt(f"take the lock {name!r} on", path):
+        began = time.monotonic()
         while True:
             fd = open_lock_file(directory, path)
             held = False
             try:
                 if not flock_within(fd, fcntl.LOCK_EX, deadline - time.monotonic()):
-                    raise LockTimeout(
-                        f"take the lock {name!r} on {path}: held by {describe_holder(fd)} for all of {max(timeout, 0):g} s"
-                    )
+                    waited = f"for all of {max(deadline - began, 0):.3g} s"
+                    raise LockTimeout(f"take the lock {name!r} on {path}: held by {describe_holder(fd)} {waited}")
                 held = is_still_named(fd, path)
                 if held:
                     write_holder(fd)
-                    return Lock(name, path, fd)
+                    return Lock(name, path, fd, gates)
             finally:
                 if not held:
                     os.close(fd)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from localdb import quarantine
 from localdb.errors import Attempt, Foreign, LockTimeout, Newer, StoreError
 from localdb.files import Directory
-from localdb.locks import Lock, take_lock
+from localdb.locks import Gates, Lock, take_lock
 from localdb.names import encode_name
 from localdb.records import decode_record, encode_record
 
@@ -57,6 +57,7 @@ class Store:
         """Name the directories; nothing is touched before the first use. `warn` takes one line about what was repaired."""
         self._root = os.fspath(root)
         self._lock_dir = os.fspath(lock_dir)
+        self._gates = Gates()
         self._warn = warn
         self._mode_checked = False
 
@@ -163,12 +164,12 @@ class Store:
 
     def lock(self, name: str, timeout: float) -> Lock:
         """Take the lock `name`, waiting up to `timeout` seconds. Raises `LockTimeout` naming the lock and its holder."""
-        return take_lock(self._lock_dir, name, timeout)
+        return take_lock(self._lock_dir, name, timeout, self._gates)
 
     def try_lock(self, name: str) -> Lock | None:
         """Take the lock `name` if it is free."""
         try:
-            return take_lock(self._lock_dir, name, 0.0)
+            return take_lock(self._lock_dir, name, 0.0, self._gates)
         except LockTimeout:
             return None
 

@@ -73,6 +73,12 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.fixture
+def another(tmp_path: Path) -> Store:
+    """Return the same store as another process has it: with a queue of its own."""
+    return Store(tmp_path / "root", tmp_path / "locks")
+
+
 def lock_files(store: Store) -> list[str]:
     """Return what lies in the lock directory."""
     return sorted(path.name for path in (store.root.parent / "locks").iterdir())
@@ -193,18 +199,20 @@ def test_a_forked_copy_does_not_release_its_parents_lock(store: Store, tmp_path:
         forker.kill()
 
 
-def test_a_cleaner_that_removed_the_file_costs_at_most_that_lock(store: Store) -> None:
+def test_a_cleaner_that_removed_the_file_costs_at_most_that_lock(store: Store, another: Store) -> None:
     """When something removed a held lock's file and another took the new one, our release leaves the other's file alone."""
     first = store.lock("l", 0)
     (store.root.parent / "locks" / "l.lock").unlink()
-    with store.lock("l", 0):
+    with another.lock("l", 0):
         first.release()
         assert store.try_lock("l") is None
 
 
-def test_a_lock_file_removed_between_open_and_lock_is_not_trusted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_file_removed_between_open_and_lock_is_not_trusted(
+    store: Store, another: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Getting the kernel lock on a file its last holder has just removed is not having the lock: the taker starts over."""
-    first = store.lock("l", 0)
+    first = another.lock("l", 0)
     real = os.open
     opened: list[int] = []
 
@@ -271,7 +279,7 @@ def test_a_lock_directory_that_cannot_be_made_is_a_store_error(tmp_path: Path) -
         store.try_lock("l")
 
 
-def test_a_full_disk_does_not_cost_the_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_cost_the_lock(store: Store, another: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the holder's pid is lost when it cannot be written; the lock is taken, and a vain wait says so."""
 
     def full(*_: object) -> int:
@@ -279,7 +287,24 @@ def test_a_full_disk_does_not_cost_the_lock(store: Store, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "pwrite", full)
     with store.lock("l", 0), pytest.raises(LockTimeout, match="unknown process"):
-        store.lock("l", 0)
+        another.lock("l", 0)
+
+
+def test_a_crowd_of_threads_all_get_their_turn(store: Store) -> None:
+    """Sixty threads that want one lock within a bounded time all have it, one after the other, and leave nothing."""
+    turns: list[int] = []
+
+    def work(number: int) -> None:
+        with store.lock("l", 30):
+            turns.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(turns) == list(range(60))
+    assert lock_files(store) == []
 
 
 def test_a_link_in_a_locks_place_is_not_followed(store: Store, tmp_path: Path) -> None:
