@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs what the demo and the tests need on Debian 12 or newer, and makes the project's virtual environment.
 #
-#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, compiler, Python; then .venv
+#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, compilers, Python; then .venv
 #   deploy/prepare.sh unit       only Python, for the rootless tests
 #
 # Nothing that is installed already is touched, and no service is started: the demo and the tests run a switch of their own.
@@ -13,7 +13,8 @@ have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed';
 
 packages=(gcc libc6-dev python3 python3-dev python3-venv)
 if [[ ${1:-} != unit ]]; then
-    packages+=(openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps)
+    packages+=(musl-tools openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps)
+    packages+=(containerd runc podman busybox-static iptables)
 fi
 missing=()
 for package in "${packages[@]}"; do
@@ -54,8 +55,8 @@ if ((${#missing[@]})); then
 fi
 
 # The environment is made anew when what it was made from has changed.
-native=userspace_cni/fastpath
-stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*.cdef $native/*.[ch] | sha256sum | cut -d' ' -f1)
+native=userspace_cni/fastpath shim=userspace_cni/shim
+stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*.cdef $native/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
 if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then
     echo "prepare: making .venv" >&2
     [[ -x .venv/bin/python ]] || /usr/bin/python3 -m venv .venv

@@ -11,6 +11,7 @@ import pytest
 
 from tests.lab.node import Node, clean
 from tests.lab.runtime import netns
+from tests.lab.served import served
 from tests.lab.switch import Switch
 
 
@@ -22,10 +23,17 @@ def switch() -> Iterator[Switch]:
 
 
 @pytest.fixture
-def node(switch: Switch) -> Iterator[Node]:
-    """A node of this test's own, with the plugin installed as a runtime finds it, on the run's switch."""
-    with _short_directory() as directory, clean(Node(directory / "n", switch)) as made:
-        yield made
+def node(switch: Switch, request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node of this test's own, with the plugin installed as a runtime finds it, on the run's switch.
+
+    With the indirect parameter "agent", the plugin is the shim and an agent is behind it.
+    """
+    with _short_directory() as directory:
+        made = (
+            served(directory / "n", switch) if getattr(request, "param", "") == "agent" else clean(Node(directory / "n", switch))
+        )
+        with made as node:
+            yield node
 
 
 @pytest.fixture

@@ -1,13 +1,16 @@
 """Applies, undoes and checks the steps of one attachment, with its record and the locks of what it shares.
 
-Knows no switch and no file system: drivers do. The caller holds the container's lock; the lock of a shared resource is taken
+Knows no switch and no file system: drivers do. The caller holds the container's lock; the lock of a shared place is taken
 here and nowhere else, one at a time. Whatever dies in between leaves a record and a list of holders from which the same
 functions go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
 from userspace_cni.deadline import Deadline
@@ -15,9 +18,12 @@ from userspace_cni.errors import Drift, NameTaken, UserspaceError
 from userspace_cni.journal import Journal, Shared
 from userspace_cni.log import say
 from userspace_cni.records import Record
+from userspace_cni.stages import Stage, stage
 from userspace_cni.steps import Resource, Step
 
 S_contra = TypeVar("S_contra", bound=Step, contravariant=True)
+Rest = Callable[[], None]
+"""What remains to be awaited of a step that was begun. Raises as `apply` does."""
 
 
 class Driver(Protocol[S_contra]):
@@ -26,8 +32,11 @@ class Driver(Protocol[S_contra]):
     All raise only errors of `userspace_cni.errors`.
     """
 
-    def apply(self, step: S_contra, deadline: Deadline) -> None:
-        """Make it true. Raises Unavailable for what may pass by itself, a StepFailed otherwise."""
+    def apply(self, step: S_contra, deadline: Deadline) -> Rest | None:
+        """Make it true, or begin to and return what remains: steps that do not depend on it go on meanwhile.
+
+        Raises Unavailable for what may pass by itself, a StepFailed otherwise.
+        """
         ...
 
     def undo(self, step: S_contra, deadline: Deadline) -> None:
@@ -61,12 +70,20 @@ class Failure:
 
 def apply_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Deadline) -> None:
     """Make every step of the record true, in order; the first error ends it. The record must already hold the steps."""
-    for step in record.steps:
-        deadline.require(f"applying step '{step.kind}'")
-        if step.resource:
-            _hold(record.key, step, step.resource, drivers, journal, deadline)
-        else:
-            drivers.driver(step).apply(step, deadline)
+    rests: list[Rest] = []
+    for place, steps in _by_place(record.steps):
+        if any(step.after_rest for step in steps):
+            _settle(rests)
+        with _in_place(place, journal, deadline):
+            if place:
+                _hold(record, place, drivers, journal)
+            for step in steps:
+                deadline.require(f"applying step '{step.kind}'")
+                with stage(_stage(step)):
+                    rest = drivers.driver(step).apply(step, deadline)
+                if rest:
+                    rests.append(rest)
+    _settle(rests)
 
 
 def undo_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Deadline) -> list[Failure]:
@@ -75,18 +92,13 @@ def undo_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Dea
     Otherwise the record stays in state `deleting` with just the steps that failed, and these are returned with their errors.
     """
     failures: list[Failure] = []
-    for step in reversed(record.steps):
-        turn = deadline.half()  # a switch that hangs must not keep the addresses
-        try:
-            if step.resource:
-                _release(record.key, step, step.resource, drivers, journal, turn)
-            else:
-                drivers.driver(step).undo(step, turn)
-        except UserspaceError as error:
-            say("warning", f"undoing step '{step.kind}' failed", error=error)
-            failures.append(Failure(step, error))
+    runs = _by_place(record.steps[::-1])
+    for number, (place, steps) in enumerate(runs):
+        last = place not in {later for later, _ in runs[number + 1 :]}
+        failures += _undo_run(record, _Run(place, steps, last=last), failures, drivers, journal, deadline)
     if failures:
-        journal.write(record.to("deleting", steps=tuple(failure.step for failure in reversed(failures))))
+        failed = {id(failure.step) for failure in failures}
+        journal.write(record.to("deleting", steps=tuple(step for step in record.steps if id(step) in failed)))
     else:
         journal.drop(record)
     return failures
@@ -97,40 +109,121 @@ def check_steps(record: Record, drivers: Drivers, deadline: Deadline) -> list[Dr
     return [drift for step in record.steps for drift in drivers.driver(step).check(step, deadline)]
 
 
-def adopt(resource: str, journal: Journal, deadline: Deadline) -> None:
-    """Make a shared resource ours to remove: whoever made it has gone, and left it to its holders."""
-    with journal.resource_lock(resource, deadline):
-        shared = journal.shared(resource)
+def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
+    """Make a shared thing ours to remove: whoever made it has gone, and left it to its holders."""
+    with journal.place_lock(thing.place, deadline):
+        shared = journal.shared(thing.place)
         if shared:
-            journal.write_shared(resource, Shared(True, shared.holders))
+            journal.write_shared(thing.place, Shared(shared.made | {thing.key}, shared.holders))
 
 
 def held_by(key: str, journal: Journal) -> tuple[Step, ...]:
-    """The shared steps that an attachment holds by the resources' own lists: what is known when its record is lost."""
-    return tuple(shared.holders[key] for _, shared in journal.resources() if key in shared.holders)
+    """The shared steps that an attachment holds by the places' own lists: what is known when its record is lost."""
+    return tuple(step for _, shared in journal.places() for step in shared.holders.get(key, ()))
 
 
-def _hold(key: str, step: Step, resource: Resource, drivers: Drivers, journal: Journal, deadline: Deadline) -> None:
-    driver = drivers.driver(step)
-    with journal.resource_lock(resource.key, deadline):
-        shared = journal.shared(resource.key)
-        if shared is None:
-            shared = Shared(made=resource.exclusive or not driver.present(step))
-        others = shared.without_holder(key)
-        if resource.exclusive and others.holders:
-            holder = next(iter(others.holders))
-            raise NameTaken(f"{resource.key} is in use by the attachment {holder}", "give 'host.vhost.socketfile' another name")
-        # the holder is durable before the thing exists: whoever finds the thing finds who it is for
-        journal.write_shared(resource.key, others.with_holder(key, step))
-        driver.apply(step, deadline)
+def _by_place(steps: Iterable[Step]) -> list[tuple[str, list[Step]]]:
+    """Runs of steps in the same shared place; "" for those that share nothing."""
+    return [(place, list(run)) for place, run in groupby(steps, key=_place)]
 
 
-def _release(key: str, step: Step, resource: Resource, drivers: Drivers, journal: Journal, deadline: Deadline) -> None:
-    with journal.resource_lock(resource.key, deadline):
-        shared = journal.shared(resource.key)
-        if shared is None or key not in shared.holders:
-            return
-        others = shared.without_holder(key)
-        if not others.holders and others.made:
+def _place(step: Step) -> str:
+    return step.resource.place if step.resource else ""
+
+
+def _in_place(place: str, journal: Journal, deadline: Deadline) -> AbstractContextManager[object]:
+    return journal.place_lock(place, deadline) if place else nullcontext()
+
+
+def _settle(rests: list[Rest]) -> None:
+    """Await what was begun. The list is empty then."""
+    while rests:
+        with stage("ovs"):
+            rests.pop(0)()
+
+
+def _stage(step: Step) -> Stage:
+    return {"port": "ovs", "lease": "ipam", "legacy-record": "ovs"}.get(step.kind, "pod")  # type: ignore[return-value]
+
+
+def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> None:
+    """Enter all steps that the attachment has in the place, durably, before the first of their things exists.
+
+    Whoever finds a thing finds who it is for.
+    """
+    mine = tuple(step for step in record.steps if _place(step) == place)
+    shared = journal.shared(place) or Shared()
+    if shared.holders.get(record.key) == mine:
+        return
+    others = shared.without_holder(record.key)
+    made = set()
+    for step in mine:
+        thing = step.resource
+        if thing is None:
+            continue
+        holder = others.needs(thing.key)
+        if thing.exclusive and holder:
+            raise NameTaken(f"{thing.key} is in use by the attachment {holder}", "give 'host.vhost.socketfile' another name")
+        if thing.key in shared.made or (
+            not shared.needs(thing.key) and (thing.exclusive or not drivers.driver(step).present(step))
+        ):
+            made.add(thing.key)
+    journal.write_shared(place, others.with_holder(record.key, mine, made))
+
+
+def _is_ours_to_undo(key: str, step: Step, shared: Shared | None) -> bool:
+    """Whether the attachment is the last holder of a thing that we made."""
+    if shared is None or key not in shared.holders or step.resource is None:
+        return False
+    thing = step.resource.key
+    return thing in shared.made and not shared.without_holder(key).needs(thing)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Steps to be undone one after the other in one place; `last`: no more of the attachment's steps are in it."""
+
+    place: str
+    steps: list[Step]
+    last: bool
+
+
+def _undo_run(
+    record: Record, run: _Run, before: list[Failure], drivers: Drivers, journal: Journal, deadline: Deadline
+) -> list[Failure]:
+    """Undo the steps of a run, each on its own, and leave the place's list of holders after its last one.
+
+    Each step has half of the time left: a switch that hangs must not keep the addresses.
+    """
+    failures: list[Failure] = []
+    try:
+        with _in_place(run.place, journal, deadline.half()):
+            shared = journal.shared(run.place) if run.place else None
+            for step in run.steps:
+                if not run.place or _is_ours_to_undo(record.key, step, shared):
+                    failures += _undo(step, drivers, deadline.half())
+            if shared and run.last:
+                _let_go(record, run.place, shared, [failure.step for failure in before + failures], journal)
+    except UserspaceError as error:
+        return [Failure(step, error) for step in run.steps]
+    return failures
+
+
+def _undo(step: Step, drivers: Drivers, deadline: Deadline) -> list[Failure]:
+    try:
+        with stage(_stage(step)):
             drivers.driver(step).undo(step, deadline)
-        journal.write_shared(resource.key, others)
+    except UserspaceError as error:
+        say("warning", f"undoing step '{step.kind}' failed", error=error)
+        return [Failure(step, error)]
+    return []
+
+
+def _let_go(record: Record, place: str, shared: Shared, failed: list[Step], journal: Journal) -> None:
+    """Leave the list of holders, but for the steps that failed; durable after their things have gone."""
+    if record.key not in shared.holders:
+        return
+    left = tuple(step for step in record.steps if _place(step) == place and any(step is each for each in failed))
+    others = shared.without_holder(record.key)
+    made = {step.resource.key for step in left if step.resource} & shared.made
+    journal.write_shared(place, others.with_holder(record.key, left, made) if left else others)

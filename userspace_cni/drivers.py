@@ -15,18 +15,21 @@ from userspace_cni.attach import Driver, adopt
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import ContainerGone, DelegateFailed, Drift, HostNamespace, NotServing, UserspaceError
 from userspace_cni.host import link
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.journal import Journal
 from userspace_cni.log import say
 from userspace_cni.options import Options
 from userspace_cni.plan import Allocation, Facts, Pod, port_name
 from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.settings import Settings
-from userspace_cni.steps import Lease, LegacyRecord, PodMount, Port, Step
+from userspace_cni.spool import Spool
+from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, PodMount, Port, Resource, Step
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.ovs import PortDriver
+    from userspace_cni.dataplane.ovs import KnownPort, PortDriver
     from userspace_cni.host.kube import Clients, PodView
     from userspace_cni.host.leases import LeaseDriver
+    from userspace_cni.host.pods import PodWatch
 
 _SPARE_BYTES: Final = 1 << 16
 """What an ADD needs of a disk for its records, generously."""
@@ -34,11 +37,26 @@ _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 
 
 class Drivers:
-    """This node: `verbs.Node` for the settings of this installation."""
+    """This node: `verbs.Node` for the settings of this installation.
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+    `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
+    everything of ours is known; `grouped` is told how many ports each of its transactions was for.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        *,
+        resident: bool = False,
+        grouped: Callable[[int], None] | None = None,
+    ) -> None:
         self.settings = settings
+        self.resident = resident
+        self.root = HostRoot(settings.host_root) if resident else HERE
+        self._grouped = grouped
         self._environ = environ
+        self._watch: PodWatch | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
 
     @property
@@ -54,29 +72,43 @@ class Drivers:
     @cached_property
     def journal(self) -> Journal:
         """The records of this node."""
-        settings = self.settings
-        return Journal(Store(settings.state_dir, f"{settings.run_dir}/locks", warn=lambda text: say("warning", text)))
+        state, run = map(self.root.path, (self.settings.state_dir, self.settings.run_dir))
+        return Journal(Store(state, f"{run}/locks", warn=lambda text: say("warning", text)))
+
+    @cached_property
+    def spool(self) -> Spool:
+        """The DELs that no agent has seen."""
+        state = self.root.path(self.settings.state_dir)
+        return Spool(f"{state}/spool", f"{state}/quarantine")
 
     @cached_property
     def ports(self) -> PortDriver:
         """The one speaker of OVSDB of this process."""
         from userspace_cni.dataplane.ovs import PortDriver
 
-        return PortDriver(self.settings.ovsdb, self.settings.ovs_rundir, self.journal.identity)
+        kind, _, place = self.settings.ovsdb.partition(":")
+        ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
+        rundir = self.root.path(self.settings.ovs_rundir)
+        return PortDriver(ovsdb, rundir, self.journal.identity, resident=self.resident, grouped=self._grouped)
 
     @cached_property
     def clients(self) -> Clients:
         """The speakers to API servers, one per set of credentials."""
         from userspace_cni.host.kube import Clients
 
-        return Clients()
+        return Clients(self.root.path)
 
     @cached_property
     def leases(self) -> LeaseDriver:
         """The speaker to delegated plugins."""
         from userspace_cni.host.leases import LeaseDriver
 
-        return LeaseDriver()
+        return LeaseDriver(self.root)
+
+    @property
+    def watch(self) -> PodWatch | None:
+        """What is known of this node's pods without asking."""
+        return self._watch
 
     def driver(self, step: Step) -> Driver[Any]:
         """The driver that knows this type of step."""
@@ -95,8 +127,8 @@ class Drivers:
 
     def sandbox(self, environment: Environment) -> int:
         """Inode of the namespace CNI_NETNS, which must be one and not our own."""
-        facts = link.namespace(environment.netns)
-        if link.is_own(environment.netns) and not environment.netns_override:
+        facts = link.namespace(environment.netns, self.root)
+        if link.is_own(environment.netns, self.root) and not environment.netns_override:
             raise HostNamespace(
                 f"CNI_NETNS {environment.netns!r} is the namespace that the runtime itself runs in",
                 "a container with the host's network can not be attached; CNI_NETNS_OVERRIDE=1 overrides",
@@ -105,7 +137,7 @@ class Drivers:
 
     def has_link(self, environment: Environment) -> bool:
         """Whether a kernel interface of this name is in the container."""
-        return link.link_exists(environment.netns, environment.ifname)
+        return link.link_exists(environment.netns, environment.ifname, self.root)
 
     def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
         """What is known of node and pod; asks the API server when there is one and the runtime named the pod."""
@@ -115,11 +147,11 @@ class Drivers:
 
         environment, settings = request.environment, self.settings
         self.ports.reach(port_name(environment.container_id, environment.ifname), options.bridge, deadline)
-        kubeconfig = options.kubeconfig if settings.netconf_kubeconfig != "never" else ""
+        kubeconfig = self._kubeconfig(options)
         view = self._ask_for_pod(environment, options, kubeconfig, deadline)
         uid = environment.pod_uid or (view.uid if view else "")
-        place = find_place(settings, uid, view, environment.container_id, options.shared_dir)
-        allocation, existed = _read_device_info(options.asked.device_info_file)
+        place = find_place(settings, uid, view, environment.container_id, options.shared_dir, self.root)
+        allocation, existed = _read_device_info(options.asked.device_info_file, self.root)
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
@@ -136,11 +168,24 @@ class Drivers:
             device_info_existed=existed,
         )
 
+    def _kubeconfig(self, options: Options) -> str:
+        """Whose credentials are used: a path, or "" for this process's own, which an agent has and a plugin has not."""
+        from userspace_cni.host.kube import in_cluster
+
+        use = self.settings.netconf_kubeconfig
+        if use == "never" or (use == "fallback" and self.resident and in_cluster(self._environ)):
+            return ""
+        return options.kubeconfig
+
     def _ask_for_pod(self, environment: Environment, options: Options, kubeconfig: str, deadline: Deadline) -> PodView | None:
         from userspace_cni.host.kube import in_cluster
 
         if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or in_cluster(self._environ)):
             return None
+        if self._watch and not kubeconfig:
+            known = self._watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
+            if known:
+                return known
         try:
             view = self.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, deadline)
         except UserspaceError:
@@ -165,14 +210,14 @@ class Drivers:
         told = self.ports.vhost_sock_dir(deadline)
         if told:
             return f"{settings.ovs_rundir}/{told}"
-        return settings.ovs_rundir if os.path.isdir(settings.ovs_rundir) else _UPSTREAM_SOCKDIR  # noqa: PTH112
+        return settings.ovs_rundir if os.path.isdir(self.root.path(settings.ovs_rundir)) else _UPSTREAM_SOCKDIR  # noqa: PTH112
 
     def require_delegate(self, request: Request) -> None:
         """Raise unless the network's IPAM plugin can be run."""
         from userspace_cni.host.ipam import find
         from userspace_cni.host.leases import require_path
 
-        find(request.network.ipam, require_path(request.network.ipam, request.environment.variables))
+        find(request.network.ipam, require_path(request.network.ipam, request.environment.variables), self.root)
 
     def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
         """ADD of the IPAM plugin."""
@@ -184,7 +229,7 @@ class Drivers:
             return
         from userspace_cni.host.leases import delegate
 
-        plugin = delegate(Lease(request.network.ipam, request.stdin.decode(), request.environment.variables))
+        plugin = delegate(Lease(request.network.ipam, request.stdin.decode(), request.environment.variables), self.root)
         if not plugin.knows(verb, deadline):
             return
         calls = {"CHECK": plugin.check, "GC": plugin.gc, "STATUS": plugin.status}
@@ -200,7 +245,7 @@ class Drivers:
         """The former plugin's record of this attachment."""
         from userspace_cni.host.legacy import find_record
 
-        return find_record(self.settings.legacy_state_dir, container_id, ifname)
+        return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
 
     def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
         """All ports with our owner mark for this network."""
@@ -208,11 +253,88 @@ class Drivers:
 
     def serving(self, options: Options, deadline: Deadline) -> None:
         """Whether an ADD could be served: the switch, and the directories that it needs."""
-        self.ports.serving(options.bridge, deadline)
+        self.ready(deadline, options.bridge)
+
+    def ready(self, deadline: Deadline, bridge: str = "") -> None:
+        """Raise NotServing unless the switch and the directories could take a port of `bridge` now."""
+        self.ports.serving(bridge, deadline)
         for path in (self.settings.state_dir, self.settings.run_dir, self.settings.short_dir):
-            reason = _unwritable(path)
+            reason = self.unwritable(path)
             if reason:
                 raise NotServing(f"directory {path}: {reason}", "see the settings state_dir, run_dir and short_dir")
+
+    def unwritable(self, path: str) -> str:
+        """Why nothing can be written to a directory of the host, or to its nearest parent that exists; "" if it can."""
+        return _unwritable(self.root.path(path))
+
+    # -- for a process that lives on --------------------------------------------------------------------------------------
+
+    def missing(self) -> list[str]:
+        """What this process lacks to be the node's agent, one sentence each."""
+        from userspace_cni.host.surroundings import missing
+
+        return missing(self.settings)
+
+    def warm_up(self, deadline: Deadline) -> None:
+        """Import what verbs will use, watch the pods of this node, open the session with OVSDB as far as it can be had."""
+        from socket import gethostname
+
+        from userspace_cni.host.kube import in_cluster
+        from userspace_cni.host.pods import PodWatch
+
+        if in_cluster(self._environ) and self.settings.netconf_kubeconfig != "always":
+            self._watch = PodWatch(self.clients.of("").session, self.settings.node_name or gethostname().lower())
+            self._watch.start()
+        for kind in STEP_TYPES:
+            self._made[kind] = _MAKERS[kind.kind](self)
+        try:
+            self.ports.connect(deadline.half())
+        except UserspaceError as error:
+            say("warning", "there is no session with OVSDB yet", error=error)
+        if self._watch and not self._watch.wait_synced(deadline):
+            say("warning", "the pods of this node are not known yet", problem=self._watch.problem)
+
+    def connect(self, deadline: Deadline) -> int:
+        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.sessions
+
+    def watch_switch(self) -> int:
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; its process, 0 when it is not known."""
+        return self.ports.watch_liveness().pid or 0
+
+    def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+        """Name and marks of every port that is marked as ours. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.owned()
+
+    def known_ports(self) -> list[KnownPort] | None:
+        """Every port with what the switch says of it; None while it can not be asked."""
+        try:
+            return self.ports.known()
+        except UserspaceError:
+            return None
+
+    def netns_is_gone(self, path: str) -> bool:
+        """Whether nothing is at `path` while another namespace is visible in the same directory."""
+        return link.is_gone(path, self.root)
+
+    def pod_is_gone(self, uid: str) -> bool:
+        """Whether the pod is missing in the API's list or, where that is not known, in the kubelet's directory."""
+        known = self._watch.uids() if self._watch else None
+        if known is None:
+            try:
+                known = frozenset(os.listdir(self.root.path(f"{self.settings.kubelet_dir}/pods")))  # noqa: PTH208
+            except OSError:
+                return False
+        return uid not in known
+
+    def close(self) -> None:
+        """End the session with OVSDB and the watch; who waits for the switch fails."""
+        if self._watch:
+            self._watch.stop()
+        if "ports" in vars(self):
+            self.ports.close()
 
 
 class LegacyDriver:
@@ -229,27 +351,37 @@ class LegacyDriver:
         """Remove what the record leads to, the record last."""
         from userspace_cni.host import legacy
 
-        name = legacy.read_port_name(step.path)
+        root = self._node.root
+        name = legacy.read_port_name(step.path, root)
         found = self._node.ports.find(name, deadline) if name else None
         if found and not found.marks:
             if found.server_path:
                 self._remove_socket(found.server_path, step, deadline)
             self._node.ports.undo(Port(found.bridge, name, "dpdkvhostuserclient", legacy=True), deadline)
-        legacy.remove_record(step.path)
+        legacy.remove_record(step.path, root)
 
     def _remove_socket(self, path: str, step: LegacyRecord, deadline: Deadline) -> None:
         """The socket, and what was mounted or made for it unless others need it; attachments of ours then have the mount."""
         from userspace_cni.host import legacy
 
-        names = legacy.other_port_names(step.path)
+        names = legacy.other_port_names(step.path, self._node.root)
         used = [other.server_path for name in names if (other := self._node.ports.find(name, deadline))]
-        mount = PodMount("", "", os.path.dirname(path))  # noqa: PTH120
-        if self._node.journal.shared(mount.resource.key):
-            if not any(os.path.dirname(other) == mount.target for other in used):  # noqa: PTH120
-                adopt(mount.resource.key, self._node.journal, deadline)
-            used.append(f"{mount.target}/ours")
+        target = os.path.dirname(path)  # noqa: PTH120
+        mount = self._held_mount(target)
+        if mount:
+            if not any(os.path.dirname(other) == target for other in used):  # noqa: PTH120
+                adopt(mount, self._node.journal, deadline)
+            used.append(f"{target}/ours")
         cid12 = os.path.basename(step.path).removeprefix("local-")[:12]  # noqa: PTH119
-        legacy.remove_socket(path, cid12, self._short_dir, used, deadline)
+        legacy.remove_socket(path, cid12, self._short_dir, used, deadline, self._node.root)
+
+    def _held_mount(self, target: str) -> Resource | None:
+        """The mount at `target`, if an attachment of ours holds it."""
+        for place, shared in self._node.journal.places():
+            mount = PodMount(place, place, target).resource
+            if shared.needs(mount.key):
+                return mount
+        return None
 
     def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
         """Nothing is expected of it."""
@@ -260,13 +392,13 @@ class LegacyDriver:
         return False
 
 
-def _read_device_info(path: str) -> tuple[Allocation | None, bool]:
+def _read_device_info(path: str, root: HostRoot) -> tuple[Allocation | None, bool]:
     if not path:
         return None, False
     from userspace_cni.host.device_info import read_allocation
 
-    found = read_allocation(path)
-    return (Allocation(found.mode, found.path, found.content) if found else None), os.path.lexists(path)
+    found = read_allocation(path, root)
+    return (Allocation(found.mode, found.path, found.content) if found else None), os.path.lexists(root.path(path))
 
 
 def _unwritable(path: str) -> str:
@@ -280,46 +412,46 @@ def _unwritable(path: str) -> str:
     return "its file system is full" if full or (disk.f_files and not disk.f_favail) else ""
 
 
-def _directory(_: Drivers) -> Driver[Any]:
+def _directory(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.sockets import DirectoryDriver
 
-    return DirectoryDriver()
+    return DirectoryDriver(node.root)
 
 
-def _socket_file(_: Drivers) -> Driver[Any]:
+def _socket_file(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.sockets import SocketFileDriver
 
-    return SocketFileDriver()
+    return SocketFileDriver(node.root)
 
 
 def _pod_mount(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.mounts import PodMountDriver
 
-    return PodMountDriver(node.settings.ovs_rundir)
+    return PodMountDriver(node.settings.ovs_rundir, node.root)
 
 
-def _placed_socket(_: Drivers) -> Driver[Any]:
+def _placed_socket(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.placement import PlacedSocketDriver
 
-    return PlacedSocketDriver()
+    return PlacedSocketDriver(node.root)
 
 
-def _device_info(_: Drivers) -> Driver[Any]:
+def _device_info(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.device_info import DeviceInfoDriver
 
-    return DeviceInfoDriver()
+    return DeviceInfoDriver(node.root)
 
 
-def _config_file(_: Drivers) -> Driver[Any]:
+def _config_file(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.files import ConfigFileDriver
 
-    return ConfigFileDriver()
+    return ConfigFileDriver(node.root)
 
 
 def _pod_note(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.kube import PodNoteDriver
 
-    return PodNoteDriver(node.clients)
+    return PodNoteDriver(node.clients, node.watch)
 
 
 _MAKERS: Final[Mapping[str, Callable[[Drivers], Driver[Any]]]] = {

@@ -24,6 +24,7 @@
     │   ├── DelegateBroken        108   the IPAM plugin answered nothing usable
     │   ├── RecordRefused         109   our own store can not be written
     │   └── Incomplete            110   several things failed while undoing; each in `details`
+    ├── UnknownProtocol           111   caller and agent do not speak the same protocol
     └── DelegateFailed            any   the IPAM plugin's own error, passed on unchanged
 
 CNI SPEC 1.1.0, section "Error": 0 to 99 are the specification's, 100+ the plugin's own. Code 8 is skel's. Anything that is not
@@ -190,6 +191,12 @@ class Incomplete(StepFailed):
     """Several steps failed; every error is in `details`."""
 
     default_code = 110
+
+
+class UnknownProtocol(UserspaceError):
+    """A request to the agent in a protocol that it does not speak; nothing was done."""
+
+    default_code = 111
 
 
 class DelegateFailed(UserspaceError):

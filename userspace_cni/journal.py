@@ -1,4 +1,4 @@
-"""Records and shared resources in the local store, typed, with the locks that guard them.
+"""Records and shared places in the local store, typed, with the locks that guard them.
 
 The only speaker of `localdb` in this package; its errors end here. A record of a shape that this version can not read is put
 aside by the store and counts as lost, never as an error: DEL and GC must go on.
@@ -6,7 +6,7 @@ aside by the store and counts as lost, never as an error: DEL and GC must go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,26 +23,40 @@ from userspace_cni.records import (
     step_from_json,
     step_to_json,
 )
+from userspace_cni.stages import stage
 from userspace_cni.steps import Step
 
 _ATTACHMENTS: Final = "attachments"
-_RESOURCES: Final = "resources"
+_PLACES: Final = "places"
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A shared resource: whether we made it, and the step of each attachment (by record key) that needs it."""
+    """What attachments share in one place: the things that we made, by key, and the steps of each attachment (by record key)."""
 
-    made: bool
-    holders: Mapping[str, Step] = field(default_factory=dict)
+    made: frozenset[str] = frozenset()
+    holders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
 
-    def with_holder(self, key: str, step: Step) -> Shared:
-        """This resource, held by the attachment `key` too."""
-        return Shared(self.made, {**self.holders, key: step})
+    def with_holder(self, key: str, steps: tuple[Step, ...], made: Iterable[str]) -> Shared:
+        """This place, held by the attachment `key` too, and with these things made by us as well."""
+        return Shared(self.made.union(made), {**self.holders, key: steps})
 
     def without_holder(self, key: str) -> Shared:
-        """This resource, no longer held by the attachment `key`."""
-        return Shared(self.made, {other: step for other, step in self.holders.items() if other != key})
+        """This place, no longer held by the attachment `key`; of what nobody holds any more it does not matter who made it."""
+        holders = {other: steps for other, steps in self.holders.items() if other != key}
+        return Shared(self.made & _things(holders), holders)
+
+    def needs(self, thing: str) -> str:
+        """The first holder of the thing of that key; "" for none."""
+        return next((key for key, steps in self.holders.items() if thing in _keys(steps)), "")
+
+
+def _things(holders: Mapping[str, tuple[Step, ...]]) -> frozenset[str]:
+    return frozenset(thing for steps in holders.values() for thing in _keys(steps))
+
+
+def _keys(steps: Iterable[Step]) -> set[str]:
+    return {step.resource.key for step in steps if step.resource}
 
 
 class Journal:
@@ -52,7 +66,7 @@ class Journal:
         self._store = store
 
     @property
-    def place(self) -> str:
+    def directory(self) -> str:
         """The state directory, for messages."""
         return str(self._store.root)
 
@@ -79,34 +93,34 @@ class Journal:
 
     def write(self, record: Record) -> None:
         """Make the record durable."""
-        with _translated(f"writing the record of {record.key} (state {record.state})"):
+        with _translated(f"writing the record of {record.key} (state {record.state})"), stage("record"):
             self._store.put(_ATTACHMENTS, record.key, record_to_json(record))
 
     def drop(self, record: Record) -> None:
         """Forget the attachment, durably."""
-        with _translated(f"dropping the record of {record.key}"):
+        with _translated(f"dropping the record of {record.key}"), stage("record"):
             self._store.drop(_ATTACHMENTS, record.key)
 
-    def shared(self, resource: str) -> Shared | None:
-        """A shared resource by its key, None when nobody of ours holds it."""
-        with _translated(f"reading the holders of {resource}"):
-            raw = self._store.get(_RESOURCES, resource)
-        return self._shared(resource, raw) if raw is not None else None
+    def shared(self, place: str) -> Shared | None:
+        """What is shared in a place (Resource.place), None when nobody of ours holds anything there."""
+        with _translated(f"reading the holders of {place}"):
+            raw = self._store.get(_PLACES, place)
+        return self._shared(place, raw) if raw is not None else None
 
-    def write_shared(self, resource: str, shared: Shared) -> None:
-        """Make the resource's holders durable; without any, forget it."""
-        with _translated(f"writing the holders of {resource}"):
+    def write_shared(self, place: str, shared: Shared) -> None:
+        """Make the holders durable; without any, forget the place."""
+        with _translated(f"writing the holders of {place}"), stage("record"):
             if shared.holders:
-                holders = {key: step_to_json(step) for key, step in shared.holders.items()}
-                self._store.put(_RESOURCES, resource, {"made": shared.made, "holders": holders})
+                holders = {key: [step_to_json(step) for step in steps] for key, steps in shared.holders.items()}
+                self._store.put(_PLACES, place, {"made": sorted(shared.made), "holders": holders})
             else:
-                self._store.drop(_RESOURCES, resource)
+                self._store.drop(_PLACES, place)
 
-    def resources(self) -> list[tuple[str, Shared]]:
-        """All shared resources with their keys."""
-        with _translated("listing the shared resources"):
-            items = self._store.items(_RESOURCES)
-        return [(key, shared) for key, raw in items if (shared := self._shared(key, raw))]
+    def places(self) -> list[tuple[str, Shared]]:
+        """All places where something is held."""
+        with _translated("listing the shared places"):
+            items = self._store.items(_PLACES)
+        return [(place, shared) for place, raw in items if (shared := self._shared(place, raw))]
 
     @contextmanager
     def container_lock(self, container_id: str, deadline: Deadline) -> Iterator[Lock]:
@@ -115,9 +129,9 @@ class Journal:
             yield lock
 
     @contextmanager
-    def resource_lock(self, resource: str, deadline: Deadline) -> Iterator[Lock]:
-        """One attachment at a time at a shared resource; taken after the container's lock, never before it."""
-        with self._locked(f"resource:{resource}", deadline) as lock:
+    def place_lock(self, place: str, deadline: Deadline) -> Iterator[Lock]:
+        """One attachment at a time in a shared place; taken after the container's lock, never before it."""
+        with self._locked(f"place:{place}", deadline) as lock:
             yield lock
 
     def try_container_lock(self, container_id: str) -> Lock | None:
@@ -127,7 +141,7 @@ class Journal:
 
     @contextmanager
     def _locked(self, name: str, deadline: Deadline) -> Iterator[Lock]:
-        with _translated(f"locking {name}"):
+        with _translated(f"locking {name}"), stage("lock"):
             lock = self._store.lock(name, deadline.remaining())
         with lock:
             yield lock
@@ -142,12 +156,12 @@ class Journal:
             return None
         return record
 
-    def _shared(self, key: str, raw: Mapping[str, Any]) -> Shared | None:
+    def _shared(self, place: str, raw: Mapping[str, Any]) -> Shared | None:
         try:
-            holders = raw["holders"]
-            return Shared(raw["made"] is True, {holder: step_from_json(step) for holder, step in holders.items()})
-        except (KeyError, AttributeError, MalformedRecord) as error:
-            self._quarantine(_RESOURCES, key, f"it is no list of holders: {error}")
+            holders = {key: tuple(map(step_from_json, steps)) for key, steps in raw["holders"].items()}
+            return Shared(frozenset(raw["made"]), holders)
+        except (KeyError, AttributeError, TypeError, MalformedRecord) as error:
+            self._quarantine(_PLACES, place, f"it is no list of holders: {error}")
             return None
 
     def _quarantine(self, collection: str, key: str, reason: str) -> None:

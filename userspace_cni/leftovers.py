@@ -1,20 +1,25 @@
-"""Brings reality back to the records: what a dead process began is undone, what OVS made anew is placed again.
+"""What dead processes and absent agents left: records that nobody will finish, DELs that nobody has heard.
 
 Decisions are pure functions of a record and the facts; acting is `attach`'s. A record whose container's lock is taken is
-somebody's work in progress and is left alone.
+somebody's work in progress and is left alone. Every process of one verb does a part of this at its end, for it has no tick; the
+agent's `reconcile` does it on every tick.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from userspace_cni import attach
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import UserspaceError
+from userspace_cni.errors import BadRequest, UserspaceError
 from userspace_cni.journal import Journal
 from userspace_cni.log import say
-from userspace_cni.records import Record
-from userspace_cni.steps import PlacedSocket
+from userspace_cni.plan import owner_marks, port_name
+from userspace_cni.records import Record, record_key
+from userspace_cni.request import Environment, Network, read_environment, read_network
+from userspace_cni.spool import Entry, Spool
+from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, Port, Step
 
 TURN_S: Final = 2.0
 """What one record may take once it is begun: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
@@ -22,9 +27,17 @@ PLACE_S: Final = 0.05
 """What placing a socket again may take: OVS has made it anew, or there is nothing to wait for. A pod that removes its own socket
 must not hold up every call on its node."""
 
+Report = Callable[[str], None]
+"""Is told the name of each action that was taken, for counting."""
+
 
 class Node(attach.Drivers, Protocol):
-    """What reconciliation asks of the node beside its drivers."""
+    """What finishing asks of the node beside its drivers."""
+
+    @property
+    def spool(self) -> Spool:
+        """The DELs that no agent has seen."""
+        ...
 
     def boot_id(self) -> str:
         """The kernel's random id of this boot."""
@@ -34,10 +47,21 @@ class Node(attach.Drivers, Protocol):
         """CLOCK_BOOTTIME now, in nanoseconds."""
         ...
 
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """The record that the plugin we replace left of this attachment."""
+        ...
+
 
 def is_unfinished(record: Record, boot_id: str) -> bool:
     """Whether nobody will ever use this attachment again: its ADD was not answered, its DEL has begun, or the node rebooted."""
     return record.state != "ready" or record.boot_id != boot_id
+
+
+def is_newer(record: Record, entry: Entry, boot_id: str) -> bool:
+    """Whether the attachment was made after the DEL was called; of two boots, only the present one can be told from the other."""
+    if record.boot_id != boot_id:
+        return False
+    return entry.boot_id != boot_id or record.boottime_ns >= entry.boottime_ns
 
 
 def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Deadline) -> list[attach.Failure]:
@@ -53,6 +77,84 @@ def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Dea
             # a full disk must not keep a port: undo all the same, and the old record still leads whoever comes next here
             say("warning", "the record could not be marked as deleting", error=error)
     return attach.undo_steps(record, node, journal, deadline)
+
+
+def unrecorded(container_id: str, ifname: str, network: str, node: Node, journal: Journal) -> Record:
+    """What may exist of an attachment without a record: never added, lost, deleted before, or made by the plugin we replace."""
+    marks = owner_marks(container_id, network, ifname)
+    marks["store"] = journal.identity()
+    port = Port("", port_name(container_id, ifname), "dpdkvhostuserclient", marks=marks)
+    legacy = node.legacy(container_id, ifname)
+    steps = (*traces(container_id, ifname, port, journal), *([legacy] if legacy else []))
+    return Record("deleting", network, container_id, ifname, steps=steps)
+
+
+def traces(container_id: str, ifname: str, port: Port, journal: Journal) -> tuple[Step, ...]:
+    """What an attachment without a record leads to, in the order of ADD: its port, and what it holds."""
+    held = attach.held_by(record_key(container_id, ifname), journal)
+    return tuple(sorted([*held, port], key=lambda step: STEP_TYPES.index(type(step))))
+
+
+def drain(node: Node, journal: Journal, deadline: Deadline, report: Report = lambda _: None) -> None:
+    """Turn spooled DELs into records that say `deleting`, oldest first; begin with none after the deadline.
+
+    Never fails: an entry that can not be dealt with now, or whose container is being worked on, stays for the next time.
+    """
+    try:
+        for entry in node.spool.entries():
+            if not deadline.remaining():
+                return
+            _drain_one(entry, node, journal, report)
+    except UserspaceError as error:
+        say("warning", "DELs that were called without an agent wait longer", error=error)
+
+
+def _drain_one(entry: Entry, node: Node, journal: Journal, report: Report) -> None:
+    try:
+        environment = read_environment(entry.environ, "DEL")
+        network = read_network(entry.stdin, "DEL")
+    except BadRequest as error:
+        node.spool.put_aside(entry.name, str(error))
+        return
+    lock = journal.try_container_lock(environment.container_id)
+    if lock is None:
+        return
+    with lock:
+        marked = _overtaken_by(entry, environment, network, node, journal)
+        if marked:
+            say("info", "a DEL that was called without an agent is carried out", container=environment.container_id)
+            journal.write(marked)
+            report("spooled-del")
+        node.spool.remove(entry.name)
+
+
+def undo(entry: Entry, node: Node, journal: Journal, deadline: Deadline) -> None:
+    """Carry out a DEL that nobody called: of an ADD whose answer nobody has taken. Touches nothing newer, and never fails."""
+    environment = read_environment({**entry.environ, "CNI_COMMAND": "DEL"}, "DEL")
+    network = read_network(entry.stdin, "DEL")
+    try:
+        with journal.container_lock(environment.container_id, deadline):
+            record = _overtaken_by(entry, environment, network, node, journal)
+            if record:
+                remove(record, node, journal, deadline)
+    except UserspaceError as error:
+        say("warning", "an attachment that nobody knows of stays for now", container=environment.container_id, error=error)
+
+
+def _overtaken_by(entry: Entry, environment: Environment, network: Network, node: Node, journal: Journal) -> Record | None:
+    """The record, saying `deleting`, of what the DEL is to remove; None when it has nothing to say."""
+    record = journal.read(environment.container_id, environment.ifname)
+    if record:
+        stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry, node.boot_id())
+        return None if stale else record.to("deleting")
+    record = unrecorded(environment.container_id, environment.ifname, network.name, node, journal)
+    if not network.ipam:
+        return record
+    # Nothing tells of a lease but this call: its plugin is asked, and its refusal believed unless the former plugin's record says
+    # that there was an attachment.
+    granted = None if any(isinstance(step, LegacyRecord) for step in record.steps) else False
+    lease = Lease(network.ipam, entry.stdin.decode("utf-8"), environment.variables, granted)
+    return record.to("deleting", steps=(lease, *record.steps))
 
 
 def finish(node: Node, journal: Journal, deadline: Deadline) -> None:
@@ -73,28 +175,33 @@ def finish(node: Node, journal: Journal, deadline: Deadline) -> None:
             return
         try:
             if is_unfinished(record, boot_id):
-                _finish_one(record, node, journal)
+                finish_one(record, node, journal)
             else:
-                _place_again(record, node)
+                place_again(record, node)
         except UserspaceError as error:
             say("warning", "an earlier attachment could not be put right", container=record.container_id, error=error)
 
 
-def _finish_one(record: Record, node: Node, journal: Journal) -> None:
+def finish_one(record: Record, node: Node, journal: Journal) -> bool:
+    """Undo an unfinished attachment unless somebody works on its container; whether nothing is left of it."""
     lock = journal.try_container_lock(record.container_id)
     if lock is None:
-        return
+        return False
     with lock:
         current = journal.read_key(record.key)
-        if current and is_unfinished(current, node.boot_id()):
-            say("info", "finishing what an earlier call left", container=current.container_id, state=current.state)
-            remove(current, node, journal, Deadline.after(TURN_S))
+        if current is None or not is_unfinished(current, node.boot_id()):
+            return False
+        say("info", "finishing what an earlier call left", container=current.container_id, state=current.state)
+        return not remove(current, node, journal, Deadline.after(TURN_S))
 
 
-def _place_again(record: Record, node: Node) -> None:
+def place_again(record: Record, node: attach.Drivers) -> bool:
     """After a restart OVS makes server-mode sockets anew at their old place, and those that pods see are dead."""
     deadline = Deadline.after(PLACE_S)
+    placed = False
     for step in record.steps:
         if isinstance(step, PlacedSocket) and node.driver(step).check(step, deadline):
             node.driver(step).apply(step, deadline)
             say("info", "placed the socket of a restarted OVS again", container=record.container_id, socket=step.name)
+            placed = True
+    return placed

@@ -25,7 +25,10 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "netconf_kubeconfig": ("never", "fallback", "always"),
     "log_level": tuple(LEVELS),
 }
-_PATHS: Final = ("dir", "_root", "socket")
+_ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
+"""HOST:PORT, an IPv6 address in brackets."""
+_DIRECTORIES: Final = ("dir", "_root")
+_PATHS: Final = (*_DIRECTORIES, "socket")
 _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket")
 _TYPES: Final[Mapping[type, str]] = {str: "string", int: "whole number", float: "number", bool: "boolean"}
 _FILE_MAX: Final = 1 << 20
@@ -66,7 +69,7 @@ class Settings:
     netconf_kubeconfig: str = "fallback"
     """Whether a network's own `kubeconfig` is used: `never`, `fallback`, `always`."""
     host_root: str = "/"
-    """Where the host's root is seen."""
+    """Where the host's root is seen, by an agent in a container."""
     tick_s: float = 30.0
     """Seconds between two reconciliations of the agent."""
     deadline_s: float = 30.0
@@ -146,9 +149,9 @@ def _checked(key: str, value: object, where: str) -> object:
     reason = ""
     if key in _CHOICES and value not in _CHOICES[key]:
         reason = f"it can be one of {', '.join(_CHOICES[key])}"
-    elif key == "host_root" and value != "/":
-        reason = "only '/' is supported by this version"
-    elif key == "ovsdb" and not re.fullmatch(r"unix:/.+|tcp:(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+):[0-9]{1,5}", str(value)):
+    elif key == "metrics_listen" and value and not _is_address(str(value)):
+        reason = "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT"
+    elif key == "ovsdb" and not re.fullmatch(rf"unix:/.+|tcp:{_ADDRESS}", str(value)):
         reason = "it must be unix:/PATH or tcp:IP:PORT"
     elif key.endswith(_PATHS) and not _is_path(value, empty=key in _MAY_BE_EMPTY):
         reason = "it must be an absolute path without '..'"
@@ -160,7 +163,13 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = "it must be greater than 0 and less than a million"
     if reason:
         raise InvalidConfig(f"{where}: '{key}' is {value!r}", reason)
-    return os.path.normpath(str(value)) if value and key.endswith("dir") else value
+    # one slash in front: POSIX keeps two, and what is compared as text must be spelled in one way
+    return os.path.normpath(f"/{str(value).lstrip('/')}") if value and key.endswith(_DIRECTORIES) else value
+
+
+def _is_address(text: str) -> bool:
+    """Whether it is HOST:PORT that can be listened on."""
+    return bool(re.fullmatch(_ADDRESS, text)) and 0 < int(text.rpartition(":")[2]) < 1 << 16
 
 
 def _is_path(value: object, *, empty: bool) -> bool:

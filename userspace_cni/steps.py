@@ -19,9 +19,11 @@ MARK_SCHEMA = "1"
 class Resource:
     """Something on the node that several attachments may need: it exists once and lists its holders.
 
+    `place` is the directory to which it belongs: all things of one directory have one lock and one list. `key` names the thing.
     `exclusive`: a second holder is refused instead of added.
     """
 
+    place: str
     key: str
     exclusive: bool = False
 
@@ -31,6 +33,8 @@ class Step:
     """One thing that must be true on this node."""
 
     kind: ClassVar[str]
+    after_rest: ClassVar[bool] = False
+    """Whether it can only be applied when what earlier steps began has come to its end."""
 
     @property
     def resource(self) -> Resource | None:
@@ -74,7 +78,7 @@ class Directory(Step):
     @property
     def resource(self) -> Resource:
         """One directory, however many attachments have sockets in it."""
-        return Resource(f"directory:{self.path}")
+        return Resource(self.path, f"directory:{self.path}")
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class SocketFile(Step):
     @property
     def resource(self) -> Resource:
         """A socket path has one owner."""
-        return Resource(f"socket:{self.directory}/{self.name}", exclusive=True)
+        return Resource(self.directory, f"socket:{self.directory}/{self.name}", exclusive=True)
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class PodMount(Step):
     @property
     def resource(self) -> Resource:
         """One mount for all attachments whose sockets are in the same directory."""
-        return Resource(f"mount:{self.target}")
+        return Resource(self.source, f"mount:{self.target}")
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,7 @@ class PlacedSocket(Step):
     """
 
     kind: ClassVar[str] = "placed-socket"
+    after_rest: ClassVar[bool] = True
     source: str
     directory: str
     trusted: str
@@ -151,7 +156,7 @@ class PlacedSocket(Step):
     @property
     def resource(self) -> Resource:
         """A socket path has one owner."""
-        return Resource(f"socket:{self.directory}/{self.name}", exclusive=True)
+        return Resource(self.directory, f"socket:{self.directory}/{self.name}", exclusive=True)
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,7 @@ class ConfigFile(Step):
     @property
     def resource(self) -> Resource:
         """A file has one owner: two containers whose IDs begin alike share a directory, and must not share this."""
-        return Resource(f"file:{self.directory}/{self.name}", exclusive=True)
+        return Resource(self.directory, f"file:{self.directory}/{self.name}", exclusive=True)
 
 
 @dataclass(frozen=True)

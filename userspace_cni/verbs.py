@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from userspace_cni import attach, reconcile
+from userspace_cni import attach, leftovers
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import (
     UNEXPECTED,
@@ -26,8 +26,8 @@ from userspace_cni.errors import (
 from userspace_cni.journal import Journal
 from userspace_cni.log import bound, say
 from userspace_cni.options import Options, read_log_level, read_options
-from userspace_cni.plan import Facts, owner_marks, plan, port_name
-from userspace_cni.records import Record, record_key
+from userspace_cni.plan import Facts, plan
+from userspace_cni.records import Record
 from userspace_cni.request import (
     Environment,
     Network,
@@ -52,14 +52,15 @@ from userspace_cni.result import (
     read_prev_result,
     version_answer,
 )
-from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, Port, Step
+from userspace_cni.stages import stage
+from userspace_cni.steps import Lease, LegacyRecord, Port
 
 STATUS_S: Final = 2.0
 UNDO_S: Final = 10.0
 FINISH_S: Final = 0.2
 
 
-class Node(reconcile.Node, Protocol):
+class Node(leftovers.Node, Protocol):
     """The node as the verbs see it; `drivers` has the real one."""
 
     @property
@@ -75,6 +76,11 @@ class Node(reconcile.Node, Protocol):
     @property
     def deadline_s(self) -> float:
         """Seconds that one verb may take."""
+        ...
+
+    @property
+    def resident(self) -> bool:
+        """Whether this process lives on and reconciles by itself; else each verb does a part of that at its end."""
         ...
 
     def sandbox(self, environment: Environment) -> int:
@@ -101,10 +107,6 @@ class Node(reconcile.Node, Protocol):
         """CHECK, GC or STATUS to the IPAM plugin of this configuration, if there is one that knows the verb."""
         ...
 
-    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
-        """The record that the plugin we replace left of this attachment."""
-        ...
-
     def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
         """All ports with our owner mark for this network, whatever their store."""
         ...
@@ -116,10 +118,11 @@ class Node(reconcile.Node, Protocol):
 
 @dataclass(frozen=True)
 class Answer:
-    """What the runtime is given: the exit code and all of stdout."""
+    """What the runtime is given: the exit code and all of stdout. `error` is the CNI code of a failure, 0 without one."""
 
     code: int
     output: bytes
+    error: int = 0
 
 
 def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node]) -> Answer:
@@ -146,7 +149,8 @@ def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Ca
     except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
         failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
     say("error", failure.message, details=failure.details, code=failure.code)
-    return Answer(1, error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL"))
+    output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
+    return Answer(1, output, failure.code)
 
 
 def _where(error: Exception) -> str:
@@ -175,9 +179,11 @@ def _add(request: Request, node: Node) -> bytes:
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
     if request.network.ipam:
         node.require_delegate(request)
+    leftovers.drain(node, journal, deadline)
     with journal.container_lock(environment.container_id, deadline) as lock:
         _make_room(request, node, deadline)
-        facts = replace(node.gather(request, options, deadline), netns_inode=netns_inode)
+        with stage("plan"):
+            facts = replace(node.gather(request, options, deadline), netns_inode=netns_inode)
         record = _new_record(request, node, facts)
         try:
             addresses = EMPTY
@@ -186,14 +192,16 @@ def _add(request: Request, node: Node) -> bytes:
                 record = record.to("pending", steps=(lease,))
                 journal.write(record)
                 try:
-                    leased = node.lease(lease, deadline, lock.share())
+                    with stage("ipam"):
+                        leased = node.lease(lease, deadline, lock.share())
                 except DelegateFailed:
                     record = record.to("pending", steps=(replace(lease, granted=False),))
                     raise
                 record = record.to("pending", steps=(replace(lease, granted=True),))
                 addresses = read_addresses(leased, request.network.version)
                 _require_asked_ips(addresses, options, request)
-            attachment = plan(request, options, facts, addresses)
+            with stage("plan"):
+                attachment = plan(request, options, facts, addresses)
             record = record.to("applying", steps=record.steps + attachment.steps)
             journal.write(record)
             attach.apply_steps(record, node, journal, deadline)
@@ -210,13 +218,13 @@ def _make_room(request: Request, node: Node, deadline: Deadline) -> None:
     """Refuse a second attachment of the name; undo what an earlier ADD of it left unfinished."""
     environment = request.environment
     record = node.journal.read(environment.container_id, environment.ifname)
-    if record and not reconcile.is_unfinished(record, node.boot_id()):
+    if record and not leftovers.is_unfinished(record, node.boot_id()):
         raise AlreadyAttached(
             f"interface {environment.ifname} of container {environment.container_id} is attached already",
             f"to network '{record.network}'; DEL it first",
         )
     if record:
-        failures = reconcile.remove(record, node, node.journal, deadline.within(UNDO_S))
+        failures = leftovers.remove(record, node, node.journal, deadline.within(UNDO_S))
         if failures:
             raise combined("undoing what an earlier ADD left", [failure.error for failure in failures])
     if node.has_link(environment):
@@ -261,7 +269,7 @@ def _roll_back(record: Record, node: Node, cause: BaseException) -> None:
     """A failed ADD is a DEL. What can not be undone now stays recorded; the cause remains the answer."""
     left = ""
     try:
-        failures = reconcile.remove(record, node, node.journal, Deadline.after(UNDO_S))
+        failures = leftovers.remove(record, node, node.journal, Deadline.after(UNDO_S))
         if failures:
             steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
             left = f"not undone yet, and recorded for later: {steps}"
@@ -275,14 +283,15 @@ def _delete(request: Request, node: Node) -> bytes:
     environment = request.environment
     journal = node.journal
     deadline = Deadline.after(node.deadline_s)
+    leftovers.drain(node, journal, deadline)
     with journal.container_lock(environment.container_id, deadline):
         record = journal.read(environment.container_id, environment.ifname)
         if record and record.network != request.network.name:
             say("info", "the interface belongs to another network and is left alone", network=record.network)
             return b""
-        record = record or _unrecorded(request, node)
+        record = record or leftovers.unrecorded(environment.container_id, environment.ifname, request.network.name, node, journal)
         try:
-            failures = reconcile.remove(record, node, journal, deadline.within(UNDO_S))
+            failures = leftovers.remove(record, node, journal, deadline.within(UNDO_S))
         except RecordRefused as error:
             raise Unavailable("the rest of this DEL can not be recorded", str(error)) from error
         if not record.boot_id and request.network.ipam:
@@ -291,17 +300,6 @@ def _delete(request: Request, node: Node) -> bytes:
     if not failures:  # else the switch is away, and nothing of others can be finished either
         _finish(node)
     return b""
-
-
-def _unrecorded(request: Request, node: Node) -> Record:
-    """What may exist of an attachment without a record: never added, lost, deleted before, or made by the plugin we replace."""
-    environment = request.environment
-    marks = owner_marks(environment.container_id, request.network.name, environment.ifname)
-    marks["store"] = node.journal.identity()
-    port = Port("", port_name(environment.container_id, environment.ifname), "dpdkvhostuserclient", marks=marks)
-    legacy = node.legacy(environment.container_id, environment.ifname)
-    steps = (*_traces(environment.container_id, environment.ifname, port, node), *([legacy] if legacy else []))
-    return Record("deleting", request.network.name, environment.container_id, environment.ifname, steps=steps)
 
 
 def _forward_delete(request: Request, node: Node, deadline: Deadline) -> list[attach.Failure]:
@@ -315,12 +313,6 @@ def _forward_delete(request: Request, node: Node, deadline: Deadline) -> list[at
     except UserspaceError as error:
         return [attach.Failure(lease, error)]
     return []
-
-
-def _traces(container_id: str, ifname: str, port: Port, node: Node) -> list[Step]:
-    """What an attachment without a record leads to, in the order of ADD: its port, and what it holds."""
-    held = attach.held_by(record_key(container_id, ifname), node.journal)
-    return sorted([*held, port], key=lambda step: STEP_TYPES.index(type(step)))
 
 
 def _is_postponed(failure: attach.Failure) -> bool:
@@ -350,7 +342,7 @@ def _check(request: Request, node: Node) -> bytes:
         state = "none" if record is None else f"one of network '{record.network}' in state '{record.state}'"
         raise NotAttached(
             f"interface {environment.ifname} of container {environment.container_id} is not attached",
-            f"expected a record in state 'ready', found {state} in {node.journal.place}",
+            f"expected a record in state 'ready', found {state} in {node.journal.directory}",
         )
     deadline = Deadline.after(node.deadline_s)
     drifts = attach.check_steps(record, node, deadline)
@@ -375,6 +367,7 @@ def _gc(request: Request, node: Node) -> bytes:
             "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
         )
     deadline = Deadline.after(node.deadline_s)
+    leftovers.drain(node, node.journal, deadline)
     errors = _collect_records(request.network, valid, node, deadline.half())
     try:
         errors += _collect_rows(request.network, valid, node, deadline.half())
@@ -414,7 +407,8 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
                 store=port.marks.get("store"),
             )
             continue
-        record = Record("deleting", network.name, container_id, ifname, steps=tuple(_traces(container_id, ifname, port, node)))
+        steps = leftovers.traces(container_id, ifname, port, node.journal)
+        record = Record("deleting", network.name, container_id, ifname, steps=steps)
         errors += _collect(record, node, deadline, recorded=False)
     return errors
 
@@ -430,7 +424,7 @@ def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool =
             if recorded == (current is None):
                 return []
             say("info", "collecting a stale attachment", container=record.container_id, interface=record.ifname)
-            failures = reconcile.remove(current or record, node, node.journal, deadline)
+            failures = leftovers.remove(current or record, node, node.journal, deadline)
     except UserspaceError as error:
         return [error]
     return [failure.error for failure in failures]
@@ -438,8 +432,10 @@ def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool =
 
 def _finish(node: Node) -> None:
     """In-process runs have no tick: they finish what earlier ones left. The verb has succeeded: nothing here may fail it."""
+    if node.resident:
+        return
     try:
-        reconcile.finish(node, node.journal, Deadline.after(FINISH_S))
+        leftovers.finish(node, node.journal, Deadline.after(FINISH_S))
     except UserspaceError as error:  # an interrupt
         say("warning", "finishing earlier work was cut short", error=error)
 

@@ -18,32 +18,20 @@ def around(*names: str) -> list[str]:
     return [f"{when} {name}" for name in names for when in ("before", "after")]
 
 
-def shared(kind: str, step: str) -> list[str]:
-    """A step whose thing has holders."""
-    return [*around(f"writing holders of {kind}"), *around(step)]
-
-
 POINTS = {
     "client": [
-        *around("writing pending", "lease", "writing applying"),
-        *shared("directory", "directory"),
-        *shared("socket", "socket-file"),
-        *shared("mount", "pod-mount"),
-        *around("port", "device-info"),
-        *shared("file", "config-file"),
+        *around("writing pending", "lease", "writing applying", "writing holders", "directory", "socket-file", "pod-mount"),
+        *around("port", "device-info", "config-file"),
+        "after rest of port",
         *around("writing ready"),
     ],
     "server": [
-        *around("writing pending", "lease", "writing applying"),
-        *shared("directory", "directory"),
-        *around("port"),
-        *shared("socket", "placed-socket"),
-        *around("device-info"),
-        *shared("file", "config-file"),
-        *around("writing ready"),
+        *around("writing pending", "lease", "writing applying", "writing holders", "directory", "port"),
+        "after rest of port",
+        *around("placed-socket", "device-info", "config-file", "writing ready"),
     ],
 }
-OF_SERVER_MODE = [*around("port"), *shared("socket", "placed-socket")]
+OF_SERVER_MODE = [*around("port"), "after rest of port", *around("placed-socket")]
 CASES = [("client", point) for point in POINTS["client"]] + [("server", point) for point in OF_SERVER_MODE]
 
 

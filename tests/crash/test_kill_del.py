@@ -16,32 +16,18 @@ from tests.lab.node import Node, mounts_below
 from userspace_cni.journal import Journal
 
 
-def shared(kind: str, step: str) -> list[str]:
-    """A step whose thing has holders: the thing goes first, then the last holder."""
-    return [*around(f"undo {step}"), *around(f"writing holders of {kind}")]
-
-
 POINTS = {
     "client": [
-        *around("writing deleting"),
-        *shared("file", "config-file"),
-        *around("undo device-info", "undo port"),
-        *shared("mount", "pod-mount"),
-        *shared("socket", "socket-file"),
-        *shared("directory", "directory"),
-        *around("undo lease", "dropping the record"),
+        *around("writing deleting", "undo config-file", "undo device-info", "undo port"),
+        *around("undo pod-mount", "undo socket-file", "undo directory", "undo lease"),
+        *around("writing holders", "dropping the record"),
     ],
     "server": [
-        *around("writing deleting"),
-        *shared("file", "config-file"),
-        *around("undo device-info"),
-        *shared("socket", "placed-socket"),
-        *around("undo port"),
-        *shared("directory", "directory"),
-        *around("undo lease", "dropping the record"),
+        *around("writing deleting", "undo config-file", "undo device-info", "undo placed-socket", "undo port"),
+        *around("undo directory", "undo lease", "writing holders", "dropping the record"),
     ],
 }
-OF_SERVER_MODE = [*shared("socket", "placed-socket"), *around("undo port")]
+OF_SERVER_MODE = around("undo placed-socket", "undo port")
 CASES = [("client", point) for point in POINTS["client"]] + [("server", point) for point in OF_SERVER_MODE]
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from userspace_cni.deadline import Deadline
+from userspace_cni.fastpath import paths
 
 NOBODY = 54321
 """A user and group id that nothing on this machine has."""
@@ -26,6 +27,21 @@ def mounts_at(path: Path) -> list[set[str]]:
     """The options of each mount on exactly `path`, from mountinfo."""
     lines = (line.split() for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines())
     return [set(fields[5].split(",")) for fields in lines if fields[4] == str(path)]
+
+
+def bind(source: Path, target: Path) -> None:
+    """A plain bind mount of a directory, as others make."""
+    target.mkdir(parents=True, exist_ok=True)
+    bind_over(source, target)
+
+
+def bind_over(source: Path, target: Path) -> None:
+    """A plain bind mount of a directory or file over another."""
+    fds = [os.open(source, os.O_PATH), os.open(target, os.O_PATH)]
+    fds.append(paths.open_tree(fds[0]))
+    paths.move_mount(fds[2], fds[1])
+    for fd in fds:
+        os.close(fd)
 
 
 def tree(directory: Path) -> set[str]:

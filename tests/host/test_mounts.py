@@ -8,7 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.places import NOBODY, connects, descriptors, drop_privileges, in_child, listening, mode, mounts_at, soon, tree
+from tests.host.places import (
+    NOBODY,
+    bind,
+    connects,
+    descriptors,
+    drop_privileges,
+    in_child,
+    listening,
+    mode,
+    mounts_at,
+    soon,
+    tree,
+)
 from userspace_cni.errors import DirectoryRefused
 from userspace_cni.fastpath import paths
 from userspace_cni.host.mounts import PodMountDriver
@@ -37,16 +49,6 @@ def step(room: Path) -> PodMount:
 def target(step: PodMount) -> Path:
     """Where the mount is to be."""
     return Path(step.target)
-
-
-def bind(source: Path, target: Path) -> None:
-    """A plain bind mount, as others make."""
-    target.mkdir(parents=True, exist_ok=True)
-    fds = [os.open(source, os.O_PATH), os.open(target, os.O_PATH)]
-    fds.append(paths.open_tree(fds[0]))
-    paths.move_mount(fds[2], fds[1])
-    for fd in fds:
-        os.close(fd)
 
 
 def test_mount_refuses_links(driver: PodMountDriver, step: PodMount, target: Path) -> None:

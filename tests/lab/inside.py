@@ -17,7 +17,7 @@ from typing import Any
 
 from localdb import Store
 from userspace_cni import verbs
-from userspace_cni.attach import Driver
+from userspace_cni.attach import Driver, Rest
 from userspace_cni.deadline import Deadline
 from userspace_cni.drivers import Drivers
 from userspace_cni.errors import Drift
@@ -62,13 +62,15 @@ class _TrippedDriver:
         self._driver = driver
         self._trip = trip
 
-    def apply(self, step: Step, deadline: Deadline) -> None:
+    def apply(self, step: Step, deadline: Deadline) -> Rest | None:
         if isinstance(step, Lease):  # it was leased before the plan was made
-            self._driver.apply(step, deadline)
-            return
+            return self._driver.apply(step, deadline)
         self._trip(f"before {step.kind}")
-        self._driver.apply(step, deadline)
+        rest = self._driver.apply(step, deadline)
         self._trip(f"after {step.kind}")
+        if rest is None:
+            return None
+        return lambda: (rest(), self._trip(f"after rest of {step.kind}"))[0]
 
     def undo(self, step: Step, deadline: Deadline) -> None:
         self._trip(f"before undo {step.kind}")
@@ -97,11 +99,10 @@ class _TrippedJournal(Journal):
         super().drop(record)
         self._trip("after dropping the record")
 
-    def write_shared(self, resource: str, shared: Shared) -> None:
-        kind = resource.partition(":")[0]
-        self._trip(f"before writing holders of {kind}")
-        super().write_shared(resource, shared)
-        self._trip(f"after writing holders of {kind}")
+    def write_shared(self, place: str, shared: Shared) -> None:
+        self._trip("before writing holders")
+        super().write_shared(place, shared)
+        self._trip("after writing holders")
 
 
 class TrippedDrivers(Drivers):

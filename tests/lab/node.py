@@ -147,7 +147,7 @@ class Node:
         found = {
             "bridges": self.switch.bridges() if self.switch else [],
             "records": _files(self.state / "attachments"),
-            "resources": _files(self.state / "resources"),
+            "places": _files(self.state / "places"),
             "mounts": mounts_below(self.directory),
             "short": _files(self.short),
             "shared": _files(self.shared),

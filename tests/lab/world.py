@@ -6,7 +6,7 @@ tested against the real ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from userspace_cni.journal import Journal
 from userspace_cni.options import Options
 from userspace_cni.plan import Facts, Place, Pod
 from userspace_cni.request import Environment, Request, Verb
+from userspace_cni.spool import Spool
 from userspace_cni.steps import Lease, LegacyRecord, Port, SocketFile, Step
 
 Fault = Callable[[str, Step], None]
@@ -81,6 +82,32 @@ class World:
     log_level: str = "error"
     deadline_s: float = 10.0
     serving_error: UserspaceError | None = None
+    resident: bool = False
+    now: int = 1
+    unreachable: UserspaceError | None = None
+    """What the switch answers when its ports are listed."""
+    gone: set[str] = field(default_factory=set)
+    """Paths of namespaces and UIDs of pods that are proven gone."""
+
+    @property
+    def spool(self) -> Spool:
+        """A spool below the test's directory."""
+        return Spool(f"{self.directory}/state/spool", f"{self.directory}/state/quarantine")
+
+    def owned_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+        """The ports that records made, as far as they exist, and those that the test put there."""
+        if self.unreachable:
+            raise self.unreachable
+        made = [step for record in self.journal.records() for step in record.steps if isinstance(step, Port)]
+        return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
+
+    def netns_is_gone(self, path: str) -> bool:
+        """As the test says."""
+        return path in self.gone
+
+    def pod_is_gone(self, uid: str) -> bool:
+        """As the test says."""
+        return uid in self.gone
 
     @property
     def journal(self) -> Journal:
@@ -96,8 +123,8 @@ class World:
         return self.boot
 
     def boottime_ns(self) -> int:
-        """Any time."""
-        return 1
+        """Settable, for what comes before what."""
+        return self.now
 
     def sandbox(self, environment: Environment) -> int:
         """Every namespace is good."""

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.lab.switch import Switch
 from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.deadline import Deadline
 from userspace_cni.steps import Port
 
 STORE = "store-of-the-test"
+
+
+def attach(driver: PortDriver, step: Port, deadline: Deadline) -> None:
+    """Apply the step, and wait until its port is open."""
+    driver.apply(step, deadline)()
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +41,8 @@ def connect() -> Iterator[Callable[..., PortDriver]]:
     """Makes drivers for a switch, or for another remote of it, and closes them."""
     made: list[PortDriver] = []
 
-    def make(switch: Switch, remote: str = "", store: str = STORE) -> PortDriver:
-        made.append(PortDriver(remote or switch.ovsdb, switch.rundir, lambda: store))
+    def make(switch: Switch, remote: str = "", store: str = STORE, **kinds: Any) -> PortDriver:
+        made.append(PortDriver(remote or switch.ovsdb, switch.rundir, lambda: store, **kinds))
         return made[-1]
 
     yield make

@@ -12,6 +12,7 @@ import pytest
 
 from tests.lab.proxy import Babbler, Proxy
 from tests.lab.switch import Switch, wait_until
+from tests.ovs.conftest import attach
 from userspace_cni.dataplane.ovs import PortDriver
 from userspace_cni.dataplane.session import Session
 from userspace_cni.deadline import Deadline
@@ -49,13 +50,13 @@ def test_a_database_that_is_not_there_fails_at_once(switch: Switch, connect: Con
 def test_a_refused_tcp_connection_fails_at_once(switch: Switch, connect: Connect, port: MakePort) -> None:
     """Nobody listens: Unavailable says so."""
     driver = connect(switch, "tcp:127.0.0.1:1")
-    assert elapsed(lambda: driver.apply(port(), soon()), Unavailable, "127.0.0.1:1.*refused") < 1
+    assert elapsed(lambda: attach(driver, port(), soon()), Unavailable, "127.0.0.1:1.*refused") < 1
 
 
 @pytest.mark.parametrize("remote", ["nonsense", "udp:127.0.0.1:1", "unix:"])
 def test_a_remote_that_is_none_is_an_error(switch: Switch, connect: Connect, port: MakePort, remote: str) -> None:
     """A setting that is no remote of OVSDB is Unavailable like one that does not answer."""
-    assert elapsed(lambda: connect(switch, remote).apply(port(), soon()), Unavailable, remote) < 2
+    assert elapsed(lambda: attach(connect(switch, remote), port(), soon()), Unavailable, remote) < 2
 
 
 @pytest.mark.parametrize(
@@ -68,13 +69,13 @@ def test_a_server_that_is_no_ovsdb_ends_within_the_deadline(
     """Whatever comes back, the call ends by its deadline as Unavailable."""
     with Babbler(tmp_path / "db.sock", answer) as server:
         driver = connect(switch, server.remote)
-        assert elapsed(lambda: driver.apply(port(), Deadline.after(0.5)), Unavailable, r"db\.sock") < 1.5
+        assert elapsed(lambda: attach(driver, port(), Deadline.after(0.5)), Unavailable, r"db\.sock") < 1.5
 
 
 def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
     """ovsdb-server stopped: a new session and an open one both end at their deadline, and work again when it goes on."""
     opened, fresh = connect(own_switch), connect(own_switch)
-    opened.apply(port(1), soon())
+    attach(opened, port(1), soon())
     own_switch.pause_ovsdb()
     try:
         for driver in (opened, fresh):
@@ -139,9 +140,9 @@ def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
 def test_a_restarted_database_is_no_matter(own_switch: Switch, connect: Connect, port: MakePort) -> None:
     """Between two calls ovsdb-server was restarted: the next call opens a new session by itself."""
     driver = connect(own_switch)
-    driver.apply(port(1), soon())
+    attach(driver, port(1), soon())
     own_switch.restart_ovsdb()
-    driver.apply(port(2), soon())
+    attach(driver, port(2), soon())
     assert own_switch.ports("br-test") == [port(1).name, port(2).name]
     own_switch.restart_ovsdb()
     driver.undo(port(1), soon())
@@ -165,7 +166,7 @@ def test_a_landed_commit_whose_answer_was_lost_is_found(switch: Switch, connect:
     """The connection breaks after the commit: a new session finds the rows to be ours, and apply succeeds; undo likewise."""
     server = switch.dir / "db.sock"
     with Proxy(tmp_path / "a.sock", server, lose_answer_to=b'"op":"insert"') as proxy:
-        connect(switch, proxy.remote).apply(port(), soon())
+        attach(connect(switch, proxy.remote), port(), soon())
         assert proxy.lost.is_set()
     assert switch.ports("br-test") == [port().name]
     with Proxy(tmp_path / "b.sock", server, lose_answer_to=b'"op":"mutate"') as proxy:
@@ -181,7 +182,7 @@ def test_a_commit_without_an_answer_is_unknown_and_undone_later(
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then="mute") as proxy:
         driver = connect(switch, proxy.remote)
         with pytest.raises(Unavailable, match="unknown"):
-            driver.apply(port(), Deadline.after(0.5))
+            attach(driver, port(), Deadline.after(0.5))
         assert switch.ports("br-test") == [port().name]
         driver.undo(port(), soon())
     assert switch.bridges() == []
@@ -195,7 +196,7 @@ def test_one_transaction_and_no_row_too_many(switch: Switch, connect: Connect, p
             "--no-wait", "add-port", "br-test", f"other{number}", "--", "set", "Interface", f"other{number}", "type=internal"
         )
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
-        connect(switch, proxy.remote).apply(port(), soon())
+        attach(connect(switch, proxy.remote), port(), soon())
         assert proxy.sent.count(b'"op":"insert"') == 2
         assert proxy.sent.count(b'"transact"') == 1
         assert b"statistics" not in proxy.sent
@@ -207,7 +208,7 @@ def test_a_stopped_vswitchd_ends_the_read_back_at_the_deadline(own_switch: Switc
     driver = connect(own_switch)
     own_switch.pause_vswitchd()
     try:
-        assert 1.1 < elapsed(lambda: driver.apply(port(), Deadline.after(1.2)), Unavailable, "silent") < 3
+        assert 1.1 < elapsed(lambda: attach(driver, port(), Deadline.after(1.2)), Unavailable, "silent") < 3
         assert own_switch.port(port().name) != {}
         with pytest.raises(NotServing, match="silent") as refused:
             driver.serving("br-test", soon())
@@ -221,16 +222,16 @@ def test_a_stopped_vswitchd_ends_the_read_back_at_the_deadline(own_switch: Switc
 def test_a_killed_vswitchd_is_noticed_long_before_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
     """After kill -9 the read-back gives up in a good second, undo succeeds, STATUS says 51; a restart brings everything back."""
     driver = connect(own_switch)
-    driver.apply(port(1), soon())
+    attach(driver, port(1), soon())
     own_switch.kill_vswitchd()
-    assert elapsed(lambda: driver.apply(port(2), Deadline.after(30)), Unavailable, "ovs-vswitchd is dead") < 3
+    assert elapsed(lambda: attach(driver, port(2), Deadline.after(30)), Unavailable, "ovs-vswitchd is dead") < 3
     driver.undo(port(2), soon())
     with pytest.raises(NotServing, match="dead") as refused:
         driver.serving("br-test", soon())
     assert refused.value.code == 51
     own_switch.restart_vswitchd()
     driver.serving("br-test", soon())
-    driver.apply(port(1), soon())
+    attach(driver, port(1), soon())
     assert driver.check(port(1), soon()) == []
 
 
@@ -248,25 +249,25 @@ def test_a_deadline_that_has_passed_does_nothing(switch: Switch, driver: PortDri
     """No time left: Unavailable, and nothing was sent."""
     driver.vhost_sock_dir(soon())
     with pytest.raises(Unavailable, match="out of time"):
-        driver.apply(port(), Deadline.after(0))
+        attach(driver, port(), Deadline.after(0))
     assert switch.bridges() == []
 
 
 def test_a_session_for_a_long_life_sees_every_row(switch: Switch, port: MakePort, driver: PortDriver) -> None:
     """With `everything`, rows come without being asked for, those that exist and those that are made later."""
-    driver.apply(port(1), soon())
+    attach(driver, port(1), soon())
     session = Session(switch.ovsdb, frozenset(), soon(), everything=True)
     try:
-        assert session.wait_for(lambda: session.row("Port", port(1).name), soon()) is not None
-        driver.apply(port(2), soon())
-        assert session.wait_for(lambda: session.row("Interface", port(2).name), soon()) is not None
+        assert session.look(lambda _: session.row("Port", port(1).name)) is not None
+        attach(driver, port(2), soon())
+        assert session.watch(port(2).name, lambda: session.row("Interface", port(2).name)).wait(10) is not None
     finally:
         session.close()
 
 
 def test_a_closed_driver_opens_a_new_session(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """close() ends the session and not the driver."""
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     driver.close()
     driver.close()
     driver.undo(port(), soon())

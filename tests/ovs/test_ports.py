@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.switch import Switch, wait_until
-from tests.ovs.conftest import STORE
+from tests.ovs.conftest import STORE, attach
 from userspace_cni.dataplane.ovs import FoundPort, PortDriver
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import NameTaken, NotServing, SwitchRefused
@@ -31,7 +31,7 @@ def with_marks(step: Port) -> Port:
 def test_a_port_is_opened_on_a_bridge_made_on_demand(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A missing bridge is made as netdev with our mark and a local port, and the interface is open when apply returns."""
     step = port()
-    driver.apply(step, soon())
+    attach(driver, step, soon())
     bridge, interface = switch.bridge("br-test"), switch.interface(step.name)
     assert (bridge["datapath_type"], bridge["external_ids"]) == ("netdev", {"owner": "userspace-cni"})
     assert switch.interface("br-test")["type"] == "internal"
@@ -59,7 +59,7 @@ def test_a_port_is_opened_on_a_bridge_made_on_demand(switch: Switch, driver: Por
 def test_every_property_is_written_and_read_back(driver: PortDriver, port: MakePort, changes: dict[str, object]) -> None:
     """A port with the property is made, CHECK finds no difference, and the rows give the same step again."""
     step = port(**changes)
-    driver.apply(step, soon())
+    attach(driver, step, soon())
     assert driver.check(step, soon()) == []
     assert driver.marked(soon()) == [with_marks(step)]
 
@@ -67,7 +67,7 @@ def test_every_property_is_written_and_read_back(driver: PortDriver, port: MakeP
 def test_properties_reach_the_columns_of_ovs(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """Tag, trunks, VLAN mode, MTU and MAC stand in the columns that ovs-vswitchd.conf.db names."""
     step = port(tag=5, trunks=(8, 7), vlan_mode="native-tagged", mtu=1600, mac="02:00:00:00:00:01")
-    driver.apply(step, soon())
+    attach(driver, step, soon())
     row, interface = switch.port(step.name), switch.interface(step.name)
     assert (row["tag"], row["trunks"], row["vlan_mode"]) == (5, [7, 8], "native-tagged")
     assert interface["mtu_request"] == 1600
@@ -77,7 +77,7 @@ def test_properties_reach_the_columns_of_ovs(switch: Switch, driver: PortDriver,
 def test_a_server_port_makes_its_socket(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """When apply of a dpdkvhostuser port returns, OVS has bound the socket of that name."""
     step = port(interface_type="dpdkvhostuser", server_path="")
-    driver.apply(step, soon())
+    attach(driver, step, soon())
     assert Path(switch.rundir, step.name).is_socket()
     driver.undo(step, soon())
     wait_until(lambda: not Path(switch.rundir, step.name).exists(), what="ovs-vswitchd has taken note")
@@ -86,11 +86,11 @@ def test_a_server_port_makes_its_socket(switch: Switch, driver: PortDriver, port
 def test_apply_again_changes_nothing_and_another_value_is_written(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """Apply of the same attachment keeps its rows, and brings columns and marks up to date without losing foreign keys."""
     step = port(tag=5)
-    driver.apply(step, soon())
+    attach(driver, step, soon())
     before = switch.port(step.name)["_uuid"]
     switch.vsctl("--no-wait", "set", "Interface", step.name, "external_ids:iface-id=lsp1", "options:tx-retries-max=3")
-    driver.apply(step, soon())
-    driver.apply(replace(step, tag=None, mtu=1400, server_path=step.server_path + "x"), soon())
+    attach(driver, step, soon())
+    attach(driver, replace(step, tag=None, mtu=1400, server_path=step.server_path + "x"), soon())
     row, interface = switch.port(step.name), switch.interface(step.name)
     assert (row["_uuid"], row["tag"], interface["mtu_request"]) == (before, [], 1400)
     assert interface["options"] == {"vhost-server-path": step.server_path + "x", "tx-retries-max": "3"}
@@ -100,7 +100,7 @@ def test_apply_again_changes_nothing_and_another_value_is_written(switch: Switch
 def test_undo_deletes_the_port_and_our_bridge_with_its_last_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """The bridge that we made stays while it has a port, and goes with the last one."""
     for step in (port(1), port(2)):
-        driver.apply(step, soon())
+        attach(driver, step, soon())
     driver.undo(port(1), soon())
     assert switch.ports("br-test") == [port(2).name]
     driver.undo(port(2), soon())
@@ -112,7 +112,7 @@ def test_undo_deletes_the_port_and_our_bridge_with_its_last_port(switch: Switch,
 def test_undo_of_what_is_absent_succeeds(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """Undo twice, and undo of what was never made, are fine."""
     driver.undo(port(), soon())
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     driver.undo(port(), soon())
     driver.undo(port(), soon())
     assert switch.bridges() == []
@@ -122,7 +122,7 @@ def test_an_administrators_bridge_is_never_deleted_nor_changed(switch: Switch, d
     """A bridge without our mark keeps its columns, whether our port comes or goes."""
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev", "fail_mode=secure")
     before = switch.bridge("br-test")
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     driver.undo(port(), soon())
     after = switch.bridge("br-test")
     assert {key: after[key] for key in ("_uuid", "ports", "external_ids", "fail_mode", "datapath_type")} == {
@@ -135,7 +135,7 @@ def test_a_bridge_of_another_datapath_type_is_refused(switch: Switch, driver: Po
     """No row is written to a bridge whose datapath_type is not netdev, and the message names bridge and value."""
     switch.vsctl("--no-wait", "add-br", "br-test", "--", "set", "Bridge", "br-test", f'datapath_type="{kind}"')
     with pytest.raises(SwitchRefused, match=r"br-test.*system"):
-        driver.apply(port(), soon())
+        attach(driver, port(), soon())
     assert switch.ports("br-test") == []
     with pytest.raises(NotServing, match=r"br-test.*system") as refused:
         driver.serving("br-test", soon())
@@ -146,7 +146,7 @@ def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: P
     """A commit succeeds though the interface can not be opened: only the read-back tells, in OVS's words; the rows stay."""
     step = port(interface_type="nosuchtype")
     with pytest.raises(SwitchRefused, match="could not open network device"):
-        driver.apply(step, soon())
+        attach(driver, step, soon())
     assert switch.interface(step.name)["ofport"] == -1
     assert [drift.message for drift in driver.check(step, soon())] == [
         f"port {step.name}, state: expected an open interface, found {switch.interface(step.name)['error']}"
@@ -158,13 +158,13 @@ def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: P
 def test_a_value_that_ovsdb_rejects_is_an_error(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A tag out of range comes back with ovsdb-server's own reason, and nothing is left."""
     with pytest.raises(SwitchRefused, match=r"constraint violation.*4097"):
-        driver.apply(port(tag=4097), soon())
+        attach(driver, port(tag=4097), soon())
     assert switch.bridges() == []
 
 
 def test_ovs_takes_an_mtu_that_it_can_not_serve(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """Pins a fact: OVS 3.1 logs "unsupported MTU" and reports no error, so that apply can not know."""
-    driver.apply(port(mtu=20000), soon())
+    attach(driver, port(mtu=20000), soon())
     assert switch.interface(port().name)["error"] == []
     assert "unsupported MTU 20000" in (switch.dir / "ovs-vswitchd.log").read_text()
 
@@ -172,10 +172,10 @@ def test_ovs_takes_an_mtu_that_it_can_not_serve(switch: Switch, driver: PortDriv
 def test_a_row_of_another_container_is_not_ours_to_use(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A port of the same name and another container is left as it is by apply and by undo, and its owner is named."""
     theirs = port(marks={"container-id": "other", "network": "dpdk-net", "ifname": "net1"})
-    driver.apply(theirs, soon())
+    attach(driver, theirs, soon())
     before = switch.port(theirs.name)
     with pytest.raises(NameTaken, match=r"container-id other"):
-        driver.apply(port(), soon())
+        attach(driver, port(), soon())
     driver.undo(port(), soon())
     assert switch.port(theirs.name) == before
 
@@ -186,7 +186,7 @@ def test_undo_needs_all_marks_to_agree(
 ) -> None:
     """A row of the same container but of another network or interface is left alone, with a line on stderr."""
     theirs = port(marks={**port().marks, key: "other"})
-    driver.apply(theirs, soon())
+    attach(driver, theirs, soon())
     driver.undo(port(), soon())
     assert switch.ports("br-test") == [theirs.name]
     said = capsys.readouterr()
@@ -196,7 +196,7 @@ def test_undo_needs_all_marks_to_agree(
 
 def test_undo_leaves_rows_of_another_store(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A step that knows its store does not delete the row of another installation; one that does not know it does."""
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     driver.undo(port(marks={**port().marks, "store": "another"}), soon())
     assert switch.ports("br-test") == [port().name]
     driver.undo(port(), soon())
@@ -209,7 +209,7 @@ def test_an_unmarked_row_is_not_ours(switch: Switch, driver: PortDriver, port: M
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     switch.vsctl("add-port", "br-test", name, "--", "set", "Interface", name, "type=dpdkvhostuser")
     with pytest.raises(NameTaken, match="nobody that marks"):
-        driver.apply(port(), soon())
+        attach(driver, port(), soon())
     driver.undo(port(), soon())
     assert switch.ports("br-test") == [name]
     assert driver.marked(soon()) == []
@@ -230,16 +230,16 @@ def test_a_record_of_the_old_plugin_deletes_only_vhost_ports(
 
 def test_a_legacy_step_does_not_delete_a_marked_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A record of the old plugin says nothing about a port that carries marks."""
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     driver.undo(replace(port(), marks={}, legacy=True), soon())
     assert switch.ports("br-test") == [port().name]
 
 
 def test_a_port_on_another_bridge_is_refused_and_undone_there(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """The attachment's port on another bridge than asked for is not moved; undo finds it where it is."""
-    driver.apply(port(bridge="br-one"), soon())
+    attach(driver, port(bridge="br-one"), soon())
     with pytest.raises(NameTaken, match="not on bridge br-two"):
-        driver.apply(port(bridge="br-two"), soon())
+        attach(driver, port(bridge="br-two"), soon())
     assert switch.bridges() == ["br-one"]
     driver.undo(port(bridge="br-two"), soon())
     assert switch.bridges() == []
@@ -247,15 +247,15 @@ def test_a_port_on_another_bridge_is_refused_and_undone_there(switch: Switch, dr
 
 def test_a_bridge_can_not_have_the_name_of_a_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A missing bridge whose name a port has is an error that says so, at once."""
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     with pytest.raises(NameTaken, match="can not be made"):
-        driver.apply(port(2, bridge=port().name), soon())
+        attach(driver, port(2, bridge=port().name), soon())
 
 
 def test_the_qos_row_goes_with_the_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """Deleting a port by ovs-vsctl leaves its QoS row (the fact), undo deletes it with the port."""
     for step in (port(1), port(2)):
-        driver.apply(step, soon())
+        attach(driver, step, soon())
         policer = ["--id=@qos", "create", "QoS", "type=egress-policer", "other_config:cir=1000", "other_config:cbs=1000"]
         switch.vsctl("--no-wait", "--", *policer, "--", "set", "Port", step.name, "qos=@qos")
     switch.vsctl("--no-wait", "del-port", port(2).name)
@@ -268,7 +268,7 @@ def test_the_qos_row_goes_with_the_port(switch: Switch, driver: PortDriver, port
 def test_a_qos_row_of_two_ports_stays_with_the_other(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A QoS row that another port uses is no obstacle to deleting the port, and stays."""
     for step in (port(1), port(2)):
-        driver.apply(step, soon())
+        attach(driver, step, soon())
     policer = ["--id=@qos", "create", "QoS", "type=egress-policer", "other_config:cir=1000", "other_config:cbs=1000"]
     switch.vsctl(
         "--no-wait", "--", *policer, "--", "set", "Port", port(1).name, "qos=@qos", "--", "set", "Port", port(2).name, "qos=@qos"
@@ -281,7 +281,7 @@ def test_a_qos_row_of_two_ports_stays_with_the_other(switch: Switch, driver: Por
 def test_check_names_every_difference(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """Each column that somebody changed is one Drift with what was expected and what was found."""
     step = port(tag=5, mtu=1500)
-    driver.apply(step, soon())
+    attach(driver, step, soon())
     switch.vsctl("--no-wait", "set", "Port", step.name, "tag=6", "trunks=1,2", "external_ids:network=other")
     switch.vsctl("--no-wait", "set", "Interface", step.name, "options:vhost-server-path=/elsewhere", "mtu_request=1400")
     assert [drift.message.partition(", ")[2] for drift in driver.check(step, soon())] == [
@@ -298,7 +298,7 @@ def test_marked_chooses_by_network_container_and_interface(switch: Switch, drive
     """Rows with our mark are found by any of their marks, whatever store they are of, and nothing else is."""
     first, second = port(1), port(2, marks={**port(2).marks, "network": "other", "store": "another"})
     for step in (first, second):
-        driver.apply(step, soon())
+        attach(driver, step, soon())
     switch.vsctl("--no-wait", "add-port", "br-test", "foreign", "--", "set", "Interface", "foreign", "type=internal")
     assert [step.name for step in driver.marked(soon())] == [first.name, second.name]
     assert driver.marked(soon(), network="other") == [with_marks(second)]
@@ -331,7 +331,7 @@ def test_tcp_serves_as_well(switch: Switch, connect: Callable[..., PortDriver], 
     """Everything works over tcp:, where nothing can be said about ovs-vswitchd."""
     driver = connect(switch, switch.listen_tcp())
     driver.serving("br-test", soon())
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     assert driver.check(port(), soon()) == []
     driver.undo(port(), soon())
     assert switch.bridges() == []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab.switch import Switch
-from tests.ovs.conftest import STORE
+from tests.ovs.conftest import STORE, attach
 from userspace_cni.dataplane import ovs_rows
 from userspace_cni.dataplane.commands import AddPort, DeletePort
 from userspace_cni.dataplane.ovs import PortDriver
@@ -38,7 +38,8 @@ step = Port(
 driver = PortDriver(ovsdb, rundir, lambda: "store")
 print("ready", flush=True)
 for line in sys.stdin:
-    getattr(driver, line.strip())(step, Deadline.after(20))
+    rest = getattr(driver, line.strip())(step, Deadline.after(20))
+    rest and rest()
     print("done", flush=True)
 driver.close()
 """
@@ -73,6 +74,10 @@ class Meanwhile(Command):
     def again(self, refused: Any) -> bool:
         """As the other."""
         return self.command.again(refused)
+
+    def post_commit(self, txn: Any) -> None:
+        """As the other."""
+        self.command.post_commit(txn)
 
     def run_idl(self, txn: Any) -> None:
         """As the other, and then it happens."""
@@ -113,7 +118,7 @@ def test_a_bridge_that_vanishes_before_the_commit_is_made_again(
     switch: Switch, session: Session, driver: PortDriver, port: MakePort
 ) -> None:
     """An ADD that meets the DEL of the bridge's last port notices, and makes the bridge anew."""
-    driver.apply(port(1), soon())
+    attach(driver, port(1), soon())
     command = Meanwhile(add(session, port(2)), lambda: driver.undo(port(1), soon()))
     session.transact([command], soon())
     assert command.runs == 2
@@ -141,7 +146,7 @@ def test_a_kernel_bridge_that_appears_before_the_commit_is_refused(switch: Switc
 def test_two_deletions_do_not_leave_an_empty_bridge(switch: Switch, session: Session, driver: PortDriver, port: MakePort) -> None:
     """Neither of two sessions believes to delete the last port; the second to commit notices that it does."""
     for step in (port(1), port(2)):
-        driver.apply(step, soon())
+        attach(driver, step, soon())
     command = Meanwhile(DeletePort(session, port(1)), lambda: driver.undo(port(2), soon()))
     session.transact([command], soon())
     assert command.runs == 2
@@ -150,9 +155,9 @@ def test_two_deletions_do_not_leave_an_empty_bridge(switch: Switch, session: Ses
 
 def test_a_bridge_is_not_deleted_under_a_new_port(switch: Switch, session: Session, driver: PortDriver, port: MakePort) -> None:
     """A DEL that believes to delete the last port notices the one that came meanwhile."""
-    driver.apply(port(1), soon())
+    attach(driver, port(1), soon())
     adder = PortDriver(switch.ovsdb, switch.rundir, lambda: STORE)
-    command = Meanwhile(DeletePort(session, port(1)), lambda: adder.apply(port(2), soon()))
+    command = Meanwhile(DeletePort(session, port(1)), lambda: attach(adder, port(2), soon()))
     session.transact([command], soon())
     adder.close()
     assert command.runs == 2
@@ -163,7 +168,7 @@ def test_a_port_that_changes_hands_before_the_commit_is_left_alone(
     switch: Switch, session: Session, driver: PortDriver, port: MakePort
 ) -> None:
     """The marks that were read are verified: a row marked for another container in between is not deleted."""
-    driver.apply(port(), soon())
+    attach(driver, port(), soon())
     mark = ["--no-wait", "set", "Port", port().name, "external_ids:container-id=other"]
     command = DeletePort(session, port())
     session.transact([Meanwhile(command, lambda: switch.vsctl(*mark))], soon())
@@ -205,7 +210,7 @@ def test_one_driver_serves_several_threads(switch: Switch, driver: PortDriver, p
 
     def run(number: int) -> None:
         try:
-            driver.apply(port(number), Deadline.after(20))
+            attach(driver, port(number), Deadline.after(20))
             assert driver.check(port(number), Deadline.after(20)) == []
             driver.undo(port(number), Deadline.after(20))
         except BaseException as error:

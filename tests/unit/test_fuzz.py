@@ -262,7 +262,7 @@ def assert_result(result: dict[str, Any], environ: dict[str, str]) -> None:
 
 def state(world: World) -> tuple[set[str], list[Any], list[Any]]:
     """What exists on the node and in its store."""
-    return set(world.true), world.journal.records(), world.journal.resources()
+    return set(world.true), world.journal.records(), world.journal.places()
 
 
 @PROFILE

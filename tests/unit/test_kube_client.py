@@ -322,13 +322,37 @@ def test_a_process_outside_of_a_pod_is_not_in_cluster(tmp_path: Path) -> None:
         Session("", service_account=str(tmp_path)).request("GET", "/", soon())
 
 
-def test_clients_are_shared_per_kubeconfig_below_the_hosts_root(api: ApiServer, tmp_path: Path) -> None:
+def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path: Path) -> None:
     """One connection and one set of credentials per account; paths are the node's, seen from where we run."""
     (tmp_path / "etc").mkdir()
     api.kubeconfig(tmp_path / "etc")
-    clients = Clients(str(tmp_path))
+    clients = Clients(lambda path: f"{tmp_path}{path}")
     assert clients.of("/etc/kubeconfig") is clients.of("/etc/kubeconfig")
     assert read(clients.of("/etc/kubeconfig")).uid == "u1"
+    assert clients.of("") is clients.of("")
+
+
+def test_a_kubeconfig_that_is_elsewhere_now_is_followed(api: ApiServer, tmp_path: Path) -> None:
+    """A link on the node that leads to another file from one day on, as when all files are exchanged at once."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        api.kubeconfig(tmp_path / name, {"token": TOKEN if name == "new" else "outdated"})
+    link = tmp_path / "current"
+    link.symlink_to("old")
+    clients = Clients(lambda path: str(Path(f"{tmp_path}{path}").resolve()))
+    with pytest.raises(NoteRefused):
+        read(clients.of("/current/kubeconfig"))
+    link.unlink()
+    link.symlink_to("new")
+    assert read(clients.of("/current/kubeconfig")).uid == "u1"
+
+
+def test_a_mirror_pod_is_seen_under_the_uid_of_its_static_pod(client: KubeClient, api: ApiServer) -> None:
+    """That is what the kubelet names directories by and the runtime tells as K8S_POD_UID."""
+    api.add_pod({"metadata": {"name": "static-n1", "annotations": {kube.MIRROR: "cafe01"}}})
+    pod = client.get_pod("default", "static-n1", soon())
+    assert pod is not None
+    assert pod.uid == "cafe01"
 
 
 def test_one_client_serves_many_threads(client: KubeClient) -> None:

@@ -383,8 +383,8 @@ def test_a_note_is_never_there_before(driver: PodNoteDriver, note: PodNote) -> N
 
 
 def test_importing_the_room_does_not_import_the_library() -> None:
-    """A verb that writes no note does not pay for the client library."""
-    code = "import sys, userspace_cni.host.kube; print(sorted({'kubernetes', 'urllib3', 'yaml', 'logging'} & set(sys.modules)))"
+    """A verb that writes no note does not pay for the client library, nor does an agent before its watch begins."""
+    code = "import sys, userspace_cni.host.pods; print(sorted({'kubernetes', 'urllib3', 'yaml', 'logging'} & set(sys.modules)))"
     root = Path(__file__).resolve().parents[2]
     loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True).stdout
     assert loaded.strip() == "[]"

@@ -194,16 +194,16 @@ ENVELOPES = st.one_of(
 @given(ENVELOPES, ENVELOPES)
 def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes) -> None:
     """Whatever lies in the places of records and resources, reading finds none, without an error, and writing replaces it."""
-    state = Path(journal.place)
+    state = Path(journal.directory)
     state.mkdir(mode=0o700, exist_ok=True)
-    for collection, content in (("attachments", record), ("resources", resource)):
+    for collection, content in (("attachments", record), ("places", resource)):
         (state / collection).mkdir(parents=True, exist_ok=True)
         for name in ("c@i", "a%2Fb"):
             (state / collection / f"{name}.json").write_bytes(content)
     assert journal.read("c", "i") is None
-    assert journal.shared("a/b") in (None, Shared(made=False), Shared(made=True))
+    assert journal.shared("a/b") in (None, Shared())
     assert journal.records() == []
-    assert all(not shared.holders for _, shared in journal.resources())
+    assert all(not shared.holders for _, shared in journal.places())
     good = record_from_json(GOOD)
     journal.write(good)
     assert journal.read("c", "i") == good
@@ -213,10 +213,10 @@ def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes
 def test_record_in_anothers_place(journal: Journal) -> None:
     """A record whose content is another attachment's is put aside: undoing it would drop the wrong one."""
     other = record_from_json({**GOOD, "container_id": "other"})
-    Store(journal.place, f"{journal.place}-locks").put("attachments", record_key("c", "i"), record_to_json(other))
+    Store(journal.directory, f"{journal.directory}-locks").put("attachments", record_key("c", "i"), record_to_json(other))
     assert journal.read("c", "i") is None
     assert journal.records() == []
-    assert len(list((Path(journal.place) / "quarantine").iterdir())) == 1
+    assert len(list((Path(journal.directory) / "quarantine").iterdir())) == 1
 
 
 @pytest.mark.parametrize("text", ["\ud800\udc00", "x\ud83d\ude00"])
@@ -232,13 +232,13 @@ CALLS: dict[str, Callable[[Journal], object]] = {
     "records": lambda journal: journal.records(),
     "write": lambda journal: journal.write(record_from_json(GOOD)),
     "drop": lambda journal: journal.drop(record_from_json(GOOD)),
-    "shared": lambda journal: journal.shared("directory:/x"),
-    "write_shared": lambda journal: journal.write_shared("directory:/x", Shared(True, {"c@i": Directory("/x", "/")})),
-    "drop_shared": lambda journal: journal.write_shared("directory:/x", Shared(True)),
-    "resources": lambda journal: journal.resources(),
+    "shared": lambda journal: journal.shared("/x"),
+    "write_shared": lambda journal: journal.write_shared("/x", Shared(frozenset(), {"c@i": (Directory("/x", "/"),)})),
+    "drop_shared": lambda journal: journal.write_shared("/x", Shared()),
+    "places": lambda journal: journal.places(),
     "try_container_lock": lambda journal: journal.try_container_lock("c"),
     "container_lock": lambda journal: journal.container_lock("c", Deadline.after(0.1)).__enter__(),
-    "resource_lock": lambda journal: journal.resource_lock("directory:/x", Deadline.after(0.1)).__enter__(),
+    "place_lock": lambda journal: journal.place_lock("/x", Deadline.after(0.1)).__enter__(),
 }
 
 
@@ -263,9 +263,9 @@ def call(world: World, verb: str, ifname: str) -> int:
     return verbs.answer(environ, lambda: b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}', lambda: world).code
 
 
-def resource_file(world: World, kind: str) -> Path:
-    """The file of the one resource of a kind."""
-    [path] = [path for path in (world.directory / "state" / "resources").iterdir() if path.name.startswith(kind)]
+def holders_file(world: World) -> Path:
+    """The file of the one place."""
+    [path] = (world.directory / "state" / "places").iterdir()
     return path
 
 
@@ -278,39 +278,37 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("kind", ["directory", "mount"])
-def test_damaged_resource_with_two_holders(world: World, kind: str, damage: str) -> None:
-    """When a resource's list of holders is damaged, no DEL fails, and nobody removes what others may still use."""
+def test_damaged_holders_of_two(world: World, damage: str) -> None:
+    """When a place's list of holders is damaged, no DEL fails, and nobody removes what others may still use."""
     assert call(world, "ADD", "net1") == 0
     assert call(world, "ADD", "net2") == 0
-    [name] = [name for name in world.true if name.startswith(kind)]
-    DAMAGE[damage](resource_file(world, kind))
+    shared = {name for name in world.true if name.startswith(("directory", "mount"))}
+    DAMAGE[damage](holders_file(world))
     for ifname in ("net1", "net2"):
         assert call(world, "DEL", ifname) == 0
-        assert name in world.true
-    assert world.true == {name}
-    assert (world.journal.records(), world.journal.resources()) == ([], [])
+        assert shared <= world.true
+    assert {name.partition(":")[0] for name in world.true} <= {"directory", "mount", "socket-file", "file"}
+    assert (world.journal.records(), world.journal.places()) == ([], [])
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_resource_is_no_longer_ours(world: World, damage: str) -> None:
+def test_damaged_holders_are_no_longer_ours(world: World, damage: str) -> None:
     """An attachment that finds the directory without its list of holders takes it for somebody else's, and leaves it."""
     assert call(world, "ADD", "net1") == 0
-    DAMAGE[damage](resource_file(world, "directory"))
+    DAMAGE[damage](holders_file(world))
     assert call(world, "ADD", "net2") == 0
     assert call(world, "DEL", "net2") == 0
     assert DIRECTORY in world.true
     assert call(world, "DEL", "net1") == 0
-    assert world.true == {DIRECTORY}
+    assert DIRECTORY in world.true
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_socket_name(world: World, damage: str) -> None:
     """A damaged owner of a socket's name keeps neither DEL from succeeding nor the next ADD from having the name."""
     assert call(world, "ADD", "net1") == 0
-    DAMAGE[damage](resource_file(world, "socket"))
+    DAMAGE[damage](holders_file(world))
     assert call(world, "DEL", "net1") == 0
     assert call(world, "ADD", "net1") == 0
     assert call(world, "DEL", "net1") == 0
-    assert world.journal.resources() == []
-    assert world.true == set()
+    assert (world.journal.records(), world.journal.places()) == ([], [])

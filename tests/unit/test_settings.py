@@ -46,7 +46,7 @@ OTHER_VALUES: dict[str, str | int | float] = {
     "mount_pod_dirs": "long",
     "shared_volume": "sockets",
     "netconf_kubeconfig": "never",
-    "host_root": "/",
+    "host_root": "/host",
     "tick_s": 1.5,
     "deadline_s": 2.5,
     "spool_max": 7,
@@ -65,7 +65,7 @@ def usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def other_value(key: str) -> str | int | float:
-    """A good value of `key` that is not its default (but for host_root, which has one value only)."""
+    """A good value of `key` that is not its default."""
     return OTHER_VALUES.get(key, f"/elsewhere/{key}")
 
 
@@ -120,6 +120,19 @@ def test_agent_socket_is_in_run_dir() -> None:
 def test_directories_lose_their_trailing_slash() -> None:
     """A directory is the same however it is spelled: paths made from it are compared as text."""
     assert load({"USERSPACE_CNI_STATE_DIR": "/var//lib/x/"}).state_dir == "/var/lib/x"
+    assert load({"USERSPACE_CNI_STATE_DIR": "//var/lib/x"}).state_dir == "/var/lib/x"
+
+
+@pytest.mark.parametrize(("text", "root"), [("/", "/"), ("//", "/"), ("/host/", "/host"), ("//host", "/host")])
+def test_host_root_is_spelled_in_one_way(text: str, root: str) -> None:
+    """The host's own root is "/" however it is spelled, and never taken for another."""
+    assert load({"USERSPACE_CNI_HOST_ROOT": text}).host_root == root
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:9100", "[::]:9100", "[2001:db8::7]:1", "localhost:65535", "node-7.example:9100"])
+def test_address_for_metrics(address: str) -> None:
+    """An address or name with a port is taken as it is."""
+    assert load({"USERSPACE_CNI_METRICS_LISTEN": address}).metrics_listen == address
 
 
 def test_unknown_variables_are_ignored() -> None:
@@ -163,8 +176,18 @@ BAD_VALUES = [
     ("ovs_sockdir", "x", "absolute path"),
     ("kubelet_dir", "~/kubelet", "absolute path"),
     ("short_dir", "/" + "x" * 60, "at most 60"),
-    ("host_root", "/host", "only '/' is supported by this version"),
-    ("host_root", "host", "only '/' is supported by this version"),
+    ("host_root", "host", "absolute path"),
+    ("host_root", "/host/../etc", "absolute path"),
+    ("metrics_listen", "9100", "HOST:PORT"),
+    ("metrics_listen", ":9100", "HOST:PORT"),
+    ("metrics_listen", "localhost", "HOST:PORT"),
+    ("metrics_listen", "localhost:http", "HOST:PORT"),
+    ("metrics_listen", "localhost:0", "HOST:PORT"),
+    ("metrics_listen", "localhost:65536", "HOST:PORT"),
+    ("metrics_listen", "::1:9100", "[ADDRESS]:PORT"),
+    ("metrics_listen", "[::1]", "[ADDRESS]:PORT"),
+    ("metrics_listen", "[localhost]:9100", "[ADDRESS]:PORT"),
+    ("metrics_listen", "a b:9100", "HOST:PORT"),
     ("shared_volume", "../etc", "volume name"),
     ("shared_volume", "a/b", "volume name"),
     ("tick_s", "0", "greater than 0"),
@@ -192,7 +215,9 @@ def test_bad_value_in_the_file(usual_file: Path, key: str, value: str, reason: s
     assert [text for text in (str(usual_file), f"'{key}'", value, reason) if text not in str(refused.value)] == []
 
 
-@pytest.mark.parametrize("key", ["state_dir", "short_dir", "kubelet_dir", "ovs_rundir", "log_level", "ovsdb", "shared_volume"])
+@pytest.mark.parametrize(
+    "key", ["state_dir", "short_dir", "kubelet_dir", "ovs_rundir", "host_root", "log_level", "ovsdb", "shared_volume"]
+)
 def test_empty_value_in_the_file(usual_file: Path, key: str) -> None:
     """What has to be something can not be emptied in the file."""
     usual_file.write_text(f'{key} = ""\n')

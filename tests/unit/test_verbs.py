@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.lab.world import World
-from userspace_cni import reconcile, verbs
+from userspace_cni import verbs
 from userspace_cni.errors import Interrupted, NotServing, StepFailed, Unavailable
+from userspace_cni.leftovers import PLACE_S
 from userspace_cni.records import record_key
 from userspace_cni.steps import Lease, Port, Step
 
@@ -45,7 +46,7 @@ def listing(attachments: object) -> dict[str, Any]:
 
 def leftovers(world: World) -> tuple[set[str], list[Any], list[Any]]:
     """What exists, the records, the shared resources."""
-    return world.true, world.journal.records(), world.journal.resources()
+    return world.true, world.journal.records(), world.journal.places()
 
 
 NOTHING: tuple[set[str], list[Any], list[Any]] = (set(), [], [])
@@ -275,7 +276,7 @@ def test_pod_removes_its_placed_socket(world: World) -> None:
     world.true.discard(placed)
     assert call(world, "DEL", container="another") == (0, None)
     assert placed in world.true
-    assert world.allowed["placed-socket"] <= reconcile.PLACE_S
+    assert world.allowed["placed-socket"] <= PLACE_S
 
 
 def test_interrupted_add(world: World) -> None:
@@ -369,7 +370,7 @@ def test_gc_sweeps_lost_records(world: World) -> None:
     world.journal._store.drop("attachments", record_key(CONTAINER, "net1"))
     assert call(world, "GC", **listing([])) == (0, None)
     assert {name for name in world.true if not name.startswith("config-file")} == {"port:ffff-net1"}
-    assert world.journal.resources() == []
+    assert world.journal.places() == []
 
 
 def test_gc_leaves_work_in_progress(world: World) -> None:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from userspace_cni.cli.install import InstallError, install_launcher
+from userspace_cni.cli.agent import agent_command
+from userspace_cni.cli.attachments import list_command, show_command
+from userspace_cni.cli.check import check_command
+from userspace_cni.cli.collect import gc_command
+from userspace_cni.cli.install import InstallError, install_launcher, install_shim
+from userspace_cni.cli.site import INTERRUPTED
+from userspace_cni.cli.status import status_command
 
 
 @click.group()
@@ -14,7 +20,7 @@ def userspace_cni() -> None:
 
 
 @userspace_cni.command()
-@click.option("--standalone", is_flag=True, required=True, help="Install a launcher of the in-process plugin.")
+@click.option("--standalone", is_flag=True, help="Install a launcher of the in-process plugin, which needs no agent.")
 @click.option(
     "--bin-dir",
     required=True,
@@ -22,20 +28,40 @@ def userspace_cni() -> None:
     type=click.Path(file_okay=False),
     help="The runtime's directory of CNI plugins, as /opt/cni/bin; made when missing.",
 )
-def install(standalone: bool, bin_dir: str) -> None:  # noqa: ARG001
+def install(standalone: bool, bin_dir: str) -> None:
     """Put the plugin where the container runtime looks for it: DIR/userspace.
 
-    The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one. It runs the
-    Python interpreter that runs this command, isolated from the runtime's own Python settings.
+    It is a static binary that hands each call to the agent, and carries the path of the agent's socket and the place for DELs
+    while the agent is away: those of the settings in force now. Run this again when they change.
+
+    With --standalone it runs the Python interpreter that runs this command, isolated from the runtime's own Python settings.
+
+    The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
     try:
-        path = install_launcher(bin_dir)
+        if standalone:
+            click.echo(f"installed {install_launcher(bin_dir)}")
+            return
+        path, settings = install_shim(bin_dir)
     except InstallError as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"installed {path}")
+    click.echo(
+        f"installed {path}: the agent's socket is {settings.agent_socket}, "
+        f"DELs while it is away go to {settings.state_dir}/spool, at most {settings.spool_max}"
+    )
+
+
+for command in (list_command, show_command, check_command, gc_command, status_command, agent_command):
+    userspace_cni.add_command(command)
 
 
 def run() -> int:
-    """Run the command line of this process; the exit code."""
-    userspace_cni.main()
-    return 0
+    """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130."""
+    try:
+        code = userspace_cni.main(standalone_mode=False)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return code if isinstance(code, int) else 0

@@ -8,12 +8,15 @@ an administrator's bridge.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from userspace_cni.dataplane import ovs_rows
-from userspace_cni.dataplane.ovs_rows import Columns, PortRow
-from userspace_cni.dataplane.session import Clause, Command, Refused, Session, named, verify
+from userspace_cni.dataplane.groups import Draft
+from userspace_cni.dataplane.ovs_rows import Columns, KnownPort, PortRow
+from userspace_cni.dataplane.replica import references, refers, value_of
+from userspace_cni.dataplane.session import Clause, Command, Refused, Session, Watch, named
 from userspace_cni.errors import NameTaken, SwitchRefused
 from userspace_cni.steps import Port
 
@@ -22,10 +25,16 @@ DUPLICATES = 10
 
 
 class AddPort(Command):
-    """The port with its interface on its bridge, which is made when it is missing."""
+    """The port with its interface on its bridge, which is made when it is missing.
+
+    `opened`: what ovs-vswitchd has made of it: (True, ""), or (False, the reason), or nothing yet.
+    """
+
+    opened: Watch[tuple[bool, str]]
 
     def __init__(self, session: Session, step: Port, marks: dict[str, str]) -> None:
         super().__init__(session)
+        self.port = step.name
         self._step = step
         self._marks = marks
         self._duplicates = 0
@@ -34,13 +43,14 @@ class AddPort(Command):
         """The port, and whoever may have the bridge's name."""
         return named(self._step.name, self._step.bridge)
 
-    def run_idl(self, txn: Any) -> None:
+    def run_idl(self, txn: Draft) -> None:
         """Insert the rows, or bring those that are ours up to date."""
         step, api = self._step, self.api
         bridge = api.row("Bridge", step.bridge)
-        if bridge is not None and bridge.datapath_type != ovs_rows.DATAPATH_TYPE:
+        kind = ovs_rows.DATAPATH_TYPE if bridge is None else value_of(bridge, "datapath_type")
+        if kind != ovs_rows.DATAPATH_TYPE:
             raise SwitchRefused(
-                f"bridge {step.bridge} has datapath_type {bridge.datapath_type or 'system (the default)'}, "
+                f"bridge {step.bridge} has datapath_type {kind or 'system (the default)'}, "
                 f"a vhost-user port needs {ovs_rows.DATAPATH_TYPE}",
                 f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={ovs_rows.DATAPATH_TYPE}",
             )
@@ -52,55 +62,53 @@ class AddPort(Command):
             raise NameTaken(f"an interface of another port has the name {step.name}", f"ovs-vsctl list Interface {step.name}")
         if bridge is None and api.row("Port", step.bridge) is not None:
             raise NameTaken(f"bridge {step.bridge} can not be made: a port has this name", f"ovs-vsctl list Port {step.bridge}")
-        added = self._insert(txn, "Port", ovs_rows.port_columns(step, self._marks))
-        added.interfaces = [self._insert(txn, "Interface", ovs_rows.interface_columns(step, self._marks)).uuid]
+        self.api.root()  # is there, or nothing can be added
+        interface = txn.write("Interface", ovs_rows.interface_columns(step, self._marks))
+        added = txn.write("Port", ovs_rows.port_columns(step, self._marks) | {"interfaces": interface})
+        draft = txn.bridge(step.bridge, bridge)
+        draft.add(added)
         if bridge is None:
-            self._add_bridge(txn, added)
-        else:
-            verify(txn, bridge, "name", "datapath_type")
-            bridge.addvalue("ports", added.uuid)
+            draft.make(ovs_rows.bridge_columns(step.bridge), *ovs_rows.local_port_columns(step.bridge))
+
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
+        """The rows are there: from now on ovs-vswitchd's answer may come."""
+        self.opened = self.api.watch(self._step.name, self._look)
 
     def again(self, refused: Refused) -> bool:
         """A name that somebody else has just taken: look whether it was for us."""
         self._duplicates += 1
         return refused.error == "constraint violation" and "identical values" in refused.details and self._duplicates < DUPLICATES
 
-    def _add_bridge(self, txn: Any, added: Any) -> None:
-        name = self._step.bridge
-        port_columns, interface_columns = ovs_rows.local_port_columns(name)
-        local = self._insert(txn, "Port", port_columns)
-        local.interfaces = [self._insert(txn, "Interface", interface_columns).uuid]
-        bridge = self._insert(txn, "Bridge", ovs_rows.bridge_columns(name))
-        bridge.ports = [local.uuid, added.uuid]
-        self.api.root().addvalue("bridges", bridge.uuid)
+    def _look(self) -> tuple[bool, str] | None:
+        row = self.api.row("Interface", self._step.name)
+        if row is None:
+            return False, "somebody deleted its rows"
+        if error := value_of(row, "error"):
+            return False, str(error[0])
+        ofport = value_of(row, "ofport")
+        return (True, "") if ofport and ofport[0] > 0 else None
 
-    def _insert(self, txn: Any, table: str, columns: Columns) -> Any:
-        row = txn.insert(self.api.tables[table])
-        for column, value in columns.items():
-            setattr(row, column, value)
-        return row
-
-    def _update(self, txn: Any, port: Any, bridge: Any) -> None:
-        step = self._step
-        if not ovs_rows.same_attachment(step, port.external_ids) or ovs_rows.other_store(step, port.external_ids):
+    def _update(self, txn: Draft, port: Any, bridge: Any) -> None:
+        step, marks = self._step, value_of(port, "external_ids")
+        if not ovs_rows.same_attachment(step, marks) or ovs_rows.other_store(step, marks):
             raise NameTaken(
-                f"port {step.name} exists and belongs to {ovs_rows.whose(port.external_ids)}",
+                f"port {step.name} exists and belongs to {ovs_rows.whose(marks)}",
                 f"if nobody uses it: ovs-vsctl del-port {step.name}",
             )
-        if bridge is None or port.uuid not in bridge.ports:
+        if bridge is None or not refers(bridge, "ports", port.uuid):
             raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "DEL it first")
         interface = self.api.row("Interface", step.name)
         if interface is None:
             raise SwitchRefused(f"port {step.name} exists without an interface of that name", f"ovs-vsctl list Port {step.name}")
-        verify(txn, bridge, "name", "datapath_type")
+        txn.verify(bridge, "name", "datapath_type")
         for row, wanted in (
             (port, ovs_rows.port_columns(step, self._marks)),
             (interface, ovs_rows.interface_columns(step, self._marks)),
         ):
-            verify(txn, row, "external_ids")
-            found = {column: getattr(row, column) for column in wanted}
-            for column, value in ovs_rows.changed_columns(wanted, found).items():
-                setattr(row, column, value)
+            txn.verify(row, "external_ids")
+            found = {column: value_of(row, column) for column in wanted}
+            if changes := ovs_rows.changed_columns(wanted, found):
+                txn.update(row, changes)
 
 
 class DeletePort(Command):
@@ -108,6 +116,7 @@ class DeletePort(Command):
 
     def __init__(self, session: Session, step: Port) -> None:
         super().__init__(session)
+        self.port = step.name
         self._step = step
         self._shared_qos = False
         self.left_alone = ""
@@ -115,35 +124,28 @@ class DeletePort(Command):
     def needs(self) -> frozenset[Clause]:
         """Of the bridge that it is on, whichever it is, the local port is needed too."""
         bridge = self._bridge_of(self.api.row("Port", self._step.name))
-        return named(self._step.name, self._step.bridge, *([bridge.name] if bridge is not None else []))
+        return named(self._step.name, self._step.bridge, *([value_of(bridge, "name")] if bridge is not None else []))
 
-    def run_idl(self, txn: Any) -> None:
+    def run_idl(self, txn: Draft) -> None:
         """Remove the references to the rows, which is what deletes them; if there is none, have the server confirm it."""
         name = self._step.name
         port = self.api.row("Port", name)
         bridge = self._bridge_of(port)
         if port is None or bridge is None:
-            no_port = {"op": "wait", "table": "Port", "timeout": 0, "where": [["name", "==", name]], "columns": ["name"]}
-            txn.add_op(no_port | {"until": "==", "rows": []})
+            txn.expect("Port", [["name", "==", name]], [])
             self._delete_if_empty(txn, self.api.row("Bridge", self._step.bridge) if self._step.bridge else None)
             return
-        verify(txn, port, "external_ids", "qos")
+        txn.verify(port, "external_ids", "qos")
         self.left_alone = self._somebody_elses(port)
         if self.left_alone:
             return
-        if port.qos and not self._shared_qos:
+        qos = value_of(port, "qos")
+        if qos and not self._shared_qos:
             # References are counted before rows without a referrer go: so the reference must be taken back first.
-            txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(port.qos[0])]]]})
-            port.qos = []
-        if not ovs_rows.is_ours(bridge.external_ids):
-            bridge.delvalue("ports", port.uuid)
-            return
-        # Of two sessions that each leave the other's port behind, one must notice: hence also when it is not the last one.
-        verify(txn, bridge, "ports")
-        if self._others_of(bridge) <= {port.uuid}:
-            self.api.root().delvalue("bridges", bridge.uuid)
-        else:
-            bridge.delvalue("ports", port.uuid)
+            txn.update(port, {"qos": []})
+            txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
+        ours = ovs_rows.is_ours(value_of(bridge, "external_ids"))
+        txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=ours)
 
     def again(self, refused: Refused) -> bool:
         """The QoS row serves another port too: leave it."""
@@ -151,27 +153,20 @@ class DeletePort(Command):
         self._shared_qos = refused.error == "referential integrity violation"
         return self._shared_qos and first
 
-    def _delete_if_empty(self, txn: Any, bridge: Any) -> None:
+    def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
         """Somebody else deleted our port, the last one of a bridge of ours: the bridge is still ours to delete."""
-        if bridge is not None and ovs_rows.is_ours(bridge.external_ids) and not self._others_of(bridge):
-            verify(txn, bridge, "ports", "external_ids")
-            self.api.root().delvalue("bridges", bridge.uuid)
-
-    def _others_of(self, bridge: Any) -> set[Any]:
-        """The bridge's ports but for its local one."""
-        local = self.api.row("Port", bridge.name)
-        return set(bridge.ports) - {local.uuid if local is not None else None}
+        if bridge is not None and ovs_rows.is_ours(value_of(bridge, "external_ids")):
+            txn.bridge(self._step.bridge, bridge).remove(None, ours=True)
 
     def _bridge_of(self, port: Any) -> Any:
-        holders = (bridge for bridge in self.api.rows("Bridge") if port is not None and port.uuid in bridge.ports)
-        return next(holders, None)
+        return None if port is None else _bridge_of(self.api, port, self._step.bridge)
 
     def _somebody_elses(self, port: Any) -> str:
         """Whose it is, if not ours to delete; "" if it is."""
-        step, marks = self._step, port.external_ids
+        step, marks = self._step, value_of(port, "external_ids")
         if step.legacy and not marks.get("owner"):
             interface = self.api.row("Interface", step.name)
-            kind = interface.type if interface is not None else "none"
+            kind = value_of(interface, "type") if interface is not None else "none"
             return "" if kind in ovs_rows.LEGACY_TYPES else f"it is not a vhost-user port: type {kind}"
         if ovs_rows.same_attachment(step, marks) and not ovs_rows.other_store(step, marks):
             return ""
@@ -198,18 +193,64 @@ class Read(Command):
         self.result = self._look(self.api)
 
 
-def port_rows(session: Session) -> list[PortRow]:
-    """All replicated ports, each with its interface and bridge; no local ports of bridges, and none with several interfaces."""
-    bridges = {port: bridge.name for bridge in session.rows("Bridge") for port in bridge.ports}
-    interfaces = session.tables["Interface"].rows
+def find_port(session: Session, name: str) -> PortRow | None:
+    """The port of that name; None if there is none that is on a bridge with one interface, and not a bridge's own."""
+    port = session.row("Port", name)
+    bridge = None if port is None else _bridge_of(session, port)
+    return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
+
+
+def known_ports(session: Session) -> list[KnownPort]:
+    """The same ports as `port_rows`, without the columns that nobody counts."""
+    marks, interfaces = session.replica.marks, session.replica.names("Interface")
     found = []
-    for port in session.rows("Port"):
-        bridge, references = bridges.get(port.uuid), port.interfaces
-        interface = interfaces.get(references[0]) if len(references) == 1 else None
-        if interface is not None and bridge is not None and bridge != port.name:
-            found.append(PortRow(bridge, _columns(port), _columns(interface)))
+    for bridge, row in session.replica.names("Bridge").items():
+        for reference in references(row, "ports"):
+            port = session.tables["Port"].rows.get(reference)
+            name = "" if port is None else value_of(port, "name")
+            interface = interfaces.get(name)
+            if interface is not None and name != bridge:
+                found.append(_known(name, bridge, interface, ours=ovs_rows.is_ours(marks[name])))
     return found
 
 
+def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
+    """All replicated ports that have these marks, as `find_port` gives them."""
+    replica, wanted = session.replica, marks.items()
+    bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in references(bridge, "ports")}
+    rows = [
+        _port_row(session, port, bridges.get(port.uuid, ""))
+        for name, port in replica.names("Port").items()
+        if wanted <= replica.marks[name].items()
+    ]
+    return [row for row in rows if row is not None]
+
+
+def other_config(session: Session) -> dict[str, str]:
+    """Open_vSwitch.other_config."""
+    return dict(value_of(session.root(), "other_config"))
+
+
+def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
+    link, error = value_of(interface, "link_state"), value_of(interface, "error")
+    kind, status = value_of(interface, "type"), value_of(interface, "status")
+    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "")
+
+
+def _bridge_of(session: Session, port: Any, likely: str = "") -> Any:
+    """The row of the bridge that has the port; `likely`: where to look first."""
+    first = session.row("Bridge", likely)
+    bridges = session.rows("Bridge") if first is None else [first, *session.rows("Bridge")]
+    return next((bridge for bridge in bridges if refers(bridge, "ports", port.uuid)), None)
+
+
+def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
+    interfaces = value_of(port, "interfaces")
+    interface = session.tables["Interface"].rows.get(interfaces[0]) if len(interfaces) == 1 else None
+    if interface is None or not bridge or bridge == value_of(port, "name"):
+        return None
+    return PortRow(bridge, _columns(port), _columns(interface))
+
+
 def _columns(row: Any) -> Columns:
-    return {name: getattr(row, name) for name in row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list of columns
+    return {name: value_of(row, name) for name in row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list of columns

@@ -12,7 +12,8 @@ import json
 import re
 from typing import Any
 
-_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*("?)|[{}]', re.DOTALL)
+_NEXT_BRACE = re.compile(r'(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+([{}])', re.DOTALL)
+"""All up to the next brace that is not in a string. Possessive: what does not match (yet) is found out in one pass."""
 
 
 class Parser:
@@ -31,12 +32,9 @@ class Parser:
         self._text += text
         if not self._depth and not self._begins():
             return len(text)
-        for token in _TOKEN.finditer(self._text, self._scanned):
-            first = token.group()[0]
-            if first == '"' and not token.group(1):
-                break  # the string goes on in the next piece
+        while token := _NEXT_BRACE.match(self._text, self._scanned):
             self._scanned = token.end()
-            self._depth += (first == "{") - (first == "}")
+            self._depth += 1 if token.group(1) == "{" else -1
             if not self._depth:
                 self._end = token.end()
                 return self._end - before

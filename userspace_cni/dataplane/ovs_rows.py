@@ -41,6 +41,23 @@ class PortRow:
         return {key: value for key, value in self.port.get("external_ids", {}).items() if key in MARKS}
 
 
+@dataclass(frozen=True)
+class KnownPort:
+    """A port as the replica shows it. `ours`: it has our owner mark. `link_state`: "up", "down" or "" while unknown.
+
+    `status` is Interface.status, of vhost-user ports: mode (client, server), status (connected, disconnected), num_of_vrings,
+    features and more. `error` is Interface.error, "" if the interface is open.
+    """
+
+    name: str
+    bridge: str
+    interface_type: str
+    ours: bool
+    link_state: str
+    status: Mapping[str, str]
+    error: str
+
+
 def marks_of(step: Port, store: str) -> dict[str, str]:
     """The marks to write: the step's own, completed by owner, schema and the id of our state directory."""
     return {"owner": OWNER, "schema": MARK_SCHEMA, "store": store} | dict(step.marks)

@@ -7,17 +7,18 @@ ovs-vswitchd is silent for seconds while it allocates memory for its first port.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 ANSWER_SECONDS = 0.5
-_CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.\d+\.ctl")
+_CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.(\d+)\.ctl")
 _REQUEST = json.dumps({"id": 0, "method": "version", "params": []}).encode()
 
 
@@ -25,11 +26,15 @@ _REQUEST = json.dumps({"id": 0, "method": "version", "params": []}).encode()
 class Liveness:
     """What is known of ovs-vswitchd, and from what.
 
-    `dead` is proven; `silent` is connected without an answer in time; `unknown` can not be found out from here.
+    `dead` is proven; `silent` is connected without an answer in time; `unknown` can not be found out from here. `pid` is the
+    daemon's own, from the name of the socket, and `born` when it made the socket, in nanoseconds of the file system's clock: a
+    daemon in a container may have the same pid for ever. None and 0 while there is no socket.
     """
 
     state: Literal["alive", "dead", "silent", "unknown"]
     reason: str
+    pid: int | None = None
+    born: int = 0
 
 
 def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> Liveness:
@@ -42,7 +47,7 @@ def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> Liveness:
     except OSError as error:
         return Liveness("unknown", f"{rundir} can not be read: {error.strerror}")
     if sockets:
-        return _worst_but_alive(_ask_one(path, time.monotonic() + seconds) for path in sorted(sockets))
+        return _worst_but_alive(_identified(path, time.monotonic() + seconds) for path in sorted(sockets))
     if same_place:
         return Liveness("dead", f"no control socket ovs-vswitchd.PID.ctl in {rundir}, where the database is")
     return Liveness("unknown", f"no control socket ovs-vswitchd.PID.ctl in {rundir}; is setting ovs_rundir right?")
@@ -52,6 +57,14 @@ def _worst_but_alive(answers: Iterable[Liveness]) -> Liveness:
     """One living daemon is enough (sockets of dead ones stay behind); nothing is dead while another may live."""
     order = ("alive", "silent", "unknown", "dead")
     return min(answers, key=lambda answer: order.index(answer.state))
+
+
+def _identified(path: Path, end: float) -> Liveness:
+    answer, born = _ask_one(path, end), 0
+    with contextlib.suppress(OSError):
+        born = path.stat().st_mtime_ns
+    name = _CONTROL_SOCKET.fullmatch(path.name)
+    return replace(answer, pid=int(name[1]) if name else None, born=born)
 
 
 def _ask_one(path: Path, end: float) -> Liveness:

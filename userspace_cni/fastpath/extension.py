@@ -1,27 +1,42 @@
-"""Compiles the extension: named by `[tool.setuptools.cmdclass]`, used at build time and never imported by the program.
+"""Compiles our C: named by `[tool.setuptools.cmdclass]`, used at build time and never imported by the program.
 
-setuptools knows nothing of cffi, so this command lets cffi write its wrapper into the build directory (generated C is not
-checked in) and links it with our own sources. Our own C is compiled with every warning an error; the generated one is not ours
-to judge.
+Two things are made: the extension, for which setuptools knows nothing of cffi, so that this command lets cffi write its wrapper
+into the build directory (generated C is not checked in) and links it with our own sources; and the shim, a static executable that
+setuptools takes for one more extension, so that wheels and editable installs get it like the other. Our own C is compiled with
+every warning an error; the generated one is not ours to judge.
 """
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 from cffi import FFI
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 STRICT = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
+SHIM = "userspace_cni.shim.userspace"
+SHIM_FLAGS = [*STRICT, "-Os", "-static", "-s", "-fstack-protector-strong", "-ffunction-sections", "-Wl,--gc-sections"]
 
 
 class BuildExtension(build_ext):
-    """build_ext which compiles our C strictly and adds the wrapper that cffi makes from the *.cdef beside it."""
+    """build_ext which compiles our C strictly, adds the wrapper that cffi makes from the *.cdef beside it, and links the shim."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Where the result goes, by its full or its last name: no module's suffix for the shim, which is an executable."""
+        if fullname in (SHIM, SHIM.rpartition(".")[2]):
+            return fullname.replace(".", "/")
+        return str(super().get_ext_filename(fullname))  # type: ignore[no-untyped-call]
 
     def build_extension(self, ext: Extension) -> None:
         """Compile `ext`, whose sources in pyproject.toml are our own C files."""
         own = [Path(source) for source in ext.sources]
+        if ext.name == SHIM:
+            _link_static(own, Path(self.get_ext_fullpath(ext.name)))
+            return
         wrapper = Path(self.build_temp, *ext.name.split(".")).with_suffix(".c")
         wrapper.parent.mkdir(parents=True, exist_ok=True)
         _emit(ext.name, own, wrapper)
@@ -42,3 +57,13 @@ def _emit(name: str, sources: list[Path], wrapper: Path) -> None:
         ffi.cdef(source.with_suffix(".cdef").read_text(encoding="utf-8"))
     ffi.set_source(name, "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in sources))
     ffi.emit_c_code(str(wrapper))
+
+
+def _link_static(sources: list[Path], target: Path) -> None:
+    """Make the executable: small with musl where its compiler is present, else with glibc's static library."""
+    compiler = shutil.which("musl-gcc") or "gcc"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        subprocess.run([compiler, *SHIM_FLAGS, "-o", target, *sources], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CompileError(f"linking {target.name} statically: {error}; it needs musl-gcc, or gcc and a static libc") from error

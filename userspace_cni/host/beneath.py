@@ -3,6 +3,7 @@
 A path has two parts. Its trusted prefix was made by the administrator or the kubelet and is opened like any other; what is below
 it may be rewritten by a pod at any moment and is opened with openat2(2) through no link. From then on there are only file
 descriptors and single names below them: nothing here, nor in the modules that use it, may walk such a path a second time.
+Both are as the host calls them: the prefix is translated by the `root` that is given, and messages name the host's paths.
 
 Library and kernel errors end here: what leaves is an error of `userspace_cni.errors` that names the path and what was found.
 No text says "not found" or "no such file or directory": container runtimes take an error with these words for a success.
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 
 from userspace_cni.errors import DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.fastpath import paths
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 
 DIRECTORY_MODE = 0o750
@@ -89,16 +91,16 @@ def look(dirfd: int, name: str) -> os.stat_result | None:
         return None
 
 
-def open_directory(path: str, trusted: str) -> int:
+def open_directory(path: str, trusted: str, root: HostRoot = HERE) -> int:
     """The directory at `path`, below the prefix `trusted`. Raises DirectoryRefused naming what is in the way."""
     below = _below(path, trusted)
     try:
-        return _open(path, trusted)
+        return _open(path, trusted, root)
     except OSError as error:
-        raise refusal(f"directory {path}", error, _obstacle(trusted, below)) from error
+        raise refusal(f"directory {path}", error, _obstacle(trusted, below, root)) from error
 
 
-def open_if_there(path: str, trusted: str) -> int | None:
+def open_if_there(path: str, trusted: str, root: HostRoot = HERE) -> int | None:
     """The directory at `path` for removing something in it; None when it is gone.
 
     A link or a file in its place also means gone: what we made can not be reached without following what a pod put there, and a
@@ -106,19 +108,19 @@ def open_if_there(path: str, trusted: str) -> int | None:
     """
     below = _below(path, trusted)
     try:
-        return _open(path, trusted)
+        return _open(path, trusted, root)
     except OSError as error:
         if error.errno not in GONE:
             raise refusal(f"directory {path}", error) from error
         if error.errno != errno.ENOENT:
-            say("warning", f"directory {path}: {_obstacle(trusted, below) or 'something else is in its place'}; left alone")
+            say("warning", f"directory {path}: {_obstacle(trusted, below, root) or 'something else is in its place'}; left alone")
         return None
 
 
 @contextmanager
-def directory(path: str, trusted: str) -> Iterator[int]:
+def directory(path: str, trusted: str, root: HostRoot = HERE) -> Iterator[int]:
     """`open_directory`, closed at the end; OSErrors inside are translated, naming the path."""
-    dirfd = open_directory(path, trusted)
+    dirfd = open_directory(path, trusted, root)
     try:
         with translated(f"directory {path}"):
             yield dirfd
@@ -127,9 +129,9 @@ def directory(path: str, trusted: str) -> Iterator[int]:
 
 
 @contextmanager
-def directory_if_there(path: str, trusted: str) -> Iterator[int | None]:
+def directory_if_there(path: str, trusted: str, root: HostRoot = HERE) -> Iterator[int | None]:
     """`open_if_there`, closed at the end; OSErrors inside are translated, naming the path."""
-    dirfd = open_if_there(path, trusted)
+    dirfd = open_if_there(path, trusted, root)
     try:
         with translated(f"directory {path}"):
             yield dirfd
@@ -138,20 +140,21 @@ def directory_if_there(path: str, trusted: str) -> Iterator[int | None]:
             os.close(dirfd)
 
 
-def make_directory(path: str, trusted: str, mode: int) -> tuple[int, bool]:
+def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE) -> tuple[int, bool]:
     """The directory at `path`, made with `mode` when it is missing, and whether it was made now.
 
     Missing parents are made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours.
     """
     components = _below(path, trusted)
     with translated(f"directory {trusted}"):
-        made = make_trusted(trusted, PARENT_MODE if components else mode)
-        current = os.open(trusted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        prefix = root.path(trusted)
+        made = make_trusted(prefix, PARENT_MODE if components else mode)
+        current = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for depth, name in enumerate(components, 1):
         try:
             made, below = _make_component(name, current, mode if depth == len(components) else PARENT_MODE)
         except OSError as error:
-            raise refusal(f"directory {path}", error, _obstacle(trusted, components)) from error
+            raise refusal(f"directory {path}", error, _obstacle(trusted, components, root)) from error
         finally:
             os.close(current)
         current = below
@@ -159,7 +162,10 @@ def make_directory(path: str, trusted: str, mode: int) -> tuple[int, bool]:
 
 
 def make_trusted(path: str, mode: int) -> bool:
-    """A directory of ours that no pod can write, with its parents (0755, as mkdir -p has them). Whether it was made now."""
+    """A directory of ours that no pod can write, with its parents (0755, as mkdir -p has them). Whether it was made now.
+
+    `path` is as this process sees it.
+    """
     if os.path.isdir(path):
         return False
     parent = os.path.dirname(path.rstrip("/"))
@@ -184,8 +190,8 @@ def _make_component(name: str, dirfd: int, mode: int) -> tuple[bool, int]:
     return made, below
 
 
-def _open(path: str, trusted: str) -> int:
-    prefix = os.open(trusted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _open(path: str, trusted: str, root: HostRoot) -> int:
+    prefix = os.open(root.path(trusted), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         components = _below(path, trusted)
         if not components:
@@ -204,11 +210,11 @@ def _below(path: str, trusted: str) -> list[str]:
     return components
 
 
-def _obstacle(trusted: str, components: list[str]) -> str:
+def _obstacle(trusted: str, components: list[str], root: HostRoot) -> str:
     """The first thing on the way that is no directory, for a message; "" when it is not there any more or not the reason."""
     try:
-        prefix = os.open(trusted, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
+        prefix = os.open(root.path(trusted), os.O_PATH | os.O_CLOEXEC)
+    except (OSError, DirectoryRefused):
         return ""
     try:
         for depth in range(1, len(components) + 1):

@@ -1,4 +1,4 @@
-"""Credentials for the API server, and single bounded requests made with them.
+"""Credentials for the API server, and bounded requests and streams made with them.
 
 The `kubernetes` library reads credentials (kubeconfig with tokens, token files, client certificates and exec plugins; the service
 account of a pod) and makes the TLS connection pool; its typed models, retries and refresh hooks are not used. The rules:
@@ -23,8 +23,8 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -39,6 +39,7 @@ REQUEST_LIMIT_S = 10.0
 """One request may take this long, so that one lost connection does not use up a verb's whole deadline."""
 
 ANSWER_LIMIT = 8 << 20
+"""Bytes of one answer, and of one line of a stream."""
 KUBECONFIG_LIMIT = 1 << 20
 
 
@@ -48,6 +49,53 @@ class Answer:
 
     status: int
     body: dict[str, Any]
+
+    def close(self) -> None:
+        """Nothing is left to be closed."""
+
+
+class Stream:
+    """An answer that is still coming: its status code, and its lines."""
+
+    def __init__(self, what: str, answer: Any) -> None:
+        self.status: int = answer.status
+        self._what = what
+        self._answer = answer
+
+    def lines(self, deadline: Deadline) -> Iterator[bytes]:
+        """The lines as they come, without the empty ones, until the server ends them or `deadline` has passed.
+
+        Raises Unavailable when the connection breaks, the server is silent, or a line is too long to be one.
+        """
+        from urllib3.exceptions import HTTPError
+
+        left = bytearray()
+        try:
+            while deadline.remaining() and (piece := self._answer.read1(65536)):
+                left += piece
+                if b"\n" in piece:
+                    *whole, rest = left.split(b"\n")
+                    left = rest
+                    yield from (bytes(line) for line in whole if line.strip())
+                if len(left) > ANSWER_LIMIT:
+                    raise Unavailable(f"{self._what}: a line of more than {ANSWER_LIMIT} bytes", "is this an API server?")
+        except (HTTPError, OSError, ValueError, AttributeError) as error:
+            # AttributeError: what the library meets when the connection is shut under its hands
+            raise Unavailable(f"{self._what}: the connection broke: {_reason(error)}", "it is made again") from None
+
+    def interrupt(self) -> None:
+        """End it from another thread, also while its own waits for a line (with urllib3 before 2.3 it goes on waiting)."""
+        with suppress(OSError, ValueError, RuntimeError, AttributeError):
+            self._answer.shutdown()
+
+    def close(self) -> None:
+        """Give the connection up; by the thread that reads."""
+        with suppress(OSError, ValueError):
+            self._answer.close()
+            self._answer.release_conn()
+
+
+R = TypeVar("R", Answer, Stream)
 
 
 class Session:
@@ -76,18 +124,32 @@ class Session:
         """
         what = f"{method} {path}"
         sent = None if body is None else json.dumps(body).encode()
+        return self._authorised(what, deadline, lambda connection, limit: connection.send(what, sent, limit))
+
+    def stream(self, path: str, deadline: Deadline, silence_s: float) -> Stream:
+        """A GET whose answer comes line by line and has no near end; `deadline` is for its begin. The caller closes it.
+
+        A server that says nothing for `silence_s` seconds ends it. Answers and errors as of `request`.
+        """
+        what = f"GET {path}"
+        return self._authorised(what, deadline, lambda connection, limit: connection.open(what, limit, silence_s))
+
+    def _authorised(self, what: str, deadline: Deadline, ask: Callable[[_Connection, Deadline], R]) -> R:
+        """What `ask` gets, a second time with fresh credentials when the first answer is 401."""
         connection = self._connect(what, deadline)
-        answer = self._send(connection, what, deadline, sent)
+        answer = self._bounded(connection, what, deadline, ask)
         if answer.status == 401:
+            answer.close()
             self._forget(connection)
-            answer = self._send(self._connect(what, deadline), what, deadline, sent)
+            answer = self._bounded(self._connect(what, deadline), what, deadline, ask)
         if answer.status == 429 or answer.status >= 500:
+            answer.close()
             raise Unavailable(f"{what}: the API server answered {answer.status}", f"with {self.account}")
         return answer
 
-    def _send(self, connection: _Connection, what: str, deadline: Deadline, sent: bytes | None) -> Answer:
+    def _bounded(self, connection: _Connection, what: str, deadline: Deadline, ask: Callable[[_Connection, Deadline], R]) -> R:
         limit = deadline.within(REQUEST_LIMIT_S)
-        call = _Call(lambda: connection.send(what, sent, limit))
+        call = _Call(lambda: ask(connection, limit))
         try:
             return call.outcome(what, limit, f"with {self.account}")
         except _TlsFailed as error:
@@ -150,6 +212,7 @@ class Session:
         with _quiet_library():
             loader.load_and_set(configuration)
         configuration.refresh_api_key_hook = None
+        configuration.socket_options = _socket_options()
         return configuration
 
 
@@ -172,28 +235,51 @@ class _Connection:
         self.pool = RESTClientObject(self.configuration).pool_manager
 
     def send(self, what: str, sent: bytes | None, deadline: Deadline) -> Answer:
+        with _translated(what):
+            answer = self._request(what, sent, deadline)
+            try:
+                return Answer(answer.status, _decoded(_read(answer, what, deadline)))
+            finally:
+                answer.release_conn()
+
+    def open(self, what: str, deadline: Deadline, silence_s: float) -> Stream:
+        with _translated(what):
+            answer = self._request(what, None, deadline)
+            stream = Stream(what, answer)
+            connection = answer.connection
+            if connection is not None and connection.sock is not None:
+                connection.sock.settimeout(silence_s)
+            if not deadline.remaining():
+                stream.close()  # nobody waits for it any more
+            return stream
+
+    def _request(self, what: str, sent: bytes | None, deadline: Deadline) -> Any:
         import urllib3
-        from urllib3.exceptions import HTTPError, SSLError
 
         method, _, path = what.partition(" ")
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         headers = self.headers if sent is None else {**self.headers, "Content-Type": kind}
         options = {"preload_content": False, "redirect": False, "retries": False}
-        try:
-            timeout = urllib3.Timeout(total=deadline.require(what))
-            answer = self.pool.request(
-                method, self.configuration.host + path, body=sent, headers=headers, timeout=timeout, **options
-            )
-            try:
-                return Answer(answer.status, _decoded(_read(answer, what, deadline)))
-            finally:
-                answer.release_conn()
-        except SSLError as error:
-            raise _TlsFailed(_reason(error)) from None
-        except (HTTPError, OSError, ValueError) as error:
-            raise Unavailable(
-                f"{what}: the API server can not be reached: {_reason(error)}", "is it up, and its name resolved?"
-            ) from None
+        timeout = urllib3.Timeout(total=deadline.require(what))
+        return self.pool.request(method, self.configuration.host + path, body=sent, headers=headers, timeout=timeout, **options)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    from urllib3.exceptions import HTTPError, SSLError
+
+    try:
+        yield
+    except SSLError as error:
+        raise _TlsFailed(_reason(error)) from None
+    except (HTTPError, OSError, ValueError) as error:
+        raise Unavailable(
+            f"{what}: the API server can not be reached: {_reason(error)}", "is it up, and its name resolved?"
+        ) from None
+
+
+class TooLong(Unavailable):
+    """An answer of more bytes than are read; a smaller question may do."""
 
 
 class _TlsFailed(Exception):
@@ -251,6 +337,19 @@ class _quiet_library:  # noqa: N801 -- used as a function
         return threading.get_ident() != self._thread
 
 
+def _socket_options() -> list[tuple[int, int, int]]:
+    """The kernel notices within 30 s that a server vanished without a word: a connection that waits would seem alive for ever.
+
+    SO_KEEPALIVE for a connection that waits, TCP_USER_TIMEOUT for one that has sent something.
+    """
+    import socket
+
+    level = socket.IPPROTO_TCP
+    probes = [(level, socket.TCP_KEEPIDLE, 15), (level, socket.TCP_KEEPINTVL, 5), (level, socket.TCP_KEEPCNT, 3)]
+    sent = [(level, socket.TCP_NODELAY, 1), (level, socket.TCP_USER_TIMEOUT, 30_000)]
+    return [*sent, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
+
+
 def _trusted_text(path: str) -> str:
     """The kubeconfig's text, if only root and its owner can have put it there."""
     what = f"kubeconfig {path}"
@@ -285,7 +384,7 @@ def _read(answer: Any, what: str, deadline: Deadline) -> bytes:
         pieces += piece
         deadline.require(what)
         if len(pieces) > ANSWER_LIMIT:
-            raise Unavailable(f"{what}: the answer is longer than {ANSWER_LIMIT} bytes", "is this an API server?")
+            raise TooLong(f"{what}: the answer is longer than {ANSWER_LIMIT} bytes", "is this an API server?")
     return bytes(pieces)
 
 

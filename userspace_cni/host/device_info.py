@@ -14,6 +14,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift
 from userspace_cni.host.beneath import kind, look, make_trusted, plain, refusal, translated
 from userspace_cni.host.files import read_file, remove_file, replace_file
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.plan import Allocation
 from userspace_cni.steps import DeviceInfo
 
@@ -25,12 +26,12 @@ _SIZE_MAX = 1 << 20
 _VHOST_USER = "vhost-user"
 
 
-def read_allocation(path: str) -> Allocation | None:
+def read_allocation(path: str, root: HostRoot = HERE) -> Allocation | None:
     """The vhost-user allocation in the file at `path`; None when there is no file, or one of another type.
 
     Raises DirectoryRefused for a file that says vhost-user and can not be understood, or is no JSON object at all.
     """
-    raw = _read(path)
+    raw = _read(path, root)
     if raw is None or raw.get("type") != _VHOST_USER:
         return None
     facts = raw.get(_VHOST_USER)
@@ -47,17 +48,21 @@ def read_allocation(path: str) -> Allocation | None:
 class DeviceInfoDriver:
     """Device-info files."""
 
+    def __init__(self, root: HostRoot = HERE) -> None:
+        self._root = root
+
     def apply(self, step: DeviceInfo, deadline: Deadline) -> None:
         """Write the file; what a device plugin had in it beside our facts is kept."""
         what = _what(step)
         deadline.require(what)
         content = step.content
         if step.existed:
-            content = json.dumps(_merged(_read(step.path) or {}, json.loads(step.content)))
+            content = json.dumps(_merged(_read(step.path, self._root) or {}, json.loads(step.content)))
         parent, name = _split(step.path)
         with translated(what):
-            make_trusted(parent, _DIRECTORY_MODE)
-            dirfd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            seen = self._root.path(parent)
+            make_trusted(seen, _DIRECTORY_MODE)
+            dirfd = os.open(seen, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 replace_file(dirfd, name, content, _MODE)
             finally:
@@ -72,7 +77,7 @@ class DeviceInfoDriver:
         parent, name = _split(step.path)
         with translated(what):
             try:
-                dirfd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                dirfd = os.open(self._root.path(parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except (FileNotFoundError, NotADirectoryError):
                 return
             try:
@@ -85,7 +90,7 @@ class DeviceInfoDriver:
         what = _what(step)
         deadline.require(what)
         try:
-            found = _read(step.path)
+            found = _read(step.path, self._root)
         except DirectoryRefused as error:
             return [Drift(f"{what}: expected the content that ADD wrote, found that {error.message}")]
         if found is None:
@@ -100,13 +105,14 @@ class DeviceInfoDriver:
 
     def present(self, step: DeviceInfo) -> bool:
         """Whether a file is there."""
-        return os.path.lexists(step.path)
+        parent, name = _split(step.path)
+        return os.path.lexists(f"{self._root.path(parent)}/{name}")
 
 
-def _read(path: str) -> dict[str, Any] | None:
+def _read(path: str, root: HostRoot) -> dict[str, Any] | None:
     parent, name = _split(path)
     try:
-        dirfd = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        dirfd = os.open(root.path(parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift
 from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.steps import ConfigFile
 
 _MODE = 0o644
@@ -25,11 +26,14 @@ _MODE = 0o644
 class ConfigFileDriver:
     """Files with an attachment's facts."""
 
+    def __init__(self, root: HostRoot = HERE) -> None:
+        self._root = root
+
     def apply(self, step: ConfigFile, deadline: Deadline) -> None:
         """Write the file, replacing one of ours; anything that is no regular file is refused."""
         deadline.require(_what(step))
         name = plain(step.name)
-        with directory(step.directory, step.trusted) as dirfd:
+        with directory(step.directory, step.trusted, self._root) as dirfd:
             facts = look(dirfd, name)
             if facts is not None and not stat.S_ISREG(facts.st_mode):
                 raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod's own directory")
@@ -38,14 +42,14 @@ class ConfigFileDriver:
     def undo(self, step: ConfigFile, deadline: Deadline) -> None:
         """Remove the file; what is no regular file was not made by us."""
         deadline.require(_what(step))
-        with directory_if_there(step.directory, step.trusted) as dirfd:
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
                 remove_file(dirfd, plain(step.name))
 
     def check(self, step: ConfigFile, deadline: Deadline) -> list[Drift]:
         """A missing file, or other content than was written."""
         deadline.require(_what(step))
-        with directory_if_there(step.directory, step.trusted) as dirfd:
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             found = None if dirfd is None else read_file(dirfd, plain(step.name), len(step.content.encode()) + 1)
         if found is None:
             return [Drift(f"{_what(step)}: expected a file, found nothing that could be read")]

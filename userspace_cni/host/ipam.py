@@ -19,10 +19,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, NoReturn, cast
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import BadEnvironment, DelegateBroken, DelegateFailed, InvalidConfig, Unavailable
+from userspace_cni.errors import BadEnvironment, DelegateBroken, DelegateFailed, DirectoryRefused, InvalidConfig, Unavailable
+from userspace_cni.host.root import HERE, HostRoot
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -34,6 +35,9 @@ _TAIL = 1024
 _CODE_MAX = 2**32 - 1
 _READ = 1 << 16
 """Bytes read at a time: what a pipe holds unless somebody enlarged it."""
+CHROOT: Final = "/usr/sbin/chroot"
+"""chroot(8), which changes root and directory and becomes the plugin. Between fork and exec Python itself may do no such thing in
+a process with threads. It is ours, not the host's: that may be built for other libraries."""
 _REAP_S = 1.0
 """A killed process may hang in the kernel; the verb does not wait for that longer than this."""
 _PASSING_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY, errno.EMFILE, errno.ENFILE})
@@ -44,12 +48,14 @@ class Delegate:
     """One IPAM plugin and the environment it is run with.
 
     `plugin` is `ipam.type`, `cni_path` the directories of CNI_PATH, `variables` the complete environment: only CNI_COMMAND is
-    replaced. Every call raises InvalidConfig when the plugin is missing, DelegateFailed with the plugin's own error,
-    DelegateBroken when there is no such thing, and Unavailable when it was killed at the deadline.
+    replaced. It is looked for in `root`, which it has for its own root. Every call raises InvalidConfig when the plugin is
+    missing, DelegateFailed with the plugin's own error, DelegateBroken when there is no such thing, and Unavailable when it was
+    killed at the deadline.
     """
 
-    def __init__(self, plugin: str, cni_path: Sequence[str], variables: Mapping[str, str]) -> None:
+    def __init__(self, plugin: str, cni_path: Sequence[str], variables: Mapping[str, str], root: HostRoot = HERE) -> None:
         self.plugin = plugin
+        self._root = root
         self._cni_path = tuple(cni_path)
         self._variables = dict(variables)
         self._versions: tuple[str, ...] | None = None
@@ -96,7 +102,7 @@ class Delegate:
     def _run(self, verb: str, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...]) -> _Finished:
         """Run it to its end; returns only when it exited with 0."""
         what = f"{verb} of the IPAM plugin {self.plugin}"
-        path = find(self.plugin, self._cni_path)
+        path = find(self.plugin, self._cni_path, self._root)
         deadline.require(what)
         conversation = _Conversation(stdin)
         began = time.monotonic()
@@ -123,7 +129,7 @@ class Delegate:
         environment = {**self._variables, "CNI_COMMAND": verb}
         try:
             return subprocess.Popen(
-                [path],
+                [CHROOT, self._root.directory, path] if self._root.elsewhere else [path],
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -161,8 +167,8 @@ class Delegate:
         return DelegateBroken(f"{verb} of the IPAM plugin {self.plugin}: {problem}", finished.said)
 
 
-def find(plugin: str, cni_path: Sequence[str]) -> str:
-    """The absolute path of `plugin`: the first executable regular file of that name in `cni_path`, links followed.
+def find(plugin: str, cni_path: Sequence[str], root: HostRoot = HERE) -> str:
+    """The host's absolute path of `plugin`: the first executable regular file of that name in `cni_path`, links followed.
 
     Raises InvalidConfig naming both when there is none, or when the name is no file name.
     """
@@ -171,10 +177,11 @@ def find(plugin: str, cni_path: Sequence[str]) -> str:
     if not plugin or "/" in plugin or "\0" in plugin or plugin in (".", ".."):
         raise InvalidConfig(f"ipam.type {plugin!r} is not the name of a plugin", "it must be a file name without '/'")
     for directory in filter(None, cni_path):
-        with suppress(OSError, ValueError):
-            candidate = (Path(directory) / plugin).absolute()
-            if candidate.is_file() and os.access(candidate, os.X_OK):
-                return str(candidate)
+        with suppress(OSError, ValueError, DirectoryRefused):
+            candidate = str((Path("/" if root.elsewhere else "") / directory / plugin).absolute())
+            seen = root.path(candidate)
+            if Path(seen).is_file() and os.access(seen, os.X_OK):
+                return candidate
     searched = ":".join(cni_path) or "(empty)"
     raise InvalidConfig(f"ipam.type {plugin!r}: no executable of this name in CNI_PATH", f"CNI_PATH is {searched}")
 

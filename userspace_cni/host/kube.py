@@ -5,8 +5,13 @@ fields we have never heard of. A note is written by merge patch of pods/status; 
 and update, no patch) writes back by PUT what it just read, `status` included: a body without it wipes the pod's status.
 
 The annotations are one text that several writers change, so a write always carries the resourceVersion of the text it was made
-from, and a conflict means to read again. It also carries the pod's UID: a pod of the same name is not the pod. No exception of a
-library leaves this module; nothing that the server or a kubeconfig said is quoted.
+from, and a conflict means to read again. It also carries the pod's UID: a pod of the same name is not the pod. Because of both,
+an agent may write from what its watch (host.pods) knows without asking first; that only ever saves a request, and is never the
+reason to write nothing or to refuse. No exception of a library leaves this module; nothing that the server or a kubeconfig said
+is quoted.
+
+A static pod has two UIDs: its own, by which kubelet, runtime and directories call it, and that of the mirror pod that stands for
+it in the API. The kubelet notes the former in the mirror's annotation kubernetes.io/config.mirror, which nobody can add later.
 """
 
 from __future__ import annotations
@@ -16,10 +21,10 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from userspace_cni.deadline import Deadline
@@ -38,6 +43,9 @@ WRITE_TRIES = 20
 """Conflicts come from kubelet's status updates and other ADDs of the same pod; each means that somebody else got on."""
 PAUSE_MAX_S = 0.25
 
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of a mirror pod: the UID of the static pod that it stands for."""
+
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NEEDED = "the account needs the verbs get on pods and patch (or update) on pods/status"
 
@@ -53,7 +61,10 @@ class Volume:
 
 @dataclass(frozen=True)
 class PodView:
-    """What we look at in a pod. `mounts`: volume name -> mountPaths in the containers, in order; not in initContainers."""
+    """What we look at in a pod. `mounts`: volume name -> mountPaths in the containers, in order; not in initContainers.
+
+    `uid` is the one that the node knows: K8S_POD_UID, and the kubelet's directories. A static pod has another one in the API.
+    """
 
     namespace: str
     name: str
@@ -91,10 +102,15 @@ class KubeClient:
     def __init__(self, kubeconfig: str) -> None:
         self._session = Session(kubeconfig)
 
+    @property
+    def session(self) -> Session:
+        """The account's connection, for a watch that shares it."""
+        return self._session
+
     def get_pod(self, namespace: str, name: str, deadline: Deadline) -> PodView | None:
         """The pod, or None when there is none of this name. Raises Unavailable, NoteRefused (no permission) or InvalidConfig."""
         pod = self.read(namespace, name, deadline)
-        return None if pod is None else _view(pod)
+        return None if pod is None else view_of(pod)
 
     def read(self, namespace: str, name: str, deadline: Deadline, tries: int = READ_TRIES) -> dict[str, Any] | None:
         """As `get_pod`, but the pod as the server sent it. What may pass by itself is tried `tries` times."""
@@ -104,22 +120,30 @@ class KubeClient:
             return None
         if answer.status in (401, 403):
             raise NoteRefused(f"{what}: not allowed ({answer.status}) with {self._session.account}", _NEEDED)
-        if answer.status != 200 or not _is_pod(answer.body):
+        if answer.status != 200 or not is_pod(answer.body):
             raise NoteRefused(f"{what}: unexpected answer {answer.status}", f"does {self._session.account} name an API server?")
         return answer.body
 
-    def annotate(self, pod: Mapping[str, Any], changes: Mapping[str, str | None], deadline: Deadline) -> bool:
-        """Set (or, with None, remove) annotations of `pod`, as it was read. False: it has changed since, read it again."""
+    def annotate(
+        self, pod: Mapping[str, Any], changes: Mapping[str, str | None], deadline: Deadline, *, whole: bool = True
+    ) -> dict[str, Any] | None:
+        """Set (or, with None, remove) annotations of `pod`, as it was read; the answer is the pod as it is then.
+
+        None: it has changed since, read it again. `whole`: `pod` is all that the server sent, and not what a watch kept of it.
+        """
         metadata = pod["metadata"]
         precondition = {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
         path = _path(metadata["namespace"], metadata["name"]) + "/status"
         answer = self._ask("PATCH", path, deadline, {"metadata": {**precondition, "annotations": dict(changes)}})
         if answer.status == 403:
-            answer = self._ask("PUT", path, deadline, _annotated(pod, changes))
+            full = pod if whole else self.read(metadata["namespace"], metadata["name"], deadline, tries=1)
+            if full is None or any(full["metadata"].get(key) != value for key, value in precondition.items()):
+                return None
+            answer = self._ask("PUT", path, deadline, _annotated(full, changes))
         if answer.status in (200, 201):
-            return True
+            return answer.body
         if answer.status == 409:
-            return False
+            return None
         what = f"writing the annotations of pod {metadata['namespace']}/{metadata['name']}"
         if answer.status == 404:
             raise NoteRefused(f"{what}: the pod is gone")
@@ -140,26 +164,45 @@ class KubeClient:
 
 
 class Clients:
-    """One KubeClient per kubeconfig, so that connections and credentials are shared. `root`: where the node's files are seen."""
+    """One KubeClient per kubeconfig, so that connections and credentials are shared.
 
-    def __init__(self, root: str = "/") -> None:
-        self._root = root.rstrip("/")
+    `path`: where we see a file of the node; a kubeconfig is looked up with it at every use, since links in it may change.
+    """
+
+    def __init__(self, path: Callable[[str], str] = str) -> None:
+        self._path = path
         self._lock = threading.Lock()
-        self._clients: dict[str, KubeClient] = {}
+        self._clients: dict[str, tuple[str, KubeClient]] = {}
 
     def of(self, kubeconfig: str) -> KubeClient:
         """The client for a network's `kubeconfig`, or for the in-cluster account ("")."""
+        seen = self._path(kubeconfig) if kubeconfig else ""
         with self._lock:
-            if kubeconfig not in self._clients:
-                self._clients[kubeconfig] = KubeClient(self._root + kubeconfig if kubeconfig else "")
-            return self._clients[kubeconfig]
+            path, client = self._clients.get(kubeconfig, (None, None))
+            if client is None or path != seen:
+                client = KubeClient(seen)
+                self._clients[kubeconfig] = (seen, client)
+            return client
+
+
+class Watch(Protocol):
+    """What is known of this node's pods without asking; `host.pods.PodWatch`."""
+
+    def get(self, namespace: str, name: str) -> dict[str, Any] | None:
+        """What is kept of the pod (its metadata, and of its annotations those that notes are made of); None: not known."""
+        ...
+
+    def heard(self, pod: Mapping[str, Any]) -> None:
+        """Take over a pod that the server answered with."""
+        ...
 
 
 class PodNoteDriver:
     """Keeps an attachment's entry in its pod's annotations, beside the entries of the pod's other attachments."""
 
-    def __init__(self, clients: Clients | None = None) -> None:
+    def __init__(self, clients: Clients | None = None, watch: Watch | None = None) -> None:
         self._clients = clients or Clients()
+        self._watch = watch
 
     def apply(self, step: PodNote, deadline: Deadline) -> None:
         """Write the entry; on an optional step a failure is only said."""
@@ -220,14 +263,20 @@ class PodNoteDriver:
         except document.DocumentError as error:
             raise InvalidConfig(f"pod {_named(step)}, interface {step.ifname}: {error}") from None
         deadline.require(f"writing the annotations of pod {_named(step)}")
+
+        def change(annotations: Mapping[str, str]) -> dict[str, str | None]:
+            return _with_entry(step, entry, directory, annotations)
+
+        if self._written_from_watch(client, step, change, deadline):
+            return
         for _ in _attempts(WRITE_TRIES, deadline):
             if not deadline.remaining():
                 break
             pod = client.read(step.namespace, step.pod, deadline)
             if pod is None or not _is_the_pod(pod, step):
                 raise NoteRefused(f"writing the annotations of pod {_named(step)}: the pod is gone", f"its UID was {step.uid}")
-            changes = _differences(_annotations(pod), _with_entry(step, entry, directory, _annotations(pod)))
-            if not changes or client.annotate(pod, changes, deadline):
+            changes = _differences(_annotations(pod), change(_annotations(pod)))
+            if not changes or self._learn(client.annotate(pod, changes, deadline)):
                 return
         raise Unavailable(
             f"writing the annotations of pod {_named(step)}: others changed the pod in between each time",
@@ -235,13 +284,45 @@ class PodNoteDriver:
         )
 
     def _undo(self, step: PodNote, deadline: Deadline) -> None:
+        known = self._known(step)
+        if known and view_of(known).deleting:
+            return
         client = self._clients.of(step.kubeconfig)
+        if self._written_from_watch(client, step, lambda annotations: _without_entry(step, annotations), deadline):
+            return
         pod = client.read(step.namespace, step.pod, deadline, tries=1)
-        if pod is None or not _is_the_pod(pod, step) or _view(pod).deleting:
+        if pod is None or not _is_the_pod(pod, step) or view_of(pod).deleting:
             return
         changes = _differences(_annotations(pod), _without_entry(step, _annotations(pod)))
-        if changes and not client.annotate(pod, changes, deadline):
+        if changes and not self._learn(client.annotate(pod, changes, deadline)):
             raise Unavailable("the pod was changed by somebody else at the same time")
+
+    def _known(self, step: PodNote) -> dict[str, Any] | None:
+        """The step's pod as the watch knows it. A pod that is known by its name only may be an earlier one."""
+        pod = self._watch.get(step.namespace, step.pod) if self._watch and step.uid else None
+        return pod if pod and _is_the_pod(pod, step) else None
+
+    def _written_from_watch(self, client: KubeClient, step: PodNote, change: _Change, deadline: Deadline) -> bool:
+        """Whether one write made from the watch's knowledge did it. Whatever else comes of that may be its age: read and see."""
+        known = self._known(step)
+        if known is None:
+            return False
+        try:
+            changes = _differences(_annotations(known), change(_annotations(known)))
+            return bool(changes) and self._learn(client.annotate(known, changes, deadline, whole=False))
+        except UserspaceError:
+            if not deadline.remaining():
+                raise
+            return False
+
+    def _learn(self, pod: Mapping[str, Any] | None) -> bool:
+        if pod is not None and self._watch:
+            self._watch.heard(pod)
+        return pod is not None
+
+
+_Change = Callable[[Mapping[str, str]], Mapping[str, str | None]]
+"""What annotations are to become: the values of those that are ours."""
 
 
 def _with_entry(step: PodNote, entry: document.Entry, directory: str, annotations: Mapping[str, str]) -> dict[str, str | None]:
@@ -296,7 +377,8 @@ def _annotated(pod: Mapping[str, Any], changes: Mapping[str, str | None]) -> dic
     return copy
 
 
-def _view(pod: Mapping[str, Any]) -> PodView:
+def view_of(pod: Mapping[str, Any]) -> PodView:
+    """A pod as the server sends it, read. Raises KeyError, TypeError or AttributeError for what is not shaped like one."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     volumes = []
     for volume in spec.get("volumes") or ():
@@ -310,7 +392,7 @@ def _view(pod: Mapping[str, Any]) -> PodView:
     return PodView(
         namespace=metadata.get("namespace", ""),
         name=metadata.get("name", ""),
-        uid=metadata.get("uid", ""),
+        uid=_annotations(pod).get(MIRROR) or metadata.get("uid", ""),
         volumes=tuple(volumes),
         mounts=mounts,
         annotations=_annotations(pod),
@@ -318,10 +400,10 @@ def _view(pod: Mapping[str, Any]) -> PodView:
     )
 
 
-def _is_pod(body: Mapping[str, Any]) -> bool:
+def is_pod(body: Mapping[str, Any]) -> bool:
     """Whether `body` has what we read a pod by, so that a stranger's answer is refused here and nowhere else."""
     try:
-        pod = _view(body)
+        pod = view_of(body)
     except (KeyError, TypeError, AttributeError):
         return False
     texts = (
@@ -339,7 +421,7 @@ def _annotations(pod: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_the_pod(pod: Mapping[str, Any], step: PodNote) -> bool:
-    return not step.uid or pod["metadata"].get("uid") == step.uid
+    return step.uid in ("", pod["metadata"].get("uid"), _annotations(pod).get(MIRROR))
 
 
 def _named(step: PodNote) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import BadEnvironment, DelegateFailed, Drift, StepFailed
 from userspace_cni.host.ipam import Delegate
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 from userspace_cni.request import DELEGATED
 from userspace_cni.steps import Lease
@@ -23,9 +24,12 @@ _VERSION_REFUSED = 1
 class LeaseDriver:
     """Gives back what was leased; leasing itself comes before the plan, for the plan needs the addresses."""
 
+    def __init__(self, root: HostRoot = HERE) -> None:
+        self._root = root
+
     def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
         """ADD of the plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
-        return delegate(step).add(step.stdin.encode(), deadline, (lock,))
+        return delegate(step, self._root).add(step.stdin.encode(), deadline, (lock,))
 
     def apply(self, step: Lease, deadline: Deadline) -> None:  # noqa: ARG002
         """The lease was granted before the step was recorded as `granted`; a lease that is not can not be applied again."""
@@ -35,7 +39,7 @@ class LeaseDriver:
     def undo(self, step: Lease, deadline: Deadline) -> None:
         """DEL of the plugin. Its own error is raised, unless it refuses the version that it refused at ADD."""
         try:
-            delegate(step).delete(step.stdin.encode(), deadline)
+            delegate(step, self._root).delete(step.stdin.encode(), deadline)
         except DelegateFailed as error:
             nothing_leased = step.granted is False or (step.granted is None and error.code == _VERSION_REFUSED)
             if not nothing_leased:
@@ -51,10 +55,11 @@ class LeaseDriver:
         return False
 
 
-def delegate(step: Lease) -> Delegate:
+def delegate(step: Lease, root: HostRoot = HERE) -> Delegate:
     """The plugin in the environment it had at ADD: this process's own, and the variables that travelled with the call."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("CNI_")}
-    return Delegate(step.plugin, require_path(step.plugin, step.variables), {**own, **step.variables, DELEGATED: "1"})
+    variables = {**own, **step.variables, DELEGATED: "1"}
+    return Delegate(step.plugin, require_path(step.plugin, step.variables), variables, root)
 
 
 def require_path(plugin: str, variables: Mapping[str, str]) -> tuple[str, ...]:

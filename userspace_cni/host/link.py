@@ -4,7 +4,7 @@ The plugin's interfaces have no kernel link, so that all there is to do with a n
 one. A namespace is entered only by a thread that ends right after, since setns(2) is per thread and the caller's must not move.
 """
 # Descriptors and single names rather than paths: pathlib can not express them.
-# ruff: noqa: PTH116, PTH123
+# ruff: noqa: PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import stat
 import time
 from dataclasses import dataclass
 
-from userspace_cni.errors import BadEnvironment
+from userspace_cni.errors import BadEnvironment, DirectoryRefused
 from userspace_cni.fastpath import paths
+from userspace_cni.host.root import HERE, HostRoot
 
 _NS_GET_NSTYPE = 0xB703
 """ioctl_ns(2): which CLONE_NEW* a namespace file is of."""
@@ -45,9 +46,9 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def namespace(path: str) -> NetnsFacts:
+def namespace(path: str, root: HostRoot = HERE) -> NetnsFacts:
     """The network namespace that CNI_NETNS names. Raises BadEnvironment when it is none."""
-    fd = _open(path)
+    fd = _open(path, root)
     try:
         facts = os.fstat(fd)
     finally:
@@ -55,21 +56,45 @@ def namespace(path: str) -> NetnsFacts:
     return NetnsFacts(facts.st_dev, facts.st_ino)
 
 
-def is_own(path: str) -> bool:
-    """Whether `path` is the namespace of this process; False when there is nothing at it."""
+def is_own(path: str, root: HostRoot = HERE) -> bool:
+    """Whether `path` is the namespace of this process, which runs in the host's; False when there is nothing at it."""
     try:
-        return os.path.samestat(os.stat(path), os.stat(_OWN))
-    except OSError:
+        return os.path.samestat(os.stat(root.path(path)), os.stat(_OWN))
+    except (OSError, DirectoryRefused):
         return False
 
 
-def link_exists(netns: str, name: str) -> bool:
+def is_gone(path: str, root: HostRoot = HERE) -> bool:
+    """Whether nothing is at `path` while the directory has another network namespace: else it may just not be seen from here."""
+    try:
+        seen = root.path(path)
+        os.lstat(seen)
+    except FileNotFoundError:
+        directory = os.path.dirname(path)
+        try:
+            return any(_is_namespace(f"{directory}/{name}", root) for name in os.listdir(root.path(directory)))
+        except (OSError, DirectoryRefused):
+            return False
+    except (OSError, DirectoryRefused, ValueError):
+        return False
+    return False
+
+
+def _is_namespace(path: str, root: HostRoot) -> bool:
+    try:
+        os.close(_open(path, root))
+    except BadEnvironment:
+        return False
+    return True
+
+
+def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
     """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it can not be entered."""
     import threading
 
     if not 0 < len(os.fsencode(name)) < _IFNAMSIZ:
         return False
-    fd = _open(netns)
+    fd = _open(netns, root)
     outcome: list[bool | OSError] = []
     try:
         thread = threading.Thread(target=_look, args=(fd, name, outcome), name="netns")
@@ -96,17 +121,20 @@ def _look(fd: int, name: str, outcome: list[bool | OSError]) -> None:
         outcome.append(False if error.errno == errno.ENODEV else error)
 
 
-def _open(path: str) -> int:
+def _open(path: str, root: HostRoot) -> int:
     if not path.startswith("/") or "\0" in path:
         raise _refused(path, "it is not an absolute path")
     try:
+        seen = root.path(path)
         # Not a FIFO that would be waited for, nor a device that opening would do something to
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if not stat.S_ISREG(os.stat(seen).st_mode):
             raise _refused(path, "it is not a namespace")
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(seen, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         reason = "it does not exist" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
         raise _refused(path, reason) from error
+    except DirectoryRefused as error:
+        raise _refused(path, error.message) from error
     try:
         if fcntl.ioctl(fd, _NS_GET_NSTYPE) == paths.NETWORK:
             return fd

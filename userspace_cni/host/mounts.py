@@ -25,6 +25,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift
 from userspace_cni.fastpath import paths
 from userspace_cni.host.beneath import directory, make_trusted, open_directory, plain, refusal, translated
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 from userspace_cni.steps import PodMount
 
@@ -45,14 +46,15 @@ class PodMountDriver:
     `ovs_rundir`: the directory of OVS's own sockets, whose group is the one that OVS runs with.
     """
 
-    def __init__(self, ovs_rundir: str = "/var/run/openvswitch") -> None:
+    def __init__(self, ovs_rundir: str = "/var/run/openvswitch", root: HostRoot = HERE) -> None:
         self._ovs_rundir = ovs_rundir
+        self._root = root
 
     def apply(self, step: PodMount, deadline: Deadline) -> None:
         """Make the mount, or use the one that shows the same directory already."""
         deadline.require(f"mount {step.target}")
-        with directory(step.source, step.trusted) as source, translated(f"mount {step.target}"):
-            short_dir, name = _split(step.target)
+        with directory(step.source, step.trusted, self._root) as source, translated(f"mount {step.target}"):
+            short_dir, name = self._split(step.target)
             self._make_short_dir(short_dir)
             parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -63,7 +65,7 @@ class PodMountDriver:
     def undo(self, step: PodMount, deadline: Deadline) -> None:
         """Unmount every layer at the target and remove it. A directory that is not empty below the mount is left."""
         deadline.require(f"mount {step.target}")
-        short_dir, name = _split(step.target)
+        short_dir, name = self._split(step.target)
         with translated(f"mount {step.target}"):
             try:
                 parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -78,13 +80,13 @@ class PodMountDriver:
     def check(self, step: PodMount, deadline: Deadline) -> list[Drift]:
         """A missing mount, one of something else, or one that lets links be followed."""
         deadline.require(f"mount {step.target}")
-        short_dir, name = _split(step.target)
+        short_dir, name = self._split(step.target)
         what = f"mount {step.target}"
         with translated(what):
             try:
                 parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
-                return [Drift(f"{what}: expected {step.source}, found no {short_dir}")]
+                return [Drift(f"{what}: expected {step.source}, found no directory for it")]
             try:
                 target = mounted(parent, name)
             finally:
@@ -92,13 +94,13 @@ class PodMountDriver:
             if target is None:
                 return [Drift(f"{what}: expected {step.source}, found no mount")]
             try:
-                return _differences(target, step)
+                return _differences(target, step, self._root)
             finally:
                 os.close(target)
 
     def present(self, step: PodMount) -> bool:
         """Whether something is mounted at the target already."""
-        short_dir, name = _split(step.target)
+        short_dir, name = self._split(step.target)
         with translated(f"mount {step.target}"):
             try:
                 parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -112,6 +114,13 @@ class PodMountDriver:
             finally:
                 os.close(parent)
 
+    def _split(self, target: str) -> tuple[str, str]:
+        """`short_dir` as this process sees it, and the name in it."""
+        short_dir, _, name = target.rstrip("/").rpartition("/")
+        if not short_dir.startswith("/"):
+            raise DirectoryRefused(f"mount {target}: not an absolute path below a directory", "setting short_dir")
+        return self._root.path(short_dir), plain(name)
+
     def _make_short_dir(self, short_dir: str) -> None:
         made = make_trusted(short_dir, SHORT_DIR_MODE)
         facts = os.stat(short_dir)
@@ -120,7 +129,7 @@ class PodMountDriver:
         # Not only when it was made now: OVS may have had no run directory yet at that time. Root's group gives OVS nothing, so
         # nothing that an administrator meant is overwritten.
         try:
-            group = os.stat(self._ovs_rundir).st_gid
+            group = os.stat(self._root.path(self._ovs_rundir)).st_gid
         except OSError:
             return
         if group != facts.st_gid:
@@ -224,9 +233,9 @@ def _use(existing: int, source: int, step: PodMount) -> None:
             raise
 
 
-def _differences(target: int, step: PodMount) -> list[Drift]:
+def _differences(target: int, step: PodMount, root: HostRoot) -> list[Drift]:
     try:
-        source = open_directory(step.source, step.trusted)
+        source = open_directory(step.source, step.trusted, root)
     except DirectoryRefused as error:
         return [Drift(f"mount {step.target}: expected {step.source}, found that {error.message}")]
     found = []
@@ -255,10 +264,3 @@ def _mount_id(fd: int) -> str:
             if line.startswith("mnt_id:"):
                 return line
     raise refusal(f"mount id of descriptor {fd}", OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)))
-
-
-def _split(target: str) -> tuple[str, str]:
-    short_dir, _, name = target.rstrip("/").rpartition("/")
-    if not short_dir.startswith("/"):
-        raise DirectoryRefused(f"mount {target}: not an absolute path below a directory", "setting short_dir")
-    return short_dir, plain(name)

@@ -4,17 +4,19 @@ A socket can only be opened with O_PATH, on which fchmod(2) and fsetxattr(2) fai
 the object that was opened, for every type of object, so that is the one way used here.
 """
 # Descriptors and single names rather than paths: pathlib can not express them.
-# ruff: noqa: PTH101
+# ruff: noqa: PTH101, PTH123
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 
 from userspace_cni.errors import DirectoryRefused, Drift
 from userspace_cni.host.beneath import refusal
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.steps import Directory, PlacedSocket
 
 _SELINUX = "security.selinux"
@@ -32,39 +34,49 @@ class Ownership:
     label: str
 
     @classmethod
-    def of(cls, step: Directory | PlacedSocket) -> Ownership:
+    def of(cls, step: Directory | PlacedSocket, root: HostRoot = HERE) -> Ownership:
         """What the step asks for, with names resolved on this node. Raises DirectoryRefused naming an unknown one."""
-        return cls(user_id(step.user), group_id(step.group), step.mode, step.selinux_label)
+        return cls(user_id(step.user, root), group_id(step.group, root), step.mode, step.selinux_label)
 
 
-def user_id(user: str) -> int | None:
+def user_id(user: str, root: HostRoot = HERE) -> int | None:
     """The uid of a name or decimal number; None for ""."""
     if not user:
         return None
     number = _decimal(user)
     if number is not None:
         return number
-    import pwd
+    found = None
+    if root.elsewhere:
+        found = _listed(user, "/etc/passwd", root)
+    else:
+        import pwd
 
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise DirectoryRefused(f"user {user!r}: unknown on this node", "vhost.user takes a name or a number") from None
+        with suppress(KeyError):
+            found = pwd.getpwnam(user).pw_uid
+    if found is None:
+        raise DirectoryRefused(f"user {user!r}: unknown on this node", "vhost.user takes a name or a number")
+    return found
 
 
-def group_id(group: str) -> int | None:
+def group_id(group: str, root: HostRoot = HERE) -> int | None:
     """The gid of a name or decimal number; None for ""."""
     if not group:
         return None
     number = _decimal(group)
     if number is not None:
         return number
-    import grp
+    found = None
+    if root.elsewhere:
+        found = _listed(group, "/etc/group", root)
+    else:
+        import grp
 
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise DirectoryRefused(f"group {group!r}: unknown on this node", "vhost.group takes a name or a number") from None
+        with suppress(KeyError):
+            found = grp.getgrnam(group).gr_gid
+    if found is None:
+        raise DirectoryRefused(f"group {group!r}: unknown on this node", "vhost.group takes a name or a number")
+    return found
 
 
 def set_ownership(fd: int, wanted: Ownership, what: str) -> None:
@@ -99,6 +111,19 @@ def ownership_drift(fd: int, wanted: Ownership, what: str) -> list[Drift]:
         for name, expected, found in facts
         if expected and expected != found
     ]
+
+
+def _listed(name: str, path: str, root: HostRoot) -> int | None:
+    """The id of `name` in the host's passwd(5) or group(5), which both have it third; other sources of names are not asked."""
+    try:
+        with open(root.path(path), encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                fields = line.rstrip("\n").split(":")
+                if fields[0] == name and len(fields) > 2:  # name, password, id
+                    return _decimal(fields[2])
+    except OSError as error:
+        raise refusal(f"name {name!r}: reading the host's {path}", error) from error
+    return None
 
 
 def _text(value: int | None, form: str = "d") -> str:

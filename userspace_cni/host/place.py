@@ -7,38 +7,40 @@ spec names is never made or owned by us: the spec is the pod author's, we are ro
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from userspace_cni.errors import DirectoryRefused
 from userspace_cni.host.kube import PodView, Volume
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 from userspace_cni.plan import Place
 from userspace_cni.settings import Settings
 
 
-def find_place(settings: Settings, uid: str, view: PodView | None, container_id: str, shared_dir: str) -> Place:
-    """The directory for a pod's sockets. `view` is the pod as the API knows it, None without an API server.
+def find_place(
+    settings: Settings, uid: str, view: PodView | None, container_id: str, shared_dir: str, root: HostRoot = HERE
+) -> Place:
+    """The directory for a pod's sockets, as the host calls it. `view` is the pod as the API knows it, None without an API server.
 
     Raises DirectoryRefused for a volume that the pod's spec promises and the node does not have.
     """
-    if uid and Path(_empty_dir(settings, uid)).is_dir():
+    if uid and _is_directory(_empty_dir(settings, uid), root):
         return _empty_dir_place(settings, uid)
     volume = next((volume for volume in view.volumes if volume.name == settings.shared_volume), None) if view else None
     if volume and volume.kind == "emptyDir" and view:
         path = _empty_dir(settings, view.uid)
-        if not Path(path).is_dir():
+        if not _is_directory(path, root):
             raise DirectoryRefused(
                 f"the pod's emptyDir '{volume.name}' is not at {path}",
                 "see the setting kubelet_dir, or the kubelet's volume errors",
             )
         return _empty_dir_place(settings, view.uid)
     if volume and volume.kind == "hostPath":
-        return _host_path_place(volume)
+        return _host_path_place(volume, root)
     if volume:
         say("warning", "the pod's shared volume is neither an emptyDir nor a hostPath and is not used", volume=volume.name)
     base = shared_dir.rstrip("/") or settings.default_shared_dir
-    if uid and not Path(f"{settings.kubelet_dir}/pods/{uid}").is_dir():
+    if uid and not _is_directory(f"{settings.kubelet_dir}/pods/{uid}", root):
         say(
             "warning",
             "the kubelet's directory of this pod is not where it should be",
@@ -49,6 +51,10 @@ def find_place(settings: Settings, uid: str, view: PodView | None, container_id:
     return Place(f"{base}/{container_id[:12]}", trusted=base, create=True, own=True)
 
 
+def _is_directory(path: str, root: HostRoot) -> bool:
+    return Path(root.path(path)).is_dir()
+
+
 def _empty_dir(settings: Settings, uid: str) -> str:
     return f"{settings.kubelet_dir}/pods/{uid}/volumes/kubernetes.io~empty-dir/{settings.shared_volume}"
 
@@ -57,10 +63,10 @@ def _empty_dir_place(settings: Settings, uid: str) -> Place:
     return Place(_empty_dir(settings, uid), trusted=settings.kubelet_dir, create=False, own=True, mount_name=uid)
 
 
-def _host_path_place(volume: Volume) -> Place:
+def _host_path_place(volume: Volume, root: HostRoot) -> Place:
     """Resolved once; from then on every component must be the directory that it is now."""
-    path = os.path.realpath(volume.path)
-    if not Path(path).is_dir():
+    path = root.resolved(volume.path)
+    if not _is_directory(path, root):
         raise DirectoryRefused(
             f"the pod's hostPath '{volume.name}', {volume.path}, is not a directory",
             "the kubelet makes it before ADD for type DirectoryOrCreate; it is never made here",

@@ -30,6 +30,7 @@ from userspace_cni.fastpath import paths
 from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain, translated
 from userspace_cni.host.mounts import detach_all, mounted, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.host.sockets import remove_name
 from userspace_cni.steps import PlacedSocket
 
@@ -40,15 +41,17 @@ _POLL_S = 0.005
 class PlacedSocketDriver:
     """Sockets of OVS in pod directories."""
 
+    def __init__(self, root: HostRoot = HERE) -> None:
+        self._root = root
+
     def apply(self, step: PlacedSocket, deadline: Deadline) -> None:
         """Place OVS's socket, with owner, mode and label set before it can be seen."""
         deadline.require(_what(step))
-        wanted = Ownership.of(step)
-        sockdir, name = _split(step.source)
-        with directory(step.directory, step.trusted) as dirfd:
+        wanted = Ownership.of(step, self._root)
+        with directory(step.directory, step.trusted, self._root) as dirfd:
             placed = _placed(dirfd, step)
             with translated(f"socket {step.source}"):
-                source = _await_source(sockdir, name, deadline, needed=not placed)
+                source = self._await_source(step, deadline, needed=not placed)
             if source is None:
                 _own_placed(dirfd, step, wanted)
                 return
@@ -61,7 +64,7 @@ class PlacedSocketDriver:
     def undo(self, step: PlacedSocket, deadline: Deadline) -> None:
         """Unmount and remove what was placed. OVS's own name is removed by OVS with its port."""
         deadline.require(_what(step))
-        with directory_if_there(step.directory, step.trusted) as dirfd:
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
                 _clear(dirfd, plain(step.name))
 
@@ -71,7 +74,7 @@ class PlacedSocketDriver:
         deadline.require(what)
         sockdir, name = _split(step.source)
         drift: list[Drift] = []
-        with directory_if_there(step.directory, step.trusted) as dirfd:
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             facts = None if dirfd is None else look(dirfd, plain(step.name))
             if dirfd is None or facts is None:
                 drift.append(Drift(f"{what}: expected a socket, found nothing"))
@@ -80,17 +83,40 @@ class PlacedSocketDriver:
             else:
                 fd = _open_socket(dirfd, step.name)
                 try:
-                    drift += ownership_drift(fd, Ownership.of(step), what)
+                    drift += ownership_drift(fd, Ownership.of(step, self._root), what)
                 finally:
                     os.close(fd)
         with translated(f"socket {step.source}"):
-            if os.path.lexists(f"{sockdir}/{name}"):
+            if os.path.lexists(f"{self._root.path(sockdir)}/{name}"):
                 drift.append(Drift(f"{what}: expected OVS to listen on it, found a newer socket at {step.source}"))
         return drift
 
     def present(self, step: PlacedSocket) -> bool:  # noqa: ARG002 - the same answer for every step
         """Never: what is there already is a dead socket of ours, or refused."""
         return False
+
+    def _await_source(self, step: PlacedSocket, deadline: Deadline, *, needed: bool) -> int | None:
+        """OVS's directory opened, as soon as its socket is there; None when it is not there and not `needed`."""
+        sockdir, name = _split(step.source)
+        what = f"socket {step.source}"
+        while True:
+            try:
+                dirfd = os.open(self._root.path(sockdir), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                facts = None
+            else:
+                facts = look(dirfd, name)
+                if facts is not None and stat.S_ISSOCK(facts.st_mode):
+                    return dirfd
+                os.close(dirfd)
+            if facts is not None:
+                raise DirectoryRefused(f"{what}: {kind(facts.st_mode)} is in its place", "setting ovs_sockdir")
+            if not needed:
+                return None
+            left = deadline.remaining()
+            if left <= 0:
+                raise Unavailable(f"{what}: OVS did not make it in time", "setting ovs_sockdir; ovs-vswitchd's log")
+            time.sleep(min(_POLL_S, left))
 
 
 def _placed(dirfd: int, step: PlacedSocket) -> bool:
@@ -101,28 +127,6 @@ def _placed(dirfd: int, step: PlacedSocket) -> bool:
     if not stat.S_ISSOCK(facts.st_mode):
         raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod's own directory")
     return True
-
-
-def _await_source(sockdir: str, name: str, deadline: Deadline, *, needed: bool) -> int | None:
-    """OVS's directory opened, as soon as its socket is there; None when it is not there and not `needed`."""
-    while True:
-        try:
-            dirfd = os.open(sockdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            facts = None
-        else:
-            facts = look(dirfd, name)
-            if facts is not None and stat.S_ISSOCK(facts.st_mode):
-                return dirfd
-            os.close(dirfd)
-        if facts is not None:
-            raise DirectoryRefused(f"socket {sockdir}/{name}: {kind(facts.st_mode)} is in its place", "setting ovs_sockdir")
-        if not needed:
-            return None
-        left = deadline.remaining()
-        if left <= 0:
-            raise Unavailable(f"socket {sockdir}/{name}: OVS did not make it in time", "setting ovs_sockdir; ovs-vswitchd's log")
-        time.sleep(min(_POLL_S, left))
 
 
 def _place(source: int, dirfd: int, step: PlacedSocket, wanted: Ownership) -> None:

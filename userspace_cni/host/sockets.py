@@ -27,23 +27,27 @@ from userspace_cni.host.beneath import (
 )
 from userspace_cni.host.mounts import remove_directory
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.steps import Directory, SocketFile
 
 
 class DirectoryDriver:
     """Directories shared with a pod."""
 
+    def __init__(self, root: HostRoot = HERE) -> None:
+        self._root = root
+
     def apply(self, step: Directory, deadline: Deadline) -> None:
         """Open it, or make it when the step says so; then set owner, mode and label when they are ours to set."""
         what = f"directory {step.path}"
         deadline.require(what)
-        wanted = Ownership.of(step)
+        wanted = Ownership.of(step, self._root)
         made = False
         if step.create:
             mode = DIRECTORY_MODE if step.mode is None else step.mode
-            fd, made = make_directory(step.path, step.trusted, mode)
+            fd, made = make_directory(step.path, step.trusted, mode, self._root)
         else:
-            fd = open_directory(step.path, step.trusted)
+            fd = open_directory(step.path, step.trusted, self._root)
         try:
             if made or step.own:
                 set_ownership(fd, wanted, what)
@@ -60,7 +64,7 @@ class DirectoryDriver:
         trusted = step.trusted.rstrip("/")
         if path == trusted:
             trusted = parent
-        with directory_if_there(parent or "/", trusted or "/") as dirfd:
+        with directory_if_there(parent or "/", trusted or "/", self._root) as dirfd:
             if dirfd is not None:
                 remove_directory(dirfd, plain(name), path)
 
@@ -69,19 +73,19 @@ class DirectoryDriver:
         what = f"directory {step.path}"
         deadline.require(what)
         try:
-            fd = open_directory(step.path, step.trusted)
+            fd = open_directory(step.path, step.trusted, self._root)
         except DirectoryRefused as error:
             return [Drift(f"{what}: expected a directory, found that {error.message}", error.details)]
         try:
             with translated(what):
-                return ownership_drift(fd, Ownership.of(step), what) if step.own else []
+                return ownership_drift(fd, Ownership.of(step, self._root), what) if step.own else []
         finally:
             os.close(fd)
 
     def present(self, step: Directory) -> bool:
         """Whether anything is at the path."""
         try:
-            fd = open_if_there(step.path, step.trusted)
+            fd = open_if_there(step.path, step.trusted, self._root)
         except DirectoryRefused:
             return True  # something is there, and it is for `apply` to say what
         if fd is None:
@@ -93,10 +97,13 @@ class DirectoryDriver:
 class SocketFileDriver:
     """Names under which applications create their sockets."""
 
+    def __init__(self, root: HostRoot = HERE) -> None:
+        self._root = root
+
     def apply(self, step: SocketFile, deadline: Deadline) -> None:
         """Free the name: remove the socket that a former application left; anything else there is refused."""
         deadline.require(_what(step))
-        with directory(step.directory, step.trusted) as dirfd:
+        with directory(step.directory, step.trusted, self._root) as dirfd:
             facts = look(dirfd, plain(step.name))
             if facts is None:
                 return
@@ -107,7 +114,7 @@ class SocketFileDriver:
     def undo(self, step: SocketFile, deadline: Deadline) -> None:
         """Remove the socket; what is no socket was not put there for us."""
         deadline.require(_what(step))
-        with directory_if_there(step.directory, step.trusted) as dirfd:
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
                 facts = look(dirfd, plain(step.name))
                 if facts is not None and stat.S_ISSOCK(facts.st_mode):
@@ -116,7 +123,7 @@ class SocketFileDriver:
     def check(self, step: SocketFile, deadline: Deadline) -> list[Drift]:
         """Something that is no socket under the name. No socket yet is normal, a missing directory the directory's own drift."""
         deadline.require(_what(step))
-        with directory_if_there(step.directory, step.trusted) as dirfd:
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             facts = None if dirfd is None else look(dirfd, plain(step.name))
             if facts is None or stat.S_ISSOCK(facts.st_mode):
                 return []

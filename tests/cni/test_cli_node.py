@@ -1,0 +1,224 @@
+"""The commands for people on a real node: a real switch, the plugin in-process, and no agent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import OTHER, PORT, away, paused_ovsdb, paused_vswitchd, records, switch_of
+from tests.lab.inside import killed_at
+from tests.lab.node import CONTAINER, Node
+
+UID = "0d0a1b2c-1111-2222-3333-444455556666"
+POD = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dpdk-app;K8S_POD_UID={UID}"
+
+
+def cli(node: Node, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A command on this node, which ends with this code."""
+    argv = [sys.executable, "-m", "userspace_cni", *arguments]
+    done = subprocess.run(argv, env={**node.environ, **environ}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def decoded(node: Node, *arguments: str, code: int = 0, **environ: str) -> Any:
+    """The JSON of a command."""
+    return json.loads(cli(node, *arguments, "--json", code=code, **environ).stdout)
+
+
+@pytest.fixture
+def pod(node: Node, sandbox: str) -> Iterator[Node]:
+    """A node with a pod that has a client port with a VLAN and an address, and a server port."""
+    node.empty_dir(UID)
+    client = node.network("1.0.0", ipam=node.host_local(), name="blue")
+    client["host"] |= {"mtu": 1500, "bridge": {"bridgeName": "br-test", "vlanId": 100}}
+    server = node.network("1.0.0", name="red")
+    server["host"]["vhost"]["mode"] = "server"
+    calls = [(client, "net1"), (server, "net2")]
+    for network, ifname in calls:
+        assert node.run("ADD", network, sandbox, ifname=ifname, CNI_ARGS=POD).status == 0
+    yield node
+    for network, ifname in calls:
+        assert node.run("DEL", network, sandbox, ifname=ifname, CNI_ARGS=POD).status == 0
+    assert node.leftovers() == {}
+
+
+@pytest.fixture
+def dead_add(node: Node, sandbox: str) -> Iterator[Node]:
+    """A node on which an ADD was killed after it had made the port."""
+    assert killed_at(node.variables("ADD", sandbox), json.dumps(node.network()).encode(), "after rest of port")
+    yield node
+    cli(node, "gc")
+    assert node.leftovers() == {}
+
+
+def test_list_tells_what_record_and_switch_say(pod: Node) -> None:
+    """Both attachments are listed with names, bridge and the state of their ports."""
+    lines = [line.split() for line in cli(pod, "list").stdout.splitlines()]
+    owner, state = ["default/dpdk-app"], ["down", "disconnected", "ready"]
+    assert lines[1:] == [
+        [*owner, "net1", "blue", "br-test", PORT, "dpdkvhostuserclient", *state],
+        [*owner, "net2", "red", "br-test", f"{CONTAINER[:12]}-net2", "dpdkvhostuser", *state],
+    ]
+    first, second = decoded(pod, "list", "dpdk-app")
+    assert (first["vlan"]["tag"], first["mtu"], first["addresses"]) == (100, 1500, ["10.56.0.2/24"])
+    assert (first["role"], first["vhost"]) == ("server", {"state": "disconnected", "mode": "client"})
+    assert (second["role"], second["vhost"]) == ("client", {"state": "disconnected", "mode": "server"})
+    assert first["socket"]["ovs"] == switch_of(pod).interface(PORT)["options"]["vhost-server-path"]
+    assert Path(second["socket"]["host"]).is_socket()
+    assert first["problems"] == second["problems"] == []
+
+
+def test_show_tells_everything(pod: Node) -> None:
+    """By pod and by the beginning of the container's ID; both interfaces share the pod's directory."""
+    shown = decoded(pod, "show", "default/dpdk-app/net1")
+    assert shown == decoded(pod, "show", f"{CONTAINER[:6]}/net1")
+    [only] = shown
+    kinds = ["lease", "directory", "socket-file", "pod-mount", "port", "config-file"]
+    assert [step["step"] for step in only["steps"]] == kinds
+    [directory] = (thing for thing in only["shared"] if thing["thing"].startswith("directory:"))
+    assert directory["holders"] == ["default/dpdk-app/net1", "default/dpdk-app/net2"]
+    assert not directory["made_by_us"]
+    text = cli(pod, "show", "dpdk-app").stdout
+    assert f"{pod.short}/{UID}" in text
+    assert text.count("steps, in the order of ADD") == 2
+
+
+def test_check_finds_what_somebody_changed(pod: Node) -> None:
+    """A port whose columns were changed differs; put back, it does not."""
+    assert cli(pod, "check").stderr == "2 attachments checked, no differences\n"
+    switch = switch_of(pod)
+    switch.vsctl("set", "Port", PORT, "tag=5", "--", "set", "Interface", PORT, "mtu_request=9000")
+    drifts = decoded(pod, "check", code=1)["drifts"]
+    found = {drift["what"].rpartition(", ")[2]: (drift["expected"], drift["found"]) for drift in drifts}
+    assert found["tag"] == ("100", "5")
+    assert found["mtu_request"] == ("1500", "9000")
+    assert {drift["name"] for drift in drifts} == {"default/dpdk-app/net1"}
+    assert cli(pod, "check", "dpdk-app/net2").stderr == "1 attachment checked, no differences\n"
+    switch.vsctl("set", "Port", PORT, "tag=100", "--", "set", "Interface", PORT, "mtu_request=1500")
+    assert cli(pod, "check").stdout == ""
+
+
+def test_check_finds_a_mount_that_is_gone(pod: Node) -> None:
+    """What is not of the switch is looked at too."""
+    target = pod.short / UID
+    subprocess.run(["umount", str(target)], check=True)
+    assert [drift["step"] for drift in decoded(pod, "check", code=1)["drifts"]] == ["pod-mount"]
+    assert decoded(pod, "gc")["actions"] == {"again-pod-mount": 1}
+    assert cli(pod, "check").stdout == ""
+
+
+def test_gc_makes_a_lost_port_again(pod: Node) -> None:
+    """A port that somebody deleted is missed by list, and made again by gc with all its columns."""
+    switch = switch_of(pod)
+    switch.vsctl("del-port", PORT)
+    assert f"the switch has no port {PORT}" in cli(pod, "list").stdout
+    assert cli(pod, "gc").stderr == "1 done by this process, nothing left\n"
+    assert switch.port(PORT)["tag"] == 100
+    assert cli(pod, "check").stdout == ""
+
+
+def test_gc_finishes_a_dead_add(dead_add: Node) -> None:
+    """--dry-run names what was left and changes nothing; gc undoes it; status tells before and after."""
+    node = dead_add
+    [found] = decoded(node, "gc", "--dry-run", code=1)["found"]
+    assert (found["container"], found["ifname"]) == (CONTAINER, "net1")
+    assert (found["state"], found["problem"]) == ("applying", "unfinished")
+    assert [record["state"] for record in records(node)] == ["applying"]
+    assert switch_of(node).ports("br-test") == [PORT]
+    assert decoded(node, "status", code=1)["unfinished"] == 1
+    assert "applying !" in cli(node, "list").stdout
+    done = decoded(node, "gc")
+    assert (done["actions"], done["remaining"]) == ({"removed-unfinished": 1}, [])
+    assert node.leftovers() == {}
+    assert decoded(node, "status")["unfinished"] == 0
+
+
+def test_gc_looks_twice_before_it_removes_a_ready_attachment(node: Node, sandbox: str) -> None:
+    """An attachment whose namespace is gone, with another namespace there to see, is removed by one command."""
+    gone = Path(sandbox).with_name("cni-gone")
+    gone.touch()
+    subprocess.run(["unshare", f"--net={gone}", "true"], check=True)
+    try:
+        assert node.run("ADD", node.network(), str(gone)).status == 0
+        assert node.run("ADD", node.network(), sandbox, container=OTHER).status == 0
+        assert decoded(node, "gc", "--dry-run")["found"] == []
+    finally:
+        subprocess.run(["umount", "--lazy", str(gone)], check=True)
+        gone.unlink()
+    [found] = decoded(node, "gc", "--dry-run", code=1)["found"]
+    assert (found["container"], found["problem"]) == (CONTAINER, "sandbox-gone")
+    assert decoded(node, "gc")["actions"] == {"removed-sandbox-gone": 1}
+    assert [record["container_id"] for record in records(node)] == [OTHER]
+    assert node.run("DEL", node.network(), sandbox, container=OTHER).status == 0
+    assert node.leftovers() == {}
+
+
+def test_a_foreign_port_is_told_and_left_alone(pod: Node) -> None:
+    """A port with our mark and another store's id is never touched."""
+    switch = switch_of(pod)
+    marks = ["owner=userspace-cni", "store=0123", "container-id=feed", "ifname=net1", "network=blue"]
+    columns = [f"external_ids:{mark}" for mark in marks]
+    add = ["add-port", "br-test", "foreign", "--", "set", "Port", "foreign", *columns]
+    interface = ["--", "set", "Interface", "foreign", "type=dpdkvhostuserclient", *columns]
+    switch.vsctl(*add, *interface, "options:vhost-server-path=/tmp/no-such-directory/foreign")
+    try:
+        found = decoded(pod, "gc")
+        assert [each["port"] for each in found["foreign"]] == ["foreign"]
+        assert (found["found"], found["actions"]) == ([], {})
+        assert "foreign" in switch.ports("br-test")
+    finally:
+        switch.vsctl("del-port", "foreign")
+
+
+def test_status_of_a_whole_node(pod: Node) -> None:
+    """Without an agent, a node with a switch and two attachments is well."""
+    told = decoded(pod, "status")
+    assert (told["agent"]["absent"], told["switch"]["reachable"], told["switch"]["vswitchd"]) == (True, True, "alive")
+    assert told["records"]["ready"] == 2
+    assert told["findings"] == []
+
+
+def test_a_node_whose_switch_is_away(pod: Node) -> None:
+    """Records are listed, what the switch would say is unknown, and exit codes say that it was not reached."""
+    nowhere = away(pod)
+    listed = cli(pod, "list", code=0, **nowhere)
+    assert listed.stdout.count("unknown") == 4
+    assert "the switch can not be asked" in listed.stderr
+    assert {each["step"] for each in decoded(pod, "check", code=3, **nowhere)["unchecked"]} == {"port"}
+    assert decoded(pod, "gc", code=3, **nowhere)["found"] == []
+    assert decoded(pod, "status", code=3, **nowhere)["switch"]["reachable"] is False
+    cli(pod, "show", "dpdk-app", code=0, **nowhere)
+
+
+def test_a_datapath_that_hangs(pod: Node) -> None:
+    """OVSDB answers and ovs-vswitchd does not: a finding, and no command waits for it."""
+    with paused_vswitchd(switch_of(pod)):
+        told = decoded(pod, "status", code=1)
+        assert (told["switch"]["reachable"], told["switch"]["vswitchd"]) == (True, "silent")
+        cli(pod, "list")
+
+
+def test_a_database_that_hangs(pod: Node) -> None:
+    """A hung ovsdb-server is given up, and the records are there all the same."""
+    with paused_ovsdb(switch_of(pod)):
+        assert len(decoded(pod, "list")) == 2
+        assert decoded(pod, "status", code=3)["switch"]["reachable"] is False
+
+
+def test_a_fresh_node_without_a_switch(bare_node: Node) -> None:
+    """Before anything was ever attached there is nothing to list and nothing to collect, and nothing is made by looking."""
+    before = sorted(path.name for path in bare_node.directory.iterdir())
+    assert decoded(bare_node, "list") == []
+    assert decoded(bare_node, "status", code=3)["records"]["ready"] == 0
+    assert decoded(bare_node, "check") == {"checked": 0, "drifts": [], "unchecked": []}
+    assert sorted(path.name for path in bare_node.directory.iterdir() if path.name != "config.toml") == [
+        name for name in before if name != "config.toml"
+    ]

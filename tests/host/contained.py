@@ -1,0 +1,83 @@
+"""What `test_container` runs in a container: the drivers of an agent with host_root, told line by line what to do.
+
+A line on stdin is a command with its arguments; one line of JSON on stdout answers it, `{"error": TEXT}` when it failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.host.places import soon
+from userspace_cni.errors import UserspaceError
+from userspace_cni.host.ipam import Delegate
+from userspace_cni.host.link import is_own, namespace
+from userspace_cni.host.mounts import PodMountDriver
+from userspace_cni.host.root import HostRoot
+from userspace_cni.host.surroundings import missing
+from userspace_cni.settings import Settings
+from userspace_cni.steps import PodMount
+
+SEEN_AT = "/host"
+_ROOT = HostRoot(SEEN_AT)
+_MOUNTS = PodMountDriver("/nowhere", _ROOT)
+
+
+def lacking(room: str) -> object:
+    """What is named at the start of an agent."""
+    settings = Settings(
+        host_root=SEEN_AT, short_dir=f"{room}/short", kubelet_dir=f"{room}/pods", state_dir=f"{room}/var/lib/state"
+    )
+    return missing(settings)
+
+
+def mount(room: str) -> object:
+    """Mount a pod's directory for OVS; what is drift right after."""
+    _MOUNTS.apply(_step(room), soon())
+    return [drift.message for drift in _MOUNTS.check(_step(room), soon())]
+
+
+def unmount(room: str) -> object:
+    """Undo that."""
+    _MOUNTS.undo(_step(room), soon())
+    return _MOUNTS.present(_step(room))
+
+
+def netns(path: str) -> object:
+    """Inode of a namespace, and whether it is our own."""
+    return [namespace(path, _ROOT).inode, is_own(path, _ROOT)]
+
+
+def lease(room: str) -> object:
+    """The answer of the IPAM plugin in `room`."""
+    return Delegate("scripted", [f"{room}/bin"], {"CNI_IFNAME": "net1"}, _ROOT).add(b"{}", soon())
+
+
+def ours(path: str) -> object:
+    """Whether something is at the path in the container's own root."""
+    return Path(path).exists()
+
+
+def _step(room: str) -> PodMount:
+    return PodMount(f"{room}/pods/uid", f"{room}/pods", f"{room}/short/uid")
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    commands: dict[str, Callable[[str], object]] = {
+        function.__name__: function for function in (lacking, mount, unmount, netns, lease, ours)
+    }
+    for line in sys.stdin:
+        name, _, argument = line.rstrip("\n").partition(" ")
+        try:
+            answer = commands[name](argument)
+        except UserspaceError as error:
+            answer = {"error": str(error)}
+        os.write(1, json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

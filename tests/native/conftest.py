@@ -1,0 +1,46 @@
+"""Builds of the shim: with the patience of the installed one and with little, plain and with sanitizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.agentless import IMPATIENT, PLAIN, SANITIZED, Caller, build
+
+BUILDS = {"plain": PLAIN, "sanitized": SANITIZED}
+
+
+@pytest.fixture(scope="session")
+def built() -> Iterator[Callable[..., str]]:
+    """Compiles the shim once per kind of build: `built("plain", impatient=True)` is its path."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+
+        @cache
+        def make(kind: str, *, impatient: bool = False) -> str:
+            options = IMPATIENT if impatient else ()
+            return build(Path(directory) / f"{kind}{len(options)}", *BUILDS[kind], *options)
+
+        yield make
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a path short enough for a socket."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture(params=BUILDS)
+def caller(request: pytest.FixtureRequest, built: Callable[..., str], place: Path) -> Caller:
+    """A runtime whose shim has the deadlines of the installed one."""
+    return Caller(built(request.param), place)
+
+
+@pytest.fixture(params=BUILDS)
+def impatient(request: pytest.FixtureRequest, built: Callable[..., str], place: Path) -> Caller:
+    """A runtime whose shim gives up within seconds."""
+    return Caller(built(request.param, impatient=True), place)

@@ -1,0 +1,327 @@
+"""The shim between a runtime and an agent: the bytes on the socket, what is printed, and what an agent can do to it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.lab.agentless import (
+    ANSWER_MAX,
+    BODY_MAX,
+    HEAD_END,
+    NETWORK,
+    RESULT,
+    TROUBLE,
+    Agent,
+    Caller,
+    Process,
+    answers,
+    dribbles,
+    finish,
+    give_stdin,
+    holds,
+    read_request,
+    refused,
+    reply,
+    resets,
+    says,
+    vanishes,
+    waits,
+)
+from tests.lab.switch import wait_until
+from userspace_cni import protocol
+
+TRAVELLING = tuple(protocol.VARIABLES)
+EXPECTED_HEAD = """\
+POST /api/v1/add HTTP/1.1
+Host: userspace-cni
+Userspace-Cni-Protocol: 1
+Cni-Containerid: 0123456789ab
+Cni-Netns: /run/netns/x
+Cni-Ifname: net1
+Cni-Args: A=%FF%20b;C=%22%25%C3%A9
+Cni-Path: /opt/cni/bin
+Cni-Netns-Override: true
+Traceparent: 00-af
+Tracestate: a=1
+Baggage: k
+Content-Length: 54
+Connection: close"""
+EXPECTED = EXPECTED_HEAD.replace("\n", "\r\n").encode() + HEAD_END + NETWORK
+NO_ANSWERS = {
+    "vanishes": vanishes,
+    "resets": resets,
+    "no HTTP": says(b"hello\n"),
+    "binary": says(bytes(range(256)) * 10),
+    "zeros": says(b"\0" * 70000),
+    "half a status line": says(b"HTTP/1.1 20"),
+    "another protocol": says(reply(200, RESULT).replace(b"HTTP/1.1", b"HTTP/2.0")),
+    "four digits": says(reply(200, RESULT).replace(b" 200 ", b" 2000 ")),
+    "no number": says(reply(200, RESULT).replace(b" 200 ", b" 2x0 ")),
+    "interim": says(reply(100)),
+    "an endless head": says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000),
+    "no length": says(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + RESULT),
+    "two lengths": says(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n1"),
+    "a negative length": says(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"),
+    "an empty length": says(b"HTTP/1.1 200 OK\r\nContent-Length: \r\n\r\n"),
+    "a length that overflows": says(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n"),
+    "a length too large": says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (ANSWER_MAX + 1)),
+    "half a head": says(reply(200, RESULT)[:40]),
+    "half a body": says(reply(200, RESULT)[:-1]),
+    "a refusal of nothing": says(reply(500)),
+}
+
+
+# -- the request --------------------------------------------------------------------------------------------------------------
+
+
+def test_request_bytes(caller: Caller) -> None:
+    """The bytes on the socket are the protocol's: a header per variable in its order, all but plain bytes percent-encoded."""
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        caller.run(
+            "ADD",
+            CNI_ARGS=b'A=\xff b;C="%\xc3\xa9',
+            CNI_NETNS_OVERRIDE="true",
+            TRACEPARENT="00-af",
+            TRACESTATE="a=1",
+            BAGGAGE="k",
+        )
+        assert agent.request == EXPECTED
+
+
+@pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
+def test_request_is_read_back(caller: Caller, verb: str) -> None:
+    """The agent's own reader gets every byte that a variable and stdin can have, and the verb."""
+    value = bytes(byte for byte in range(0x20, 0x100) if byte != 0x7F)
+    with Agent(caller.socket, answers(200, b"{}")) as agent:
+        caller.run(verb, value * 2, **dict.fromkeys(TRAVELLING, value))
+        head, body = protocol.read_request(agent.request)
+    assert body == value * 2
+    assert protocol.environment(head) == {"CNI_COMMAND": verb} | dict.fromkeys(TRAVELLING, os.fsdecode(value))
+
+
+def test_only_what_is_set_travels(caller: Caller) -> None:
+    """Empty variables, other CNI_* and everything else of the runtime's environment stay here."""
+    secrets = {"CNI_SECRET": "x", "KUBECONFIG": "x", "HOME": "x", "HTTP_PROXY": "x", "cni_args": "x"}
+    with Agent(caller.socket, answers(200)) as agent:
+        caller.run("GC", CNI_CONTAINERID="", CNI_NETNS=None, CNI_IFNAME="", CNI_ARGS=None, **secrets)
+        head, _ = protocol.read_request(agent.request)
+    assert protocol.environment(head) == {"CNI_COMMAND": "GC", "CNI_PATH": "/opt/cni/bin"}
+    assert set(head.headers) == {"host", "userspace-cni-protocol", "cni-path", "content-length", "connection"}
+
+
+@pytest.mark.parametrize("size", [0, 1, BODY_MAX])
+def test_stdin_of_any_size(caller: Caller, size: int) -> None:
+    """Stdin travels whole up to 4 MiB, through a socket that takes a part at a time."""
+    stdin = os.urandom(1024) * (size // 1024) or b"x" * size
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        assert caller.run("ADD", stdin).code == 0
+        assert protocol.read_request(agent.request)[1] == stdin
+
+
+def test_stdin_too_large(caller: Caller) -> None:
+    """One byte more is 7, of DEL too, and nothing is sent."""
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        for verb in ("ADD", "DEL"):
+            with caller.start(verb) as process:
+                give_stdin(process, b"x" * (BODY_MAX + 1))
+                refused(finish(process, None), 7, "stdin is too large", str(BODY_MAX))
+        assert agent.received == []
+    assert caller.entries == []
+
+
+# -- the answer ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (204, 0), (500, 1), (503, 1), (400, 1), (413, 1), (302, 1)])
+def test_answer_is_printed(caller: Caller, status: int, code: int) -> None:
+    """The body is stdout, byte for byte; 2xx exits 0 and everything else 1."""
+    with Agent(caller.socket, answers(status, RESULT)):
+        done = caller.run("ADD")
+    assert (done.code, done.stdout) == (code, RESULT)
+
+
+@pytest.mark.parametrize("verb", ["DEL", "CHECK", "GC", "STATUS"])
+def test_empty_answer(caller: Caller, verb: str) -> None:
+    """A verb other than ADD may succeed without a word."""
+    with Agent(caller.socket, answers(200)):
+        done = caller.run(verb)
+    assert (done.code, done.stdout, done.stderr) == (0, b"", "")
+
+
+def test_empty_answer_to_add(caller: Caller) -> None:
+    """An ADD that succeeds without a result is none."""
+    with Agent(caller.socket, answers(200)):
+        refused(caller.run("ADD"), 11, str(caller.socket), "answered nothing")
+
+
+def test_answer_byte_by_byte(caller: Caller) -> None:
+    """An answer may come in pieces of any size, cut anywhere."""
+    answer = reply(200, RESULT)
+    with Agent(caller.socket, dribbles(answer, len(answer))):
+        assert caller.run("ADD").stdout == RESULT
+
+
+def test_length_in_any_case(caller: Caller) -> None:
+    """Header names match without regard to case; a server that keeps the connection open is not waited for."""
+    answer = b"HTTP/1.1 200 OK\r\nX-Content-Length: 9\r\ncontent-LENGTH:%d\r\n\r\n" % len(RESULT) + RESULT
+    with Agent(caller.socket, holds(answer)):
+        assert caller.run("ADD").stdout == RESULT
+
+
+def test_huge_answer(caller: Caller) -> None:
+    """An answer of 16 MiB is printed whole."""
+    body = os.urandom(1 << 20).hex().encode() * 8
+    assert len(body) == ANSWER_MAX
+    with Agent(caller.socket, answers(200, body)):
+        assert caller.run("CHECK").stdout == body
+
+
+@pytest.mark.parametrize("kind", NO_ANSWERS)
+def test_no_answer_to_add(caller: Caller, kind: str) -> None:
+    """What is no whole answer is 11 naming the socket, and nothing of it is printed."""
+    with Agent(caller.socket, NO_ANSWERS[kind]):
+        refused(caller.run("ADD"), 11, str(caller.socket))
+
+
+@pytest.mark.parametrize("kind", NO_ANSWERS)
+def test_no_answer_to_del(caller: Caller, kind: str) -> None:
+    """A DEL that got no whole answer is spooled: exit 0, nothing on stdout, one line on stderr that names socket and spool."""
+    with Agent(caller.socket, NO_ANSWERS[kind]):
+        done = caller.run("DEL")
+    assert (done.code, done.stdout) == (0, b"")
+    assert done.stderr.count("\n") == 1
+    assert str(caller.socket) in done.stderr
+    assert str(caller.spool) in done.stderr
+    assert len(caller.entries) == 1
+
+
+@pytest.mark.parametrize(("status", "spooled"), [(503, 1), (408, 1), (502, 1), (500, 0), (400, 0), (403, 0), (413, 0), (431, 0)])
+def test_refusal_of_del(caller: Caller, status: int, spooled: int) -> None:
+    """A DEL that the agent refused for good is printed; one that it had no time for is spooled."""
+    with Agent(caller.socket, answers(status, TROUBLE)):
+        done = caller.run("DEL")
+    assert (done.code, done.stdout) == ((0, b"") if spooled else (1, TROUBLE))
+    assert len(caller.entries) == spooled
+
+
+def test_answer_before_the_request_is_read(caller: Caller) -> None:
+    """An agent that refuses a request by its head, and closes, is heard."""
+
+    def refuses(client: socket.socket) -> None:
+        client.recv(10)
+        client.sendall(reply(413, TROUBLE))
+
+    with Agent(caller.socket, refuses):
+        assert caller.run("ADD", b"x" * BODY_MAX).stdout == TROUBLE
+
+
+# -- no agent -----------------------------------------------------------------------------------------------------------------
+
+
+def away(caller: Caller, kind: str) -> str:
+    """Make the socket what `kind` says; the reason that is given for it."""
+    if kind == "left by a dead agent":
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(caller.socket))
+        return "Connection refused"
+    if kind == "a file":
+        caller.socket.touch()
+        return "Connection refused"
+    if kind == "below a file":
+        (caller.directory / "f").touch()
+        caller.variables["USERSPACE_CNI_SOCKET"] = str(caller.directory / "f" / "s")
+        return "Not a directory"
+    return "path is absent"
+
+
+@pytest.mark.parametrize("kind", ["absent", "left by a dead agent", "a file", "below a file"])
+@pytest.mark.parametrize(("verb", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)])
+def test_agent_away(caller: Caller, kind: str, verb: str, code: int) -> None:
+    """Without an agent a verb says so with its code, the socket and the reason, and what to look at."""
+    reason = away(caller, kind)
+    where = caller.variables.get("USERSPACE_CNI_SOCKET", str(caller.socket))
+    refused(caller.run(verb), code, where, reason, "userspace-cni agent", "userspace-cni install")
+    assert caller.entries == []
+
+
+@pytest.mark.parametrize(("verb", "code"), [("ADD", 11), ("STATUS", 50)])
+def test_silent_agent(impatient: Caller, verb: str, code: int) -> None:
+    """An agent that never answers is given up at the deadline, and sees the connection closed."""
+    with Agent(impatient.socket, holds(b"HTTP/1.1 200 OK\r\n")) as agent:
+        refused(impatient.run(verb), code, str(impatient.socket), "silent until the deadline")
+        assert agent.ended.wait(10)
+
+
+def test_silent_agent_amid_del(impatient: Caller) -> None:
+    """A DEL whose agent never answers is spooled, with time left to do it."""
+    with Agent(impatient.socket, holds()):
+        done = impatient.run("DEL")
+    assert (done.code, done.stdout) == (0, b"")
+    assert len(impatient.entries) == 1
+
+
+def test_agent_that_does_not_read(impatient: Caller) -> None:
+    """An agent that takes a part of the request and no more is given up as well."""
+
+    def stuck(client: socket.socket) -> None:
+        client.recv(10)
+        assert wait_until(lambda: impatient.entries, 30)
+
+    with Agent(impatient.socket, stuck):
+        assert impatient.run("DEL", b"x" * BODY_MAX).code == 0
+
+
+class FullBacklog:
+    """A listener that accepts nothing and has no room."""
+
+    def __init__(self, path: Path) -> None:
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen(0)
+        self.waiting: list[socket.socket] = []
+        try:
+            while True:
+                self.waiting.append(socket.socket(socket.AF_UNIX))
+                self.waiting[-1].setblocking(False)
+                self.waiting[-1].connect(str(path))
+        except BlockingIOError:
+            return
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in [self.listener, *self.waiting]:
+            each.close()
+
+
+def test_full_backlog(impatient: Caller) -> None:
+    """An agent that accepts nobody is given up after a bounded while."""
+    with FullBacklog(impatient.socket):
+        refused(impatient.run("ADD"), 11, str(impatient.socket), "Resource temporarily unavailable")
+
+
+def test_backlog_that_drains(caller: Caller) -> None:
+    """An agent that is late to accept is waited for."""
+    with FullBacklog(caller.socket) as full, caller.start("ADD") as process:
+        give_stdin(process)
+        wait_until(lambda: _knocks(process), what="the shim to find the backlog full")
+        for _ in full.waiting[:-1]:
+            full.listener.accept()[0].close()
+        client, _ = full.listener.accept()
+        with client:
+            read_request(client)
+            client.sendall(reply(200, RESULT))
+        assert finish(process, None).stdout == RESULT
+
+
+def _knocks(process: Process) -> bool:
+    """Whether the process waits between two attempts to connect."""
+    return waits(process) and any(
+        str(path.readlink()).startswith("socket:") for path in Path(f"/proc/{process.pid}/fd").iterdir()
+    )

@@ -1,0 +1,252 @@
+"""The shim's own ends: stdin, stdout and stderr in every state, an ADD of which nobody learns, and signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.agentless import (
+    NETWORK,
+    RESULT,
+    TROUBLE,
+    Agent,
+    Caller,
+    Done,
+    answers,
+    finish,
+    full_pipe,
+    give_stdin,
+    holds,
+    refused,
+    resets,
+    waits,
+)
+from tests.lab.switch import wait_until
+from userspace_cni import protocol
+
+
+def without(caller: Caller, verb: str, closed: str) -> Done:
+    """Run the shim with these descriptors closed, as `<&- >&-` in a shell's command."""
+    command = ["sh", "-c", f'exec "$0" {closed}', caller.program]
+    with subprocess.Popen(command, env=caller.environ(verb), stdin=-1, stdout=-1, stderr=-1) as process:
+        give_stdin(process)
+        return finish(process, None)
+
+
+@pytest.mark.parametrize("verb", ["ADD", "DEL"])
+def test_closed_stdin(caller: Caller, verb: str) -> None:
+    """Without stdin the answer is 5, and nothing is sent or spooled."""
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        refused(without(caller, verb, "<&-"), 5, "stdin", "Bad file descriptor")
+        assert agent.received == []
+    assert caller.entries == []
+
+
+def test_stdin_that_is_a_directory(caller: Caller) -> None:
+    """Stdin that can not be read is 5."""
+    stdin = os.open("/", os.O_RDONLY)
+    try:
+        with caller.start("ADD", stdin=stdin) as process:
+            refused(finish(process, None), 5, "Is a directory")
+    finally:
+        os.close(stdin)
+
+
+def test_stdin_of_nothing(caller: Caller) -> None:
+    """Stdin of /dev/null is an empty configuration, which is the agent's to refuse."""
+    with Agent(caller.socket, answers(500, TROUBLE)) as agent, caller.start("ADD", stdin=subprocess.DEVNULL) as process:
+        assert finish(process, None).stdout == TROUBLE
+        assert agent.request.endswith(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+def test_stdin_without_end(impatient: Caller) -> None:
+    """A runtime that does not close stdin gets 5 at the deadline, for DEL too: there is no whole request to keep."""
+    for verb in ("ADD", "DEL"):
+        with impatient.start(verb) as process:
+            assert process.stdin
+            process.stdin.write(NETWORK)
+            process.stdin.flush()
+            assert process.wait(60) == 1
+            assert process.stdout
+            assert json.loads(process.stdout.read())["code"] == 5
+    assert impatient.entries == []
+
+
+def test_closed_stdout_and_stderr(caller: Caller) -> None:
+    """With stdout and stderr closed nothing lands in the socket but the requests: the ADD, and the DEL that undoes it."""
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        assert without(caller, "ADD", ">&- 2>&-").code == 1
+        add, delete = (protocol.read_request(bytes(each)) for each in agent.received)
+    assert (add[0].verb, delete[0].verb) == ("ADD", "DEL")
+    assert add[1] == delete[1] == NETWORK
+
+
+def test_all_closed(caller: Caller) -> None:
+    """With nothing open it exits 1, and touches nothing."""
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        assert without(caller, "ADD", "<&- >&- 2>&-").code == 1
+        assert agent.received == []
+
+
+def test_full_stderr(caller: Caller) -> None:
+    """A stderr that nobody reads does not hold a call up."""
+    reader, writer = full_pipe()
+    with reader, writer:
+        process = subprocess.Popen(
+            [caller.program], env=caller.environ("ADD"), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=writer
+        )
+        with process:
+            assert process.wait(60) == 1
+            assert process.stdout
+            assert json.loads(process.stdout.read())["code"] == 11
+
+
+# -- an ADD that nobody learns of -----------------------------------------------------------------------------------------------
+
+
+def undone(agent: Agent) -> None:
+    """The agent got an ADD, and then a DEL with the same variables and stdin."""
+    add, delete = (protocol.read_request(bytes(each)) for each in agent.received)
+    assert (add[0].verb, delete[0].verb) == ("ADD", "DEL")
+    assert protocol.environment(add[0]) | {"CNI_COMMAND": "DEL"} == protocol.environment(delete[0])
+    assert add[1] == delete[1] == NETWORK
+
+
+def test_full_device_as_stdout(caller: Caller) -> None:
+    """An ADD whose result does not fit on stdout is undone."""
+    with Agent(caller.socket, answers(200, RESULT)) as agent, Path("/dev/full").open("wb") as full:
+        with caller.start("ADD", stdout=full) as process:
+            done = finish(process)
+        assert done.code == 1
+        assert "No space left" in done.stderr
+        undone(agent)
+
+
+def test_stdout_without_a_reader(caller: Caller) -> None:
+    """An ADD whose runtime is gone is undone; its other verbs only fail."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with Agent(caller.socket, answers(200, RESULT)) as agent, os.fdopen(writer, "wb") as broken:
+        with caller.start("ADD", stdout=broken) as process:
+            assert finish(process).code == 1
+        undone(agent)
+        with caller.start("CHECK", stdout=broken) as process:
+            assert finish(process).code == 1
+        with caller.start("VERSION", stdout=broken) as process:
+            assert finish(process).code == 1
+        assert len(agent.received) == 3
+
+
+def test_refused_add_is_not_undone(caller: Caller) -> None:
+    """An ADD that the agent refused has undone itself."""
+    with Agent(caller.socket, answers(500, TROUBLE)) as agent, Path("/dev/full").open("wb") as full:
+        with caller.start("ADD", stdout=full) as process:
+            assert finish(process).code == 1
+        assert len(agent.received) == 1
+
+
+def test_stdout_that_is_never_read(impatient: Caller) -> None:
+    """A runtime that reads nothing is given up at the deadline: the ADD's DEL is spooled, and no byte of an error follows."""
+    reader, writer = full_pipe()
+    with Agent(impatient.socket, answers(200, RESULT)), reader, writer:
+        with impatient.start("ADD", stdout=writer) as process:
+            assert finish(process).code == 1
+        assert len(impatient.entries) == 1
+        writer.close()
+        assert set(reader.read()) == {ord("x")}
+
+
+def test_undo_without_an_agent(caller: Caller) -> None:
+    """When the agent dies after its answer to ADD, the DEL that undoes it is spooled."""
+    with Agent(caller.socket, answers(200, RESULT), resets) as agent, Path("/dev/full").open("wb") as full:
+        with caller.start("ADD", stdout=full) as process:
+            assert finish(process).code == 1
+        assert len(agent.received) == 2
+    assert len(caller.entries) == 1
+    head, body = protocol.read_request(caller.entries[0].read_bytes())
+    assert (head.verb, body) == ("DEL", NETWORK)
+
+
+def test_undo_that_is_refused(caller: Caller) -> None:
+    """What can be done no more is said on stderr."""
+    with Agent(caller.socket, answers(200, RESULT), answers(500, TROUBLE)), Path("/dev/full").open("wb") as full:
+        with caller.start("ADD", stdout=full) as process:
+            done = finish(process)
+        assert "not undone" in done.stderr
+    assert caller.entries == []
+
+
+# -- signals ------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def disposition(number: int, action: Any) -> Iterator[None]:
+    """Have children start with this signal ignored, or as usual: whoever started the tests may have had it ignored."""
+    before = signal.signal(number, action)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+def signalled(caller: Caller, verb: str, number: int) -> Done:
+    """Send a signal to a call once the agent has its request."""
+    with disposition(number, signal.default_int_handler), Agent(caller.socket, holds()) as agent, caller.start(verb) as process:
+        give_stdin(process)
+        wait_until(lambda: agent.received and agent.received[0].endswith(NETWORK), what="the request")
+        process.send_signal(number)
+        done = finish(process, None)
+        assert agent.ended.wait(10)
+    return done
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_stopped_add(caller: Caller, number: int) -> None:
+    """An ADD that is told to stop closes its connection, by which the agent knows, and answers 11."""
+    refused(signalled(caller, "ADD", number), 11, f"signal {int(number)}")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_stopped_del(caller: Caller, number: int) -> None:
+    """A DEL that is told to stop is spooled first."""
+    done = signalled(caller, "DEL", number)
+    assert (done.code, done.stdout) == (0, b"")
+    assert len(caller.entries) == 1
+
+
+def test_ignored_signal(caller: Caller) -> None:
+    """A signal that the runtime ignores, as under nohup, is ignored here too."""
+    with disposition(signal.SIGHUP, signal.SIG_IGN), Agent(caller.socket, answers(200, RESULT)), caller.start("ADD") as process:
+        wait_until(partial(waits, process), what="the shim to wait")
+        process.send_signal(signal.SIGHUP)
+        assert finish(process).stdout == RESULT
+
+
+def test_stopped_before_stdin_ended(caller: Caller) -> None:
+    """A call that is told to stop before it has its input answers 11; there is nothing to spool."""
+    for verb in ("ADD", "DEL"):
+        with caller.start(verb) as process:
+            wait_until(partial(waits, process), what="the shim to wait")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 1
+            assert process.stdout
+            assert json.loads(process.stdout.read())["code"] == 11
+    assert caller.entries == []
+
+
+def test_killed_add(caller: Caller) -> None:
+    """An ADD that is killed closes its connection."""
+    with Agent(caller.socket, holds()) as agent, caller.start("ADD") as process:
+        give_stdin(process)
+        wait_until(lambda: agent.received and agent.received[0].endswith(NETWORK), what="the request")
+        process.kill()
+        assert agent.ended.wait(10)

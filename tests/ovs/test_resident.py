@@ -1,0 +1,347 @@
+"""The driver of a process that lives long: what it knows without asking, and how it notices that it knows nothing any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.lab.proxy import Proxy
+from tests.lab.switch import Switch, wait_until
+from tests.ovs.conftest import STORE, attach
+from userspace_cni.dataplane import replica
+from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import NotServing, Unavailable
+from userspace_cni.steps import Port
+
+MakePort = Callable[..., Port]
+Connect = Callable[..., PortDriver]
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+def soon() -> Deadline:
+    """Time enough for one call."""
+    return Deadline.after(20)
+
+
+@pytest.fixture
+def resident(switch: Switch, connect: Connect) -> PortDriver:
+    """A connected driver for the shared switch."""
+    driver = connect(switch, resident=True)
+    driver.connect(soon())
+    return driver
+
+
+@pytest.fixture
+def own(own_switch: Switch, connect: Connect) -> PortDriver:
+    """A connected driver for the test's own switch."""
+    driver = connect(own_switch, resident=True)
+    driver.connect(soon())
+    return driver
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent server is given up after two seconds instead of ten."""
+    monkeypatch.setattr(replica, "PROBE_SECONDS", 1.0)
+
+
+def refused(driver: PortDriver) -> NotServing:
+    """What STATUS says, which must not have waited for anybody."""
+    begin = time.monotonic()
+    with pytest.raises(NotServing) as caught:
+        driver.serving("br-test", soon())
+    assert time.monotonic() - begin < 0.4, "less than one question to a silent ovs-vswitchd"
+    return caught.value
+
+
+@contextmanager
+def application(prefix: str, device: str) -> Iterator[None]:
+    """An application without hugepages at a port of the switch."""
+    argv = ["dpdk-testpmd", "--lcores=0@0,1@0", "--no-pci", "-m", "64", "--no-huge", f"--file-prefix={prefix}"]
+    argv += ["--single-file-segments", f"--vdev={device}", "--", "--total-num-mbufs=4096", "--no-mlockall"]
+    with subprocess.Popen(argv, stdin=-1, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.communicate(b"\n", timeout=20)
+
+
+def test_sessions_are_counted(own_switch: Switch, own: PortDriver) -> None:
+    """Connecting twice opens one session; after a restart of the database it is not connected, and the next one counts."""
+    own.connect(soon())
+    assert (own.connected, own.sessions) == (True, 1)
+    own_switch.restart_ovsdb()
+    wait_until(lambda: not own.connected, what="the driver noticed")
+    own.connect(soon())
+    assert (own.connected, own.sessions) == (True, 2)
+
+
+def test_a_database_that_is_away_is_an_error_with_its_reason(switch: Switch, connect: Connect, tmp_path: Path) -> None:
+    """Nothing is known without a session: connect, owned and known raise, and STATUS says 50 at once and why."""
+    driver = connect(switch, f"unix:{tmp_path}/no.sock", resident=True)
+    assert "nobody has connected yet" in str(refused(driver))
+    for call in (lambda: driver.connect(soon()), driver.owned, driver.known):
+        with pytest.raises(Unavailable, match=r"no\.sock.*No such file"):
+            call()
+    assert (driver.connected, driver.sessions) == (False, 0)
+    answer = refused(driver)
+    assert answer.code == 50
+    assert "No such file" in str(answer)
+
+
+def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
+    """With a standing session reach, check, find, marked and STATUS send nothing; a difference is confirmed by the server."""
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
+        driver = connect(switch, proxy.remote, resident=True)
+        attach(driver, port(), soon())
+        before = len(proxy.sent)
+        driver.reach(port().name, "br-test", soon())
+        assert driver.check(port(), soon()) == []
+        found = driver.find(port().name, soon())
+        assert found is not None
+        assert found.server_path == port().server_path
+        assert [step.name for step in driver.marked(soon())] == [port().name]
+        assert driver.vhost_sock_dir(soon()) == ""
+        assert list(driver.owned()) == [port().name]
+        driver.serving("br-test", soon())
+        assert len(proxy.sent) == before
+        assert len(driver.check(port(tag=7), soon())) == 1
+        assert driver.find("nobody", soon()) is None
+        assert proxy.sent[before:].count(b'"transact"') == 2
+        assert b"statistics" not in proxy.sent
+
+
+def test_owned_are_all_ports_with_our_mark(switch: Switch, resident: PortDriver, driver: PortDriver, port: MakePort) -> None:
+    """Ports made by whomever with our owner mark, with all their marks; others are not, and a port that goes is not any more."""
+    switch.vsctl("--no-wait", "add-br", "br-theirs", "--", "add-port", "br-theirs", "theirs")
+    for number in (1, 2):
+        attach(driver, port(number), soon())
+    wait_until(lambda: len(resident.owned()) == 2, what="both are known")
+    assert resident.owned()[port(1).name] == {"owner": "userspace-cni", "schema": "1", "store": STORE, **port(1).marks}
+    switch.vsctl("--no-wait", "set", "Port", port(1).name, "external_ids:pod-name=another")
+    wait_until(lambda: resident.owned()[port(1).name].get("pod-name") == "another", what="the mark has changed")
+    driver.undo(port(1), soon())
+    wait_until(lambda: list(resident.owned()) == [port(2).name], what="one is left")
+
+
+def test_what_is_known_of_every_port(switch: Switch, resident: PortDriver, port: MakePort) -> None:
+    """Bridge, type, owner, link state, status and error, of ports of ours and of others, but not of the bridges' own."""
+    attach(resident, port(1), soon())
+    attach(resident, port(2, interface_type="dpdkvhostuser", server_path=""), soon())
+    switch.vsctl("--no-wait", "add-port", "br-test", "broken", "--", "set", "Interface", "broken", "type=nosuchtype")
+    wait_until(lambda: any(each.error for each in resident.known()), what="ovs-vswitchd has seen the broken one")
+    known = {each.name: each for each in resident.known()}
+    client, server, broken = known[port(1).name], known[port(2).name], known["broken"]
+    assert len(known) == 3
+    assert (client.bridge, client.interface_type, client.ours, client.link_state) == (
+        "br-test",
+        "dpdkvhostuserclient",
+        True,
+        "down",
+    )
+    assert client.status == {"mode": "client", "status": "disconnected"}
+    assert (server.interface_type, server.status) == ("dpdkvhostuser", {"mode": "server", "status": "disconnected"})
+    assert (broken.ours, broken.status) == (False, {})
+    assert "could not open network device" in broken.error
+
+
+def test_what_a_connected_application_changes(switch: Switch, resident: PortDriver, port: MakePort) -> None:
+    """Pins what OVS 3.1 says of a vhost-user port in use: connected, up, features and rings; and as before when it has gone."""
+    client, server = port(1), port(2, interface_type="dpdkvhostuser", server_path="")
+    for step in (client, server):
+        attach(resident, step, soon())
+
+    def states() -> dict[str, tuple[str, str]]:
+        return {each.name: (each.status["status"], each.link_state) for each in resident.known()}
+
+    with (
+        application("client", f"net_virtio_user0,path={client.server_path},server=1"),
+        application("server", f"net_virtio_user0,path={switch.rundir}/{server.name}"),
+    ):
+        connected = dict.fromkeys((client.name, server.name), ("connected", "up"))
+        wait_until(lambda: states() == connected, what="both are connected", seconds=30)
+        known = {each.name: each.status for each in resident.known()}
+        for step, path in ((client, client.server_path), (server, f"{switch.rundir}/{server.name}")):
+            status = known[step.name]
+            assert status["socket"] == path
+            assert status["num_of_vrings"] == "2"
+            assert int(status["features"], 16) != 0
+            assert {"vring_0_size", "vring_1_size", "numa", "mode"} <= status.keys()
+    gone = dict.fromkeys((client.name, server.name), ("disconnected", "down"))
+    wait_until(lambda: states() == gone, what="both are gone", seconds=30)
+    assert resident.known()[0].status.keys() == {"mode", "status"}
+
+
+def test_status_while_the_switch_is_stopped(own_switch: Switch, own: PortDriver) -> None:
+    """ovs-vswitchd silent: what was seen last counts, so that a busy moment is no fault, and a silence that lasts is 51."""
+    assert own.watch_liveness().state == "alive"
+    own_switch.pause_vswitchd()
+    try:
+        own.serving("br-test", soon())
+        assert own.watch_liveness().state == "silent"
+        answer = refused(own)
+        assert answer.code == 51
+        assert "silent" in str(answer)
+    finally:
+        own_switch.resume_vswitchd()
+    own.serving("br-test", soon())
+
+
+def test_status_of_a_silent_switch_that_nobody_watched(own_switch: Switch, own: PortDriver) -> None:
+    """Without an earlier verdict silence is what is known: 51, and soon."""
+    own_switch.pause_vswitchd()
+    try:
+        assert refused(own).code == 51
+    finally:
+        own_switch.resume_vswitchd()
+
+
+def test_status_after_the_switch_was_killed(own_switch: Switch, own: PortDriver) -> None:
+    """kill -9 of ovs-vswitchd is 51 at once, whatever was seen before; its successor is another daemon, and serves."""
+    first = own.watch_liveness()
+    assert first.pid == own_switch.vswitchd_pid
+    own_switch.kill_vswitchd()
+    answer = refused(own)
+    assert answer.code == 51
+    assert "dead" in str(answer)
+    assert own.watch_liveness().state == "dead"
+    own_switch.restart_vswitchd()
+    second = own.watch_liveness()
+    assert (second.state, second.pid) == ("alive", own_switch.vswitchd_pid)
+    assert second.pid != first.pid
+    assert second.born > first.born
+    own.serving("br-test", soon())
+
+
+def test_status_after_the_database_was_killed(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
+    """kill -9 of ovsdb-server is 50 as soon as its socket is closed; the next call reconnects."""
+    attach(own, port(), soon())
+    os.kill(own_switch.ovsdb_pid, signal.SIGKILL)
+    wait_until(lambda: not own.connected, what="the driver noticed")
+    answer = refused(own)
+    assert answer.code == 50
+    assert "no session" in str(answer)
+    with pytest.raises(Unavailable):
+        own.connect(soon())
+    with pytest.raises(Unavailable, match="no session"):
+        own.owned()
+    own_switch.restart_ovsdb()
+    own.connect(soon())
+    own.serving("br-test", soon())
+    assert list(own.owned()) == [port().name]
+    assert own.sessions == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Connect) -> None:
+    """ovsdb-server stopped, nobody calls: the probe finds out, also on a unix socket; STATUS answers all the while."""
+    own = connect(own_switch, resident=True)
+    own.connect(soon())
+    own_switch.pause_ovsdb()
+    try:
+        own.serving("br-test", soon())
+        wait_until(lambda: not own.connected, what="the driver noticed", seconds=20)
+        answer = refused(own)
+        assert answer.code == 50
+        assert "does not answer" in str(answer)
+    finally:
+        own_switch.resume_ovsdb()
+    own.connect(soon())
+    own.serving("br-test", soon())
+    assert own.sessions == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_idle_session_stays(own_switch: Switch, connect: Connect, tmp_path: Path) -> None:
+    """A server that has nothing to say is asked whether it lives, answers, and is believed."""
+    with Proxy(tmp_path / "a.sock", own_switch.dir / "db.sock") as proxy:
+        own = connect(own_switch, proxy.remote, resident=True)
+        own.connect(soon())
+        wait_until(lambda: proxy.sent.count(b'"echo"') >= 3, what="three probes", seconds=20)
+        assert (own.connected, own.sessions) == (True, 1)
+
+
+def test_who_has_little_time_does_not_end_the_session(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
+    """A tenth of a second without an answer is unknown to its caller and no proof against the server; undo finds what landed."""
+    own_switch.pause_ovsdb()
+    try:
+        with pytest.raises(Unavailable, match="unknown"):
+            own.apply(port(), Deadline.after(0.1))
+        assert own.connected
+    finally:
+        own_switch.resume_ovsdb()
+    own.undo(port(), soon())
+    assert own_switch.bridges() == []
+    assert own.sessions == 1
+
+
+def test_closing_ends_all_waiting(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
+    """A read-back while ovs-vswitchd sleeps and a commit while ovsdb-server does fail soon after close; so does a new call."""
+    ends: list[BaseException] = []
+
+    def call(what: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                what()
+            except BaseException as error:
+                ends.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    own_switch.pause_vswitchd()
+    rest = own.apply(port(1), Deadline.after(60))
+    own_switch.pause_ovsdb()
+    try:
+        threads = [call(rest), call(lambda: own.apply(port(2), Deadline.after(60)))]
+        session = own._session
+        assert session is not None
+        wait_until(lambda: session.replica._outstanding_txns, what="the commit is on its way")
+        own.close()
+        for thread in threads:
+            thread.join(10)
+        assert [type(error) for error in ends] == [Unavailable] * 2
+        with pytest.raises(Unavailable, match="closed"):
+            own.connect(soon())
+    finally:
+        own_switch.resume_ovsdb()
+        own_switch.resume_vswitchd()
+
+
+def test_a_database_made_anew_is_learnt_anew(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
+    """conf.db removed under the switch: the old rows are forgotten, and ports can be made again."""
+    attach(own, port(), soon())
+    own_switch.appctl("-t", "ovsdb-server", "exit")
+    wait_until(lambda: not own.connected, what="the driver noticed")
+    database = own_switch.dir / "conf.db"
+    database.unlink()
+    subprocess.run(["ovsdb-tool", "create", str(database), SCHEMA], check=True)
+    own_switch.restart_ovsdb()
+    own.connect(soon())
+    assert own.owned() == {}
+    own.undo(port(), soon())
+    with pytest.raises(Unavailable, match="empty"):
+        attach(own, port(), soon())
+    own_switch.vsctl("--no-wait", "init")
+    attach(own, port(), soon())
+    assert own.check(port(), soon()) == []
+
+
+def test_a_schema_that_is_converted_under_a_session_ends_it(own_switch: Switch, own: PortDriver, port: MakePort) -> None:
+    """An upgrade of the database replaces all rows: the session is given up, and the next call learns them anew."""
+    attach(own, port(), soon())
+    subprocess.run(["ovsdb-client", "convert", own_switch.ovsdb, SCHEMA], check=True, timeout=20)
+    wait_until(lambda: not own.connected, what="the driver noticed")
+    assert own.check(port(), soon()) == []
+    assert list(own.owned()) == [port().name]
+    assert own.sessions == 2

@@ -1,0 +1,68 @@
+"""Real container runtimes as callers of the plugin.
+
+The plugin, its records and the switch are the node's; the runtime has a network namespace, plugins, networks and a state of its
+own. What a runtime makes outside of these, because it can not be told otherwise, is taken away at the end.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.containerd import Containerd
+from tests.lab.containerd_host import RuntimeHost, mount_points, runtime_host, shared_mounts
+from tests.lab.node import Node
+from tests.lab.podman import Podman
+
+_SHIMS = Path("/run/containerd/s")
+_NAMESPACES = Path("/run/netns")
+_FIXED = (_SHIMS, _SHIMS.parent, _NAMESPACES, Path("/run/runc"), Path("/var/lib/cni/results"), Path("/var/lib/cni"))
+"""Directories that the runtimes make wherever they are told to be, the inner ones first."""
+
+
+@pytest.fixture
+def runtime_node(node: Node) -> Iterator[Node]:
+    """The node whose `plugin` the runtimes call, with the environment `environ`. Its mounts are seen in every mount namespace."""
+    with shared_mounts(node.directory.parent):
+        yield node
+
+
+@pytest.fixture(scope="session")
+def machine_as_it_was() -> Iterator[None]:
+    """Takes away the empty directories, the mounts and the dead sockets that were not there before."""
+    new = [path for path in _FIXED if not path.exists()]
+    mounts = len(mount_points(_NAMESPACES))
+    yield
+    while len(mount_points(_NAMESPACES)) > mounts and not any(_NAMESPACES.iterdir()):
+        subprocess.run(["umount", str(_NAMESPACES)], check=True)
+    alive = Path("/proc/net/unix").read_text()
+    for socket in _SHIMS.glob("*"):
+        if str(socket) not in alive:
+            socket.unlink()
+    for path in new:
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+@pytest.fixture
+def host(runtime_node: Node) -> Iterator[RuntimeHost]:
+    """Where the runtimes of this test believe to be."""
+    with runtime_host(runtime_node) as made:
+        yield made
+
+
+@pytest.fixture
+def containerd(host: RuntimeHost, machine_as_it_was: None) -> Iterator[Containerd]:
+    """A containerd that is not started yet."""
+    with Containerd(host) as made:
+        yield made
+
+
+@pytest.fixture
+def podman(host: RuntimeHost, machine_as_it_was: None) -> Iterator[Podman]:
+    """A podman without networks yet."""
+    with Podman(host) as made:
+        yield made

@@ -1,0 +1,121 @@
+"""`ctr run --cni`: the client itself calls the plugin, in a view of the mounts that is its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.cni.spec import held, succeeded
+from tests.lab.containerd import Containerd
+from tests.lab.images import UNSTARTABLE
+from tests.lab.node import Node, mounts_below
+from tests.lab.switch import wait_until
+from tests.runtimes.seen import (
+    VERSION,
+    addressed,
+    attached,
+    conflist,
+    listed,
+    namespace_of,
+    refusing,
+    server_path,
+    witness,
+)
+
+FOREVER = ("/bin/sleep", "1000")
+
+
+@contextmanager
+def running(node: Node, containerd: Containerd, name: str) -> Iterator[dict[str, Any]]:
+    """A container of ctr, until it is killed; the row of its interface."""
+    started = containerd.ctr_run(name, *FOREVER)
+    try:
+        wait_until(lambda: containerd.ctr_tasks().get(name) == "RUNNING", what="ctr's container runs")
+        yield attached(node, f"default-{name}")
+    finally:
+        containerd.ctr_kill(name)
+        _, stderr = started.communicate(timeout=60)
+        print(stderr)
+
+
+def failed(containerd: Containerd, name: str, *command: str) -> tuple[int, str]:
+    """Exit status and stderr of a `ctr run` that ends by itself."""
+    started = containerd.ctr_run(name, *command)
+    _, stderr = started.communicate(timeout=60)
+    return started.returncode, stderr
+
+
+def test_run_and_end(runtime_node: Node, containerd: Containerd) -> None:
+    """ADD names the namespace by the process, DEL names none, neither has arguments; nothing is left when the container ends."""
+    watched = witness(containerd.host)
+    setting = {"type": "tuning", "sysctl": {"net.ipv4.conf.lo.forwarding": "1"}}
+    containerd.start(conflist(listed(watched), addressed(runtime_node), setting))
+    with running(runtime_node, containerd, "one") as row:
+        assert namespace_of(row).startswith("/proc/")
+        assert containerd.host.links(namespace_of(row)) == {"lo"}
+        assert containerd.host.run("cat", "/proc/sys/net/ipv4/conf/lo/forwarding", namespace=namespace_of(row)) == "1\n"
+    added, deleted = watched.calls()
+    assert (added["command"], deleted["command"]) == ("ADD", "DEL")
+    assert added["env"]["CNI_ARGS"] == deleted["env"]["CNI_ARGS"] == ""
+    assert (added["env"]["CNI_NETNS"], deleted["env"]["CNI_NETNS"]) == (namespace_of(row), "")
+    assert "prevResult" in json.loads(deleted["stdin"])
+    assert runtime_node.leftovers() == {}
+
+
+def test_mounts_are_seen_by_the_switch(runtime_node: Node, containerd: Containerd) -> None:
+    """The directory that OVS was given is a mount here, though ctr and what it runs have mounts of their own."""
+    containerd.start(conflist(runtime_node.network()))
+    with running(runtime_node, containerd, "one") as row:
+        assert mounts_below(runtime_node.directory) == [str(server_path(row).parent)]
+        assert server_path(row).parent.samefile(runtime_node.shared / "default-one"[:12])
+    assert runtime_node.leftovers() == {}
+
+
+def test_names_that_begin_alike(runtime_node: Node, containerd: Containerd) -> None:
+    """ctr's container IDs begin with its namespace, ports' names have twelve characters of it: a second one alike is refused."""
+    containerd.start(conflist(runtime_node.network()))
+    with running(runtime_node, containerd, "web-1") as row:
+        status, stderr = failed(containerd, "web-2", *FOREVER)
+        assert status == 1
+        assert "is in use by the attachment default-web-1@eth0; give 'host.vhost.socketfile' another name" in stderr
+        assert attached(runtime_node, "default-web-1")["_uuid"] == row["_uuid"]
+    assert runtime_node.leftovers() == {}
+
+
+def test_killed_after_add(runtime_node: Node, containerd: Containerd) -> None:
+    """ctr killed between our ADD and the end of its own work leaves nobody who would send DEL: GC collects it."""
+    later = witness(containerd.host, "later")
+    containerd.start(conflist(runtime_node.network(), listed(later)))
+    with held(later, "ADD", answer={"cniVersion": VERSION}) as inside:
+        started = containerd.ctr_run("one", *FOREVER)
+        inside()
+        started.kill()
+    started.communicate(timeout=60)
+    attached(runtime_node, "default-one")
+    succeeded(runtime_node.run("GC", {**runtime_node.network(), "cni.dev/valid-attachments": []}))
+    assert runtime_node.leftovers() == {}
+    assert later.commands() == ["ADD"]
+
+
+def test_failed_add(runtime_node: Node, containerd: Containerd) -> None:
+    """What our plugin refuses is in ctr's message, ctr sends DEL, and nothing is left."""
+    watched = witness(containerd.host)
+    containerd.start(conflist(listed(watched), refusing(runtime_node)))
+    status, stderr = failed(containerd, "one", *FOREVER)
+    assert status == 1
+    assert "plugin type=\"userspace\" failed (add): key 'host.bandwidth' is" in stderr
+    assert watched.commands() == ["ADD", "DEL"]
+    assert runtime_node.leftovers() == {}
+
+
+def test_failed_start(runtime_node: Node, containerd: Containerd) -> None:
+    """A command that is missing fails before ADD, one that the kernel refuses after it; nothing is left by either."""
+    watched = witness(containerd.host)
+    containerd.start(conflist(listed(watched), runtime_node.network()))
+    assert "no such file" in failed(containerd, "one", "/no/such/command")[1]
+    assert watched.commands() == []
+    assert "no such file" in failed(containerd, "two", UNSTARTABLE)[1]
+    assert watched.commands() == ["ADD", "DEL"]
+    assert runtime_node.leftovers() == {}

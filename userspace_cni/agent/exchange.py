@@ -1,0 +1,273 @@
+"""One connection: a request that is being read, then one answer, then proof that the answer was taken.
+
+    reading ──whole──▶ running ──answer()──▶ answered ──peer closed──▶ over
+       │                  └─ peer hung up: nobody is left to answer
+       └─ malformed, too slow, too much ──▶ answered (with the fault)
+
+The selector thread owns the connection while it reads and once it is answered. Between the two any thread may answer, so the
+state and the socket's writing end are guarded by a lock, which nobody holds while waiting for anything.
+
+When is an answer taken? On a unix socket the kernel tells: a peer that closes with unread bytes gives us ECONNRESET, one that
+closed before we wrote gives EPIPE, and one that read all of it an ordinary end. Half a close (SHUT_WR) says nothing: some
+clients do it after their request. A peer that keeps the connection without reading is left in doubt, and doubt keeps.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import fcntl
+import select
+import socket
+import struct
+import termios
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from userspace_cni import protocol
+from userspace_cni.errors import UNEXPECTED, UserspaceError
+from userspace_cni.log import say
+from userspace_cni.protocol import Head, MalformedRequest
+from userspace_cni.request import Verb
+
+_READ: Final = 64 * 1024
+_GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})
+
+
+class State(enum.Enum):
+    """Where a connection is; see the module's drawing."""
+
+    READING = enum.auto()
+    RUNNING = enum.auto()
+    ANSWERED = enum.auto()
+    OVER = enum.auto()
+
+
+class Exchange:
+    """A request and the way to answer it. `method`, `target`, `headers` and `body` are there once it is whole.
+
+    `answered(exchange)` is called by whichever thread answered, with part of the answer perhaps unsent. `epoll` is where the
+    selector thread waits; the connection keeps its own place there in line with its state.
+    """
+
+    __slots__ = (
+        "_answered",
+        "_buffer",
+        "_discarded",
+        "_epoll",
+        "_head",
+        "_lock",
+        "_scanned",
+        "_unsent",
+        "answered_ns",
+        "body",
+        "fd",
+        "hung_up",
+        "lost",
+        "served",
+        "socket",
+        "state",
+        "status",
+    )
+
+    def __init__(self, sock: socket.socket, epoll: select.epoll, answered: Callable[[Exchange], None]) -> None:
+        self.socket = sock
+        self.fd = sock.fileno()
+        self.state = State.READING
+        self.served = False
+        """Whether the request was whole and handed on."""
+        self.status = 0
+        """The HTTP status of the answer, 0 before there is one."""
+        self.answered_ns = 0
+        """CLOCK_BOOTTIME of the answer: what is made later is not what it told of."""
+        self.hung_up = False
+        """Whether the peer has closed while its request was running."""
+        self.lost = False
+        """Whether it is proven that the peer has not taken the whole answer."""
+        self.body = b""
+        self._answered = answered
+        self._epoll = epoll
+        self._buffer = bytearray()
+        self._scanned = 0
+        self._discarded = 0
+        self._head: Head | None = None
+        self._unsent = memoryview(b"")
+        self._lock = threading.Lock()
+        epoll.register(self.fd, select.EPOLLIN)
+
+    # -- the request ----------------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """The request's head; ValueError before it was read."""
+        if self._head is None:
+            raise ValueError("the request is not complete")
+        return self._head
+
+    @property
+    def method(self) -> str:
+        """GET, POST or whatever was sent."""
+        return self.head.method
+
+    @property
+    def target(self) -> str:
+        """The path that was asked for."""
+        return self.head.target
+
+    @property
+    def headers(self) -> protocol.Headers:
+        """The request's headers."""
+        return self.head.headers
+
+    @property
+    def verb(self) -> Verb | None:
+        """The CNI verb that is asked for; None when it is none, or not known yet."""
+        return self._head.verb if self._head else None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes held of a request that is not whole yet."""
+        return len(self._buffer)
+
+    def receive(self) -> bool:
+        """Read what is there, once; True when the request is whole. Raises MalformedRequest. For the selector thread."""
+        try:
+            chunk = self.socket.recv(_READ)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise MalformedRequest(400, f"the connection broke: {error.strerror}") from error
+        if not chunk:
+            raise MalformedRequest(400, f"it ended early, after {len(self._buffer)} bytes")
+        self._buffer += chunk
+        head = self._head or self._read_head()
+        if head is None or len(self._buffer) < head.length:
+            return False
+        if len(self._buffer) > head.length:
+            raise MalformedRequest(400, "more bytes came than Content-Length says")
+        self.body = bytes(self._buffer)
+        self._buffer = bytearray()
+        with self._lock:
+            self.state = State.RUNNING
+            self.served = True
+            self._epoll.modify(self.fd, 0)  # the kernel tells of EPOLLHUP and EPOLLERR unasked
+        return True
+
+    def _read_head(self) -> Head | None:
+        """Cut the head off what was received; None as long as its end is not there."""
+        end = self._buffer.find(protocol.HEAD_END, self._scanned)
+        if end < 0:
+            if len(self._buffer) >= protocol.HEAD_MAX:
+                raise MalformedRequest(431, f"its head is longer than {protocol.HEAD_MAX} bytes")
+            self._scanned = max(0, len(self._buffer) - len(protocol.HEAD_END) + 1)
+            return None
+        end += len(protocol.HEAD_END)
+        self._head = protocol.parse_head(bytes(self._buffer[:end]))
+        del self._buffer[:end]
+        return self._head
+
+    # -- the answer -------------------------------------------------------------------------------------------------------
+
+    def answer(self, status: int, body: bytes, content_type: str = protocol.JSON) -> bool:
+        """Answer, from any thread and without waiting; False when it was answered before or the connection is over.
+
+        What the peer's buffer does not take at once is sent by the selector thread.
+        """
+        with self._lock:
+            if self.state not in (State.READING, State.RUNNING):
+                return False
+            refused = self.state is State.READING
+            self.state = State.ANSWERED
+            self.status = status
+            self.answered_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+            self._buffer = bytearray()
+            if self.hung_up:
+                self.lost = True
+            else:
+                self._unsent = memoryview(protocol.reply(status, body, content_type))
+                self._send()
+                wanted = (select.EPOLLOUT if self._unsent else 0) | (select.EPOLLIN if refused else 0)
+                if wanted:
+                    self._epoll.modify(self.fd, wanted)
+        self._answered(self)
+        return True
+
+    def refuse(self, error: UserspaceError) -> bool:
+        """Answer that the request was not served, in the form that the plugin prints errors in."""
+        return self.answer(*protocol.fault(error))
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of the answer that the peer's buffer has not taken."""
+        return len(self._unsent)
+
+    def flush(self) -> None:
+        """Send more of the answer. For the selector thread."""
+        with self._lock:
+            self._send()
+            if self.lost or not self._unsent:
+                self._epoll.modify(self.fd, 0 if self.served else select.EPOLLIN)
+
+    def _send(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self.socket.send(self._unsent, socket.MSG_NOSIGNAL) :]
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # without memory (ENOBUFS, ENOMEM) it is tried again until the answer's time is over
+            self.lost = error.errno in _GONE
+
+    # -- the end, for the selector thread ------------------------------------------------------------------------------------
+
+    def peer_closed(self) -> bool:
+        """The kernel said that the peer is gone. True when the connection is over, False while its request still runs.
+
+        In the latter case nobody waits on the connection any more: whoever answers ends it.
+        """
+        with self._lock:
+            if self.state is State.RUNNING:
+                self.hung_up = True
+                self._epoll.unregister(self.fd)  # or it would be reported again and again
+                return False
+            if self._unsent or self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _GONE:
+                self.lost = True
+            return True
+
+    def unread(self) -> bool:
+        """Whether part of the answer waits in the peer's buffer."""
+        waiting: int = struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0" * 4))[0]
+        return waiting > 0
+
+    def discard(self) -> bool:
+        """Read on from a peer whose request was refused, so that it comes to reading why; False at the end of what it sends."""
+        try:
+            chunk = self.socket.recv(_READ)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        self._discarded += len(chunk)
+        return bool(chunk) and self._discarded <= protocol.HEAD_MAX + protocol.BODY_MAX
+
+    def close(self) -> None:
+        """The end of the connection; what is not sent by now never will be."""
+        with self._lock:
+            self.state = State.OVER
+            if self._unsent:
+                self.lost = True
+            self.socket.close()
+
+
+def attempt(serve: Callable[[Exchange], None], exchange: Exchange) -> None:
+    """Call `serve(exchange)`; an error that it raises is the answer. On a worker's thread too: else the caller waits for ever."""
+    try:
+        serve(exchange)
+    except UserspaceError as error:
+        exchange.refuse(error)
+    except Exception as error:  # noqa: BLE001 -- a bug in one request must cost neither its caller nor the thread
+        say("error", "serving a request failed", target=exchange.target, error=repr(error))
+        what = f"serving {exchange.method} {exchange.target[:80]}: {error!r}"
+        exchange.refuse(UserspaceError(what, "a bug; see the agent's log", code=UNEXPECTED))

@@ -1,0 +1,153 @@
+"""Keeps the node in order beside the verbs: the session with OVSDB open, ovs-vswitchd watched, records and reality reconciled.
+
+One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, when the session
+with OVSDB is a new one, when ovs-vswitchd is another process, on the tick, and when somebody asks. Nothing here may end it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import Unavailable, UserspaceError
+from userspace_cni.log import say
+from userspace_cni.reconcile import Reconciliation, Surroundings
+
+BEAT_S: Final = 1.0
+WATCH_S: Final = 2.0
+"""Seconds between two looks at ovs-vswitchd: STATUS believes the last one when the daemon is silent."""
+CONNECT_S: Final = 2.0
+
+
+class Node(Surroundings, Protocol):
+    """What keeping asks of the node besides."""
+
+    def connect(self, deadline: Deadline) -> int:
+        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
+        ...
+
+    def watch_switch(self) -> int:
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; its process, 0 when it is not known."""
+        ...
+
+
+class Keeper:
+    """The thread. `count` is told each action of a pass by name, `reconnected` each session with OVSDB after the first."""
+
+    def __init__(self, node: Node, count: Callable[[str], None], reconnected: Callable[[], None], tick_s: float) -> None:
+        self._node = node
+        self._count = count
+        self._reconnected = reconnected
+        self._tick_s = tick_s
+        self._reconciliation = Reconciliation(node, self._report, apart_s=tick_s / 2)
+        self._actions: Counter[str] = Counter()
+        self._wake = threading.Condition()
+        self._asked = 0
+        self._passes = 0
+        self._in_pass = False
+        self._last: Mapping[str, int] = {}
+        self._stopping = False
+        self._sessions = 0
+        self._daemon = 0
+        self._reachable = True
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self.beat = time.monotonic()
+        """When the thread last came round; a pass in between may take long."""
+
+    def start(self) -> None:
+        """Begin with a pass."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread.is_alive()
+
+    def ask(self) -> None:
+        """Have a pass made soon."""
+        with self._wake:
+            self._asked += 1
+            self._wake.notify_all()
+
+    def reconcile(self, deadline: Deadline) -> Mapping[str, int]:
+        """Have a pass made and await it: how often each action was taken. Raises Unavailable at the deadline."""
+        with self._wake:
+            wanted = self._passes + (2 if self._in_pass else 1)  # one that runs already may have looked before what is meant
+            self._asked += 1
+            self._wake.notify_all()
+            while self._passes < wanted:
+                if not self._wake.wait(deadline.require("reconciliation")):
+                    raise Unavailable("reconciliation takes longer than this call may", "see the agent's log")
+            return self._last
+
+    def _report(self, action: str) -> None:
+        self._actions[action] += 1
+        self._count(action)
+
+    def _run(self) -> None:
+        watched = next_pass = 0.0
+        while not self._stopping:
+            self.beat = now = time.monotonic()
+            due = now >= next_pass
+            if self._connect():
+                due = True
+            if now >= watched + WATCH_S:
+                watched = now
+                due = self._is_restarted() or due
+            with self._wake:
+                due = due or self._asked > 0
+            if due:
+                self._pass()
+                next_pass = time.monotonic() + self._tick_s
+            with self._wake:
+                if not self._stopping and not self._asked:
+                    self._wake.wait(BEAT_S)
+
+    def _pass(self) -> None:
+        with self._wake:
+            self._asked, self._in_pass = 0, True
+        self._actions.clear()
+        try:
+            self._reconciliation.run()
+        except Exception as error:  # noqa: BLE001 -- a bug in one pass must not end all of them
+            say("error", "a pass of reconciliation failed", error=repr(error))
+        with self._wake:
+            self._last = dict(self._actions)
+            self._passes, self._in_pass = self._passes + 1, False
+            self._wake.notify_all()
+
+    def _connect(self) -> bool:
+        """Whether there is a new session with OVSDB."""
+        try:
+            sessions = self._node.connect(Deadline.after(CONNECT_S))
+        except UserspaceError as error:
+            if self._reachable:
+                say("warning", "there is no session with OVSDB", error=error)
+            self._reachable = False
+            return False
+        new = sessions > self._sessions
+        if new and self._sessions:
+            self._reconnected()
+        if new:
+            say("info", "the session with OVSDB stands", sessions=sessions)
+        self._sessions, self._reachable = sessions, True
+        return new
+
+    def _is_restarted(self) -> bool:
+        """Whether ovs-vswitchd is another process than before."""
+        daemon = self._node.watch_switch()
+        restarted = bool(daemon and self._daemon and daemon != self._daemon)
+        if restarted:
+            say("info", "ovs-vswitchd was restarted", pid=daemon)
+        self._daemon = daemon or self._daemon
+        return restarted

@@ -1,0 +1,155 @@
+"""The agent's socket file: who may have it, and that it is whole or not there.
+
+One agent serves a socket: the one that holds the lock of `<socket>.lock`, which dies with it however it dies, so that what an
+agent left behind after kill -9 is simply replaced. The file appears by a rename once the socket listens with its final mode: a
+connect never meets one that is half made. The lock's file stays; removing it would let two agents lock two files of one name.
+
+It must never replace anything that is no socket, nor use a directory in which another user could put one.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from userspace_cni.errors import InvalidConfig, Unavailable
+
+_NEW: Final = ".new"
+_PATH_MAX: Final = 107 - len(_NEW)
+"""Bytes that sockaddr_un leaves to a path (unix(7)), with the temporary name."""
+_BACKLOG: Final = 4096
+"""How many may wait to be accepted; the kernel takes the lesser of this and net.core.somaxconn."""
+
+
+class Listener:
+    """The place of the agent at `path`: first its lock, then a listening, non-blocking socket, and neither at the end."""
+
+    def __init__(self, path: str) -> None:
+        self.socket: socket.socket | None = None
+        self._path = path
+        self._lock = -1
+        self._made: tuple[int, int] | None = None
+
+    def claim(self) -> None:
+        """Be the agent of this path; a second call does nothing.
+
+        Raises InvalidConfig for a path that can not be used, Unavailable while another agent has it.
+        """
+        if self._lock >= 0:
+            return
+        if len(os.fsencode(self._path)) > _PATH_MAX:
+            advice = f"at most {_PATH_MAX} bytes: setting socket or run_dir"
+            raise InvalidConfig(f"the agent's socket {self._path}: too long", advice)
+        with _told(self._path):
+            _prepare_directory(Path(self._path).parent)
+            self._lock = _take_lock(self._path)
+
+    def listen(self) -> socket.socket:
+        """Make the socket; only with the place claimed. Raises InvalidConfig, Unavailable."""
+        with _told(self._path):
+            self.socket = _listen(self._path)
+        self._made = _identity(self._path)
+        return self.socket
+
+    def unlink(self) -> None:
+        """Remove the socket file if it is still ours: nobody finds us any more, and who is in the queue can still be accepted."""
+        if self._made is not None and _identity(self._path) == self._made:
+            with suppress(OSError):
+                Path(self._path).unlink()
+        self._made = None
+
+    def close(self) -> None:
+        """Remove the file and close the socket; the lock is kept, since we are still there."""
+        self.unlink()
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
+
+    def release(self) -> None:
+        """Close, and let another agent take the place."""
+        self.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """Within this block the system's errors are ours, and name the socket."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"making the agent's socket {path}: {error.strerror}", "setting socket or run_dir names it") from error
+
+
+def _prepare_directory(directory: Path) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = directory.stat()
+    if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise InvalidConfig(
+            f"the agent's socket can not be in {directory}: other users may write there",
+            f"owner {facts.st_uid}, mode {stat.S_IMODE(facts.st_mode):o}; it should be 0700",
+        )
+
+
+def _take_lock(path: str) -> int:
+    """The descriptor whose lock says that we are the agent. Its text is for messages only."""
+    fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise Unavailable(
+            f"starting the agent: another one serves {path} (process {holder})", "stop it first, or give this one another run_dir"
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _listen(path: str) -> socket.socket:
+    found = _mode(path)
+    if found is not None and not stat.S_ISSOCK(found):
+        raise InvalidConfig(f"the agent's socket {path}: something else is in its place", "remove it, or change setting socket")
+    temporary = Path(path + _NEW)
+    temporary.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        sock.bind(str(temporary))
+        temporary.chmod(0o600)
+        sock.listen(_BACKLOG)
+        temporary.rename(path)
+    except BaseException:
+        sock.close()
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return sock
+
+
+def _mode(path: str) -> int | None:
+    try:
+        return os.lstat(path).st_mode
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return None
+        raise
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino

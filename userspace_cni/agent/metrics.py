@@ -1,0 +1,264 @@
+"""What the agent counts, in Prometheus' text form.
+
+A registry of its own, so that nothing of a library gets in. Every label's values are known beforehand or are ports of this node:
+a caller's mistakes can not add series. What is asked for at a scrape (ports, spool, threads) comes from callbacks; one that
+fails, as when the switch is away, leaves its own series out and never fails the scrape.
+
+The only module that knows prometheus_client; its exceptions stay here.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter as Tally
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from userspace_cni.errors import UNEXPECTED, InvalidConfig, Unavailable
+from userspace_cni.log import say
+from userspace_cni.request import VERBS
+from userspace_cni.stages import STAGES, Stage
+
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
+"""Of what `render` gives."""
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_GROUPS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
+_OUTCOMES: Final = (
+    (range(1), "ok"),
+    (range(3, 4), "gone"),
+    (range(1, 9), "input"),
+    (range(11, 12), "unavailable"),
+    (range(50, 52), "not_serving"),
+    (range(100, 111), "step"),
+    (range(111, 112), "protocol"),
+    (range(UNEXPECTED, UNEXPECTED + 1), "bug"),
+)
+"""The classes of CNI codes (`errors`), the first that holds; every other code is one that an IPAM plugin invented."""
+_LISTEN: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z_.-]+)):([0-9]{1,5})")
+_SCRAPE_S: Final = 10.0
+"""How long a peer on the TCP port may be silent amid its request: it holds a thread as long."""
+
+
+class KnownPort(Protocol):
+    """An interface of the switch.
+
+    `status` is the column of Interface. For vhost-user OVS fills it with `mode` and `status` (connected or disconnected) and,
+    while connected, with `socket`, `features` (those negotiated), `numa`, `num_of_vrings` and the rings' sizes (netdev-dpdk.c).
+    """
+
+    @property
+    def name(self) -> str:
+        """The port's name."""
+        ...
+
+    @property
+    def bridge(self) -> str:
+        """Its bridge's."""
+        ...
+
+    @property
+    def interface_type(self) -> str:
+        """Interface.type."""
+        ...
+
+    @property
+    def link_state(self) -> str:
+        """`up`, `down`, or "" where the switch has not said."""
+        ...
+
+    @property
+    def status(self) -> Mapping[str, str]:
+        """Interface.status."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """Interface.error."""
+        ...
+
+
+class Metrics:
+    """The agent's metrics. Methods may be called from any thread.
+
+    `ports` gives every port to be shown; `gauges` are further numbers by name. Both are asked at each scrape, not before.
+    """
+
+    def __init__(self, ports: Callable[[], Iterable[KnownPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
+        self._registry = CollectorRegistry()
+        self._calls = Histogram(
+            "userspace_cni_verb_seconds",
+            "Seconds that CNI calls took, by verb, stage (total is all of it) and outcome",
+            ("verb", "stage", "outcome"),
+            buckets=_SECONDS,
+            registry=self._registry,
+        )
+        self._groups = Histogram(
+            "userspace_cni_ovsdb_group_size",
+            "Calls that shared one OVSDB transaction",
+            buckets=_GROUPS,
+            registry=self._registry,
+        )
+        self._actions = Counter(
+            "userspace_cni_reconcile_actions", "What reconcile did, by action", ("action",), registry=self._registry
+        )
+        self._reconnects = Counter(
+            "userspace_cni_ovsdb_reconnects", "Connections to OVSDB after the first", registry=self._registry
+        )
+        build = Gauge("userspace_cni_build_info", "Always 1", ("version", "python"), registry=self._registry)
+        build.labels(_version(), platform.python_version()).set(1)
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_Asked(ports, gauges))
+
+    def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
+        """One call has ended: its CNI code (0 for success), its seconds, and those of each stage that it went through."""
+        verb = verb if verb in VERBS else "other"
+        outcome = outcome_of(code)
+        self._calls.labels(verb, "total", outcome).observe(seconds)
+        for stage in STAGES:
+            if stage in stages:
+                self._calls.labels(verb, stage, outcome).observe(stages[stage])
+
+    def observe_group(self, size: int) -> None:
+        """One OVSDB transaction was committed for so many calls."""
+        self._groups.observe(size)
+
+    def count_action(self, action: str) -> None:
+        """Reconcile did something; `action` is one of its own few words."""
+        self._actions.labels(action).inc()
+
+    def count_reconnect(self) -> None:
+        """A connection to OVSDB replaces one that was lost."""
+        self._reconnects.inc()
+
+    def render(self) -> bytes:
+        """Everything, as CONTENT_TYPE."""
+        return generate_latest(self._registry)
+
+    def serve_tcp(self, listen: str) -> TcpEndpoint:
+        """Serve GET /metrics on `host:port`, IPv6 in brackets, for whoever reaches it. Raises InvalidConfig, Unavailable."""
+        host, port = parse_listen(listen)
+        try:
+            server, _ = start_http_server(port, addr=host, registry=self._registry)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise Unavailable(f"listening for metrics on {listen}: {reason}", "setting metrics_listen") from error
+        kind: Any = server.RequestHandlerClass
+        server.RequestHandlerClass = type("PatientHandler", (kind,), {"timeout": _SCRAPE_S})
+        return TcpEndpoint(server)
+
+
+class TcpEndpoint:
+    """The TCP port with the metrics, until `close`."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    @property
+    def port(self) -> int:
+        """The port, also where 0 was asked for."""
+        return int(self._server.server_port)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def outcome_of(code: int) -> str:
+    """The class of a CNI code, as a label."""
+    return next((name for codes, name in _OUTCOMES if code in codes), "delegate")
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[IPv6]:port`. Raises InvalidConfig."""
+    found = _LISTEN.fullmatch(listen)
+    if found is None or int(found[3]) > 65535:
+        raise InvalidConfig(f"metrics_listen is {listen!r}", "it must be HOST:PORT, as 127.0.0.1:9090 or [::1]:9090")
+    return found[1] or found[2], int(found[3])
+
+
+class _Asked(Collector):
+    """What is looked up at each scrape."""
+
+    def __init__(self, ports: Callable[[], Iterable[KnownPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
+        self._ports = ports
+        self._gauges = gauges
+        self._failing: set[str] = set()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not ask the switch."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers of this moment."""
+        for name, look in self._gauges.items():
+            value = self._ask(name, look)
+            if value is not None:
+                yield GaugeMetricFamily(f"userspace_cni_{name}", _HELP.get(name, name.replace("_", " ")), value=float(value))
+        ports = self._ask("ports", lambda: list(self._ports()))
+        if ports is not None:
+            yield from _of_ports(ports)
+
+    def _ask(self, name: str, look: Callable[[], Any]) -> Any:
+        """What the callback says, None when it fails; that is logged once, until it works again."""
+        try:
+            value = look()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the other numbers are wanted all the more
+            if name not in self._failing:
+                say("warning", "a metric can not be read", metric=name, error=error)
+            self._failing.add(name)
+            return None
+        self._failing.discard(name)
+        return value
+
+
+_HELP: Final[Mapping[str, str]] = {
+    "spool_entries": "DELs that wait to be read from the spool",
+    "workers_busy": "Calls that are running",
+    "workers_queued": "Calls that wait for a thread",
+    "workers_stuck": "Calls that have been running for longer than any deadline",
+    "workers_dead": "Threads that are gone; the agent should be restarted",
+    "connections": "Connections to the agent's socket",
+}
+
+
+def _of_ports(ports: list[KnownPort]) -> Iterator[Metric]:
+    counted = Tally((port.bridge, port.interface_type or "system", _state(port)) for port in ports)
+    family = GaugeMetricFamily(
+        "userspace_cni_ports", "Ports, by bridge, kind and link state", labels=("bridge", "kind", "link_state")
+    )
+    for labels, number in counted.items():
+        family.add_metric(labels, number)
+    yield family
+    connected = GaugeMetricFamily(
+        "userspace_cni_vhost_connected", "1 while the application of a vhost-user port is connected", labels=("bridge", "port")
+    )
+    negotiated = GaugeMetricFamily(
+        "userspace_cni_vhost_negotiated", "1 while the port's virtio features are negotiated", labels=("bridge", "port")
+    )
+    for port in ports:
+        if port.interface_type.startswith("dpdkvhostuser"):
+            where = (port.bridge, port.name)
+            connected.add_metric(where, port.status.get("status") == "connected")
+            negotiated.add_metric(where, "features" in port.status)
+    yield connected
+    yield negotiated
+
+
+def _state(port: KnownPort) -> str:
+    return "error" if port.error else port.link_state or "unknown"
+
+
+def _version() -> str:
+    try:
+        return version("userspace-cni")
+    except PackageNotFoundError:
+        return "unknown"

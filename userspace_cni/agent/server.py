@@ -1,0 +1,393 @@
+"""The agent's front: one thread that accepts, assembles requests, hands them on whole and sees answers off.
+
+It never runs a verb, never waits for a peer and never blocks but in epoll: a thousand idle connections, a peer that sends a byte
+per second or one that never reads cost the others nothing. Answers are written by whoever has them (`exchange`); only what a
+peer's buffer does not take at once comes back here.
+
+What is bounded: the time from accept to a whole request, the size of it, the bytes held of all that are not whole, the number
+of connections (the oldest that is not served makes room), and the time an answered one may stay. When descriptors run out it
+makes room in the same way, and otherwise lets the others wait in the kernel's queue.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from userspace_cni import protocol
+from userspace_cni.agent.exchange import Exchange, State, attempt
+from userspace_cni.agent.listener import Listener
+from userspace_cni.errors import Unavailable, UserspaceError
+from userspace_cni.log import say
+from userspace_cni.protocol import MalformedRequest
+
+_EVENTS: Final = 256
+_ACCEPTS: Final = 64
+"""Connections taken before those that are there have their turn."""
+_TICK_S: Final = 1.0
+"""While requests run: how late the end of an answered one's time may be noticed. Nobody has to wake this thread for it."""
+_PAUSE_S: Final = 0.1
+_STOP_S: Final = 2.0
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_NEVER: Final = float("inf")
+_GONE: Final = select.EPOLLHUP | select.EPOLLERR
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What peers may cost; seconds, connections, bytes."""
+
+    request_s: float = 10.0
+    """From accept to a whole request."""
+    taken_s: float = 5.0
+    """From an answer to the peer's close. An answer that is not sent by then is lost."""
+    unread_s: float = 60.0
+    """The same for an answer that is sent whole and not read: the peer may be stopped and read it yet."""
+    connections: int = 4096
+    held: int = 64 * 1024 * 1024
+    """All unfinished requests together."""
+
+
+class _Timed:
+    """Exchanges in the order in which their time is over, which is that of their coming."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._ends: dict[int, tuple[float, Exchange]] = {}
+
+    def add(self, exchange: Exchange) -> None:
+        self._ends[exchange.fd] = (time.monotonic() + self._seconds, exchange)
+
+    def drop(self, exchange: Exchange) -> None:
+        self._ends.pop(exchange.fd, None)
+
+    def first(self) -> Exchange | None:
+        return next((exchange for _, exchange in self._ends.values()), None)
+
+    def next_end(self) -> float:
+        return next((end for end, _ in self._ends.values()), _NEVER)
+
+    def over(self, now: float) -> list[Exchange]:
+        """Those whose time is over; whoever asks has to drop them."""
+        return [exchange for _, exchange in takewhile(lambda item: item[0] <= now, self._ends.values())]
+
+
+def _nobody(exchange: Exchange) -> None:
+    """Whom a lost answer does not matter to."""
+
+
+class Server:
+    """The socket at `path` and its thread.
+
+    `serve(exchange)` is called on the server's own thread for each whole request and must not block: it answers at once or hands
+    the exchange to a worker. `on_lost(exchange)`, called by any thread and not to block either, is told of each served exchange
+    whose answer was proven not to be taken, once, after the answer was given.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        serve: Callable[[Exchange], None],
+        on_lost: Callable[[Exchange], None] = _nobody,
+        limits: Limits | None = None,
+    ) -> None:
+        self._serve = serve
+        self._on_lost = on_lost
+        self._limits = limits or Limits()
+        self._listener = Listener(path)
+        self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._all: dict[int, Exchange] = {}
+        self._reading = _Timed(self._limits.request_s)
+        self._leaving = _Timed(self._limits.taken_s)
+        self._doubted = _Timed(self._limits.unread_s)
+        self._answered: deque[Exchange] = deque()
+        self._running: dict[int, Exchange] = {}
+        self._held = 0
+        self._paused_until = _NEVER
+        self._accepting = False
+        self._stopping = threading.Event()
+        self._stopped = threading.Event()
+        self._ending = False
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="server", daemon=True)
+
+    # -- for other threads ------------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """Be the agent of this path, without listening yet: what only one agent may do comes between this and `start`.
+
+        Raises InvalidConfig for a path that can not be used, Unavailable while another agent has it.
+        """
+        self._listener.claim()
+
+    def start(self) -> None:
+        """Listen, and claim the path if that was not done. Raises as `claim` does."""
+        self._listener.claim()
+        self._epoll.register(self._listener.listen(), select.EPOLLIN)
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._accepting = True
+        self._thread.start()
+
+    def stop_accepting(self) -> None:
+        """Remove the socket file, take who has connected already, and close the listener. Running requests go on."""
+        self._stopping.set()
+        self._nudge()
+        if self._thread.is_alive():
+            self._stopped.wait(_STOP_S)
+
+    def close(self) -> None:
+        """End everything: connections that are not answered are closed without one. Lets the next agent in."""
+        self._ending = True
+        self._nudge()
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_S)
+        if not self._thread.is_alive():
+            for exchange in list(self._all.values()):
+                exchange.close()
+            self._all.clear()
+            self._epoll.close()
+            wake, self._wake = self._wake, -1
+            if wake >= 0:
+                os.close(wake)
+        self._listener.release()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread.is_alive()
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are now."""
+        return len(self._all)
+
+    def _nudge(self) -> None:
+        if self._wake >= 0:
+            with suppress(BlockingIOError):
+                os.eventfd_write(self._wake, 1)
+
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._ending:
+            somebody = False
+            for fd, events in self._epoll.poll(self._patience(), _EVENTS):
+                exchange = self._all.get(fd)
+                if exchange is not None:
+                    self._attend(exchange, events)
+                elif fd == self._wake:
+                    os.eventfd_read(self._wake)
+                else:
+                    somebody = True
+            if somebody and self._accepting:
+                self._accept()  # last: a new connection can have the descriptor of one that ended, and must not get its event
+            self._see_off()
+            self._expire(time.monotonic())
+            if self._stopping.is_set() and self._accepting:
+                self._stop_listening()
+
+    def _patience(self) -> float | None:
+        """Seconds until something is to be done unasked."""
+        now = time.monotonic()
+        end = min(self._reading.next_end(), self._leaving.next_end(), self._doubted.next_end(), self._paused_until)
+        if self._running:
+            end = min(end, now + _TICK_S)
+        return None if end == _NEVER else max(0.0, end - now)
+
+    def _attend(self, exchange: Exchange, events: int) -> None:
+        try:
+            if exchange.state is State.READING:
+                self._read(exchange)
+            elif events & _GONE:
+                if exchange.peer_closed():
+                    self._end(exchange)
+                else:
+                    self._forget(exchange)  # whoever answers ends it
+            elif events & select.EPOLLOUT:
+                exchange.flush()
+            elif not exchange.discard():
+                self._end(exchange)
+        except OSError as error:
+            say("warning", "a connection to the agent failed", error=error)
+            self._end(exchange)
+
+    # -- coming -----------------------------------------------------------------------------------------------------------
+
+    def _accept(self) -> bool:
+        """Take some of those who wait in the queue; False when nobody is left there, or nobody can be taken now."""
+        listener = self._listener.socket
+        if listener is None:
+            return False
+        for _ in range(_ACCEPTS):
+            try:
+                sock, _ = listener.accept()
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                if not _somebody_waits(listener):  # out of descriptors, accept(2) says so even when there is nobody
+                    return False
+                if error.errno in _EXHAUSTED and self._make_room():
+                    continue
+                self._pause()
+                return False
+            try:
+                self._admit(sock)
+            except OSError as error:
+                say("warning", "a connection to the agent failed", error=error)
+                sock.close()
+        return True
+
+    def _admit(self, sock: socket.socket) -> None:
+        """Take a connection in when its peer may speak to us, and look whether its request is there already."""
+        sock.setblocking(False)
+        _, uid, _ = peer_of(sock)
+        error: UserspaceError | None = None
+        if uid not in (0, os.geteuid()):
+            say("warning", "a connection to the agent was refused", uid=uid)
+            error = MalformedRequest(403, f"user {uid} may not; only root and the agent's own user")
+        elif len(self._all) >= self._limits.connections and not self._make_room():
+            error = Unavailable(f"the agent serves {len(self._all)} connections already", "try again later")
+        if error is not None:
+            with sock, suppress(OSError):
+                sock.send(protocol.reply(*protocol.fault(error)), socket.MSG_NOSIGNAL)
+            return
+        exchange = Exchange(sock, self._epoll, self._see_answered)
+        self._all[exchange.fd] = exchange
+        self._reading.add(exchange)
+        self._read(exchange)
+
+    def _read(self, exchange: Exchange) -> None:
+        before = exchange.buffered
+        try:
+            whole = exchange.receive()
+        except MalformedRequest as error:
+            self._held -= before
+            exchange.refuse(error)
+            return
+        self._held += exchange.buffered - before
+        if whole:
+            self._reading.drop(exchange)
+            self._running[exchange.fd] = exchange
+            attempt(self._serve, exchange)
+        elif self._held > self._limits.held and (oldest := self._reading.first()):
+            self._turn_away(oldest, Unavailable("too much is being sent to the agent at once", "try again later"))
+
+    # -- going ------------------------------------------------------------------------------------------------------------
+
+    def _see_answered(self, exchange: Exchange) -> None:
+        """Called on the thread that answered."""
+        if exchange.hung_up:
+            exchange.close()
+            self._settle(exchange)
+        else:
+            self._answered.append(exchange)
+
+    def _see_off(self) -> None:
+        """What was answered has its time to be taken."""
+        while self._answered:
+            exchange = self._answered.popleft()
+            if self._all.get(exchange.fd) is not exchange:
+                continue  # over already
+            self._running.pop(exchange.fd, None)
+            self._reading.drop(exchange)
+            if exchange.lost:
+                self._end(exchange)
+            else:
+                self._leaving.add(exchange)
+
+    def _expire(self, now: float) -> None:
+        for exchange in self._reading.over(now):
+            seconds = self._limits.request_s
+            self._turn_away(exchange, MalformedRequest(408, f"it was not complete within {seconds:g} s"))
+        for exchange in self._leaving.over(now):
+            if exchange.served and not exchange.unsent and exchange.unread():
+                self._leaving.drop(exchange)
+                self._doubted.add(exchange)
+            else:
+                self._end(exchange)
+        for exchange in self._doubted.over(now):
+            self._end(exchange)
+        if now >= self._paused_until:
+            self._listen(select.EPOLLIN)
+            self._paused_until = _NEVER
+
+    def _turn_away(self, exchange: Exchange, error: UserspaceError) -> None:
+        """End a connection whose request is not whole, and say why."""
+        self._held -= exchange.buffered
+        exchange.refuse(error)
+        self._end(exchange)
+
+    def _make_room(self) -> bool:
+        """End the connection that is least missed; False when every one is being served."""
+        self._see_off()
+        oldest = self._reading.first()
+        if oldest is not None:
+            self._turn_away(oldest, Unavailable("the agent has too many connections", "try again later"))
+            return True
+        oldest = self._leaving.first() or self._doubted.first()
+        if oldest is not None:
+            self._end(oldest)
+        return oldest is not None
+
+    def _end(self, exchange: Exchange) -> None:
+        self._forget(exchange)
+        exchange.close()
+        self._settle(exchange)
+
+    def _forget(self, exchange: Exchange) -> None:
+        self._all.pop(exchange.fd, None)
+        self._running.pop(exchange.fd, None)
+        for times in (self._reading, self._leaving, self._doubted):
+            times.drop(exchange)
+
+    def _settle(self, exchange: Exchange) -> None:
+        if not exchange.lost or not exchange.served:
+            return
+        try:
+            self._on_lost(exchange)
+        except Exception as error:  # noqa: BLE001 -- it must not end the thread that serves all
+            say("error", "an answer was not taken, and acting on that failed", target=exchange.target, error=repr(error))
+
+    # -- the listener -----------------------------------------------------------------------------------------------------
+
+    def _listen(self, events: int) -> None:
+        if self._accepting and self._listener.socket:
+            self._epoll.modify(self._listener.socket, events)
+
+    def _pause(self) -> None:
+        """Nobody can be taken in now: who waits in the queue must not wake us again and again."""
+        self._listen(0)
+        self._paused_until = time.monotonic() + _PAUSE_S
+
+    def _stop_listening(self) -> None:
+        self._listener.unlink()
+        for _ in range(self._limits.connections // _ACCEPTS + 1):
+            if not self._accept():
+                break
+        self._accepting = False
+        self._listener.close()
+        self._stopped.set()
+
+
+def _somebody_waits(listener: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group that connected, by the kernel's word (SO_PEERCRED, unix(7))."""
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return pid, uid, gid

@@ -1,0 +1,214 @@
+"""The agent as a whole: the same verbs as the plugin in-process, behind a socket, by a process that stays.
+
+It may be killed at any moment: what it knows it can learn again, and what it was doing is in the records. Told to stop, it takes
+no more calls, lets those that run come to their end or makes them fail (they undo themselves, or the next agent undoes them), and
+is gone within five seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from types import FrameType
+from typing import Final
+
+from userspace_cni import protocol, verbs
+from userspace_cni.agent.exchange import Exchange, attempt
+from userspace_cni.agent.keeper import Keeper
+from userspace_cni.agent.metrics import CONTENT_TYPE, KnownPort, Metrics
+from userspace_cni.agent.pool import Job, Pool
+from userspace_cni.agent.server import Server
+from userspace_cni.deadline import Deadline
+from userspace_cni.drivers import Drivers
+from userspace_cni.errors import NotServing, Unavailable
+from userspace_cni.leftovers import drain, undo
+from userspace_cni.listing import describe_all
+from userspace_cni.log import bound, say
+from userspace_cni.settings import Settings
+from userspace_cni.spool import Entry
+from userspace_cni.stages import collected
+
+AGENT_S: Final = 40.0
+"""A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), its shim gives up after 45."""
+PASS_S: Final = 300.0
+"""A pass of reconciliation that takes longer than this is stuck."""
+FINISH_S: Final = 3.0
+UNDO_S: Final = 1.0
+START_S: Final = 5.0
+DESCRIPTORS: Final = 1 << 16
+SWITCH_S: Final = 0.0005
+"""How long one thread may keep the interpreter from the others: at the usual 5 ms an answer waits for ten times as long when
+twenty verbs are computing (measured: 39 ms instead of 520)."""
+
+
+def serve(settings: Settings, environ: Mapping[str, str]) -> int:
+    """Be the agent until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it can not begin."""
+    stopping = threading.Event()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        say("info", "stopping", signal=signal.Signals(number).name)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    sys.setswitchinterval(SWITCH_S)
+    with bound(settings.log_level):
+        agent = Agent(settings, environ)
+        signal.signal(signal.SIGHUP, lambda _number, _frame: agent.keeper.ask())
+        agent.start()
+        while not stopping.wait(3600):
+            pass
+        agent.stop()
+    return 0
+
+
+class Agent:
+    """The node, the threads that work on it, and the socket in front of them."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self.metrics = Metrics(self._ports, self._gauges())
+        self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group)
+        self.keeper = Keeper(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
+        self.pool = Pool()
+        self.server = Server(self.node.root.path(settings.agent_socket), self._dispatch, self._undo)
+
+    def start(self) -> None:
+        """Learn what there is, hear the DELs that were called without us, and only then take calls."""
+        self.server.claim()
+        _raise_descriptor_limit()
+        for sentence in self.node.missing():
+            say("warning", "this agent lacks something", missing=sentence)
+        self.node.warm_up(Deadline.after(START_S))
+        self.node.spool.sweep()
+        drain(self.node, self.node.journal, Deadline.after(START_S), self.metrics.count_action)
+        if self._settings.metrics_listen:
+            self.metrics.serve_tcp(self._settings.metrics_listen)
+        self.server.start()
+        self.keeper.start()
+        say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
+
+    def stop(self) -> None:
+        """Take no more calls, and end."""
+        self.server.stop_accepting()
+        self.keeper.stop()
+        if not self.pool.drain(FINISH_S):
+            say("warning", "calls are cut short; what they began is undone", running=self.pool.busy)
+            self.node.close()
+            self.pool.drain(UNDO_S)
+        self.pool.close()
+        self.server.close()
+        self.node.close()
+        say("info", "stopped")
+
+    def _ports(self) -> list[KnownPort]:
+        return list(self.node.known_ports() or ())
+
+    def _gauges(self) -> dict[str, Callable[[], float]]:
+        return {
+            "spool_entries": lambda: len(self.node.spool),
+            "workers_busy": lambda: self.pool.busy,
+            "workers_queued": lambda: self.pool.queued,
+            "workers_stuck": lambda: len(self.pool.stuck(AGENT_S)),
+            "workers_dead": lambda: self.pool.dead,
+            "connections": lambda: self.server.connections,
+        }
+
+    def problems(self) -> list[str]:
+        """Why this process can not do its work any more; restarting it may help."""
+        found = [
+            f"{job.verb} of container {job.container or '-'} runs for {job.seconds:.0f} s" for job in self.pool.stuck(AGENT_S)
+        ]
+        if not self.server.alive:
+            found.append("the server's thread is dead")
+        if self.pool.dead:
+            found.append(f"{self.pool.dead} worker threads are dead")
+        if not self.keeper.alive:
+            found.append("the keeper's thread is dead")
+        elif time.monotonic() - self.keeper.beat > PASS_S:
+            found.append(f"reconciliation has not come to its end for {PASS_S:.0f} s")
+        return found
+
+    def obstacles(self) -> list[str]:
+        """Why no pod could be attached now."""
+        try:
+            self.node.ready(Deadline.after(1.0))
+        except NotServing as error:
+            return [str(error)]
+        return []
+
+    # -- on the server's thread -------------------------------------------------------------------------------------------
+
+    def _dispatch(self, exchange: Exchange) -> None:
+        """Answer what only looks at this process, hand everything else to a worker."""
+        if exchange.method == "GET" and exchange.target == "/healthz":
+            _tell(exchange, self.problems())
+            return
+        verb = exchange.verb
+        if verb:
+            container = exchange.headers.get("Cni-Containerid", "")
+            self.pool.submit(Job(lambda: attempt(self._verb, exchange), verb, container))
+        else:
+            self.pool.submit(Job(lambda: attempt(self._page, exchange), exchange.method))
+
+    def _undo(self, exchange: Exchange) -> None:
+        """Nobody has learned of this attachment: a runtime that saw no result takes it for failed."""
+        if exchange.verb != "ADD" or exchange.status != 200:
+            return
+        say("warning", "an ADD whose caller has gone is undone", container=exchange.headers.get("Cni-Containerid", ""))
+        environ = protocol.environment(exchange.head)
+        entry = Entry("", environ, exchange.body, self.node.boot_id(), exchange.answered_ns)
+        try:
+            self.pool.submit(Job(lambda: undo(entry, self.node, self.node.journal, Deadline.after(AGENT_S)), "DEL"))
+        except Unavailable as error:
+            say("error", "it stays until the runtime's DEL", error=error)
+
+    # -- on a worker ------------------------------------------------------------------------------------------------------
+
+    def _verb(self, exchange: Exchange) -> None:
+        began = time.perf_counter()
+        environ = protocol.environment(exchange.head)
+        if exchange.hung_up and exchange.verb == "ADD":
+            exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
+            return
+        with collected() as stages:
+            answer = verbs.answer(environ, lambda: exchange.body, lambda: self.node)
+        exchange.answer(200 if answer.code == 0 else 500, answer.output)
+        self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, time.perf_counter() - began, stages)
+
+    def _page(self, exchange: Exchange) -> None:
+        match exchange.method, exchange.target:
+            case "GET", "/readyz":
+                _tell(exchange, self.problems() + self.obstacles())
+            case "GET", "/metrics":
+                exchange.answer(200, self.metrics.render(), CONTENT_TYPE)
+            case "GET", "/api/v1/attachments":
+                records, ports = self.node.journal.records(), self.node.known_ports()
+                exchange.answer(200, _json(describe_all(records, ports, boot_id=self.node.boot_id())))
+            case "POST", "/api/v1/reconcile":
+                exchange.answer(200, _json({"actions": dict(self.keeper.reconcile(Deadline.after(AGENT_S)))}))
+            case _:
+                exchange.refuse(protocol.MalformedRequest(404, f"{exchange.method} {exchange.target[:80]} is not served"))
+
+
+def _tell(exchange: Exchange, problems: list[str]) -> None:
+    exchange.answer(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _raise_descriptor_limit() -> None:
+    """A thousand callers need as many descriptors; the usual soft limit is for programs that use select(2)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(soft, DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)), hard)
+    )

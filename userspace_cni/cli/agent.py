@@ -1,0 +1,48 @@
+"""`agent`, the process that stays, and `agent probe`, by which a kubelet asks how it is."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from userspace_cni.cli import view
+from userspace_cni.cli.site import FOUND, NodeCommand, open_site
+from userspace_cni.settings import load
+
+
+class AgentGroup(click.Group, NodeCommand):
+    """A group that is a command itself."""
+
+
+@click.group("agent", cls=AgentGroup, invoke_without_command=True, short_help="Serve the node until SIGTERM.")
+@click.pass_context
+def agent_command(ctx: click.Context) -> None:
+    """Serve the node: the verbs behind a socket, and reconciliation, until SIGTERM.
+
+    The socket and all else is in the settings (docs/settings.md).
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from userspace_cni.agent.service import serve
+
+    ctx.exit(serve(load(os.environ), os.environ))
+
+
+@agent_command.command("probe", cls=NodeCommand)
+@click.argument("probe", type=click.Choice(["healthz", "readyz"]))
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def probe_command(ctx: click.Context, probe: str, as_json: bool) -> None:
+    """Ask the running agent: healthz, whether it works, or readyz, whether it could attach a pod now.
+
+    Exit code: 0 when all is well, 1 with its problems on stdout, 3 when it does not answer within 2 seconds.
+    """
+    problems = open_site(ctx).client.problems(probe)
+    if as_json:
+        view.show_json({"problems": problems})
+    else:
+        for problem in problems:
+            click.echo(view.plain(problem))
+    if problems:
+        ctx.exit(FOUND)

@@ -1,0 +1,119 @@
+"""Asks the agent on its socket, for people and probes.
+
+One request per connection, as the shim does it, with one deadline over all of it. It must never wait for an agent that is not
+there, and never send a verb: those are the runtime's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from typing import Any, Final
+
+from userspace_cni import protocol
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import Unavailable
+
+LOOK_S: Final = 2.0
+"""What a question to the agent may take."""
+RECONCILE_S: Final = 60.0
+_CHUNK: Final = 1 << 16
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n|$)", re.IGNORECASE)
+_LARGEST: Final = 64 << 20
+"""Bytes of an answer: some ten thousand attachments."""
+
+
+class NoAgent(Unavailable):
+    """There is no socket: no agent was started on this node, or it ended in good order."""
+
+
+class Client:
+    """The agent at the socket `path`. Every method raises NoAgent, or Unavailable for one that does not answer in time."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def problems(self, probe: str) -> list[str]:
+        """What is wrong by `healthz` or `readyz`, one sentence each; nothing when all is well."""
+        return _problems(self._ask("GET", f"/{probe}", LOOK_S))
+
+    def about(self) -> dict[str, Any]:
+        """`version` of the agent, "" where it does not say, and its `problems`."""
+        reply = self._ask("GET", "/readyz", LOOK_S)
+        said = _decoded(reply.body)
+        version = said.get("version", "") if isinstance(said, dict) else ""
+        return {"version": str(version), "problems": _problems(reply)}
+
+    def reconcile(self) -> dict[str, int]:
+        """Have one pass of reconciliation run now; how often it did each action."""
+        reply = self._ask("POST", "/api/v1/reconcile", RECONCILE_S)
+        said = _decoded(reply.body)
+        actions = said.get("actions") if isinstance(said, dict) else None
+        if reply.status != 200 or not isinstance(actions, dict):
+            raise Unavailable(f"asking the agent at {self.path} to reconcile: it answered {reply.status}", _excerpt(reply))
+        return {str(name): count for name, count in actions.items() if isinstance(count, int)}
+
+    def _ask(self, method: str, target: str, seconds: float) -> protocol.Reply:
+        what = f"asking the agent at {self.path} for {target}"
+        deadline = Deadline.after(seconds)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+                peer.settimeout(seconds)
+                peer.connect(self.path)
+                peer.sendall(protocol.request_bytes(target, {}, method=method))
+                return protocol.read_reply(_answer_of(peer, deadline))
+        except FileNotFoundError as error:
+            raise NoAgent(
+                f"{what}: no such socket", "no agent runs on this node, or settings socket and run_dir name another place"
+            ) from error
+        except ConnectionRefusedError as error:
+            raise Unavailable(f"{what}: nobody listens there", "the agent died, and has not been started again") from error
+        except (TimeoutError, BlockingIOError) as error:
+            raise Unavailable(f"{what}: no answer within {seconds:g} s", "see the agent's log") from error
+        except OSError as error:
+            raise Unavailable(f"{what}: {error.strerror or error}", "only root and the agent's own user may ask it") from error
+
+
+def _answer_of(peer: socket.socket, deadline: Deadline) -> bytes:
+    """What the agent answers, which then waits for us to close: so it learns that the answer was taken. Raises TimeoutError."""
+    received = bytearray()
+    while len(received) <= _LARGEST:
+        if _is_whole(received):
+            return bytes(received)
+        left = deadline.remaining()
+        if not left:
+            raise TimeoutError
+        peer.settimeout(left)
+        chunk = peer.recv(_CHUNK)
+        if not chunk:
+            return bytes(received)
+        received += chunk
+    raise OSError(f"more than {_LARGEST} bytes came")
+
+
+def _is_whole(received: bytearray) -> bool:
+    head, end, body = received.partition(protocol.HEAD_END)
+    length = _LENGTH.search(head)
+    return bool(end) and length is not None and len(body) >= int(length[1])
+
+
+def _problems(reply: protocol.Reply) -> list[str]:
+    said = _decoded(reply.body)
+    told = said.get("problems") if isinstance(said, dict) else None
+    problems = [str(each) for each in told] if isinstance(told, list) else []
+    if reply.status != 200 and not problems:
+        problems = [f"it answered {reply.status}: {_excerpt(reply)}"]
+    return problems
+
+
+def _excerpt(reply: protocol.Reply) -> str:
+    return reply.body[:200].decode("utf-8", "replace").strip() or "without a body"
+
+
+def _decoded(body: bytes) -> object:
+    try:
+        decoded: object = json.loads(body)
+    except ValueError:
+        return None
+    return decoded

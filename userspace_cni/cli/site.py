@@ -1,0 +1,212 @@
+"""What a command for people works on: the settings in force and the node that they describe, opened when first needed.
+
+The commands read the same store as plugin and agent, under its locks, and speak to the switch themselves, so that a dead or
+hanging agent hides nothing from them. Errors of the node become an exit code here: 2 for settings, 3 for what can not be reached.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import click
+
+from userspace_cni.cli.client import Client
+from userspace_cni.cli.view import note, plain
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
+from userspace_cni.listing import SwitchPort, Unresolved, select
+from userspace_cni.log import bound
+from userspace_cni.reconcile import Surroundings
+from userspace_cni.records import Record
+from userspace_cni.settings import Settings, load
+
+if TYPE_CHECKING:
+    from userspace_cni.drivers import Drivers
+
+FOUND: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+INTERRUPTED: Final = 130
+APART_S: Final = 5.0
+"""Seconds between the two looks that removing a whole attachment takes."""
+SWITCH_S: Final = 3.0
+"""What connecting to OVSDB may take."""
+
+
+class Liveness(Protocol):
+    """What ovs-vswitchd says of itself: `alive`, `dead`, `silent` or `unknown`, and from what that is known."""
+
+    @property
+    def state(self) -> str:
+        """One of the four."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """In words; of one that is alive its version."""
+        ...
+
+
+class Ports(Protocol):
+    """The switch, as far as people ask for it."""
+
+    def connect(self, deadline: Deadline) -> object:
+        """Open the session with OVSDB unless one stands. Raises Unavailable."""
+        ...
+
+    def known(self) -> Iterable[SwitchPort]:
+        """Every port of the switch. Raises Unavailable without a session."""
+        ...
+
+    def watch_liveness(self) -> Liveness:
+        """Ask ovs-vswitchd whether it lives."""
+        ...
+
+    def serving(self, bridge: str, deadline: Deadline) -> None:
+        """Raise NotServing unless ports could be added to the bridge."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class Node(Surroundings, Protocol):
+    """This node; `drivers.Drivers` is the real one."""
+
+    @property
+    def ports(self) -> Ports:
+        """The switch."""
+        ...
+
+    def unwritable(self, path: str) -> str:
+        """Why nothing can be written to a directory of the host; "" if it can."""
+        ...
+
+
+class Refused(Exception):
+    """Why the command ends here, and with which exit code."""
+
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class NodeCommand(click.Command):
+    """A command that looks at the node: only warnings are logged, and errors of the node become an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
+        try:
+            with bound("warning"):
+                return super().invoke(ctx)
+        except Refused as refused:
+            text, code = str(refused), refused.code
+        except UserspaceError as error:
+            text, code = str(error), _code_of(error)
+        click.echo(f"Error: {plain(text)}", err=True)
+        return ctx.exit(code)
+
+
+def _code_of(error: UserspaceError) -> int:
+    if isinstance(error, BadRequest):
+        return USAGE
+    return UNREACHABLE if isinstance(error, (Unavailable, RecordRefused)) else FOUND
+
+
+@dataclass
+class Site:
+    """`node` and `client` are made from the settings unless given. `apart_s`: seconds between two looks at the same thing."""
+
+    settings: Settings
+    given: Node | None = None
+    apart_s: float = APART_S
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @cached_property
+    def node(self) -> Node:
+        """The node. Raises Refused for a user who can not read its records."""
+        if self.given is not None:
+            return self.given
+        _require_access(Path(self._drivers.journal.directory))
+        return self._drivers
+
+    @cached_property
+    def _drivers(self) -> Drivers:
+        from userspace_cni.drivers import Drivers
+
+        return Drivers(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
+
+    @cached_property
+    def client(self) -> Client:
+        """The agent."""
+        return Client(self.seen(self.settings.agent_socket))
+
+    def seen(self, path: str) -> str:
+        """A path of the settings as this process reaches it."""
+        return self._drivers.root.path(path) if self.given is None else path
+
+    def records(self, names: tuple[str, ...] = ()) -> list[Record]:
+        """The records that the names mean, all for none. Raises Refused for a name that means none or several."""
+        try:
+            return select(self.node.journal.records(), names)
+        except Unresolved as error:
+            if error.ambiguous:
+                raise Refused(f"{error}", USAGE) from error
+            near = f"; near: {', '.join(error.candidates)}" if error.candidates else "; see userspace-cni list"
+            raise Refused(f"{error}{near}", FOUND) from error
+
+    def switch_problem(self) -> UserspaceError | None:
+        """Why the switch can not be asked, None when it can."""
+        try:
+            self.node.ports.connect(Deadline.after(SWITCH_S))
+        except UserspaceError as error:
+            return error
+        return None
+
+    def switch_ports(self) -> list[SwitchPort] | None:
+        """What the switch says of its ports; None when it can not be asked, with a note of why."""
+        problem = self.switch_problem()
+        try:
+            if problem is None:
+                return list(self.node.ports.known())
+        except UserspaceError as error:
+            problem = error
+        note(f"the switch can not be asked: {problem}")
+        return None
+
+    def close(self) -> None:
+        """End what was opened."""
+        if "_drivers" in vars(self):
+            self._drivers.close()
+
+
+def open_site(ctx: click.Context) -> Site:
+    """What this command works on: what its caller gave, else the settings in force. Raises BadRequest for these."""
+    site = ctx.find_object(Site)
+    if site is None:
+        site = Site(load(os.environ))
+        ctx.call_on_close(site.close)
+    return site
+
+
+def _require_access(directory: Path) -> None:
+    """Refuse a user to whom an unreadable store would look empty."""
+    if os.geteuid() == 0:
+        return
+    nearest = next(path for path in (directory, *directory.parents) if _exists(path))
+    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+        raise Refused(f"reading the records in {directory}: only root may; run this as root", UNREACHABLE)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False

@@ -1,0 +1,194 @@
+"""How commands show things: tables, paths and JSON on stdout; notes and progress on stderr.
+
+On a terminal a table is made to fit; into a pipe it goes whole, a line for each row and without colours. What comes from outside
+(names of pods, errors of the switch) is never taken for markup, nor does it reach a terminal as control characters. rich is
+loaded when something is shown: the agent and the plugin pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+_UNFOLDED: Final = 4096
+"""Columns of what is no terminal: nothing is folded there."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A piece of text and how it looks on a terminal (a style of rich)."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading; of those with a `rank` the highest are left out first where the terminal is too narrow."""
+
+    heading: str
+    rank: int = 0
+
+
+def show_json(value: object) -> None:
+    """Print it, in ASCII."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def note(text: str) -> None:
+    """A line on stderr."""
+    click.echo(plain(text), err=True)
+
+
+def say(*cells: Cell | str) -> None:
+    """A line on stdout, folded on a terminal between words."""
+    from rich.text import Text
+
+    line = Text()
+    for cell in cells:
+        line.append_text(_text(cell))
+    _print(_console(), line)
+
+
+def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
+    """A table with headings and no lines."""
+    console = _console()
+    left = list(range(len(columns)))
+    while True:
+        table = _table([columns[number] for number in left], [[row[number] for number in left] for row in rows])
+        ranked = [number for number in left if columns[number].rank]
+        if not ranked or _natural_width(console, table) <= console.width:
+            break
+        left.remove(max(ranked, key=lambda number: columns[number].rank))
+    _print(console, table)
+
+
+def show_facts(facts: Sequence[tuple[str, Cell | str]], indent: int = 2) -> None:
+    """Names and values below each other; those without a value are left out."""
+    from rich.padding import Padding
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        text = _text(value)
+        if text.plain:
+            table.add_row(_text(Cell(name, "dim")), text)
+    _print(_console(), Padding(table, (0, 0, 0, indent), expand=False))
+
+
+def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:
+    """Stations below each other on one line that joins them; each has a name and what is known of it."""
+    from rich.padding import Padding
+    from rich.table import Table
+
+    joints = _joints()
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for number, (name, lines) in enumerate(stations):
+        joint = joints["first"] if number == 0 else joints["last"] if number == len(stations) - 1 else joints["between"]
+        for place, line in enumerate(lines):
+            follows = joints["line"] if number < len(stations) - 1 else " "
+            table.add_row(joint if place == 0 else follows, _text(Cell(name if place == 0 else "", "bold")), _text(line))
+    _print(_console(), Padding(table, (0, 0, 0, 2), expand=False))
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """While inside, tell on a terminal what is being done; call what is given to tell of something else."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console = Console(stderr=True, highlight=False, emoji=False)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(escape(plain(text)), spinner="line") as status:
+        yield lambda text: status.update(escape(plain(text)))
+
+
+def plain(text: str) -> str:
+    """The text without anything that a terminal would obey, and without bytes that are no text."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 port`, `2 ports`."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def joined(values: Sequence[str], nothing: str = "") -> str:
+    """The values with commas between them."""
+    return ", ".join(values) or nothing
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    if not _is_unicode(sys.stdout) and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console = Console(highlight=False, markup=False, emoji=False, width=_UNFOLDED)
+    return console
+
+
+def _print(console: Console, what: RenderableType) -> None:
+    """Print it; into a pipe without the blanks that fill a table's lines."""
+    if console.is_terminal:
+        console.print(what)
+        return
+    with console.capture() as captured:
+        console.print(what)
+    sys.stdout.write("".join(f"{line.rstrip(' ')}\n" for line in captured.get().splitlines()))
+    sys.stdout.flush()
+
+
+def _natural_width(console: Console, table: Table) -> int:
+    """Columns of the table if nothing in it is folded."""
+    from rich.measure import Measurement
+
+    return Measurement.get(console, console.options.update(width=_UNFOLDED, max_width=_UNFOLDED), table).maximum
+
+
+def _is_unicode(stream: IO[str]) -> bool:
+    return (getattr(stream, "encoding", "") or "").lower().replace("-", "").startswith("utf")
+
+
+def _joints() -> dict[str, str]:
+    if _is_unicode(sys.stdout):
+        return {"first": "╷", "between": "├", "last": "╰", "line": "│"}
+    return {"first": "+", "between": "+", "last": "+", "line": "|"}
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column.heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(_text, row))
+    return table
+
+
+def _text(cell: Cell | str) -> Text:
+    from rich.text import Text
+
+    return Text(plain(cell.text), style=cell.style) if isinstance(cell, Cell) else Text(plain(cell))

@@ -1,0 +1,141 @@
+"""What an agent needs around it and can not make: the host's namespaces, mounts that reach the host, capabilities.
+
+An agent in a container that lacks one of these starts well and fails at the first pod, or worse: a mount that never reaches the
+host leaves OVS retrying a socket for ever. So all of it is looked at once, at start, and told in words. Nothing is changed here,
+and nothing is refused: what is missing may not be needed on this node.
+"""
+# Descriptors and paths of another root rather than pathlib's.
+# ruff: noqa: PTH110, PTH112, PTH116, PTH120, PTH123
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from userspace_cni.errors import DirectoryRefused
+from userspace_cni.host.ipam import CHROOT
+from userspace_cni.host.root import HostRoot
+from userspace_cni.settings import Settings
+
+_CAPABILITIES: Final = {
+    "CHOWN": (0, "pod directories are given to their users"),
+    "DAC_OVERRIDE": (1, "pod directories belong to other users"),
+    "FOWNER": (3, "modes and labels of what belongs to other users are set"),
+    "SYS_ADMIN": (21, "pod directories are mounted, network namespaces entered"),
+}
+"""Name without CAP_: its number (linux/capability.h), and what it is needed for."""
+_CAPABILITIES_ELSEWHERE: Final = {
+    "SYS_CHROOT": (18, "IPAM plugins are run in the host's root"),
+    "SYS_PTRACE": (19, "namespaces are looked at in the host's /proc"),
+}
+
+_NAMESPACES: Final = {"pid": "process ids (hostPID: true)", "net": "network (hostNetwork: true)"}
+_Mounts = dict[int, tuple[str, set[str]]]
+"""Mount id to mount point and optional fields (`shared:N`, `master:N`), as in proc_pid_mountinfo(5)."""
+_INIT: Final = "/proc/1"
+_NETNS_DIR: Final = "/var/run/netns"
+
+
+def missing(settings: Settings) -> list[str]:
+    """What this process lacks to be the node's agent, one sentence each; empty when nothing is."""
+    root = HostRoot(settings.host_root)
+    wanted = _CAPABILITIES | (_CAPABILITIES_ELSEWHERE if root.elsewhere else {})
+    lacking = [f"capability CAP_{name}: {why}" for name, (number, why) in wanted.items() if not _holds(number)]
+    if root.elsewhere:
+        if not os.path.isdir(f"{root.directory}{_INIT}"):
+            seen = "setting host_root; the host's / is mounted there with everything below it"
+            return [*lacking, f"the host's root is not seen at {root.directory}: {seen}"]
+        lacking += _namespaces(root) + _propagation(root, settings)
+        if not os.access(CHROOT, os.X_OK):
+            lacking.append(f"program {CHROOT}: IPAM plugins are run in the host's root with it")
+    return lacking + _unwritable(root, settings.state_dir)
+
+
+def _holds(capability: int) -> bool:
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
+            effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
+    except OSError:
+        return False
+    return bool(int(effective, 16) >> capability & 1)
+
+
+def _namespaces(root: HostRoot) -> list[str]:
+    lacking = []
+    for name, words in _NAMESPACES.items():
+        try:
+            same = os.path.samestat(os.stat(f"/proc/self/ns/{name}"), os.stat(root.path(f"{_INIT}/ns/{name}")))
+            problem = "" if same else "this process has one of its own"
+        except OSError as error:
+            problem = f"it can not be compared: {root.path(_INIT)}/ns/{name}: {error.strerror}"
+        if problem:
+            lacking.append(f"the host's namespace of {words}: {problem}")
+    return lacking
+
+
+def _propagation(root: HostRoot, settings: Settings) -> list[str]:
+    """Mounts of ours have to reach the host, and the host's later ones (namespaces, volumes in memory) us."""
+    ours = _mounts("/proc/self/mountinfo")
+    theirs = {group for _, groups in _mounts(root.path(f"{_INIT}/mountinfo")).values() for group in _shared(groups)}
+    lacking = []
+    point, groups = _mount_of(root, settings.short_dir, ours)
+    if not _shared(groups) & theirs:
+        found = "is shared, but not with the host" if _shared(groups) else "is not shared"
+        lacking.append(
+            f"short_dir {settings.short_dir}: the mount {point}, on which it is, {found} (mountPropagation: Bidirectional): "
+            "what is mounted there for OVS stays here"
+        )
+    for what, path in (("kubelet_dir", settings.kubelet_dir), ("network namespaces in", _NETNS_DIR)):
+        point, groups = _mount_of(root, path, ours)
+        if not groups:
+            lacking.append(
+                f"{what} {path}: the mount {point}, on which it is, is private (mountPropagation: Bidirectional): "
+                "what the host mounts there from now on is not seen here"
+            )
+    return lacking
+
+
+def _shared(groups: set[str]) -> set[str]:
+    return {group for group in groups if group.startswith("shared:")}
+
+
+def _mount_of(root: HostRoot, path: str, mounts: _Mounts) -> tuple[str, set[str]]:
+    """Point and groups of propagation of the mount on which `path`, or its nearest parent that exists, is."""
+    try:
+        fd = os.open(_nearest(root, path), os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return "?", set()
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
+            ident = next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
+    finally:
+        os.close(fd)
+    return mounts.get(ident, ("?", set()))
+
+
+def _mounts(path: str) -> _Mounts:
+    mounts = {}
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                fields = line.split(" ")
+                mounts[int(fields[0])] = (fields[4], {field for field in fields[6 : fields.index("-")] if ":" in field})
+    except OSError:
+        return {}
+    return mounts
+
+
+def _nearest(root: HostRoot, path: str) -> str:
+    """`path` as this process sees it, or its nearest parent that exists."""
+    try:
+        seen = root.path(path)
+    except DirectoryRefused:
+        return root.directory
+    while not os.path.exists(seen):
+        seen = os.path.dirname(seen)
+    return seen
+
+
+def _unwritable(root: HostRoot, state_dir: str) -> list[str]:
+    writable = os.access(_nearest(root, state_dir), os.W_OK | os.X_OK)
+    return [] if writable else [f"state_dir {state_dir}: it can not be written, and nothing can be attached without a record"]

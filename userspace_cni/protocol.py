@@ -1,0 +1,290 @@
+"""What travels between the shim and the agent: one HTTP/1.1 request per connection and its answer, as bytes.
+
+    POST /api/v1/add HTTP/1.1
+    Host: userspace-cni
+    Userspace-Cni-Protocol: 1
+    Cni-Containerid: 0123…              one header per variable of `VARIABLES` that is set and not empty
+    Content-Length: 181
+    Connection: close
+
+    {"cniVersion": …                    stdin as it came
+
+The body of every answer is what the plugin prints. A request that breaks these rules is refused whole and never guessed at: the
+agent acts as root on what it reads here, and the shim is the only writer that has to get it right. Pure: this module never
+touches sockets, files or the clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from userspace_cni.errors import Unavailable, UnknownProtocol, UserspaceError
+from userspace_cni.request import Verb
+from userspace_cni.result import LATEST, error_json
+
+PROTOCOL: Final = 1
+PROTOCOL_HEADER: Final = "Userspace-Cni-Protocol"
+HEAD_MAX: Final = 256 * 1024
+"""Bytes from the request line to the blank line, both included."""
+BODY_MAX: Final = 4 * 1024 * 1024
+HEADER_LINES_MAX: Final = 64
+HEAD_END: Final = b"\r\n\r\n"
+JSON: Final = "application/json"
+
+VERBS_BY_TARGET: Final[Mapping[str, Verb]] = {
+    "/api/v1/add": "ADD",
+    "/api/v1/del": "DEL",
+    "/api/v1/check": "CHECK",
+    "/api/v1/gc": "GC",
+    "/api/v1/status": "STATUS",
+}
+VARIABLES: Final[Mapping[str, str]] = {
+    "CNI_CONTAINERID": "Cni-Containerid",
+    "CNI_NETNS": "Cni-Netns",
+    "CNI_IFNAME": "Cni-Ifname",
+    "CNI_ARGS": "Cni-Args",
+    "CNI_PATH": "Cni-Path",
+    "CNI_NETNS_OVERRIDE": "Cni-Netns-Override",
+    "TRACEPARENT": "Traceparent",
+    "TRACESTATE": "Tracestate",
+    "BAGGAGE": "Baggage",
+}
+"""What travels of the caller's environment. Other Cni-* headers, of a later shim say, are ignored."""
+
+_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-")
+_ENCODED: Final = tuple(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256))
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
+_TARGET: Final = re.compile(r"/[\x21-\x7e]*")
+_LENGTH: Final = re.compile(r"[0-9]{1,18}")
+_STATUS_LINE: Final = re.compile(r"HTTP/1\.[01] ([1-5][0-9]{2})(?: [\x20-\x7e]*)?")
+_ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})?")
+_REASONS: Final[Mapping[int, str]] = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Unknown Target",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    413: "Content Too Large",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+_CODES: Final[Mapping[int, int]] = {408: 11, 413: 5, 431: 4, 503: 11}
+"""CNI codes of faults by their HTTP status: 4 is the environment, 5 stdin, 11 means that trying again may help."""
+
+
+class MalformedRequest(UserspaceError):
+    """Bytes that are no request of this protocol, or more of them than it allows; nothing was done.
+
+    `status` is the HTTP status of the answer and decides the CNI code: 4, 5 or 11 where one fits, else 111.
+    """
+
+    default_code = UnknownProtocol.default_code
+
+    def __init__(self, status: int, reason: str) -> None:
+        details = f"the agent speaks protocol {PROTOCOL}: one HTTP/1.1 request per connection"
+        super().__init__(f"reading a request to the agent: {reason}", details, code=_CODES.get(status))
+        self.status = status
+        self.reason = reason
+
+
+class Headers(Mapping[str, str]):
+    """Header fields; names match without regard to case."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        self._fields = {name.lower(): value for name, value in fields.items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._fields[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._fields
+
+    def __repr__(self) -> str:
+        return f"Headers({self._fields!r})"
+
+
+@dataclass(frozen=True)
+class Head:
+    """A request without its body; `length` is the body's, in bytes."""
+
+    method: str
+    target: str
+    headers: Headers
+    length: int
+
+    @property
+    def verb(self) -> Verb | None:
+        """The CNI verb that is asked for; None for every other target and method."""
+        return VERBS_BY_TARGET.get(self.target) if self.method == "POST" else None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer as a client reads it."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def parse_head(raw: bytes) -> Head:
+    """A request's head: everything up to the blank line, with or without it. Raises MalformedRequest."""
+    if len(raw) > HEAD_MAX:
+        raise MalformedRequest(431, f"its head is longer than {HEAD_MAX} bytes")
+    first, *lines = _lines(raw)
+    parts = first.split(" ")
+    if len(parts) != 3 or not _TOKEN.fullmatch(parts[0]) or not _TARGET.fullmatch(parts[1]) or parts[2] != "HTTP/1.1":
+        raise MalformedRequest(400, f"it begins with {first[:80]!r}, not METHOD /TARGET HTTP/1.1")
+    headers = _fields(lines)
+    if "Transfer-Encoding" in headers:
+        raise MalformedRequest(400, "it has a Transfer-Encoding; only a body of a given Content-Length is read")
+    return Head(parts[0], parts[1], headers, _length(headers))
+
+
+def read_request(raw: bytes) -> tuple[Head, bytes]:
+    """Head and body of exactly one request, as a spool entry holds it. Raises MalformedRequest."""
+    end = raw.find(HEAD_END)
+    if end < 0:
+        raise MalformedRequest(400, "its head does not end")
+    head = parse_head(raw[: end + len(HEAD_END)])
+    body = raw[end + len(HEAD_END) :]
+    if len(body) != head.length:
+        raise MalformedRequest(400, f"Content-Length is {head.length}, and {len(body)} bytes follow")
+    return head, body
+
+
+def environment(head: Head) -> dict[str, str]:
+    """The variables of a verb's call, CNI_COMMAND from the target; bytes that are no UTF-8 as `os.environ` has them.
+
+    Raises UnknownProtocol for another protocol, MalformedRequest for a target that is no verb, for broken percent-encoding and
+    for NUL.
+    """
+    asked = head.headers.get(PROTOCOL_HEADER, "")
+    if asked != str(PROTOCOL):
+        spoken = f"protocol {asked[:40]!r}" if asked else "no protocol version"
+        raise UnknownProtocol(
+            f"the caller speaks {spoken}, this agent {PROTOCOL!r}", "install the shim of the same release: userspace-cni install"
+        )
+    verb = head.verb
+    if verb is None:
+        raise MalformedRequest(404, f"{head.method} {head.target[:80]} is no CNI verb")
+    variables = {name: _decoded(header, head.headers.get(header, "")) for name, header in VARIABLES.items()}
+    return {"CNI_COMMAND": verb} | {name: value for name, value in variables.items() if value}
+
+
+def request_bytes(
+    target: str, environ: Mapping[str, str], body: bytes = b"", *, method: str = "POST", extra: Mapping[str, str] | None = None
+) -> bytes:
+    """A whole request: the variables of `environ` that travel, then the headers `extra` as they are, then the body."""
+    fields = {"Host": "userspace-cni", PROTOCOL_HEADER: str(PROTOCOL)}
+    fields |= {header: encoded(environ[name]) for name, header in VARIABLES.items() if environ.get(name)}
+    fields |= {**(extra or {}), "Content-Length": str(len(body)), "Connection": "close"}
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return "\r\n".join(lines).encode("ascii") + HEAD_END + body
+
+
+def encoded(value: str) -> str:
+    """A variable's value as its header has it: every byte outside `A-Za-z0-9._/:;=,-` as %XX."""
+    return "".join([_ENCODED[byte] for byte in value.encode("utf-8", "surrogateescape")])
+
+
+def reply(status: int, body: bytes, content_type: str = JSON) -> bytes:
+    """A whole answer."""
+    reason = _REASONS.get(status, "Unnamed")
+    return (
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    ).encode("ascii") + body
+
+
+def fault(error: UserspaceError) -> tuple[int, bytes]:
+    """Status and body by which a request is refused before any verb has run.
+
+    Worded for DEL: the words by which runtimes take a failed DEL for done must not be in an answer to one.
+    """
+    return status_of(error), error_json(error, LATEST, for_del=True)
+
+
+def status_of(error: UserspaceError) -> int:
+    """The HTTP status of an error: its own, 400 for another protocol, 503 for what may pass, else 500."""
+    if isinstance(error, MalformedRequest):
+        return error.status
+    if isinstance(error, UnknownProtocol):
+        return 400
+    return 503 if isinstance(error, Unavailable) else 500
+
+
+def read_reply(raw: bytes) -> Reply:
+    """One whole answer. Raises Unavailable when it is cut short or is none: whether the request was served is then unknown."""
+    end = raw.find(HEAD_END)
+    try:
+        first, *lines = _lines(raw[:end]) if end >= 0 else [""]
+        status = _STATUS_LINE.fullmatch(first)
+        headers = _fields(lines)
+        length = _length(headers)
+    except MalformedRequest as error:
+        raise Unavailable("reading the agent's answer: it is no HTTP", error.reason) from error
+    body = raw[end + len(HEAD_END) :]
+    if status is None or "Content-Length" not in headers or len(body) != length:
+        raise Unavailable(
+            f"reading the agent's answer: it is cut short or no HTTP ({len(raw)} bytes came)", "see the agent's log"
+        )
+    return Reply(int(status[1]), headers, body)
+
+
+def _lines(raw: bytes) -> list[str]:
+    """The lines before the blank one. A lone CR or LF is no line end."""
+    lines = raw.removesuffix(HEAD_END).decode("latin-1").split("\r\n")
+    if any("\r" in line or "\n" in line for line in lines):
+        raise MalformedRequest(400, "a line does not end in CR LF")
+    return lines
+
+
+def _fields(lines: list[str]) -> Headers:
+    if len(lines) > HEADER_LINES_MAX:
+        raise MalformedRequest(431, f"it has more than {HEADER_LINES_MAX} header lines")
+    fields: dict[str, str] = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        # a folded line begins with white space, which is no token either
+        if not colon or not _TOKEN.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise MalformedRequest(400, f"the header line {line[:80]!r} does not read NAME: VALUE in visible ASCII")
+        if name.lower() in fields:
+            raise MalformedRequest(400, f"header {name[:80]} comes twice")
+        fields[name.lower()] = value.strip(" \t")
+    return Headers(fields)
+
+
+def _length(headers: Headers) -> int:
+    text = headers.get("Content-Length", "0")
+    if not _LENGTH.fullmatch(text):
+        raise MalformedRequest(400, f"Content-Length is {text[:40]!r}, not a decimal number")
+    length = int(text)
+    if length > BODY_MAX:
+        raise MalformedRequest(413, f"its body has {length} bytes, and at most {BODY_MAX} are read")
+    return length
+
+
+def _decoded(header: str, value: str) -> str:
+    def byte(escape: re.Match[bytes]) -> bytes:
+        if escape[1] is None:
+            raise MalformedRequest(400, f"header {header} has a % without two hexadecimal digits")
+        return bytes.fromhex(escape[1].decode())
+
+    raw = _ESCAPE.sub(byte, value.encode("ascii"))
+    if b"\0" in raw:
+        raise MalformedRequest(400, f"header {header} holds a NUL, which no environment variable can")
+    return raw.decode("utf-8", "surrogateescape")

@@ -1,0 +1,213 @@
+"""The agent's reconciliation: from records and reality to what to undo and what to make again.
+
+It runs at start, when OVSDB is there again, on a tick and on demand. `findings` decides and changes nothing; a `Reconciliation`
+acts on what was found. Doubt keeps, proof deletes: an attachment that looks complete, or a row whose record is lost, is removed
+only when its sandbox is proven gone in two passes. What somebody works on at the moment (its container's lock is taken) is left
+alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from userspace_cni import attach, leftovers
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import UserspaceError
+from userspace_cni.journal import Journal
+from userspace_cni.leftovers import Report, is_unfinished
+from userspace_cni.log import bound, say
+from userspace_cni.records import Record, record_key
+from userspace_cni.steps import PlacedSocket, PodMount, Port, Step
+
+LOOK_S: Final = 5.0
+"""What listing the switch's ports may take."""
+CHECK_S: Final = 2.0
+"""What looking at one step may take."""
+
+Marks = Mapping[str, str]
+Problem = Literal["unfinished", "rebooted", "sandbox-gone", "lost", "record-lost", "foreign"]
+"""unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: nobody will ever DEL it. lost: parts of a
+living attachment are missing. record-lost: a port of ours without record or sandbox. foreign: a port of another installation."""
+
+
+class Surroundings(leftovers.Node, Protocol):
+    """What reconciliation asks of the node besides."""
+
+    @property
+    def journal(self) -> Journal:
+        """The records of this node."""
+        ...
+
+    @property
+    def log_level(self) -> str:
+        """A key of log.LEVELS."""
+        ...
+
+    def owned_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
+        """Name and marks of every port that is marked as ours. Raises Unavailable."""
+        ...
+
+    def netns_is_gone(self, path: str) -> bool:
+        """Whether nothing is at `path` while another namespace is visible in the same directory."""
+        ...
+
+    def pod_is_gone(self, uid: str) -> bool:
+        """Whether the pod is missing in a successful listing of the API or of the kubelet's directory."""
+        ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as the records say. `record`: as stored, or made up of marks. `steps`: those that are lost."""
+
+    problem: Problem
+    record: Record
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def needs_proof(self) -> bool:
+        """Whether it must be found twice before anything is removed."""
+        return self.problem in ("sandbox-gone", "record-lost")
+
+
+def findings(node: Surroundings) -> Iterator[Finding]:
+    """Everything that is not as the records say; decides, and changes nothing. Raises RecordRefused.
+
+    While the switch can not be asked, nothing is concluded from a port that is not there.
+    """
+    records = node.journal.records()
+    boot_id = node.boot_id()
+    for record in records:
+        if is_unfinished(record, boot_id):
+            yield Finding("rebooted" if record.state == "ready" else "unfinished", record)
+    ports = _ports(node)
+    for record in records:
+        if is_unfinished(record, boot_id):
+            continue
+        if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
+            yield Finding("sandbox-gone", record)
+        elif lost := tuple(step for step in record.steps if _is_lost(step, ports, node)):
+            yield Finding("lost", record, lost)
+    yield from _without_record({record.key for record in records}, ports or {}, node)
+
+
+def sandbox_is_gone(marks: Marks, node: Surroundings) -> bool:
+    """Whether the sandbox is proven gone, by what marks (`boot-id`, `netns`, `pod-uid`) say of it."""
+    if marks.get("boot-id", "") not in ("", node.boot_id()):
+        return True
+    netns, uid = marks.get("netns", ""), marks.get("pod-uid", "")
+    return bool(netns) and node.netns_is_gone(netns) and (not uid or node.pod_is_gone(uid))
+
+
+def _ports(node: Surroundings) -> Mapping[str, Marks] | None:
+    try:
+        return node.owned_ports(Deadline.after(LOOK_S))
+    except UserspaceError as error:
+        say("warning", "the switch can not be looked at", error=error)
+        return None
+
+
+def _is_lost(step: Step, ports: Mapping[str, Marks] | None, node: Surroundings) -> bool:
+    if isinstance(step, Port):
+        return ports is not None and step.name not in ports
+    if isinstance(step, (PodMount, PlacedSocket)):
+        try:
+            return bool(node.driver(step).check(step, Deadline.after(CHECK_S)))
+        except UserspaceError as error:
+            say("warning", f"step '{step.kind}' can not be looked at", error=error)
+    return False
+
+
+def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Surroundings) -> Iterator[Finding]:
+    store = node.journal.identity()
+    for name, marks in ports.items():
+        container_id, ifname = marks.get("container-id", ""), marks.get("ifname", "")
+        if record_key(container_id, ifname) in recorded:
+            continue
+        port = Port("", name, "dpdkvhostuserclient", marks=marks)
+        record = Record("deleting", marks.get("network", ""), container_id, ifname, netns=marks.get("netns", ""), steps=(port,))
+        if marks.get("store") != store:
+            yield Finding("foreign", record)
+        elif sandbox_is_gone(marks, node):
+            yield Finding("record-lost", record.to("deleting", steps=leftovers.traces(container_id, ifname, port, node.journal)))
+
+
+class Reconciliation:
+    """One pass after the other; what one suspects, a later one is certain of. For one thread.
+
+    `report` is told each action by name. `apart_s`: seconds that have to lie between a suspicion and its proof, however often a
+    pass is asked for.
+    """
+
+    def __init__(self, node: Surroundings, report: Report, apart_s: float) -> None:
+        self._node = node
+        self._journal = node.journal
+        self._report = report
+        self._apart_s = apart_s
+        self._suspected: dict[str, float] = {}
+        self._foreign: frozenset[str] = frozenset()
+
+    def run(self) -> None:
+        """One pass. Never fails: what could not be done is said, and is there for the next one."""
+        leftovers.drain(self._node, self._journal, Deadline.after(leftovers.TURN_S), self._report)
+        suspected: dict[str, float] = {}
+        foreign: set[str] = set()
+        rests: list[tuple[Record, attach.Rest]] = []
+        try:
+            for found in findings(self._node):
+                key = found.record.key
+                if found.problem == "foreign":
+                    foreign.add(key)
+                elif not found.needs_proof or self._is_proven(key, suspected):
+                    self._attempt(found.record, lambda found=found: self._act(found, rests))  # type: ignore[misc]
+        except UserspaceError as error:
+            say("warning", "reconciliation was cut short", error=error)
+        for record, rest in rests:
+            self._attempt(record, rest)
+        self._suspected = suspected
+        self._tell_foreign(foreign)
+
+    def _is_proven(self, key: str, suspected: dict[str, float]) -> bool:
+        """Whether what seems to be left over seemed so in an earlier pass; the next pass will know of this one."""
+        suspected[key] = self._suspected.get(key, time.monotonic())
+        return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
+
+    def _attempt(self, record: Record, act: Callable[[], None]) -> None:
+        """Do it; a failure keeps no other record from its turn."""
+        with bound(self._node.log_level, container=record.container_id, ifname=record.ifname):
+            try:
+                act()
+            except UserspaceError as error:
+                say("warning", "an attachment could not be put right now", error=error)
+
+    def _act(self, found: Finding, rests: list[tuple[Record, attach.Rest]]) -> None:
+        """Put one thing right, if it still is what it was when it was found."""
+        record = found.record
+        lock = self._journal.try_container_lock(record.container_id)
+        if lock is None:
+            return
+        with lock:
+            if self._journal.read_key(record.key) != (None if found.problem == "record-lost" else record):
+                return
+            if found.problem == "lost":
+                rests += [(record, rest) for step in found.steps if (rest := self._make_again(step))]
+                return
+            say("info", "removing what an attachment left", why=found.problem, state=record.state, netns=record.netns)
+            if not leftovers.remove(record, self._node, self._journal, Deadline.after(leftovers.TURN_S)):
+                self._report(f"removed-{found.problem}")
+
+    def _make_again(self, step: Step) -> attach.Rest | None:
+        say("info", "making again what was lost", step=step.kind)
+        deadline = Deadline.after(leftovers.PLACE_S if isinstance(step, PlacedSocket) else leftovers.TURN_S)
+        rest = self._node.driver(step).apply(step, deadline)
+        self._report(f"again-{step.kind}")
+        return rest
+
+    def _tell_foreign(self, keys: Iterable[str]) -> None:
+        """Once for each, as long as it is there."""
+        for key in set(keys) - self._foreign:
+            say("warning", "a port of another installation's state directory is left alone", attachment=key)
+        self._foreign = frozenset(keys)

@@ -1,0 +1,35 @@
+"""The static binary that a container runtime executes (`shim.c`), and the settings that it carries in itself.
+
+It reads no file of settings: `install` writes those in force into the copy that it installs. Here is what Python has to know of
+the binary: where the build puts it, and how that block of settings is laid out. Nothing here imports from the rest of the
+program.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+BUILT: Final = Path(__file__).with_name("userspace")
+"""Where the package build puts the binary."""
+
+_MAGIC: Final = b"userspace-cni/shim/settings/1".ljust(32, b"\0")
+_SOCKET, _SPOOL, _NUMBER = 108, 256, 16  # bytes with a NUL, as in struct baked of shim.c
+
+
+def fill(binary: bytes, socket: str, spool: str, spool_max: int) -> bytes:
+    """`binary` with these settings: the agent's socket, the directory for DELs, and how many it takes.
+
+    Raises ValueError, saying what does not fit, or that `binary` is no shim of this version.
+    """
+    start = binary.find(_MAGIC)
+    if start < 0 or binary.find(_MAGIC, start + 1) >= 0:
+        raise ValueError("its block of settings is missing or there twice")
+    block = _MAGIC
+    for name, text, size in (("socket", socket, _SOCKET), ("spool", spool, _SPOOL), ("spool_max", str(spool_max), _NUMBER)):
+        value = os.fsencode(text)
+        if len(value) >= size or b"\0" in value:
+            raise ValueError(f"{name} {text!r} has to fit {size - 1} bytes, without a NUL")
+        block += value.ljust(size, b"\0")
+    return binary[:start] + block + binary[start + len(block) :]

@@ -1,0 +1,1356 @@
+// SPDX-License-Identifier: Apache-2.0
+/* shim.c - what the container runtime executes: one CNI call, handed to the agent
+ *
+ * THEORY OF OPERATION
+ *
+ * The runtime starts this program with a verb in CNI_COMMAND, the configuration on stdin, and takes stdout and the exit code for
+ * the answer. The work is done by a long-lived agent; what is here costs less than a millisecond and needs nothing on the host:
+ *
+ *   1. environment    the verb and the variables that travel are checked; VERSION is answered at once, from a constant
+ *   2. stdin          is read to its end
+ *   3. request        one HTTP/1.1 POST on the agent's unix socket: a header per variable, stdin as the body
+ *   4. answer         its body is what the plugin prints; status 2xx exits 0, any other exits 1
+ *
+ * No JSON is parsed here, and nothing is printed before it is known whole: the caller gets one document or none.
+ *
+ * Two calls must not be lost, whatever happens to the agent:
+ *
+ *   DEL   that got no definite answer (agent absent, silent, dead amid it) goes to the spool, a directory of files which the agent
+ *         turns into work, and is answered with success. Not when nothing can be written there: the runtime tries again then.
+ *   ADD   whose answer can not be written to stdout is undone by a DEL of our own, as nobody has learned of it. (An ADD that is
+ *         killed or gives up closes the connection: the agent sees that and undoes it.)
+ *
+ * A file of the spool is complete and durable before it has its name: temporary name, fsync, rename, fsync of the directory. All of
+ * that, and the counting before it, is done under a lock on the directory, so that the bound is exact, and a temporary file seen
+ * under the lock has no living writer. The lock is the kernel's and dies with its holder.
+ *
+ * Everything waits in ppoll(2) and ends at a deadline on CLOCK_MONOTONIC, after those of the drivers and the agent, and before the
+ * runtime's. SIGTERM, SIGINT and SIGHUP are let in only there: they end the waiting, then a DEL is spooled, any other verb fails.
+ *
+ * There is no allocation: buffers are static and as large as the protocol allows; the kernel gives pages for what is used of them.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Milliseconds since the start; tests shorten them. What lies between the first two is kept for the spool. */
+#ifndef DEADLINE_MS
+#define DEADLINE_MS	45000	/* the end, whatever happens */
+#endif
+#define LOCK_MS		(DEADLINE_MS - 500)	/* no longer for the spool's lock: there is an error to be written then */
+#ifndef PATIENCE_MS
+#define PATIENCE_MS	42000	/* no longer for stdin, the agent and stdout: more than the agent's own 40 s */
+#endif
+#ifndef STATUS_MS
+#define STATUS_MS	10000	/* the same for STATUS, for which runtimes hold everything else up */
+#endif
+#ifndef BACKLOG_MS
+#define BACKLOG_MS	5000	/* how long to knock at an agent that does not accept */
+#endif
+
+#define STDIN_MAX	(4 << 20)
+#define ANSWER_MAX	(16 << 20)
+#define ANSWER_HEAD_MAX	(64 << 10)
+#define VALUES_MAX	(64 << 10)			/* all travelling variables together */
+#define HEAD_MAX	(3 * VALUES_MAX + 2048)		/* each byte as %XX, and the headers' names */
+#define NUMBER_MAX	16
+#define SPOOL_PATH_MAX	256
+#define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
+#define BOOT_ID_LEN	36
+#define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
+#define SHOWN_MAX	128	/* of a value in a message */
+
+#define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"
+#define ABOUT		"userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
+#define VERSION_ANSWER	"{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}\n"
+#define VERSION_TEXT	"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
+#define VERSION_LATEST	"1.1.0"
+
+/* CNI SPEC 1.1.0, section "Error" */
+enum {
+	ERROR_ENVIRONMENT = 4,
+	ERROR_INPUT = 5,
+	ERROR_CONFIG = 7,
+	ERROR_AGAIN = 11,
+	ERROR_NOT_SERVING = 50,
+};
+
+/* The settings, which `userspace-cni install` writes over these defaults in the file: each text padded with NUL, the number in
+ * decimal. shim/__init__.py knows this layout. Volatile: the compiler must not take the defaults for the values.
+ */
+static const volatile struct {
+	char magic[32];
+	char socket[SOCKET_PATH_MAX];
+	char spool[SPOOL_PATH_MAX];
+	char spool_max[NUMBER_MAX];
+} baked = {
+	"userspace-cni/shim/settings/1",
+	"/run/userspace-cni/agent.sock",
+	"/var/lib/cni/userspace/spool",
+	"1024",
+};
+
+static const struct verb {
+	const char *name;
+	const char *path;
+	int away;	/* code of the error when the agent is away */
+	int patience;	/* when to give it up, in milliseconds since the start */
+} verbs[] = {
+	{ "ADD",	"add",		ERROR_AGAIN,		PATIENCE_MS },
+	{ "DEL",	"del",		ERROR_AGAIN,		PATIENCE_MS },
+	{ "CHECK",	"check",	ERROR_AGAIN,		PATIENCE_MS },
+	{ "GC",		"gc",		ERROR_AGAIN,		PATIENCE_MS },
+	{ "STATUS",	"status",	ERROR_NOT_SERVING,	STATUS_MS },
+	{ "VERSION",	"",		0,			0 },
+};
+#define VERBS		(sizeof(verbs) / sizeof(verbs[0]))
+#define ADD		(&verbs[0])
+#define DEL		(&verbs[1])
+#define VERSION		(&verbs[5])
+
+static const struct travelling {
+	const char *variable;
+	const char *header;
+} travelling[] = {
+	{ "CNI_CONTAINERID",	"Cni-Containerid" },
+	{ "CNI_NETNS",		"Cni-Netns" },
+	{ "CNI_IFNAME",		"Cni-Ifname" },
+	{ "CNI_ARGS",		"Cni-Args" },
+	{ "CNI_PATH",		"Cni-Path" },
+	{ "CNI_NETNS_OVERRIDE",	"Cni-Netns-Override" },
+	{ "TRACEPARENT",	"Traceparent" },
+	{ "TRACESTATE",		"Tracestate" },
+	{ "BAGGAGE",		"Baggage" },
+};
+#define TRAVELLING	(sizeof(travelling) / sizeof(travelling[0]))
+
+/**
+ * struct note - A message being made, or the reason why something did not happen
+ * @text:	What it says; cut off when it does not fit
+ */
+struct note {
+	char text[1024];
+};
+
+/**
+ * struct settings - What the environment says, else what was written into this file
+ * @socket:	Path of the agent's socket
+ * @spool:	Directory that takes the DELs
+ * @spool_max:	How many it takes
+ */
+struct settings {
+	char socket[SOCKET_PATH_MAX];
+	char spool[SPOOL_PATH_MAX];
+	unsigned long spool_max;
+};
+
+/**
+ * struct request - One call, as it is sent
+ * @head:	Request line and headers, each with its line end; the blank line follows and is not counted
+ * @head_len:	Bytes of @head
+ * @body:	What came on stdin
+ * @body_len:	Bytes of @body
+ */
+struct request {
+	char head[HEAD_MAX + 2];
+	size_t head_len;
+	char body[STDIN_MAX + 1];	/* one byte more shows what is too long */
+	size_t body_len;
+};
+
+/**
+ * struct answer - What the agent said
+ * @bytes:	All of it as it came
+ * @len:	Bytes in @bytes
+ * @status:	HTTP status, once the head is complete; 0 before
+ * @body:	Where the body begins in @bytes
+ * @body_len:	Bytes of the body, as announced
+ */
+struct answer {
+	char bytes[ANSWER_HEAD_MAX + ANSWER_MAX];
+	size_t len;
+	int status;
+	size_t body;
+	size_t body_len;
+};
+
+static struct request request;
+static struct answer answer;
+static struct timespec started;
+static sigset_t outside;		/* the signal mask that we were started with */
+static volatile sig_atomic_t stopped;	/* the signal that asked us to stop */
+
+/* -- texts -------------------------------------------------------------------------------------------------------------------- */
+
+/**
+ * note() - Write a message
+ * @note:	Where to
+ * @format:	As in printf(3)
+ *
+ * Return: the text of @note
+ */
+__attribute__((format(printf, 2, 3)))
+static const char *note(struct note *note, const char *format, ...)
+{
+	va_list arguments;
+
+	va_start(arguments, format);
+	vsnprintf(note->text, sizeof(note->text), format, arguments);
+	va_end(arguments);
+
+	return note->text;
+}
+
+/**
+ * reason() - Text of an error number
+ * @error:	Error number
+ *
+ * Return: text, without the words by which runtimes take a failed DEL for done ("no such file or directory")
+ */
+static const char *reason(int error)
+{
+	return error == ENOENT ? "path is absent" : strerror(error);
+}
+
+/**
+ * quoted() - Write text as a JSON string
+ * @out:	Where to; six bytes per byte of @text, and three more
+ * @text:	Text; bytes that are not ASCII are spelled out, as they may be no UTF-8
+ *
+ * Return: the byte after the string
+ */
+static char *quoted(char *out, const char *text)
+{
+	*out++ = '"';
+	for (; *text; text++) {
+		unsigned char c = (unsigned char)*text;
+
+		if (c == '"' || c == '\\')
+			out += sprintf(out, "\\%c", c);
+		else if (c < 0x20)
+			out += sprintf(out, "\\u%04x", c);
+		else if (c >= 0x7f)
+			out += sprintf(out, "\\\\x%02x", c);
+		else
+			*out++ = *text;
+	}
+	*out++ = '"';
+	*out = '\0';
+
+	return out;
+}
+
+/* -- time and signals --------------------------------------------------------------------------------------------------------- */
+
+/**
+ * elapsed() - Time since the start
+ *
+ * Return: milliseconds
+ */
+static int64_t elapsed(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+
+	return (int64_t)(now.tv_sec - started.tv_sec) * 1000 + (now.tv_nsec - started.tv_nsec) / 1000000;
+}
+
+/**
+ * boottime() - Time since the machine was started, which no clock setting changes
+ *
+ * Return: nanoseconds
+ */
+static uint64_t boottime(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_BOOTTIME, &now);
+
+	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/**
+ * stop() - Handler of the signals that end a call
+ * @signal:	Signal number
+ */
+static void stop(int signal)
+{
+	stopped = signal;
+}
+
+/**
+ * hold_signals() - From here on, signals that end a call are only seen by await()
+ *
+ * One that we were started to ignore (nohup) remains ignored.
+ */
+static void hold_signals(void)
+{
+	static const int stopping[] = { SIGTERM, SIGINT, SIGHUP };
+	struct sigaction action = { .sa_handler = stop }, before;
+	sigset_t held;
+	size_t i;
+
+	sigemptyset(&held);
+	for (i = 0; i < sizeof(stopping) / sizeof(stopping[0]); i++)
+		sigaddset(&held, stopping[i]);
+	sigprocmask(SIG_BLOCK, &held, &outside);
+
+	for (i = 0; i < sizeof(stopping) / sizeof(stopping[0]); i++) {
+		if (!sigaction(stopping[i], NULL, &before) && before.sa_handler != SIG_IGN)
+			sigaction(stopping[i], &action, NULL);
+	}
+
+	action.sa_handler = SIG_IGN;
+	sigaction(SIGPIPE, &action, NULL);	/* errors of write(2) say it */
+	sigaction(SIGXFSZ, &action, NULL);
+}
+
+/**
+ * await() - Wait until a file descriptor is ready
+ * @fd:		Descriptor; -1 only waits
+ * @events:	POLLIN, POLLOUT
+ * @until:	When to give up, in milliseconds since the start
+ *
+ * After @until it still looks once: what is ready then is not lost.
+ *
+ * Return: true when the next call on @fd will not block, be it that it fails; false when time is up or we were asked to stop
+ */
+static bool await(int fd, short events, int64_t until)
+{
+	struct pollfd poll = { .fd = fd, .events = events };
+
+	while (!stopped) {
+		int64_t left = until > elapsed() ? until - elapsed() : 0;
+		struct timespec limit = { .tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000 };
+
+		if (ppoll(&poll, 1, &limit, &outside) > 0)
+			return true;
+		if (elapsed() >= until)
+			return false;
+	}
+
+	return false;
+}
+
+/* -- stdin, stdout, stderr ---------------------------------------------------------------------------------------------------- */
+
+/**
+ * fill_standard_fds() - Keep our own descriptors off 0, 1 and 2
+ *
+ * What was closed at the start is replaced by something on which reading and writing fail as on a closed one, and which is there
+ * in an empty chroot: "/", opened only as a place.
+ */
+static void fill_standard_fds(void)
+{
+	int fd;
+
+	for (fd = 0; fd < 3; fd++) {
+		if (fcntl(fd, F_GETFD) < 0 && open("/", O_PATH | O_CLOEXEC) != fd)
+			_exit(1);
+	}
+}
+
+/**
+ * write_out() - Write to a descriptor that is somebody else's: it may block, and must not be switched not to
+ * @fd:		Descriptor
+ * @bytes:	What to write
+ * @len:	Bytes of it
+ * @until:	When to give up, in milliseconds since the start
+ *
+ * Return: 0, else the error number
+ */
+static int write_out(int fd, const char *bytes, size_t len, int64_t until)
+{
+	while (len) {
+		ssize_t n;
+
+		if (!await(fd, POLLOUT, until))
+			return stopped ? EINTR : ETIMEDOUT;
+
+		n = write(fd, bytes, len < CHUNK ? len : CHUNK);
+		if (n > 0) {
+			bytes += n;
+			len -= (size_t)n;
+		} else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
+			return n ? errno : EIO;
+		}
+	}
+
+	return 0;
+}
+
+/**
+ * say() - One line for people, on stderr, in the form of the program's other logs
+ * @level:	error, warning or info
+ * @message:	What was tried and what happened
+ * @details:	What to look at, "" for nothing
+ *
+ * Never waits and never fails: a log must not decide a verb. A line is no longer than what a pipe takes without blocking.
+ */
+static void say(const char *level, const char *message, const char *details)
+{
+	static char line[2 * 6 * sizeof(struct note) + 64];
+	struct pollfd ready = { .fd = STDERR_FILENO, .events = POLLOUT };
+	char *end = line;
+
+	end += sprintf(end, "level=%s msg=", level);
+	end = quoted(end, message);
+	if (*details) {
+		end += sprintf(end, " details=");
+		end = quoted(end, details);
+	}
+	if (end > line + CHUNK - 1)
+		end = line + CHUNK - 1;
+	*end++ = '\n';
+
+	if (poll(&ready, 1, 0) > 0 && write(STDERR_FILENO, line, (size_t)(end - line)) < 0)
+		return;
+}
+
+/**
+ * fail() - Answer with an error of our own
+ * @code:	CNI error code
+ * @message:	What was tried and what happened
+ * @details:	What to look at, "" for nothing
+ *
+ * Return: exit code of this program
+ */
+static int fail(int code, const char *message, const char *details)
+{
+	static char json[2 * 6 * sizeof(struct note) + 96];
+	char *end = json;
+
+	stopped = 0;	/* to have been asked to stop may be what there is to say */
+	say("error", message, details);
+
+	end += sprintf(end, "{\"cniVersion\":\"" VERSION_LATEST "\",\"code\":%d,\"msg\":", code);
+	end = quoted(end, message);
+	if (*details) {
+		end += sprintf(end, ",\"details\":");
+		end = quoted(end, details);
+	}
+	end += sprintf(end, "}\n");
+	write_out(STDOUT_FILENO, json, (size_t)(end - json), DEADLINE_MS);
+
+	return 1;
+}
+
+/**
+ * read_stdin() - Read the network configuration to its end
+ *
+ * Return: 0, else the exit code of this program, having failed
+ */
+static int read_stdin(void)
+{
+	struct note why;
+
+	while (request.body_len <= STDIN_MAX) {
+		ssize_t n;
+
+		if (!await(STDIN_FILENO, POLLIN, PATIENCE_MS)) {
+			if (stopped)
+				return fail(ERROR_AGAIN, note(&why, "stopped by signal %d before stdin ended", (int)stopped),
+					    "nothing was done; try again later");
+			return fail(ERROR_INPUT, note(&why, "reading the network configuration from stdin: no end within %d s",
+						      PATIENCE_MS / 1000), "the runtime has to close it");
+		}
+
+		n = read(STDIN_FILENO, request.body + request.body_len, sizeof(request.body) - request.body_len);
+		if (n == 0)
+			return 0;
+		if (n > 0)
+			request.body_len += (size_t)n;
+		else if (errno != EINTR && errno != EAGAIN)
+			return fail(ERROR_INPUT, note(&why, "reading the network configuration from stdin: %s", reason(errno)), "");
+	}
+
+	return fail(ERROR_CONFIG, "the network configuration on stdin is too large",
+		    note(&why, "it may have %d bytes", STDIN_MAX));
+}
+
+/* -- environment and settings ------------------------------------------------------------------------------------------------- */
+
+/**
+ * value_of() - A variable of the environment
+ * @name:	Name
+ *
+ * Return: its value; "" for one that is unset, as runtimes export all variables always
+ */
+static const char *value_of(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value ? value : "";
+}
+
+/**
+ * check_values() - Refuse what can not travel in a header
+ *
+ * Return: 0, else the exit code of this program, having failed
+ */
+static int check_values(void)
+{
+	const char *longest = travelling[0].variable;
+	size_t i, sum = 0, most = 0;
+	struct note what, why;
+
+	for (i = 0; i < TRAVELLING; i++) {
+		const char *value = value_of(travelling[i].variable);
+		size_t len = strlen(value), at;
+
+		for (at = 0; at < len; at++) {
+			unsigned char c = (unsigned char)value[at];
+
+			if (c < 0x20 || c == 0x7f)
+				return fail(ERROR_ENVIRONMENT, note(&what, "%s holds a control character", travelling[i].variable),
+					    note(&why, "byte 0x%02x at offset %zu", c, at));
+		}
+		if (len > most) {
+			most = len;
+			longest = travelling[i].variable;
+		}
+		sum += len;
+	}
+
+	if (sum > VALUES_MAX)
+		return fail(ERROR_ENVIRONMENT, note(&what, "%s is too long", longest),
+			    note(&why, "it has %zu bytes; all CNI_* and trace variables together may have %d", most, VALUES_MAX));
+
+	return 0;
+}
+
+/**
+ * check_required() - Refuse a DEL that could not be served later, as the agent would refuse it now
+ *
+ * Return: 0, else the exit code of this program, having failed
+ */
+static int check_required(void)
+{
+	bool id = *value_of("CNI_CONTAINERID"), ifname = *value_of("CNI_IFNAME");
+	struct note what;
+
+	if (id && ifname)
+		return 0;
+
+	return fail(ERROR_ENVIRONMENT, note(&what, "required environment variables are missing: [%s%s%s]",
+					    id ? "" : "CNI_CONTAINERID", id || ifname ? "" : ",", ifname ? "" : "CNI_IFNAME"),
+		    "CNI_COMMAND is DEL");
+}
+
+/**
+ * is_path() - Whether a setting can be a path
+ * @path:	Setting
+ * @len:	Bytes that it may have
+ *
+ * Return: true for an absolute path without ".."
+ */
+static bool is_path(const char *path, size_t len)
+{
+	const char *part = path;
+
+	if (*path != '/' || strlen(path) > len)
+		return false;
+
+	while ((part = strstr(part, "/.."))) {
+		part += 3;
+		if (*part == '/' || !*part)
+			return false;
+	}
+
+	return true;
+}
+
+/**
+ * copy_baked() - Read a text out of the settings in this file
+ * @to:		Where to
+ * @from:	Field of baked
+ * @size:	Its size
+ */
+static void copy_baked(char *to, const volatile char *from, size_t size)
+{
+	while (--size && *from)
+		*to++ = *from++;
+	*to = '\0';
+}
+
+/**
+ * read_settings() - The settings in force
+ * @settings:	Where to
+ * @what:	Where to write which variable has a value that can not be meant
+ * @why:	Where to write what would be right
+ *
+ * Return: true when all can be used
+ */
+static bool read_settings(struct settings *settings, struct note *what, struct note *why)
+{
+	const char *socket = value_of("USERSPACE_CNI_SOCKET"), *state = value_of("USERSPACE_CNI_STATE_DIR");
+	const char *max = value_of("USERSPACE_CNI_SPOOL_MAX"), *wrong = NULL;
+	const size_t socket_max = sizeof(settings->socket) - 1, state_max = sizeof(settings->spool) - sizeof("/spool");
+	char number[NUMBER_MAX], *end;
+
+	copy_baked(settings->socket, baked.socket, sizeof(baked.socket));
+	copy_baked(settings->spool, baked.spool, sizeof(baked.spool));
+	copy_baked(number, baked.spool_max, sizeof(baked.spool_max));
+
+	if (*socket && is_path(socket, socket_max)) {
+		strcpy(settings->socket, socket);
+	} else if (*socket) {
+		wrong = "USERSPACE_CNI_SOCKET";
+		note(why, "it must be an absolute path without '..', of at most %zu bytes", socket_max);
+	}
+
+	if (*state && is_path(state, state_max)) {
+		sprintf(settings->spool, "%s/spool", state);
+	} else if (*state) {
+		wrong = "USERSPACE_CNI_STATE_DIR";
+		note(why, "it must be an absolute path without '..', of at most %zu bytes", state_max);
+	}
+
+	settings->spool_max = strtoul(*max ? max : number, &end, 10);
+	if (*end || (*max && (*max < '0' || *max > '9')) || !settings->spool_max || settings->spool_max >= 1000000) {
+		wrong = "USERSPACE_CNI_SPOOL_MAX";
+		note(why, "it must be greater than 0 and less than a million");
+	}
+	if (wrong)
+		note(what, "environment variable %s is '%.*s'", wrong, SHOWN_MAX, value_of(wrong));
+
+	return !wrong;
+}
+
+/* -- request and answer ------------------------------------------------------------------------------------------------------- */
+
+/**
+ * encode() - Write the value of a header
+ * @out:	Where to; three bytes per byte of @value
+ * @value:	Value of a variable
+ *
+ * Return: the byte after it
+ */
+static char *encode(char *out, const char *value)
+{
+	static const char safe[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-";
+
+	for (; *value; value++) {
+		if (strchr(safe, *value))
+			*out++ = *value;
+		else
+			out += sprintf(out, "%%%02X", (unsigned char)*value);
+	}
+
+	return out;
+}
+
+/**
+ * make_head() - Write the request line and the headers; check_values() has seen to it that they fit
+ * @path:	Verb, as it stands in the path
+ */
+static void make_head(const char *path)
+{
+	char *end = request.head;
+	size_t i;
+
+	end += sprintf(end, "POST /api/v1/%s HTTP/1.1\r\nHost: userspace-cni\r\nUserspace-Cni-Protocol: 1\r\n", path);
+	for (i = 0; i < TRAVELLING; i++) {
+		const char *value = value_of(travelling[i].variable);
+
+		if (*value) {
+			end += sprintf(end, "%s: ", travelling[i].header);
+			end = encode(end, value);
+			end += sprintf(end, "\r\n");
+		}
+	}
+	end += sprintf(end, "Content-Length: %zu\r\nConnection: close\r\n", request.body_len);
+	request.head_len = (size_t)(end - request.head);
+	memcpy(end, "\r\n", 2);
+}
+
+/**
+ * connect_agent() - Open a connection to the agent
+ * @path:	Its socket
+ * @until:	When to give up, in milliseconds since the start
+ *
+ * A full backlog is no refusal: the agent may only be busy accepting. The kernel tells nobody when there is room.
+ *
+ * Return: file descriptor, else -1 with errno set
+ */
+static int connect_agent(const char *path, int64_t until)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), error;
+	struct sockaddr_un address = { .sun_family = AF_UNIX };
+	int64_t nap = 1, knock = elapsed() + BACKLOG_MS;
+
+	if (fd < 0)
+		return -1;
+
+	strcpy(address.sun_path, path);
+	while (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
+		error = errno;
+		if (error == EAGAIN && elapsed() + nap < knock && elapsed() + nap < until) {
+			await(-1, 0, elapsed() + nap);
+			nap += nap < 16 ? nap : 0;
+			if (!stopped)
+				continue;
+		}
+		close(fd);
+		errno = stopped ? EINTR : error;
+		return -1;
+	}
+
+	return fd;
+}
+
+/**
+ * send_some() - Send what the socket takes of the request
+ * @fd:		Connection
+ * @sent:	Bytes sent so far
+ *
+ * Return: bytes sent, else -1 with errno set
+ */
+static ssize_t send_some(int fd, size_t sent)
+{
+	size_t head = request.head_len + 2, in_body = sent > head ? sent - head : 0;
+	struct iovec parts[2] = {
+		{ .iov_base = request.head + (sent < head ? sent : head), .iov_len = sent < head ? head - sent : 0 },
+		{ .iov_base = request.body + in_body, .iov_len = request.body_len - in_body },
+	};
+	struct msghdr message = { .msg_iov = parts, .msg_iovlen = 2 };
+
+	return sendmsg(fd, &message, MSG_NOSIGNAL);
+}
+
+/**
+ * read_length() - Read the head's Content-Length
+ * @head:	First header, after the status line
+ * @end:	End of the head, where the blank line begins
+ *
+ * Return: bytes of the body; -1 without it, with two, and when it is no number or too large
+ */
+static long read_length(const char *head, const char *end)
+{
+	static const char name[] = "content-length:";
+	long length = -1;
+
+	while (head < end) {
+		const char *line_end = memmem(head, (size_t)(end - head), "\r\n", 2);
+		const char *at = head + strlen(name);
+
+		if (!line_end)
+			line_end = end;
+		if (at < line_end && !strncasecmp(head, name, strlen(name))) {
+			if (length >= 0)
+				return -1;
+			while (at < line_end && *at == ' ')
+				at++;
+			for (length = at < line_end ? 0 : -1; at < line_end; at++) {
+				if (*at < '0' || *at > '9' || length > ANSWER_MAX)
+					return -1;
+				length = length * 10 + (*at - '0');
+			}
+		}
+		head = line_end + 2;
+	}
+
+	return length > ANSWER_MAX ? -1 : length;
+}
+
+/**
+ * read_answer() - Look at what has come of the answer
+ * @fresh:	Bytes of it that were not there before
+ *
+ * Return: 1 when it is whole, 0 when more has to come, -1 when it is no answer of the agent
+ */
+static int read_answer(size_t fresh)
+{
+	static const char line[] = "HTTP/1.1 ";
+	size_t known = answer.len < strlen(line) ? answer.len : strlen(line);
+	size_t from = answer.len - fresh > 3 ? answer.len - fresh - 3 : 0;
+	const char *digit = answer.bytes + strlen(line), *end;
+	long length;
+
+	if (!answer.status) {
+		if (memcmp(answer.bytes, line, known))
+			return -1;
+		end = memmem(answer.bytes + from, answer.len - from, "\r\n\r\n", 4);
+		if (!end)
+			return answer.len < ANSWER_HEAD_MAX ? 0 : -1;
+		if (end < digit + 3 || digit[0] < '2' || digit[0] > '5' || digit[1] < '0' || digit[1] > '9' ||
+		    digit[2] < '0' || digit[2] > '9' || (digit[3] != ' ' && digit[3] != '\r'))
+			return -1;
+
+		length = read_length(memmem(digit, (size_t)(end + 2 - digit), "\r\n", 2) + 2, end);
+		if (length < 0)
+			return -1;
+		answer.status = (digit[0] - '0') * 100 + (digit[1] - '0') * 10 + (digit[2] - '0');
+		answer.body = (size_t)(end - answer.bytes) + 4;
+		answer.body_len = (size_t)length;
+		if (answer.body + answer.body_len > sizeof(answer.bytes))
+			return -1;
+	}
+
+	return answer.len - answer.body >= answer.body_len;
+}
+
+/**
+ * exchange() - Send the request and read the answer
+ * @fd:		Connection
+ * @until:	When to give up, in milliseconds since the start
+ *
+ * An agent may answer before it has taken the whole request (too large), and then close: its answer is read all the same.
+ *
+ * Return: NULL when the answer is whole, else the reason
+ */
+static const char *exchange(int fd, int64_t until)
+{
+	size_t sent = 0, total = request.head_len + 2 + request.body_len;
+
+	answer.len = 0;
+	answer.status = 0;
+	for (;;) {
+		ssize_t n;
+
+		if (!await(fd, sent < total ? POLLIN | POLLOUT : POLLIN, until))
+			return stopped ? "we were asked to stop while it worked" : "it was silent until the deadline";
+
+		if (sent < total) {
+			n = send_some(fd, sent);
+			if (n >= 0)
+				sent += (size_t)n;
+			else if (errno != EAGAIN && errno != EINTR)
+				total = sent;	/* it takes no more */
+		}
+
+		n = recv(fd, answer.bytes + answer.len, sizeof(answer.bytes) - answer.len, 0);
+		if (n > 0) {
+			int state;
+
+			answer.len += (size_t)n;
+			state = read_answer((size_t)n);
+			if (state)
+				return state > 0 ? NULL : "what it says is no answer of an agent";
+		} else if (n == 0) {
+			return "it closed the connection before it had answered";
+		} else if (errno != EAGAIN && errno != EINTR) {
+			return "it broke the connection before it had answered";
+		}
+	}
+}
+
+/**
+ * ask_agent() - One call of the agent
+ * @settings:	Settings
+ * @verb:	Verb: ADD has to be answered with something, like every refusal
+ * @until:	When to give up, in milliseconds since the start
+ * @why:	Where to write the reason
+ *
+ * Return: true when it answered
+ */
+static bool ask_agent(const struct settings *settings, const struct verb *verb, int64_t until, struct note *why)
+{
+	int fd = connect_agent(settings->socket, until);
+	const char *problem;
+
+	if (fd < 0) {
+		note(why, "connecting: %s", reason(errno));
+		return false;
+	}
+	problem = exchange(fd, until);
+	close(fd);
+
+	if (!problem && !answer.body_len && (verb == ADD || answer.status >= 300))
+		problem = "it answered nothing";
+	if (problem)
+		note(why, "%s", problem);
+
+	return !problem;
+}
+
+/* -- spool -------------------------------------------------------------------------------------------------------------------- */
+
+/**
+ * flush_directory() - Bring the names in a directory to disk
+ * @path:	Directory
+ *
+ * Return: 0, else -1 with errno set
+ */
+static int flush_directory(const char *path)
+{
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), status, error;
+
+	if (fd < 0)
+		return -1;
+	status = fsync(fd);
+	error = errno;
+	close(fd);
+	errno = error;
+
+	return status;
+}
+
+/**
+ * make_directory() - Make a directory and what is missing above it, each 0700 and durable
+ * @path:	Absolute path
+ *
+ * Return: 0, else -1 with errno set
+ */
+static int make_directory(const char *path)
+{
+	char prefix[SPOOL_PATH_MAX] = "", parent[SPOOL_PATH_MAX] = "/";
+	const char *slash = path;
+
+	do {
+		size_t len;
+
+		slash = strchr(slash + 1, '/');
+		len = slash ? (size_t)(slash - path) : strlen(path);
+		memcpy(prefix, path, len);
+		prefix[len] = '\0';
+		if (!mkdir(prefix, 0700)) {
+			if (flush_directory(parent))
+				return -1;
+		} else if (errno != EEXIST) {
+			return -1;
+		}
+		strcpy(parent, prefix);
+	} while (slash);
+
+	return 0;
+}
+
+/**
+ * open_spool() - Open the spool, made when it is missing, and take its lock
+ * @path:	Directory
+ *
+ * Looked at in small steps: flock(2) knows no deadline. Whoever has it writes one small file.
+ *
+ * Return: file descriptor that holds the lock, else -1 with errno set (ETIMEDOUT: it stayed with others until the deadline)
+ */
+static int open_spool(const char *path)
+{
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	const struct timespec nap = { .tv_nsec = 2000000 };
+	int fd = open(path, flags), error;
+
+	if (fd < 0 && errno == ENOENT && !make_directory(path))
+		fd = open(path, flags);
+	if (fd < 0)
+		return -1;
+
+	while (flock(fd, LOCK_EX | LOCK_NB)) {
+		error = errno;
+		if ((error == EWOULDBLOCK || error == EINTR) && elapsed() < LOCK_MS) {
+			nanosleep(&nap, NULL);
+			continue;
+		}
+		close(fd);
+		errno = error == EWOULDBLOCK ? ETIMEDOUT : error;
+		return -1;
+	}
+
+	return fd;
+}
+
+/**
+ * is_entry() - Whether a name is a DEL's: 20 digits and a dash
+ * @name:	Name in the spool
+ *
+ * Return: true for a DEL's
+ */
+static bool is_entry(const char *name)
+{
+	return strspn(name, "0123456789") == 20 && name[20] == '-';
+}
+
+/**
+ * count_entries() - Count the DELs in the spool, and remove what dead writers left
+ * @spool:	Spool, whose lock we hold
+ *
+ * Return: number of DELs, else -1 with errno set
+ */
+static long count_entries(int spool)
+{
+	/* What getdents64(2) fills in; readdir(3) would allocate */
+	struct entry {
+		uint64_t inode;
+		int64_t offset;
+		uint16_t length;
+		uint8_t type;
+		char name[];
+	};
+	static _Alignas(struct entry) char listing[32 << 10];
+	long n, at, count = 0;
+
+	while ((n = syscall(SYS_getdents64, spool, listing, sizeof(listing))) > 0) {
+		for (at = 0; at < n; at += ((struct entry *)(listing + at))->length) {
+			const char *name = ((struct entry *)(listing + at))->name;
+
+			if (is_entry(name))
+				count++;
+			else if (!strncmp(name, ".tmp-", 5))
+				unlinkat(spool, name, 0);
+		}
+	}
+
+	return n < 0 ? -1 : count;
+}
+
+/**
+ * read_boot_id() - Read which boot of the machine this is
+ * @id:		Where to, with a NUL
+ *
+ * Return: 0, else -1 with errno set
+ */
+static int read_boot_id(char id[BOOT_ID_LEN + 1])
+{
+	int fd = open(BOOT_ID_FILE, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -1;
+	n = read(fd, id, BOOT_ID_LEN);
+	close(fd);
+	id[BOOT_ID_LEN] = '\0';
+	if (n == BOOT_ID_LEN && strspn(id, "0123456789abcdef-") == BOOT_ID_LEN)
+		return 0;
+	errno = EIO;
+
+	return -1;
+}
+
+/**
+ * write_all() - Write to a file of ours
+ * @fd:		File
+ * @bytes:	What to write
+ * @len:	Bytes of it
+ *
+ * Return: 0, else -1 with errno set
+ */
+static int write_all(int fd, const char *bytes, size_t len)
+{
+	while (len) {
+		ssize_t n = write(fd, bytes, len);
+
+		if (n > 0) {
+			bytes += n;
+			len -= (size_t)n;
+		} else if (n == 0 || errno != EINTR) {
+			return -1;
+		}
+	}
+
+	return 0;
+}
+
+/**
+ * write_entry() - Put the request durably in the spool
+ * @spool:	Spool, whose lock we hold
+ * @boot_id:	This boot of the machine
+ * @begun:	When the DEL began, in nanoseconds of CLOCK_BOOTTIME
+ *
+ * Return: 0, else -1 with errno set
+ */
+static int write_entry(int spool, const char *boot_id, uint64_t begun)
+{
+	char temporary[80], headers[160];
+	const char *name = temporary + strlen(".tmp-");
+	uint32_t random = 0;
+	int fd, len, error;
+
+	/* It only tells two DELs of one nanosecond and one pid apart, in two pid namespaces: zero is good enough before the pool is */
+	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
+		random = 0;
+	sprintf(temporary, ".tmp-%020llu-%ld-%08x", (unsigned long long)begun, (long)getpid(), random);
+	len = sprintf(headers, "Spool-Boot-Id: %s\r\nSpool-Boottime-Ns: %llu\r\n\r\n", boot_id, (unsigned long long)begun);
+
+	fd = openat(spool, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -1;
+	if (write_all(fd, request.head, request.head_len) || write_all(fd, headers, (size_t)len) ||
+	    write_all(fd, request.body, request.body_len) || fsync(fd)) {
+		error = errno;
+		close(fd);
+		goto discard;
+	}
+	if (close(fd) || renameat(spool, temporary, spool, name)) {
+		error = errno;
+		goto discard;
+	}
+
+	return fsync(spool);	/* were this to fail, the DEL is served twice: no harm */
+
+discard:
+	unlinkat(spool, temporary, 0);
+	errno = error;
+	return -1;
+}
+
+/**
+ * spool_request() - Keep a DEL for the agent
+ * @settings:	Settings
+ * @begun:	When it began, in nanoseconds of CLOCK_BOOTTIME
+ * @why:	Where to write the reason
+ *
+ * Return: true when it is durable
+ */
+static bool spool_request(const struct settings *settings, uint64_t begun, struct note *why)
+{
+	char boot_id[BOOT_ID_LEN + 1];
+	bool done = false;
+	long count;
+	int spool;
+
+	if (read_boot_id(boot_id)) {
+		note(why, "reading " BOOT_ID_FILE ": %s", reason(errno));
+		return false;
+	}
+	spool = open_spool(settings->spool);
+	if (spool < 0) {
+		note(why, "opening and locking it: %s", reason(errno));
+		return false;
+	}
+
+	count = count_entries(spool);
+	if (count < 0)
+		note(why, "reading it: %s", reason(errno));
+	else if ((unsigned long)count >= settings->spool_max)
+		note(why, "it is full: it holds %ld and may hold %lu", count, settings->spool_max);
+	else if (write_entry(spool, boot_id, begun))
+		note(why, "writing to it: %s", reason(errno));
+	else
+		done = true;
+	close(spool);
+
+	return done;
+}
+
+/* -- verbs -------------------------------------------------------------------------------------------------------------------- */
+
+/* What became of a DEL */
+enum fate {
+	FATE_ANSWERED,	/* definitely: done, or refused for a reason that will hold */
+	FATE_SPOOLED,
+	FATE_LOST,
+};
+
+/**
+ * deliver_del() - Give the DEL in the request to the agent, else to the spool
+ * @settings:	Settings
+ * @why:	Where to write the reason, unless it is answered
+ *
+ * An agent that is overloaded or stopping (503) or did not get the request in time (408) has not decided anything; what it does
+ * not understand (other 4xx) it will not understand from the spool either.
+ *
+ * Return: what became of it
+ */
+static enum fate deliver_del(const struct settings *settings, struct note *why)
+{
+	uint64_t begun = boottime();
+	struct note silence, refusal;
+
+	if (ask_agent(settings, DEL, PATIENCE_MS, &silence)) {
+		if (answer.status <= 500 && answer.status != 408)
+			return FATE_ANSWERED;
+		note(&silence, "it answered with HTTP status %d", answer.status);
+	}
+	if (!spool_request(settings, begun, &refusal)) {
+		note(why, "agent on %s: %s; spool %s: %s", settings->socket, silence.text, settings->spool, refusal.text);
+		return FATE_LOST;
+	}
+	note(why, "agent on %s: %s; spool %s", settings->socket, silence.text, settings->spool);
+
+	return FATE_SPOOLED;
+}
+
+/**
+ * print_answer() - Print the agent's answer
+ *
+ * Return: true when it could be written
+ */
+static bool print_answer(void)
+{
+	struct note why;
+	int error = write_out(STDOUT_FILENO, answer.bytes + answer.body, answer.body_len, PATIENCE_MS);
+
+	if (error)
+		say("error", note(&why, "the answer could not be written to stdout: %s", reason(error)), "");
+
+	return !error;
+}
+
+/**
+ * del() - Serve a DEL
+ * @settings:	Settings
+ *
+ * Return: exit code of this program
+ */
+static int del(const struct settings *settings)
+{
+	struct note why;
+
+	switch (deliver_del(settings, &why)) {
+	case FATE_ANSWERED:
+		return print_answer() && answer.status < 300 ? 0 : 1;
+	case FATE_SPOOLED:
+		say("warning", "the agent does not answer: this DEL is spooled, and done when it does", why.text);
+		return 0;
+	case FATE_LOST:
+		break;
+	}
+
+	return fail(ERROR_AGAIN, "the agent does not answer, and this DEL can not be spooled", why.text);
+}
+
+/**
+ * undo_add() - Undo an ADD of which nobody has learned
+ * @settings:	Settings
+ *
+ * Return: exit code of this program
+ */
+static int undo_add(const struct settings *settings)
+{
+	struct note why;
+
+	make_head(DEL->path);
+	switch (deliver_del(settings, &why)) {
+	case FATE_ANSWERED:
+		if (answer.status >= 300)
+			say("error", "the ADD that could not be reported is not undone: the agent refuses its DEL",
+			    note(&why, "HTTP status %d; see the agent's log", answer.status));
+		else
+			say("info", "the ADD that could not be reported is undone", "");
+		break;
+	case FATE_SPOOLED:
+		say("warning", "the ADD that could not be reported will be undone: its DEL is spooled", why.text);
+		break;
+	case FATE_LOST:
+		say("error", "the ADD that could not be reported is not undone, and its DEL can not be spooled", why.text);
+		break;
+	}
+
+	return 1;
+}
+
+/**
+ * call() - Serve any verb but DEL and VERSION
+ * @settings:	Settings
+ * @verb:	Verb
+ *
+ * Return: exit code of this program
+ */
+static int call(const struct settings *settings, const struct verb *verb)
+{
+	struct note what, why, details;
+
+	if (!ask_agent(settings, verb, verb->patience, &why)) {
+		if (stopped)
+			return fail(verb->away, note(&what, "stopped by signal %d", (int)stopped),
+				    "the agent undoes what it was doing; try again later");
+		return fail(verb->away, note(&what, "the agent on %s does not answer: %s", settings->socket, why.text),
+			    note(&details, "is `userspace-cni agent` running on this node, and does it serve this socket? "
+				 "`userspace-cni install` writes its path into this file"));
+	}
+	if (!print_answer())
+		return verb == ADD && answer.status < 300 ? undo_add(settings) : 1;
+
+	return answer.status < 300 ? 0 : 1;
+}
+
+/**
+ * about() - Tell what this is, to whoever runs it by hand
+ *
+ * Return: exit code of this program
+ */
+static int about(void)
+{
+	struct settings settings;
+	struct note what, why;
+	const char *text;
+
+	write_out(STDERR_FILENO, ABOUT VERSION_TEXT, strlen(ABOUT VERSION_TEXT), DEADLINE_MS);
+	if (!read_settings(&settings, &what, &why)) {
+		say("error", what.text, why.text);
+		return 0;
+	}
+	text = note(&why, "agent's socket: %s\nspool of DELs while it is away: %s (at most %lu)\n", settings.socket,
+		    settings.spool, settings.spool_max);
+	write_out(STDERR_FILENO, text, strlen(text), DEADLINE_MS);
+
+	return 0;
+}
+
+/**
+ * find_verb() - Find the verb of a command
+ * @command:	CNI_COMMAND
+ *
+ * Return: verb, NULL for none
+ */
+static const struct verb *find_verb(const char *command)
+{
+	size_t i;
+
+	for (i = 0; i < VERBS; i++) {
+		if (!strcmp(command, verbs[i].name))
+			return &verbs[i];
+	}
+
+	return NULL;
+}
+
+/**
+ * main() - One CNI call
+ *
+ * Return: exit code
+ */
+int main(void)
+{
+	const char *command = value_of("CNI_COMMAND");
+	const struct verb *verb = find_verb(command);
+	struct settings settings;
+	struct note what, why;
+
+	clock_gettime(CLOCK_MONOTONIC, &started);
+	fill_standard_fds();
+	hold_signals();
+	umask(077);
+
+	if (!*command)
+		return about();
+	if (!verb)
+		return fail(ERROR_ENVIRONMENT, note(&what, "CNI_COMMAND is '%.*s': not a verb", SHOWN_MAX, command),
+			    "it must be one of ADD, DEL, CHECK, GC, STATUS, VERSION");
+	if (verb == VERSION)
+		return write_out(STDOUT_FILENO, VERSION_ANSWER, strlen(VERSION_ANSWER), DEADLINE_MS) ? 1 : 0;
+	if (*value_of("USERSPACE_CNI_DELEGATED"))
+		return fail(ERROR_CONFIG, "the network's 'ipam.type' leads back to this plugin",
+			    "it leases no addresses: name host-local or static");
+
+	if ((verb == DEL && check_required()) || check_values())
+		return 1;
+	if (!read_settings(&settings, &what, &why))
+		return fail(ERROR_CONFIG, what.text, why.text);
+	if (read_stdin())
+		return 1;
+	make_head(verb->path);
+
+	return verb == DEL ? del(&settings) : call(&settings, verb);
+}

@@ -1,0 +1,130 @@
+"""DELs that were called while no agent answered, in the order of their calls.
+
+The shim writes them (shim/shim.c): one file per DEL, which is the request that the agent would have had, with the boot and the
+time since boot of its call. An entry is never lost: it is removed when a record durably says `deleting`, and one that can not be
+read is put aside. Nothing here decides what an entry means.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from userspace_cni import protocol
+from userspace_cni.errors import RecordRefused, UserspaceError
+from userspace_cni.log import say
+
+BOOT_ID: Final = "Spool-Boot-Id"
+BOOTTIME_NS: Final = "Spool-Boottime-Ns"
+_TEMPORARY: Final = ".tmp-"
+_LONGEST: Final = protocol.HEAD_MAX + protocol.BODY_MAX
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One DEL: its CNI_* variables, its stdin, and when it was called (CLOCK_BOOTTIME within that boot)."""
+
+    name: str
+    environ: Mapping[str, str]
+    stdin: bytes
+    boot_id: str
+    boottime_ns: int
+
+
+class Spool:
+    """The spool directory. Methods raise RecordRefused when it can not be read or written."""
+
+    def __init__(self, directory: str, quarantine: str) -> None:
+        self._directory = Path(directory)
+        self._quarantine = Path(quarantine)
+
+    def __len__(self) -> int:
+        """How many entries there are; 0 for a directory that can not be read."""
+        with suppress(RecordRefused):
+            return len(self._names())
+        return 0
+
+    def entries(self) -> Iterator[Entry]:
+        """Every entry, oldest first."""
+        for name in self._names():
+            try:
+                raw = self._read(name)
+            except FileNotFoundError:
+                continue  # somebody else has dealt with it
+            except OSError as error:
+                raise RecordRefused(f"reading {self._directory / name}", error.strerror or "") from error
+            try:
+                entry = _entry(name, raw)
+            except (ValueError, UserspaceError) as error:
+                self.put_aside(name, str(error))
+            else:
+                yield entry
+
+    def remove(self, name: str) -> None:
+        """Forget an entry, durably."""
+        try:
+            with suppress(FileNotFoundError):
+                (self._directory / name).unlink()
+            self._flush(self._directory)
+        except OSError as error:
+            raise RecordRefused(f"removing {self._directory / name}", error.strerror or "") from error
+
+    def put_aside(self, name: str, reason: str) -> None:
+        """Move an entry that can not be used to where unreadable records go."""
+        say("warning", "a spooled DEL can not be used and is put aside", entry=name, reason=reason, into=self._quarantine)
+        try:
+            self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                (self._directory / name).rename(self._quarantine / f"spool-{name}")
+            self._flush(self._quarantine)
+            self._flush(self._directory)
+        except OSError as error:
+            raise RecordRefused(f"putting aside {self._directory / name}", error.strerror or "") from error
+
+    def sweep(self) -> None:
+        """Remove what writers that died left half-written."""
+        with suppress(OSError):
+            fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living writer holds it
+                for path in self._directory.glob(f"{_TEMPORARY}*"):
+                    path.unlink(missing_ok=True)
+            finally:
+                os.close(fd)
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(self._directory) if not entry.name.startswith("."))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RecordRefused(f"reading the spool {self._directory}", error.strerror or "") from error
+
+    def _read(self, name: str) -> bytes:
+        fd = os.open(self._directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:  # noqa: PTH123 -- a descriptor
+            return file.read(_LONGEST + 1)
+
+    def _flush(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _entry(name: str, raw: bytes) -> Entry:
+    """An entry from its file's content. Raises UserspaceError or ValueError for anything else."""
+    head, body = protocol.read_request(raw)
+    environ = protocol.environment(head)
+    if environ["CNI_COMMAND"] != "DEL":
+        raise ValueError("it is no DEL")
+    boot_id, boottime_ns = head.headers.get(BOOT_ID, ""), head.headers.get(BOOTTIME_NS, "")
+    if not boot_id or not boottime_ns.isdecimal():
+        raise ValueError(f"it does not say when it was called: {BOOT_ID} or {BOOTTIME_NS} is missing")
+    return Entry(name, environ, body, boot_id, int(boottime_ns))

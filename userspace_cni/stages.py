@@ -1,0 +1,44 @@
+"""What the parts of one verb cost: seconds per stage, for whoever wants to know.
+
+A collector is bound per call (a context variable). Without one, as in a process that lives for one verb, a stage costs nothing
+and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, Literal
+
+Stage = Literal["lock", "ipam", "plan", "ovs", "pod", "record"]
+STAGES: Final[tuple[Stage, ...]] = ("lock", "ipam", "plan", "ovs", "pod", "record")
+"""Waiting for a lock; the IPAM plugin; facts and plan; the switch; directories, sockets, files and notes; the store."""
+
+_collector: ContextVar[dict[Stage, float] | None] = ContextVar("stages", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[dict[Stage, float]]:
+    """Within this block, stages add their seconds to the dictionary that it gives."""
+    seconds: dict[Stage, float] = {}
+    token = _collector.set(seconds)
+    try:
+        yield seconds
+    finally:
+        _collector.reset(token)
+
+
+@contextmanager
+def stage(name: Stage) -> Iterator[None]:
+    """This block is part of stage `name`."""
+    seconds = _collector.get()
+    if seconds is None:
+        yield
+        return
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
