@@ -146,7 +146,8 @@ class Drivers:
         from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
         environment, settings = request.environment, self.settings
-        self.ports.reach(port_name(environment.container_id, environment.ifname), options.bridge, deadline)
+        name = port_name(environment.container_id, environment.ifname)
+        foreign_bridge = self.ports.reach(name, options.bridge, deadline)
         kubeconfig = self._kubeconfig(options)
         view = self._ask_for_pod(environment, options, kubeconfig, deadline)
         uid = environment.pod_uid or (view.uid if view else "")
@@ -166,6 +167,7 @@ class Drivers:
             kubeconfig=kubeconfig,
             allocation=allocation,
             device_info_existed=existed,
+            foreign_bridge=foreign_bridge,
         )
 
     def _kubeconfig(self, options: Options) -> str:
@@ -299,9 +301,10 @@ class Drivers:
         self.ports.connect(deadline)
         return self.ports.sessions
 
-    def watch_switch(self) -> int:
-        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; its process, 0 when it is not known."""
-        return self.ports.watch_liveness().pid or 0
+    def watch_switch(self) -> str:
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" when that is not known."""
+        seen = self.ports.watch_liveness()
+        return f"pid {seen.pid}, since {seen.born}" if seen.pid else ""
 
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""

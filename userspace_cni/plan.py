@@ -88,6 +88,8 @@ class Facts:
     kubeconfig: str = ""
     allocation: Allocation | None = None
     device_info_existed: bool = False
+    foreign_bridge: bool = False
+    """Whether the bridge is there and an administrator's."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
         mtu=options.mtu,
         mac=mac,
         marks=_marks(request, facts),
+        foreign_bridge=facts.foreign_bridge,
     )
     directory = Directory(
         path=place.path,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,13 +54,11 @@ class Spool:
         """Every entry, oldest first."""
         for name in self._names():
             try:
-                raw = self._read(name)
+                entry = _entry(name, self._read(name))
             except FileNotFoundError:
                 continue  # somebody else has dealt with it
             except OSError as error:
                 raise RecordRefused(f"reading {self._directory / name}", error.strerror or "") from error
-            try:
-                entry = _entry(name, raw)
             except (ValueError, UserspaceError) as error:
                 self.put_aside(name, str(error))
             else:
@@ -106,7 +105,11 @@ class Spool:
             raise RecordRefused(f"reading the spool {self._directory}", error.strerror or "") from error
 
     def _read(self, name: str) -> bytes:
-        fd = os.open(self._directory / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        """Raises ValueError for what is no file and never will be one: it must not keep those behind it from being heard."""
+        path = self._directory / name
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise ValueError("it is no regular file")
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:  # noqa: PTH123 -- a descriptor
             return file.read(_LONGEST + 1)
 

@@ -117,7 +117,8 @@ class Port(Step):
 
     ovs-vswitchd.conf.db(5): `interface_type` is Interface.type, `server_path` options:vhost-server-path (client ports only),
     `tag`, `trunks` and `vlan_mode` are Port columns, `mtu` is Interface.mtu_request, `mac` goes to external_ids:attached-mac.
-    `marks` are the owner marks of Interface and Port. `legacy`: the row was made by the plugin that this one replaces, has no
+    `marks` are the owner marks of Interface and Port. `foreign_bridge`: the bridge was an administrator's, and is never made
+    again. `legacy`: the row was made by the plugin that this one replaces, has no
     marks, and may be deleted if it is a dpdkvhostuser or dpdkvhostuserclient port.
     """
 
@@ -132,6 +133,7 @@ class Port(Step):
     mtu: int | None = None
     mac: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
+    foreign_bridge: bool = False
     legacy: bool = False
 
 

@@ -16,9 +16,29 @@ def api() -> Iterator[ApiServer]:
         yield started
 
 
+IN_A_PROCESS = {
+    "test_003_nothing_else_on_stdout": "what a delegate says on stderr is in the agent's log",
+    "test_004_never_a_result_and_an_error": "settings of one call",
+    "test_011_a_signal_undoes_add": "the delegate's parent is the agent; tests/agent kills callers",
+    "test_020_variables_that_a_verb_does_not_use": "the shim refuses control characters in all that travels",
+    "test_034_unknown_keys_are_ignored_with_a_warning": "warnings are in the agent's log",
+    "test_046_switch_that_is_away": "settings of one call",
+    "test_069_is_recorded_and_finished_later": "settings of one call",
+    "test_075_the_child_of_a_killed_add": "settings of one call",
+    "test_083_ready_or_not": "settings of one call",
+    "test_086_nothing_is_written": "settings of one call",
+    "test_097_what_the_delegate_is_given": "what a delegate says on stderr is in the agent's log",
+    "test_102_the_wait_for_a_lock_is_bounded": "settings of one call",
+    "test_105_reboot": "takes the agent's own directory away",
+    "test_108_addresses_that_are_asked_for": "what a delegate says on stderr is in the agent's log",
+}
+"""Tests of the specification that hold for a process only, each with the reason."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What the specification asks of a plugin, it asks of a process and of an agent behind the shim alike."""
     if "node" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2].startswith(
         ("test_spec_", "test_recordings")
     ):
-        metafunc.parametrize("node", ["process", "agent"], indirect=True)
+        entries = ["process"] if metafunc.function.__name__ in IN_A_PROCESS else ["process", "agent"]
+        metafunc.parametrize("node", entries, indirect=True)

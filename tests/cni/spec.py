@@ -14,6 +14,7 @@ from typing import Any
 from tests.lab.delegates.scripting import Scripted
 from tests.lab.node import CONTAINER, Node
 from tests.lab.runtime import Call
+from tests.lab.served import ServedNode
 from tests.lab.switch import Switch, wait_until
 
 SUPPORTED = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -166,13 +167,18 @@ def read_only(directory: Path) -> Iterator[None]:
 
 
 def finish_by_others(node: Node) -> None:
-    """Call for another container until what earlier calls left is finished; each of these calls gives a little time to it."""
+    """Call for another container until what earlier calls left is finished; each of these calls gives a little time to it.
+
+    An agent does it unasked, on its tick; here it is asked.
+    """
 
     def finished() -> bool:
+        if isinstance(node, ServedNode):
+            node.reconcile()
         succeeded(node.run("DEL", node.network(), container=STRANGER))
         return not records(node)
 
-    wait_until(finished, what="no record is left")
+    wait_until(finished, 30, "no record is left")
 
 
 def away(node: Node) -> dict[str, str]:

@@ -20,8 +20,8 @@ from userspace_cni.errors import Interrupted, StepFailed, Unavailable
 from userspace_cni.verbs import Answer
 
 STEPS = {
-    "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note"),
-    "server": ("lease", "directory", "port", "placed-socket", "device-info", "pod-note"),
+    "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note", "rest of port"),
+    "server": ("lease", "directory", "port", "rest of port", "placed-socket", "device-info", "pod-note"),
 }
 POINTS = [(mode, f"{when} {step}") for mode, steps in STEPS.items() for step in steps for when in ("before", "after")]
 OTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -271,7 +271,7 @@ def assert_same(attaching: Attaching, before: dict[str, Any]) -> None:
     }
     for table, rows in before["rows"].items():
         assert [row["_uuid"] for row in after["rows"][table]] == [row["_uuid"] for row in rows]
-    for path in map(Path, after["resources"]):
+    for path in map(Path, after["places"]):
         assert list(json.loads(path.read_text())["value"]["holders"]) == [f"{CONTAINER}@net1"]
 
 

@@ -22,16 +22,14 @@ POINTS = {
     "client": [
         *around("writing pending", "lease", "writing applying", "writing holders", "directory", "socket-file", "pod-mount"),
         *around("port", "device-info", "config-file"),
-        "after rest of port",
-        *around("writing ready"),
+        *around("rest of port", "writing ready"),
     ],
     "server": [
-        *around("writing pending", "lease", "writing applying", "writing holders", "directory", "port"),
-        "after rest of port",
+        *around("writing pending", "lease", "writing applying", "writing holders", "directory", "port", "rest of port"),
         *around("placed-socket", "device-info", "config-file", "writing ready"),
     ],
 }
-OF_SERVER_MODE = [*around("port"), "after rest of port", *around("placed-socket")]
+OF_SERVER_MODE = around("port", "rest of port", "placed-socket")
 CASES = [("client", point) for point in POINTS["client"]] + [("server", point) for point in OF_SERVER_MODE]
 
 

@@ -15,16 +15,15 @@ from tests.lab.inside import Trip
 from tests.lab.node import Node, mounts_below
 from userspace_cni.journal import Journal
 
-
 POINTS = {
     "client": [
         *around("writing deleting", "undo config-file", "undo device-info", "undo port"),
-        *around("undo pod-mount", "undo socket-file", "undo directory", "undo lease"),
-        *around("writing holders", "dropping the record"),
+        *around("undo pod-mount", "undo socket-file", "undo directory", "writing holders"),
+        *around("undo lease", "dropping the record"),
     ],
     "server": [
         *around("writing deleting", "undo config-file", "undo device-info", "undo placed-socket", "undo port"),
-        *around("undo directory", "undo lease", "writing holders", "dropping the record"),
+        *around("undo directory", "writing holders", "undo lease", "dropping the record"),
     ],
 }
 OF_SERVER_MODE = around("undo placed-socket", "undo port")

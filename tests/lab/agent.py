@@ -64,20 +64,11 @@ class Agent:
 
     def reconcile(self) -> dict[str, int]:
         """Have a pass made: what it did."""
-        status, body = self.get("/api/v1/reconcile", "POST")
-        assert status == 200, body
-        actions: dict[str, int] = json.loads(body)["actions"]
-        return actions
+        return reconcile(self.socket)
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of a metric; 0.0 when it is not there."""
-        wanted = {f'{key}="{value}"' for key, value in labels.items()}
-        for line in self.get("/metrics")[1].decode().splitlines():
-            full, _, value = line.rpartition(" ")
-            found, _, inside = full.partition("{")
-            if found == name and wanted <= set(inside.rstrip("}").split(",")):
-                return float(value)
-        return 0.0
+        return metric(self.socket, name, **labels)
 
     def kill(self) -> None:
         """SIGKILL, reaped."""
@@ -118,6 +109,31 @@ def get(path: str, target: str, method: str = "GET") -> tuple[int, bytes]:
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def reconcile(path: str) -> dict[str, int]:
+    """Have the agent that listens at `path` make a pass: how often it did what."""
+    status, body = get(path, "/api/v1/reconcile", "POST")
+    assert status == 200, body
+    actions: dict[str, int] = json.loads(body)["actions"]
+    return actions
+
+
+def metric(path: str, name: str, **labels: str) -> float:
+    """The value of a metric of the agent that listens at `path`; 0.0 when it is not there."""
+    return value_of(get(path, "/metrics")[1].decode(), name, **labels)
+
+
+def value_of(exposition: str, name: str, **labels: str) -> float:
+    """The sum of a metric's series that have these labels, in Prometheus' text form; 0.0 when there is none."""
+    wanted = {f'{key}="{value}"' for key, value in labels.items()}
+    total = 0.0
+    for line in exposition.splitlines():
+        full, _, value = line.rpartition(" ")
+        found, _, inside = full.partition("{")
+        if found == name and wanted <= set(inside.rstrip("}").split(",")):
+            total += float(value)
+    return total
 
 
 def install_shim(node: Node) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
@@ -68,9 +68,12 @@ class _TrippedDriver:
         self._trip(f"before {step.kind}")
         rest = self._driver.apply(step, deadline)
         self._trip(f"after {step.kind}")
-        if rest is None:
-            return None
-        return lambda: (rest(), self._trip(f"after rest of {step.kind}"))[0]
+        return partial(self._rest, step.kind, rest) if rest else None
+
+    def _rest(self, kind: str, rest: Rest) -> None:
+        self._trip(f"before rest of {kind}")
+        rest()
+        self._trip(f"after rest of {kind}")
 
     def undo(self, step: Step, deadline: Deadline) -> None:
         self._trip(f"before undo {step.kind}")

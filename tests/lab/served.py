@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -38,6 +39,7 @@ class ServedNode(Node):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._served: dict[str, str] = {}
+        self._lock = threading.Lock()
         self._process: ForkServerProcess | None = None
 
     @property
@@ -60,6 +62,10 @@ class ServedNode(Node):
 
     def serve(self) -> None:
         """Have an agent with the present settings."""
+        with self._lock:
+            self._serve()
+
+    def _serve(self) -> None:
         settings = self.environ
         if self._process is not None and settings == self._served:
             return
@@ -70,9 +76,14 @@ class ServedNode(Node):
         temporary.chmod(0o755)
         temporary.replace(self.plugin)
         self._served = settings
-        self._process = _server().Process(target=_serve, args=(settings, str(self.log)))
+        self._process = _server().Process(target=_be_the_agent, args=(settings, str(self.log)))
         self._process.start()
         wait_until(self._answers, 30, "the agent to serve")
+
+    def reconcile(self) -> None:
+        """Have the agent make a pass of reconciliation, and await it."""
+        status, body = get(self.socket, "/api/v1/reconcile", "POST")
+        assert status == 200, body
 
     def stop(self) -> None:
         """End the agent in good order."""
@@ -94,7 +105,7 @@ class ServedNode(Node):
         return False
 
 
-def _serve(environ: dict[str, str], log: str) -> None:
+def _be_the_agent(environ: dict[str, str], log: str) -> None:
     """In the forked process: be the agent."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 2)

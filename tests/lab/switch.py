@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "private-switch"
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 START_SECONDS = 60
 CTL_SECONDS = 15
 
@@ -111,6 +112,22 @@ class Switch:
         """End ovsdb-server and start it on the same database."""
         self._script("restart-ovsdb")
 
+    def stop_ovsdb(self) -> None:
+        """End ovsdb-server in good order; ovs-vswitchd goes on without it. `restart_ovsdb` starts it again."""
+        pid = self.ovsdb_pid
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not _runs(pid), what=f"the end of ovsdb-server, process {pid}")
+
+    def recreate_database(self) -> None:
+        """Replace the database by an empty one in which only DPDK is configured as before, as after `rm conf.db` and a start."""
+        config = self.rows("Open_vSwitch")[0]["other_config"]
+        self.stop_ovsdb()
+        (self.dir / "conf.db").unlink()
+        _run("ovsdb-tool", "create", str(self.dir / "conf.db"), SCHEMA)
+        self.restart_ovsdb()
+        pairs = [f"other_config:{key}={json.dumps(value)}" for key, value in config.items()]
+        self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *pairs)
+
     def listen_tcp(self) -> str:
         """Let ovsdb-server listen on a free TCP port of 127.0.0.1 too; answers the remote, `tcp:127.0.0.1:PORT`."""
         self.appctl("-t", "ovsdb-server", "ovsdb-server/add-remote", "ptcp:0:127.0.0.1")
@@ -186,6 +203,14 @@ def _pause(pid: int) -> None:
     os.kill(pid, signal.SIGSTOP)
     stat = Path(f"/proc/{pid}/stat")
     wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", what=f"process {pid} stopped")
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process is there; a zombie has ended, even if nobody collects it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _decoded(value: Any) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.agent import running
 from tests.lab.containerd import Containerd
 from tests.lab.containerd_host import RuntimeHost, mount_points, runtime_host, shared_mounts
 from tests.lab.node import Node
@@ -26,7 +27,7 @@ _FIXED = (_SHIMS, _SHIMS.parent, _NAMESPACES, Path("/run/runc"), Path("/var/lib/
 @pytest.fixture
 def runtime_node(node: Node) -> Iterator[Node]:
     """The node whose `plugin` the runtimes call, with the environment `environ`. Its mounts are seen in every mount namespace."""
-    with shared_mounts(node.directory.parent):
+    with shared_mounts(node.directory.parent), running(node):  # the mount first: the agent opens what is below it
         yield node
 
 

@@ -89,6 +89,7 @@ def test_many_at_once(runtime_node: Node, containerd: Containerd) -> None:
             attached(runtime_node, sandbox)
         assert len({cri.status(sandbox).addresses for sandbox in sandboxes}) == AT_ONCE
         list(pool.map(cri.stop, sandboxes))
+        assert runtime_node.leftovers() == {}
         list(pool.map(cri.remove, sandboxes))
     assert runtime_node.leftovers() == {}
 

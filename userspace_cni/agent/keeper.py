@@ -30,8 +30,8 @@ class Node(Surroundings, Protocol):
         """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
         ...
 
-    def watch_switch(self) -> int:
-        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; its process, 0 when it is not known."""
+    def watch_switch(self) -> str:
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" when that is not known."""
         ...
 
 
@@ -52,7 +52,7 @@ class Keeper:
         self._last: Mapping[str, int] = {}
         self._stopping = False
         self._sessions = 0
-        self._daemon = 0
+        self._daemon = ""
         self._reachable = True
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self.beat = time.monotonic()
@@ -148,6 +148,6 @@ class Keeper:
         daemon = self._node.watch_switch()
         restarted = bool(daemon and self._daemon and daemon != self._daemon)
         if restarted:
-            say("info", "ovs-vswitchd was restarted", pid=daemon)
+            say("info", "ovs-vswitchd was restarted", now=daemon)
         self._daemon = daemon or self._daemon
         return restarted

@@ -17,7 +17,7 @@ from userspace_cni.dataplane.groups import Draft
 from userspace_cni.dataplane.ovs_rows import Columns, KnownPort, PortRow
 from userspace_cni.dataplane.replica import references, refers, value_of
 from userspace_cni.dataplane.session import Clause, Command, Refused, Session, Watch, named
-from userspace_cni.errors import NameTaken, SwitchRefused
+from userspace_cni.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.steps import Port
 
 DUPLICATES = 10
@@ -62,6 +62,11 @@ class AddPort(Command):
             raise NameTaken(f"an interface of another port has the name {step.name}", f"ovs-vsctl list Interface {step.name}")
         if bridge is None and api.row("Port", step.bridge) is not None:
             raise NameTaken(f"bridge {step.bridge} can not be made: a port has this name", f"ovs-vsctl list Port {step.bridge}")
+        if bridge is None and step.foreign_bridge:
+            raise Unavailable(
+                f"bridge {step.bridge} is missing: it was an administrator's and is not made here",
+                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={ovs_rows.DATAPATH_TYPE}",
+            )
         self.api.root()  # is there, or nothing can be added
         interface = txn.write("Interface", ovs_rows.interface_columns(step, self._marks))
         added = txn.write("Port", ovs_rows.port_columns(step, self._marks) | {"interfaces": interface})

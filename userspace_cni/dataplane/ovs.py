@@ -102,11 +102,18 @@ class PortDriver:
         """How many sessions were opened so far."""
         return self._sessions
 
-    def reach(self, name: str, bridge: str, deadline: Deadline) -> None:
-        """Open the session with OVSDB for this port. Raises Unavailable, before anything that would have to be undone."""
+    def reach(self, name: str, bridge: str, deadline: Deadline) -> bool:
+        """Open the session with OVSDB for this port; whether the bridge is there and an administrator's.
+
+        Raises Unavailable, before anything that would have to be undone.
+        """
         from userspace_cni.dataplane.session import named
 
-        self._with_session(lambda _: None, named(name, bridge), f"port {name}: before adding it", deadline)
+        def look(session: Session) -> bool:
+            marks = session.replica.bridge_marks.get(bridge)
+            return marks is not None and not ovs_rows.is_ours(marks)
+
+        return self._with_session(look, named(name, bridge), f"port {name}: before adding it", deadline)
 
     def apply(self, step: Port, deadline: Deadline) -> Callable[[], None]:
         """Commit the port, and its bridge if that is missing; what is returned waits until ovs-vswitchd has opened the interface.

@@ -146,10 +146,10 @@ class Watch(Generic[T]):
 
 
 class Replica(connection.OvsdbIdl):  # type: ignore[misc]
-    """The IDL of one connection. All of it needs the connection's lock, but for `lost`, `dpdk`, `datapaths` and `marks`.
+    """The IDL of one connection. All needs the connection's lock, but `lost`, `dpdk`, `datapaths`, `marks` and `bridge_marks`.
 
     `everything`: replicate all rows from the start and watch over the server, instead of only the rows that were chosen.
-    `datapaths`: Bridge.datapath_type by name; `marks`: external_ids of Port rows by name.
+    `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
     """
 
     def __init__(self, remote: str, *, everything: bool) -> None:
@@ -162,6 +162,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         self.lost = ""
         self.dpdk = False
         self.datapaths: dict[str, str] = {}
+        self.bridge_marks: dict[str, Mapping[str, str]] = {}
         self.marks: dict[str, Mapping[str, str]] = {}
         self.watches: dict[str, list[Watch[Any]]] = {}
         self._clauses: frozenset[Clause] = frozenset()
@@ -229,6 +230,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
     def _note(self, table: str, name: str, row: Any) -> None:
         if table == "Bridge":
             _set_or_drop(self.datapaths, name, None if row is None else value_of(row, "datapath_type"))
+            _set_or_drop(self.bridge_marks, name, None if row is None else value_of(row, "external_ids"))
             return
         if table == "Port":
             _set_or_drop(self.marks, name, None if row is None else value_of(row, "external_ids"))

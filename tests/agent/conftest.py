@@ -1,0 +1,24 @@
+"""What tests of the agent share beside a sandbox and a switch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.lab.node import clean
+from tests.lab.switch import Switch
+
+
+@pytest.fixture
+def live(switch: Switch) -> Iterator[LiveNode]:
+    """A node with the shim, whose agent is not started yet."""
+    with TemporaryDirectory(prefix="uc-") as directory, clean(LiveNode(Path(directory) / "n", switch)) as node:
+        assert isinstance(node, LiveNode)
+        try:
+            yield node
+        finally:
+            node.close()

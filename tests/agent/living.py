@@ -1,0 +1,246 @@
+"""A node whose agent a test starts, kills and starts again. The plugin in-process is there too, beside the shim."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from tests.lab import agent, inside
+from tests.lab.node import CONTAINER, Node
+from tests.lab.runtime import Call, call
+from tests.lab.switch import wait_until
+from userspace_cni import protocol
+from userspace_cni.agent import service
+from userspace_cni.drivers import Drivers
+from userspace_cni.settings import Settings, load
+from userspace_cni.shim import BUILT, fill
+from userspace_cni.verbs import Answer
+
+ENDED_S = 20
+"""How long an agent that was told to end is waited for."""
+_PRELOADED = (
+    "tests.agent.living",
+    "userspace_cni.dataplane.ovs",
+    "userspace_cni.dataplane.commands",
+    "userspace_cni.dataplane.session",
+    "userspace_cni.host.kube",
+    "userspace_cni.host.pods",
+)
+
+
+class LiveNode(Node):
+    """The node. Its `plugin` is the shim, which finds an agent only between `start` and `kill` or `end`.
+
+    The agent is forked from a process that has imported everything: a start costs a tenth of a second. Its tick is half a second,
+    and comes as often as its thread wakes: once a second.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._process: ForkServerProcess | None = None
+        shutil.copytree(self.bin, self.directory / "standalone")
+        self.settings["USERSPACE_CNI_TICK_S"] = "0.5"
+        shim = Path(self.plugin)
+        shim.write_bytes(fill(BUILT.read_bytes(), self.socket, str(self.spool), 1024))
+
+    @property
+    def socket(self) -> str:
+        """The agent's."""
+        return f"{self.directory}/run/agent.sock"
+
+    @property
+    def log(self) -> Path:
+        """What the agents say, one after the other."""
+        return self.directory / "agent.log"
+
+    @property
+    def standalone(self) -> str:
+        """The plugin in-process, as `install --standalone` makes it."""
+        return str(self.directory / "standalone" / "userspace")
+
+    @property
+    def spool(self) -> Path:
+        """Where the shim leaves DELs."""
+        return self.state / "spool"
+
+    @property
+    def pid(self) -> int:
+        """The agent's process."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def start(self, *, until: str = "") -> LiveNode:
+        """Have an agent that serves. `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.inside."""
+        assert self._process is None
+        self._process = _server().Process(target=_serve, args=(self.environ, str(self.log), until))
+        self._process.start()
+        wait_until(self._answers, 30, "the agent to serve")
+        return self
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.is_alive(), self.log.read_text()[-2000:]
+        with suppress(OSError):
+            return agent.get(self.socket, "/healthz")[0] in (200, 503)
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL, reaped."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.await_death()
+
+    def await_death(self) -> None:
+        """Until it has died of SIGKILL."""
+        assert self._await_end() == -signal.SIGKILL
+
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def end(self) -> int:
+        """SIGTERM, and its exit code."""
+        self.ask_to_end()
+        return self._await_end()
+
+    def _await_end(self) -> int:
+        process, self._process = self._process, None
+        assert process is not None
+        process.join(ENDED_S)
+        code = process.exitcode
+        if code is None:
+            process.kill()
+            process.join()
+        process.close()
+        assert code is not None, f"the agent has not ended within {ENDED_S} s: {self.log.read_text()[-2000:]}"
+        return code
+
+    def close(self) -> None:
+        """End the agent whatever state it is in."""
+        if self._process is not None:
+            os.kill(self.pid, signal.SIGCONT)
+            self.end()
+
+    def in_process(
+        self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
+    ) -> Answer:
+        """One call of the plugin in this process, which the agent knows nothing of."""
+        return inside.answer(
+            self.variables(command, netns, container, ifname), json.dumps(network).encode(), inside.Trip()
+        )
+
+    def run_standalone(
+        self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
+    ) -> Call:
+        """One call of the plugin in-process, as a process."""
+        environ = self.variables(command, netns, container, ifname)
+        return call(self.standalone, command, environ, json.dumps(network).encode())
+
+    def page(self, target: str) -> tuple[int, Any]:
+        """Status and decoded body of a page of the agent."""
+        status, body = agent.get(self.socket, target)
+        return status, json.loads(body)
+
+    def reconcile(self) -> dict[str, int]:
+        """Have a pass made: what it did."""
+        return agent.reconcile(self.socket)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the agent's series of this name with these labels."""
+        return agent.metric(self.socket, f"userspace_cni_{name}", **labels)
+
+    def done(self, action: str) -> int:
+        """How often the agent has taken an action of reconciliation."""
+        return int(self.metric("reconcile_actions_total", action=action))
+
+    def tick(self, passes: int = 1) -> None:
+        """Until so many passes of reconciliation have come to their end."""
+        for _ in range(passes):
+            self.reconcile()
+
+    def spooled(self) -> list[Any]:
+        """Names of the DELs that wait."""
+        return agent.spooled(self)
+
+    def is_clean(self) -> bool:
+        """Whether nothing is left of any attachment, nor of any DEL."""
+        return self.leftovers() == {} and self.spooled() == []
+
+    def await_clean(self) -> None:
+        """Wait for that."""
+        wait_until(self.is_clean, 20, f"nothing left of {self.leftovers()}, {self.spooled()}")
+
+
+class _TrippedDrivers(inside.TrippedDrivers):
+    """The agent's node, dying at a point."""
+
+    def __init__(self, point: str, settings: Settings, environ: Mapping[str, str], **options: Any) -> None:
+        Drivers.__init__(self, settings, environ, **options)
+        self._trip = inside.Trip(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def _serve(environ: dict[str, str], log: str, until: str) -> None:
+    """In the forked process: be the agent."""
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(environ)
+    if until:
+        service.Drivers = partial(_TrippedDrivers, until)  # type: ignore[assignment,misc]
+    sys.exit(service.serve(load(environ), environ))
+
+
+def _server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))
+    return context
+
+
+def request(
+    node: LiveNode, verb: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
+) -> bytes:
+    """A call as the shim sends it."""
+    environ = node.variables(verb, netns, container, ifname)
+    return protocol.request_bytes(f"/api/v1/{verb.lower()}", environ, json.dumps(network).encode())
+
+
+def spool_del(
+    node: LiveNode, network: Mapping[str, Any], boottime_ns: int, container: str = CONTAINER, ifname: str = "net1"
+) -> Path:
+    """A DEL of that moment, as the shim spools it."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    extra = {"Spool-Boot-Id": boot_id, "Spool-Boottime-Ns": str(boottime_ns)}
+    environ = node.variables("DEL", "", container, ifname)
+    raw = protocol.request_bytes("/api/v1/del", environ, json.dumps(network).encode(), extra=extra)
+    node.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written = node.spool / f".tmp-{boottime_ns:020}-1-00000000"
+    written.write_bytes(raw)
+    return written.rename(node.spool / f"{boottime_ns:020}-1-00000000")
+
+
+def container(number: int) -> str:
+    """A container's ID; the first twelve characters differ."""
+    return f"{number:012x}" + "f" * 52
+
+
+def port_of(container_id: str = CONTAINER, ifname: str = "net1") -> str:
+    """The name of the attachment's port."""
+    return f"{container_id[:12]}-{ifname}"
+
+
+def serving(node: Node, **keys: Any) -> dict[str, Any]:
+    """A network whose sockets OVS makes."""
+    network = node.network(**keys)
+    network["host"]["vhost"]["mode"] = "server"
+    return network

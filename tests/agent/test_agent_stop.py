@@ -1,0 +1,136 @@
+"""The agent is told to end: what runs comes to its end or is undone, and the next one finds nothing that it must repair."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.agent.living import LiveNode, container
+from tests.cni.spec import finish, held, ipam, paused_vswitchd, records, refused, row_of, scripted, start, succeeded, switch_of
+from tests.lab.agent import Agent, install_shim
+from tests.lab.node import Node
+from tests.lab.switch import wait_until
+
+AT_ONCE_S = 10
+"""Twice what an agent may take to end: nobody waited for a deadline."""
+
+
+def ended(live: LiveNode) -> None:
+    """The agent ends in good order and in time, and its socket is gone."""
+    began = time.monotonic()
+    assert live.end() == 0
+    assert time.monotonic() - began < AT_ONCE_S
+    assert not os.path.lexists(live.socket)
+
+
+def test_idle(live: LiveNode, sandbox: str) -> None:
+    """An agent without work ends at once, also when it is told twice, and its ports stay."""
+    live.start()
+    succeeded(live.run("ADD", live.network(), sandbox))
+    before = row_of(live)
+    live.ask_to_end()
+    ended(live)
+    assert row_of(live) == before
+    live.start()
+    assert row_of(live) == before
+    succeeded(live.run("DEL", live.network(), sandbox))
+    ended(live)
+    assert live.is_clean()
+
+
+def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None:
+    """An ADD that needs a moment more is answered, and what it made stays; nobody else is let in meanwhile."""
+    live.start()
+    with paused_vswitchd(switch_of(live)):
+        process = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode())
+        wait_until(lambda: switch_of(live).bridges(), what="the port's rows")
+        live.ask_to_end()
+        wait_until(lambda: not os.path.lexists(live.socket), what="no socket")
+        refused(live.run("STATUS", live.network()), 50, live.socket)
+        refused(live.run("ADD", live.network(), sandbox, container(1)), 11, live.socket)
+    succeeded(finish(process, "ADD"))
+    ended(live)
+    before = row_of(live)
+    assert [record["state"] for record in records(live)] == ["ready"]
+    live.start()
+    live.tick()
+    assert row_of(live) == before
+    succeeded(live.run("DEL", live.network(), sandbox))
+    assert live.is_clean()
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_with_an_add_that_does_not(live: LiveNode, sandbox: str, mode: str) -> None:
+    """ADDs that wait for a switch that hangs are cut short with 11, and the next agent leaves nothing of them."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    network["host"]["vhost"]["mode"] = mode
+    names = [container(number) for number in range(5)]
+    with paused_vswitchd(switch_of(live)):
+        stdin = json.dumps(network).encode()
+        processes = [start(live, live.variables("ADD", sandbox, name), stdin) for name in names]
+        wait_until(lambda: len(switch_of(live).bridges() and switch_of(live).ports("br-test")) == 5, what="the ports' rows")
+        ended(live)
+        for process in processes:
+            refused(finish(process, "ADD"), 11)
+        live.start()
+        live.await_clean()
+
+
+def test_with_verbs_in_the_ipam_plugin(live: LiveNode, sandbox: str) -> None:
+    """An IPAM plugin that hangs holds the end no longer; the DEL is spooled, and the next agent finishes both."""
+    live.start()
+    adding, deleting = scripted(live, "adding"), scripted(live, "deleting")
+    old = live.network(ipam=ipam(deleting))
+    new = live.network(ipam=ipam(adding))
+    succeeded(live.run("ADD", old, sandbox, container(1)))
+    with held(adding, "ADD", answer={}) as in_add, held(deleting, "DEL") as in_del:
+        add = start(live, live.variables("ADD", sandbox, container(2)), json.dumps(new).encode())
+        delete = start(live, live.variables("DEL", sandbox, container(1)), json.dumps(old).encode())
+        in_add()
+        in_del()
+        ended(live)
+        refused(finish(add, "ADD"), 11)
+        succeeded(finish(delete, "DEL"))
+    live.start()
+    live.await_clean()
+
+
+def test_second_agent(node: Node) -> None:
+    """A second agent of the same socket says so and exits with 1, whatever it is; the first one goes on, and ends by SIGINT."""
+    install_shim(node)
+    first = Agent(node).start()
+    try:
+        argv = [sys.executable, "-m", "userspace_cni", "agent"]
+        again = subprocess.run(
+            argv, env={**os.environ, **node.environ}, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert again.returncode == 1
+        assert f"another one serves {first.socket} (process {first.pid})" in again.stderr
+        assert "Traceback" not in again.stderr
+        assert first.get("/healthz")[0] == 200
+        assert node.run("STATUS", node.network()).status == 0
+        assert first.stop(signal.SIGINT) == 0
+    finally:
+        first.close()
+    assert not Path(first.socket).exists()
+
+
+def test_a_socket_that_can_not_be(node: Node) -> None:
+    """An agent whose socket's place is taken by a file says so and exits with 1; the file stays."""
+    run = node.directory / "run"
+    run.mkdir(mode=0o700)
+    (run / "agent.sock").write_text("mine")
+    argv = [sys.executable, "-m", "userspace_cni", "agent"]
+    done = subprocess.run(argv, env={**os.environ, **node.environ}, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert f"{run}/agent.sock: something else is in its place" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run / "agent.sock").read_text() == "mine"
