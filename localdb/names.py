@@ -6,11 +6,15 @@ record of another key. This module must never touch the filesystem.
 
 from __future__ import annotations
 
-SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._@-")
+import re
+from functools import lru_cache
+
+UNSAFE = re.compile(rb"[^A-Za-z0-9._@-]")
 LONGEST = 200  # bytes; the filesystem's limit is 255, the rest is for what the quarantine puts around a name
 READABLE = 110  # bytes of a too long name that are kept for the human eye
 
 
+@lru_cache(4096)
 def encode_name(text: str, suffix: str = "") -> str:
     """Return the file name of `text`: ASCII, at most `LONGEST` bytes with the suffix, never hidden, never with a slash.
 
@@ -18,7 +22,7 @@ def encode_name(text: str, suffix: str = "") -> str:
     shortened names, before the hash of the whole text. Lone surrogates (undecodable bytes) are strings like any other.
     """
     raw = text.encode("utf-8", "surrogatepass")
-    name = "".join(chr(byte) if byte in SAFE else f"%{byte:02X}" for byte in raw) or "%"
+    name = UNSAFE.sub(lambda found: b"%%%02X" % found[0][0], raw).decode("ascii") or "%"
     if name.startswith("."):
         name = f"%2E{name[1:]}"
     if len(name) + len(suffix) > LONGEST:

@@ -71,12 +71,15 @@ class Failure:
 def apply_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Deadline) -> None:
     """Make every step of the record true, in order; the first error ends it. The record must already hold the steps."""
     rests: list[Rest] = []
+    held: set[str] = set()
     for place, steps in _by_place(record.steps):
         if any(step.after_rest for step in steps):
             _settle(rests)
-        with _in_place(place, journal, deadline):
-            if place:
+        # what is this attachment's alone needs no lock once the list of holders says so
+        with _in_place("" if place in held and _all_exclusive(steps) else place, journal, deadline):
+            if place and place not in held:
                 _hold(record, place, drivers, journal)
+                held.add(place)
             for step in steps:
                 deadline.require(f"applying step '{step.kind}'")
                 with stage(_stage(step)):
@@ -129,6 +132,10 @@ def _by_place(steps: Iterable[Step]) -> list[tuple[str, list[Step]]]:
 
 def _place(step: Step) -> str:
     return step.resource.place if step.resource else ""
+
+
+def _all_exclusive(steps: Iterable[Step]) -> bool:
+    return all(step.resource and step.resource.exclusive for step in steps)
 
 
 def _in_place(place: str, journal: Journal, deadline: Deadline) -> AbstractContextManager[object]:
@@ -197,7 +204,8 @@ def _undo_run(
     """
     failures: list[Failure] = []
     try:
-        with _in_place(run.place, journal, deadline.half()):
+        # what is this attachment's alone, by the list of holders, needs no lock before that list is left
+        with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", journal, deadline.half()):
             shared = journal.shared(run.place) if run.place else None
             for step in run.steps:
                 if not run.place or _is_ours_to_undo(record.key, step, shared):

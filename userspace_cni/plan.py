@@ -36,6 +36,7 @@ from userspace_cni.steps import (
 
 SUN_PATH_MAX = 107
 """Bytes of a unix socket path, without the terminating NUL (unix(7))."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
@@ -229,7 +230,7 @@ def _fits(path: str, what: str) -> None:
 
 def _is_text(value: str) -> bool:
     """Whether OVSDB can hold it: bytes of a variable that are not UTF-8 are lone surrogates here."""
-    return not any("\ud800" <= char <= "\udfff" for char in value)
+    return not _SURROGATE.search(value)
 
 
 def _mount_target(facts: Facts, socket_file: str) -> str:

@@ -58,6 +58,9 @@ class Record:
         return replace(self, state=state, **changes)
 
 
+_FIELDS: Final = tuple(item.name for item in fields(Record))
+
+
 def record_key(container_id: str, ifname: str) -> str:
     """The store's key of an attachment."""
     return f"{container_id}@{ifname}"
@@ -65,7 +68,7 @@ def record_key(container_id: str, ifname: str) -> str:
 
 def record_to_json(record: Record) -> dict[str, Any]:
     """The record as JSON values."""
-    values = {item.name: getattr(record, item.name) for item in fields(Record)}
+    values = {name: getattr(record, name) for name in _FIELDS}
     return {**values, "schema": SCHEMA, "steps": [step_to_json(step) for step in record.steps]}
 
 
@@ -82,10 +85,17 @@ def record_from_json(raw: Mapping[str, Any]) -> Record:
 
 def step_to_json(step: Step) -> dict[str, Any]:
     """The step as JSON values, with its kind under "step"."""
-    return {"step": step.kind, **{item.name: _to_json(getattr(step, item.name)) for item in fields(step)}}
+    return {"step": step.kind, **{name: _to_json(getattr(step, name)) for name in _names(step.kind)}}
+
+
+@cache
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(_STEP_BY_KIND[kind]))
 
 
 def _to_json(value: Any) -> Any:
+    if value is None or type(value) in (str, int, bool):
+        return value
     return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
 
 

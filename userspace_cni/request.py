@@ -209,11 +209,12 @@ def _require_portable(raw: object) -> None:
     """Raise ValueError for text that is not Unicode, and for nesting on which writing it again would fail."""
     level: list[object] = [raw]
     for _ in range(_DEEPEST):
+        if not level:
+            return
         if any(isinstance(value, str) and _SURROGATE.search(value) for value in level):
             raise ValueError("half of a surrogate pair is no character")
         level = [child for value in level for child in _children(value)]
-    if level:
-        raise ValueError(f"nested deeper than {_DEEPEST}")
+    raise ValueError(f"nested deeper than {_DEEPEST}")
 
 
 def _children(value: object) -> list[object]:

@@ -135,9 +135,7 @@ class LiveNode(Node):
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
     ) -> Answer:
         """One call of the plugin in this process, which the agent knows nothing of."""
-        return inside.answer(
-            self.variables(command, netns, container, ifname), json.dumps(network).encode(), inside.Trip()
-        )
+        return inside.answer(self.variables(command, netns, container, ifname), json.dumps(network).encode(), inside.Trip())
 
     def run_standalone(
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"

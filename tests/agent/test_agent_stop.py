@@ -104,15 +104,13 @@ def test_with_verbs_in_the_ipam_plugin(live: LiveNode, sandbox: str) -> None:
 
 
 def test_second_agent(node: Node) -> None:
-    """A second agent of the same socket says so and exits with 1, whatever it is; the first one goes on, and ends by SIGINT."""
+    """A second agent of the same socket says so and exits with 3; the first one goes on, and ends by SIGINT."""
     install_shim(node)
     first = Agent(node).start()
     try:
         argv = [sys.executable, "-m", "userspace_cni", "agent"]
-        again = subprocess.run(
-            argv, env={**os.environ, **node.environ}, capture_output=True, text=True, timeout=30, check=False
-        )
-        assert again.returncode == 1
+        again = subprocess.run(argv, env={**os.environ, **node.environ}, capture_output=True, text=True, timeout=30, check=False)
+        assert again.returncode == 3
         assert f"another one serves {first.socket} (process {first.pid})" in again.stderr
         assert "Traceback" not in again.stderr
         assert first.get("/healthz")[0] == 200
@@ -124,13 +122,13 @@ def test_second_agent(node: Node) -> None:
 
 
 def test_a_socket_that_can_not_be(node: Node) -> None:
-    """An agent whose socket's place is taken by a file says so and exits with 1; the file stays."""
+    """An agent whose socket's place is taken by a file says so and exits with 2; the file stays."""
     run = node.directory / "run"
     run.mkdir(mode=0o700)
     (run / "agent.sock").write_text("mine")
     argv = [sys.executable, "-m", "userspace_cni", "agent"]
     done = subprocess.run(argv, env={**os.environ, **node.environ}, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert f"{run}/agent.sock: something else is in its place" in done.stderr
     assert "Traceback" not in done.stderr
     assert (run / "agent.sock").read_text() == "mine"

@@ -332,7 +332,8 @@ def main() -> int:
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="uc-")))
         switch = stack.enter_context(Switch(environment={"PRIVATE_SWITCH_PMD_SLEEP": "0"}))
-        node = stack.enter_context(clean(Node(directory / "n", switch)))
+        locks = stack.enter_context(TemporaryDirectory(prefix="uc-", dir="/dev/shm"))  # in memory, as /run is
+        node = stack.enter_context(clean(Node(directory / "n", switch, {"USERSPACE_CNI_RUN_DIR": locks})))
         sandbox = stack.enter_context(netns())
         report = measure(node, sandbox, directory, options)
     if options.json:

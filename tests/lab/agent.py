@@ -32,7 +32,7 @@ class Agent:
     @property
     def socket(self) -> str:
         """Where it listens."""
-        return f"{self.node.directory}/run/agent.sock"
+        return f"{self.node.environ['USERSPACE_CNI_RUN_DIR']}/agent.sock"
 
     @property
     def pid(self) -> int:

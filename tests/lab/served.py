@@ -45,7 +45,7 @@ class ServedNode(Node):
     @property
     def socket(self) -> str:
         """The agent's."""
-        return f"{self.directory}/run/agent.sock"
+        return f"{self.environ['USERSPACE_CNI_RUN_DIR']}/agent.sock"
 
     @property
     def log(self) -> Path:

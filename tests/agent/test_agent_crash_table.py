@@ -1,0 +1,399 @@
+"""What dies around the agent: ovs-vswitchd, ovsdb-server, the database, the node, records. Running pods get back what they had."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdb import Store
+from tests.agent.living import LiveNode, container, port_of, serving
+from tests.cni.spec import records, refused, row_of, succeeded, switch_of
+from tests.lab.node import CONTAINER, mounts_below
+from tests.lab.pods import Pod
+from tests.lab.switch import Switch, wait_until
+from userspace_cni.journal import Journal
+
+RESTART_S = 30
+OF_PORTS = ("name", "tag", "trunks", "vlan_mode", "external_ids")
+OF_INTERFACES = ("name", "type", "options", "external_ids", "mtu_request", "mac", "error")
+OF_BRIDGES = ("name", "datapath_type", "external_ids")
+FOREIGN = "a port of another installation's state directory"
+EARLIER_BOOT = "00000000-0000-4000-8000-000000000000"
+
+
+def connects(path: Path) -> bool:
+    """Whether somebody listens there; the path may be longer than a socket's may be."""
+    directory = os.open(path.parent, os.O_PATH)
+    try:
+        with socket.socket(socket.AF_UNIX) as peer:
+            return peer.connect_ex(f"/proc/self/fd/{directory}/{path.name}") == 0
+    finally:
+        os.close(directory)
+
+
+def rows_of(switch: Switch) -> dict[str, list[dict[str, Any]]]:
+    """What was written into the database, without what the switch made of it and without uuids."""
+    wanted = {"Bridge": OF_BRIDGES, "Port": OF_PORTS, "Interface": OF_INTERFACES}
+    return {
+        table: sorted(
+            ({column: row[column] for column in columns} for row in switch.rows(table)), key=lambda row: str(row["name"])
+        )
+        for table, columns in wanted.items()
+    }
+
+
+def open_ports(switch: Switch) -> list[str]:
+    """Names of the vhost-user interfaces that the switch has opened."""
+    rows = switch.rows("Interface")
+    return sorted(
+        row["name"]
+        for row in rows
+        if row["type"].startswith("dpdkvhost") and isinstance(row["ofport"], int) and row["ofport"] > 0
+    )
+
+
+def journal_of(live: LiveNode) -> Journal:
+    """The records, to be changed behind the agent's back."""
+    return Journal(Store(live.state, live.directory / "run" / "locks"))
+
+
+def forget_record(live: LiveNode, name: str = CONTAINER) -> None:
+    """Lose the attachment's record, as a disk does; the lists of holders stay."""
+    [path] = (live.state / "attachments").glob(f"{name}*.json")
+    path.unlink()
+
+
+@contextmanager
+def mortal_sandbox(beside: str, name: str = "cni-mortal") -> Iterator[tuple[str, Callable[[], None]]]:
+    """A network namespace in the directory of another one, and what ends it."""
+    path = Path(beside).with_name(name)
+    path.touch()
+    subprocess.run(["unshare", f"--net={path}", "true"], check=True)
+
+    def end() -> None:
+        if path.exists():
+            subprocess.run(["umount", "--lazy", str(path)], check=True)
+            path.unlink()
+
+    try:
+        yield str(path), end
+    finally:
+        end()
+
+
+def sweep_another(live: LiveNode, beside: str) -> None:
+    """Have an attachment that is proven dead swept: whatever else seems dead has been seen so twice, far enough apart."""
+    network, name = live.network(name="another"), container(0xDEAD)
+    network["host"]["bridge"]["bridgeName"] = "br-another"
+    with mortal_sandbox(beside, "cni-another") as (path, end):
+        succeeded(live.run("ADD", network, path, name))
+        end()
+    swept = live.done("removed-sandbox-gone")
+    wait_until(lambda: live.reconcile() and live.done("removed-sandbox-gone") > swept, what="the end of another attachment")
+
+
+@contextmanager
+def in_memory(directory: Path) -> Iterator[None]:
+    """A directory with a file system of its own."""
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(directory)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def check(live: LiveNode, network: Mapping[str, Any], result: Mapping[str, Any], sandbox: str, name: str, ifname: str) -> bool:
+    """Whether CHECK finds nothing."""
+    return live.run("CHECK", {**network, "prevResult": result}, sandbox, name, ifname).status == 0
+
+
+def test_vswitchd_dies(live: LiveNode, sandbox: str) -> None:
+    """STATUS and readyz tell of it; restarted, its client ports come back by themselves, and server sockets are placed again.
+
+    In the default directory by a link, in an emptyDir in memory by a mount.
+    """
+    switch, pod = switch_of(live), Pod()
+    live.start()
+    volume = live.empty_dir(pod.uid)
+    with in_memory(volume):
+        succeeded(live.run("ADD", live.network(), sandbox))
+        succeeded(live.run("ADD", serving(live), sandbox, container(1)))
+        succeeded(live.run("ADD", serving(live), sandbox, container(2), CNI_ARGS=pod.args))
+        placed = [live.shared / container(1)[:12] / port_of(container(1)), volume / port_of(container(2))]
+        before, names = rows_of(switch), open_ports(switch)
+        uuids = {name: switch.interface(name)["_uuid"] for name in names}
+        switch.kill_vswitchd()
+        try:
+            refused(live.run("STATUS", live.network()), 51, "ovs-vswitchd is dead")
+            status, page = live.page("/readyz")
+            assert (status, "ovs-vswitchd is dead" in page["problems"][0]) == (503, True)
+            assert live.page("/healthz")[0] == 200
+            refused(live.run("ADD", live.network(), sandbox, container(3)), 11, "ovs-vswitchd is dead")
+            assert len(records(live)) == 3
+            assert not any(map(connects, placed))
+        finally:
+            switch.restart_vswitchd()
+        wait_until(lambda: open_ports(switch) == names, RESTART_S, "the ports")
+        wait_until(lambda: all(map(connects, placed)), RESTART_S, "the sockets")
+        assert live.done("again-placed-socket") >= 2
+        assert live.done("again-port") == 0
+        assert rows_of(switch) == before
+        assert {name: switch.interface(name)["_uuid"] for name in names} == uuids
+        wait_until(lambda: live.run("STATUS", live.network()).status == 0, what="STATUS")
+        assert live.page("/readyz") == (200, {"problems": [], "version": live.page("/readyz")[1]["version"]})
+        for name in (CONTAINER, container(1)):
+            succeeded(live.run("DEL", live.network(), sandbox, name))
+        succeeded(live.run("DEL", live.network(), sandbox, container(2), CNI_ARGS=pod.args))
+        assert switch.bridges() == []
+        assert list(volume.iterdir()) == []
+
+
+def test_vswitchd_restarts_without_an_agent(live: LiveNode, sandbox: str) -> None:
+    """What happened to the switch in the agent's absence is put right at its start."""
+    live.start()
+    succeeded(live.run("ADD", serving(live), sandbox))
+    live.kill()
+    switch_of(live).restart_vswitchd()
+    placed = live.shared / CONTAINER[:12] / port_of()
+    assert not connects(placed)
+    live.start()
+    wait_until(lambda: connects(placed), RESTART_S, "the socket")
+    succeeded(live.run("DEL", serving(live), sandbox))
+    assert live.is_clean()
+
+
+def every_kind(live: LiveNode) -> list[tuple[dict[str, Any], str, str]]:
+    """Networks of several bridges with every column that a network can ask for, each with a container and an interface."""
+    access, trunk, plain = (live.network("1.0.0", ipam=live.host_local()) for _ in range(3))
+    access["host"] |= {"mtu": 1450, "bridge": {"bridgeName": "br-one", "vlanId": 100}}
+    trunk["host"] |= {"bridge": {"bridgeName": "br-two", "trunks": [{"id": 10}, {"minID": 20, "maxID": 22}], "vlanMode": "trunk"}}
+    plain["host"] |= {"mac": "02:00:00:00:00:07"}
+    server, tagged = serving(live, version="1.0.0"), serving(live, version="1.0.0")
+    tagged["host"] |= {"mtu": 2000, "bridge": {"bridgeName": "br-two", "vlanId": 7}}
+    return [
+        (access, CONTAINER, "net1"),
+        (trunk, CONTAINER, "net2"),
+        (plain, container(1), "net1"),
+        (server, container(2), "net1"),
+        (tagged, container(2), "net2"),
+    ]
+
+
+@pytest.mark.parametrize("agent", ["running", "away"])
+def test_database_recreated(live: LiveNode, sandbox: str, agent: str) -> None:
+    """Under an empty database every port comes back on its bridge with the same options, columns and marks."""
+    switch = switch_of(live)
+    live.start()
+    kinds = every_kind(live)
+    results = [succeeded(live.run("ADD", network, sandbox, name, ifname)) for network, name, ifname in kinds]
+    before, names = rows_of(switch), open_ports(switch)
+    assert len(names) == len(kinds)
+    kept = records(live)
+    if agent == "away":
+        live.kill()
+    switch.recreate_database()
+    if agent == "away":
+        live.start()
+    wait_until(lambda: open_ports(switch) == names, RESTART_S, "the ports")
+    wait_until(lambda: rows_of(switch) == before, what="the same rows")
+    assert records(live) == kept
+    assert live.done("again-port") == len(kinds)
+    for (network, name, ifname), result in zip(kinds, results, strict=True):
+        wait_until(lambda: check(live, network, result, sandbox, name, ifname), what=f"CHECK of {name} {ifname}")  # noqa: B023
+    assert connects(live.shared / container(2)[:12] / port_of(container(2)))
+    for network, name, ifname in kinds:
+        succeeded(live.run("DEL", network, sandbox, name, ifname))
+    assert live.is_clean()
+
+
+def test_ovsdb_server_stops_and_starts(live: LiveNode, sandbox: str) -> None:
+    """While it is away STATUS says 50, ADD 11, and DEL succeeds by its record; back, the session is counted and the DEL finished."""
+    switch, network = switch_of(live), live.network("1.0.0", ipam=live.host_local())
+    live.start()
+    for number in (1, 2):
+        succeeded(live.run("ADD", network, sandbox, container(number)))
+    before = row_of(live, port_of(container(2)))
+    assert live.metric("ovsdb_reconnects_total") == 0
+    switch.stop_ovsdb()
+    try:
+        refused(live.run("STATUS", live.network()), 50)
+        status, page = live.page("/readyz")
+        assert (status, "OVSDB" in page["problems"][0]) == (503, True)
+        refused(live.run("ADD", network, sandbox, container(3)), 11, "OVSDB")
+        succeeded(live.run("DEL", network, sandbox, container(1)))
+        assert len(list(live.ipam_dir.rglob("10.56.*"))) == 1
+        assert sorted(record["state"] for record in records(live)) == ["deleting", "ready"]
+        live.tick()
+    finally:
+        switch.restart_ovsdb()
+    wait_until(lambda: live.metric("ovsdb_reconnects_total") == 1, RESTART_S, "a new session")
+    wait_until(lambda: switch.ports("br-test") == [port_of(container(2))], what="the end of the deleted port")
+    assert row_of(live, port_of(container(2))) == before
+    wait_until(lambda: live.run("STATUS", live.network()).status == 0, what="STATUS")
+    succeeded(live.run("ADD", network, sandbox, container(3)))
+    for number in (2, 3):
+        succeeded(live.run("DEL", network, sandbox, container(number)))
+    live.await_clean()
+    assert live.done("again-port") == 0
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_reboot(live: LiveNode, sandbox: str, mode: str) -> None:
+    """What an earlier boot made is removed at the agent's start: rows and records are there, mounts and sockets are not."""
+    network = live.network("1.0.0", ipam=live.host_local())
+    network["host"]["vhost"]["mode"] = mode
+    live.start()
+    succeeded(live.run("ADD", network, sandbox))
+    succeeded(live.run("ADD", network, sandbox, container(1)))
+    live.kill()
+    journal = journal_of(live)
+    journal.write(replace(journal.read(CONTAINER, "net1"), boot_id=EARLIER_BOOT))  # type: ignore[type-var]
+    for point in mounts_below(live.directory):
+        if CONTAINER[:12] in point:
+            subprocess.run(["umount", point], check=True)
+    live.start()
+    wait_until(lambda: len(records(live)) == 1, what="the end of the earlier boot's attachment")
+    assert live.done("removed-rebooted") == 1
+    assert switch_of(live).ports("br-test") == [port_of(container(1))]
+    assert len(live.leftovers()["leases"]) == 1
+    succeeded(live.run("DEL", network, sandbox, container(1)))
+    live.await_clean()
+
+
+def test_sandbox_is_gone(live: LiveNode, sandbox: str) -> None:
+    """An attachment whose DEL never comes is removed when its namespace was seen to be gone twice, and none is while it lives."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    with mortal_sandbox(sandbox) as (path, end):
+        succeeded(live.run("ADD", network, path))
+        succeeded(live.run("ADD", network, sandbox, container(1)))
+        sweep_another(live, sandbox)
+        assert len(records(live)) == 2
+        end()
+    wait_until(lambda: len(records(live)) == 1, what="the end of the dead one's attachment")
+    assert live.done("removed-sandbox-gone") == 2
+    assert switch_of(live).ports("br-test") == [port_of(container(1))]
+    succeeded(live.run("DEL", network, sandbox, container(1)))
+    live.await_clean()
+
+
+def test_one_look_is_not_enough(live: LiveNode, sandbox: str) -> None:
+    """However often a pass is asked for, an attachment that was not seen dead half a tick ago is kept."""
+    live.settings["USERSPACE_CNI_TICK_S"] = "1000"
+    live.start()
+    with mortal_sandbox(sandbox) as (path, end):
+        succeeded(live.run("ADD", live.network(), path))
+        end()
+    live.tick(5)
+    assert switch_of(live).ports("br-test") == [port_of()]
+    succeeded(live.run("DEL", live.network(), path))
+    assert live.is_clean()
+
+
+def test_pod_is_there_still(live: LiveNode, sandbox: str) -> None:
+    """A pod whose directory the kubelet has keeps its ports though its namespace is gone; both gone, they go."""
+    live.start()
+    pod = Pod()
+    live.empty_dir(pod.uid)
+    with mortal_sandbox(sandbox) as (path, end):
+        succeeded(live.run("ADD", live.network(), path, CNI_ARGS=pod.args))
+        end()
+    sweep_another(live, sandbox)
+    assert switch_of(live).ports("br-test") == [port_of()]
+    shutil.rmtree(live.kubelet / "pods" / pod.uid)
+    wait_until(lambda: switch_of(live).bridges() == [], what="the end of the port")
+    live.await_clean()
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_record_is_lost(live: LiveNode, sandbox: str, mode: str) -> None:
+    """With a living sandbox the port stays; when the sandbox has gone too, port, directory, mount and socket go."""
+    live.start()
+    network = live.network()
+    network["host"]["vhost"]["mode"] = mode
+    with mortal_sandbox(sandbox) as (path, end):
+        succeeded(live.run("ADD", network, path))
+        succeeded(live.run("ADD", network, path, container(1)))
+        before = row_of(live)
+        forget_record(live)
+        sweep_another(live, sandbox)
+        assert row_of(live) == before
+        end()
+    live.await_clean()
+    assert live.done("removed-record-lost") == 1
+    assert live.done("removed-sandbox-gone") == 2
+
+
+def test_torn_record(live: LiveNode, sandbox: str) -> None:
+    """A record that can not be read is put aside, its port stays with the sandbox, and the runtime's DEL removes it."""
+    live.start()
+    succeeded(live.run("ADD", live.network(), sandbox))
+    before = row_of(live)
+    [path] = (live.state / "attachments").glob("*.json")
+    path.write_text('{"torn')
+    sweep_another(live, sandbox)
+    assert row_of(live) == before
+    assert len(list((live.state / "quarantine").iterdir())) == 1
+    assert live.page("/readyz")[0] == 200
+    succeeded(live.run("DEL", live.network(), sandbox))
+    live.await_clean()
+
+
+def test_ports_of_others(live: LiveNode, sandbox: str) -> None:
+    """Unmarked ports, those of another store and an administrator's bridge are not touched by any pass, nor by a restart."""
+    switch = switch_of(live)
+    live.start()
+    network = live.network()
+    network["host"]["bridge"]["bridgeName"] = "br-admin"
+    bridge = ["add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev", "external_ids:mine=1"]
+    switch.vsctl("--no-wait", *bridge)
+    with mortal_sandbox(sandbox) as (path, end):
+        succeeded(live.run("ADD", network, path))
+        marks = {**switch.interface(port_of())["external_ids"], "store": "another", "container-id": "f" * 64}
+        end()
+    pairs = [f"external_ids:{key}={json.dumps(value)}" for key, value in marks.items()]
+    for name, given in (("foreign", pairs), ("unmarked", [])):
+        add = ["add-port", "br-admin", name, "--", "set", "Interface", name, "type=dpdkvhostuserclient"]
+        add += [f"options:vhost-server-path={live.directory}/{name}"]
+        switch.vsctl(
+            "--no-wait", *add, *(["--", "set", "Interface", name, *given, "--", "set", "Port", name, *given] if given else [])
+        )
+    wait_until(lambda: switch.ports("br-admin") == ["foreign", "unmarked"], what="the end of ours")
+    before = rows_of(switch)
+    for lines in (1, 2):
+        sweep_another(live, sandbox)
+        assert rows_of(switch) == before
+        assert live.log.read_text().count(FOREIGN) == lines
+        assert live.metric("reconcile_actions_total") == live.done("removed-sandbox-gone")
+        live.kill()
+        live.start()
+    assert records(live) == []
+
+
+def test_a_port_somebody_deleted(live: LiveNode, sandbox: str) -> None:
+    """A port that was removed by hand comes back as it was, with its mount, also when both are gone."""
+    live.start()
+    switch, network = switch_of(live), live.network()
+    network["host"]["bridge"] |= {"vlanId": 5}
+    result = succeeded(live.run("ADD", network, sandbox))
+    before = rows_of(switch)
+    switch.vsctl("--no-wait", "del-port", port_of())
+    for point in mounts_below(live.short):
+        subprocess.run(["umount", point], check=True)
+    actions = live.reconcile()
+    assert set(actions) <= {"again-port", "again-pod-mount"}
+    wait_until(lambda: check(live, network, result, sandbox, CONTAINER, "net1"), what="a good CHECK")
+    assert rows_of(switch) == before
+    assert (live.done("again-port"), live.done("again-pod-mount")) == (1, 1)
+    succeeded(live.run("DEL", network, sandbox))
+    assert live.is_clean()
