@@ -30,15 +30,19 @@ def collected() -> Iterator[dict[Stage, float]]:
         _collector.reset(token)
 
 
-@contextmanager
-def stage(name: Stage) -> Iterator[None]:
+class stage:  # noqa: N801 -- used as a function
     """This block is part of stage `name`."""
-    seconds = _collector.get()
-    if seconds is None:
-        yield
-        return
-    began = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+
+    __slots__ = ("_began", "_name", "_seconds")
+
+    def __init__(self, name: Stage) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._seconds = _collector.get()
+        if self._seconds is not None:
+            self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._seconds is not None:
+            self._seconds[self._name] = self._seconds.get(self._name, 0.0) + time.perf_counter() - self._began

@@ -80,10 +80,13 @@ class LiveNode(Node):
         assert self._process.pid is not None
         return self._process.pid
 
-    def start(self, *, until: str = "") -> LiveNode:
-        """Have an agent that serves. `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.inside."""
+    def start(self, *, until: str = "", **limits: float) -> LiveNode:
+        """Have an agent that serves. `limits`: constants of the service, by name.
+
+        `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.inside.
+        """
         assert self._process is None
-        self._process = _server().Process(target=_serve, args=(self.environ, str(self.log), until))
+        self._process = _server().Process(target=_serve, args=(self.environ, str(self.log), until, limits))
         self._process.start()
         wait_until(self._answers, 30, "the agent to serve")
         return self
@@ -127,9 +130,12 @@ class LiveNode(Node):
 
     def close(self) -> None:
         """End the agent whatever state it is in."""
-        if self._process is not None:
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
-            self.end()
+            self.ask_to_end()
+        self._await_end()
 
     def in_process(
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
@@ -172,7 +178,9 @@ class LiveNode(Node):
 
     def is_clean(self) -> bool:
         """Whether nothing is left of any attachment, nor of any DEL."""
-        return self.leftovers() == {} and self.spooled() == []
+        with suppress(FileNotFoundError):  # something has just gone while it was looked for
+            return self.leftovers() == {} and self.spooled() == []
+        return False
 
     def await_clean(self) -> None:
         """Wait for that."""
@@ -187,15 +195,17 @@ class _TrippedDrivers(inside.TrippedDrivers):
         self._trip = inside.Trip(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def _serve(environ: dict[str, str], log: str, until: str) -> None:
+def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, float]) -> None:
     """In the forked process: be the agent."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)
+    for name, value in limits.items():
+        setattr(service, name, value)
     if until:
-        service.Drivers = partial(_TrippedDrivers, until)  # type: ignore[assignment,misc]
+        vars(service)["Drivers"] = partial(_TrippedDrivers, until)
     sys.exit(service.serve(load(environ), environ))
 
 

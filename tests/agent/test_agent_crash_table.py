@@ -1,4 +1,4 @@
-"""What dies around the agent: ovs-vswitchd, ovsdb-server, the database, the node, records. Running pods get back what they had."""
+"""What dies around the agent: ovs-vswitchd, ovsdb-server, the database, the node, records. Running pods get it back."""
 
 from __future__ import annotations
 
@@ -54,17 +54,8 @@ def rows_of(switch: Switch) -> dict[str, list[dict[str, Any]]]:
 
 def open_ports(switch: Switch) -> list[str]:
     """Names of the vhost-user interfaces that the switch has opened."""
-    rows = switch.rows("Interface")
-    return sorted(
-        row["name"]
-        for row in rows
-        if row["type"].startswith("dpdkvhost") and isinstance(row["ofport"], int) and row["ofport"] > 0
-    )
-
-
-def journal_of(live: LiveNode) -> Journal:
-    """The records, to be changed behind the agent's back."""
-    return Journal(Store(live.state, live.directory / "run" / "locks"))
+    rows = [row for row in switch.rows("Interface") if row["type"].startswith("dpdkvhost")]
+    return sorted(row["name"] for row in rows if isinstance(row["ofport"], int) and row["ofport"] > 0)
 
 
 def forget_record(live: LiveNode, name: str = CONTAINER) -> None:
@@ -100,6 +91,18 @@ def sweep_another(live: LiveNode, beside: str) -> None:
         end()
     swept = live.done("removed-sandbox-gone")
     wait_until(lambda: live.reconcile() and live.done("removed-sandbox-gone") > swept, what="the end of another attachment")
+
+
+def add_client_port(switch: Switch, bridge: str, name: str, marks: Mapping[str, str]) -> None:
+    """Somebody else's port, with these external_ids."""
+    columns = [f"external_ids:{key}={json.dumps(value)}" for key, value in {"mine": "1", **marks}.items()]
+    add = ["add-port", bridge, name, "--", "set", "Interface", name, "type=dpdkvhostuserclient", *columns]
+    switch.vsctl("--no-wait", *add, "--", "set", "Port", name, *columns)
+
+
+def add_bridge(switch: Switch, name: str) -> None:
+    """An administrator's bridge."""
+    switch.vsctl("--no-wait", "add-br", name, "--", "set", "Bridge", name, "datapath_type=netdev", "external_ids:mine=1")
 
 
 @contextmanager
@@ -216,8 +219,30 @@ def test_database_recreated(live: LiveNode, sandbox: str, agent: str) -> None:
     assert live.is_clean()
 
 
+def test_an_administrators_bridge_is_awaited(live: LiveNode, sandbox: str) -> None:
+    """Under an empty database a bridge that was not ours is not made; its port comes back with the administrator's."""
+    switch, theirs, ours = switch_of(live), live.network(), live.network()
+    theirs["host"]["bridge"]["bridgeName"] = "br-admin"
+    live.start()
+    add_bridge(switch, "br-admin")
+    succeeded(live.run("ADD", theirs, sandbox))
+    succeeded(live.run("ADD", ours, sandbox, container(1)))
+    before, names = rows_of(switch), open_ports(switch)
+    switch.recreate_database()
+    wait_until(lambda: open_ports(switch) == [port_of(container(1))], RESTART_S, "our bridge's port")
+    live.tick()
+    assert switch.bridges() == ["br-test"]
+    assert "bridge br-admin is missing" in live.log.read_text()
+    add_bridge(switch, "br-admin")
+    wait_until(lambda: open_ports(switch) == names, what="the port on their bridge")
+    assert rows_of(switch) == before
+    succeeded(live.run("DEL", theirs, sandbox))
+    succeeded(live.run("DEL", ours, sandbox, container(1)))
+    assert switch.bridges() == ["br-admin"]
+
+
 def test_ovsdb_server_stops_and_starts(live: LiveNode, sandbox: str) -> None:
-    """While it is away STATUS says 50, ADD 11, and DEL succeeds by its record; back, the session is counted and the DEL finished."""
+    """While it is away STATUS says 50, ADD 11, and DEL succeeds by its record; then a session is counted, the DEL finished."""
     switch, network = switch_of(live), live.network("1.0.0", ipam=live.host_local())
     live.start()
     for number in (1, 2):
@@ -256,8 +281,10 @@ def test_reboot(live: LiveNode, sandbox: str, mode: str) -> None:
     succeeded(live.run("ADD", network, sandbox))
     succeeded(live.run("ADD", network, sandbox, container(1)))
     live.kill()
-    journal = journal_of(live)
-    journal.write(replace(journal.read(CONTAINER, "net1"), boot_id=EARLIER_BOOT))  # type: ignore[type-var]
+    journal = Journal(Store(live.state, live.directory / "run" / "locks"))
+    record = journal.read(CONTAINER, "net1")
+    assert record
+    journal.write(replace(record, boot_id=EARLIER_BOOT))
     for point in mounts_below(live.directory):
         if CONTAINER[:12] in point:
             subprocess.run(["umount", point], check=True)
@@ -355,19 +382,13 @@ def test_ports_of_others(live: LiveNode, sandbox: str) -> None:
     live.start()
     network = live.network()
     network["host"]["bridge"]["bridgeName"] = "br-admin"
-    bridge = ["add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev", "external_ids:mine=1"]
-    switch.vsctl("--no-wait", *bridge)
+    add_bridge(switch, "br-admin")
     with mortal_sandbox(sandbox) as (path, end):
         succeeded(live.run("ADD", network, path))
         marks = {**switch.interface(port_of())["external_ids"], "store": "another", "container-id": "f" * 64}
         end()
-    pairs = [f"external_ids:{key}={json.dumps(value)}" for key, value in marks.items()]
-    for name, given in (("foreign", pairs), ("unmarked", [])):
-        add = ["add-port", "br-admin", name, "--", "set", "Interface", name, "type=dpdkvhostuserclient"]
-        add += [f"options:vhost-server-path={live.directory}/{name}"]
-        switch.vsctl(
-            "--no-wait", *add, *(["--", "set", "Interface", name, *given, "--", "set", "Port", name, *given] if given else [])
-        )
+    add_client_port(switch, "br-admin", "unmarked", {})
+    add_client_port(switch, "br-admin", "foreign", marks)
     wait_until(lambda: switch.ports("br-admin") == ["foreign", "unmarked"], what="the end of ours")
     before = rows_of(switch)
     for lines in (1, 2):

@@ -90,7 +90,7 @@ def test_a_newer_attachment_is_not_hurt(live: LiveNode, sandbox: str) -> None:
 
 
 def test_on_the_tick(live: LiveNode, sandbox: str) -> None:
-    """A DEL that is spooled while an agent runs needs no call and no restart to be carried out, and other networks are not hurt."""
+    """A DEL that is spooled while an agent runs needs no call and no restart to be carried out; other networks are not hurt."""
     live.start()
     network, other = live.network(), live.network(name="other")
     succeeded(live.run("ADD", network, sandbox))

@@ -21,6 +21,8 @@ BEAT_S: Final = 1.0
 WATCH_S: Final = 2.0
 """Seconds between two looks at ovs-vswitchd: STATUS believes the last one when the daemon is silent."""
 CONNECT_S: Final = 2.0
+APART_S: Final = 5.0
+"""Seconds between two looks that prove something gone, less when ticks are that close. `gc` waits as long to ask again."""
 
 
 class Node(Surroundings, Protocol):
@@ -43,7 +45,7 @@ class Keeper:
         self._count = count
         self._reconnected = reconnected
         self._tick_s = tick_s
-        self._reconciliation = Reconciliation(node, self._report, apart_s=tick_s / 2)
+        self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
         self._actions: Counter[str] = Counter()
         self._wake = threading.Condition()
         self._asked = 0

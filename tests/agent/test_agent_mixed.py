@@ -1,0 +1,178 @@
+"""Many calls at once, through the shim and in-process: one winner per attachment, shared transactions, and nothing left."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.agent.living import LiveNode, container, port_of, serving
+from tests.cni.spec import OTHER, finish, paused_vswitchd, records, refused, row_of, start, succeeded, switch_of
+from tests.lab.agent import get, value_of
+from tests.lab.node import CONTAINER
+from tests.lab.runtime import Call
+from tests.lab.switch import wait_until
+
+T = TypeVar("T")
+BURST = 40
+GROUPS = "userspace_cni_ovsdb_group_size"
+
+
+def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Make all calls at the same time."""
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return [future.result() for future in [threads.submit(call) for call in calls]]
+
+
+def by_turns(live: LiveNode, verb: str, network: dict[str, Any], netns: str, names: Sequence[str]) -> list[Call]:
+    """One call for each name at the same time, every other one in-process."""
+
+    def one(number: int, name: str) -> Call:
+        run = live.run_standalone if number % 2 else live.run
+        return run(verb, network, netns, name)
+
+    return at_once([lambda number=number, name=name: one(number, name) for number, name in enumerate(names)])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_different_containers(live: LiveNode, sandbox: str, mode: str) -> None:
+    """Twenty ADDs, half of them in-process, all succeed with addresses of their own; so do twenty DELs, the other way round."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    network["host"]["vhost"]["mode"] = mode
+    names = [container(number) for number in range(20)]
+    results = [succeeded(call) for call in by_turns(live, "ADD", network, sandbox, names)]
+    assert len({result["ips"][0]["address"] for result in results}) == 20
+    assert switch_of(live).ports("br-test") == [port_of(name) for name in names]
+    assert {record["state"] for record in records(live)} == {"ready"}
+    live.tick()
+    assert live.metric("reconcile_actions_total") == 0
+    for call in by_turns(live, "DEL", network, sandbox, [*names[1:], names[0]]):
+        succeeded(call)
+    assert live.is_clean()
+
+
+def test_one_container(live: LiveNode, sandbox: str) -> None:
+    """Of ten ADDs of one name exactly one succeeds and the others say that it is attached; ten DELs at once all succeed."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    answers = by_turns(live, "ADD", network, sandbox, [CONTAINER] * 10)
+    assert Counter(answer.status for answer in answers) == {0: 1, 1: 9}
+    for answer in answers:
+        if answer.status:
+            refused(answer, 101, "attached already")
+    assert switch_of(live).ports("br-test") == [port_of()]
+    assert len(live.leftovers()["leases"]) == len(records(live)) == 1
+    for answer in by_turns(live, "DEL", network, sandbox, [CONTAINER] * 10):
+        succeeded(answer)
+    assert live.is_clean()
+
+
+def test_adds_and_dels_of_the_same_names(live: LiveNode, sandbox: str) -> None:
+    """ADDs and DELs of three names at once, from both sides: what is there afterwards is whole, and a last DEL leaves nothing."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    names = [container(number) for number in range(3)]
+    wanted = [(verb, name) for name in names for verb in ("ADD", "DEL", "ADD", "DEL")]
+
+    def one(number: int, verb: str, name: str) -> Call:
+        return (live.run_standalone if number % 3 == 0 else live.run)(verb, network, sandbox, name)
+
+    answers = at_once([lambda each=each: one(each[0], *each[1]) for each in enumerate(wanted)])  # type: ignore[misc]
+    assert all(answer.status == 0 or answer.code == 101 for answer in answers), [answer.stdout for answer in answers]
+    live.tick()
+    ready = [record["container_id"] for record in records(live) if record["state"] == "ready"]
+    assert len(records(live)) == len(ready) == len(live.leftovers().get("leases", []))
+    bridges = switch_of(live).bridges()
+    assert (switch_of(live).ports("br-test") if bridges else []) == [port_of(name) for name in ready]
+    for name in names:
+        succeeded(live.run("DEL", network, sandbox, name))
+    assert live.is_clean()
+
+
+def test_each_detaches_what_the_other_attached(live: LiveNode, sandbox: str) -> None:
+    """An attachment is CHECKed and deleted by whichever way the runtime calls, and GC from one side collects both's."""
+    live.start()
+    networks = (live.network(), serving(live))
+    for network in networks:
+        for adds, deletes in ((live.run, live.run_standalone), (live.run_standalone, live.run)):
+            result = succeeded(adds("ADD", network, sandbox))
+            refused(deletes("ADD", network, sandbox), 101)
+            wait_until(lambda: row_of(live), what="the port")
+            succeeded(deletes("CHECK", {**network, "prevResult": result}, sandbox))
+            succeeded(deletes("DEL", network, sandbox))
+            assert live.is_clean()
+    for verb in (live.run, live.run_standalone):
+        succeeded(live.run("ADD", networks[0], sandbox))
+        succeeded(live.run_standalone("ADD", networks[0], sandbox, OTHER))
+        succeeded(verb("GC", {**networks[0], "cni.dev/valid-attachments": []}))
+        assert live.is_clean()
+
+
+def test_dead_calls_in_process_are_finished_by_the_agent(live: LiveNode, sandbox: str) -> None:
+    """An in-process ADD that is killed while the switch hangs is undone by the agent's next pass, not before it has died."""
+    live.start()
+    with paused_vswitchd(switch_of(live)):
+        process = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode(), executable=live.standalone)
+        wait_until(lambda: switch_of(live).bridges(), what="the port's rows")
+        assert live.reconcile() == {}
+        assert [record["state"] for record in records(live)] == ["applying"]
+        process.kill()
+        finish(process, "ADD")
+        live.await_clean()
+    assert live.done("removed-unfinished") == 1
+
+
+def test_burst(live: LiveNode, sandbox: str) -> None:
+    """Forty pods at once: every one gets its own port and address, and they share transactions; so do forty DELs."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    names = [container(number) for number in range(BURST)]
+    added = at_once([lambda name=name: live.run("ADD", network, sandbox, name) for name in names])  # type: ignore[misc]
+    results = [succeeded(call) for call in added]
+    assert len({result["ips"][0]["address"] for result in results}) == BURST
+    assert len({result["interfaces"][0]["mac"] for result in results}) == BURST
+    rows = switch_of(live).rows("Interface", "type=dpdkvhostuserclient")
+    assert len({row["options"]["vhost-server-path"] for row in rows}) == BURST
+    assert len({row["ofport"] for row in rows}) == BURST
+    exposition = get(live.socket, "/metrics")[1].decode()
+    assert value_of(exposition, f"{GROUPS}_sum") == BURST
+    assert value_of(exposition, f"{GROUPS}_count") < BURST
+    assert value_of(exposition, "userspace_cni_verb_seconds_count", verb="ADD", stage="total", outcome="ok") == BURST
+    for call in at_once([lambda name=name: live.run("DEL", network, sandbox, name) for name in names]):  # type: ignore[misc]
+        succeeded(call)
+    assert live.is_clean()
+    live.tick()
+    assert live.metric("reconcile_actions_total") == 0
+
+
+def test_burst_with_bad_ones(live: LiveNode, sandbox: str) -> None:
+    """A bridge of another datapath type, and a name that somebody else has, fail those who want them and nobody else."""
+    switch = switch_of(live)
+    switch.vsctl("--no-wait", "add-br", "br-kernel", "--", "set", "Bridge", "br-kernel", "datapath_type=system")
+    switch.vsctl("--no-wait", "add-br", "br-other", "--", "set", "Bridge", "br-other", "datapath_type=netdev")
+    taken = port_of(container(7))
+    switch.vsctl("--no-wait", "add-port", "br-other", taken, "--", "set", "Interface", taken, "type=dummy")
+    live.start()
+    network, kernel = live.network("1.0.0", ipam=live.host_local()), live.network("1.0.0", ipam=live.host_local())
+    kernel["host"]["bridge"]["bridgeName"] = "br-kernel"
+    names = [container(number) for number in range(20)]
+
+    def add(name: str) -> Call:
+        return live.run("ADD", kernel if name == names[3] else network, sandbox, name)
+
+    answers = dict(zip(names, at_once([lambda name=name: add(name) for name in names]), strict=True))  # type: ignore[misc]
+    refused(answers.pop(names[3]), 104, "br-kernel", "datapath_type")
+    refused(answers.pop(names[7]), 105, taken)
+    for answer in answers.values():
+        succeeded(answer)
+    assert switch.ports("br-test") == [port_of(name) for name in answers]
+    assert len(live.leftovers()["leases"]) == len(answers)
+    for name in names:
+        succeeded(live.run("DEL", network, sandbox, name))
+    assert switch.ports("br-other") == [taken]
+    assert (records(live), live.spooled()) == ([], [])

@@ -1,0 +1,114 @@
+"""The commands for people beside a running agent: they agree with it and with the switch, and have it do what is to be done."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from tests.agent.living import LiveNode, container, port_of, serving
+from tests.cni.spec import records, row_of, succeeded, switch_of
+from tests.cni.test_cli_node import cli, decoded
+from tests.lab.inside import killed_at
+from tests.lab.node import CONTAINER
+from tests.lab.pods import Pod
+
+
+def test_they_agree(live: LiveNode, sandbox: str) -> None:
+    """list, show, check and status say what the agent's page, the records and the switch say."""
+    live.start()
+    pod, client, server = Pod(), live.network("1.0.0", ipam=live.host_local(), name="blue"), serving(live, name="red")
+    client["host"]["bridge"]["vlanId"] = 100
+    live.empty_dir(pod.uid)
+    added = succeeded(live.run("ADD", client, sandbox, CNI_ARGS=pod.args))
+    succeeded(live.run("ADD", server, sandbox, container(1)))
+    listed = decoded(live, "list")
+    assert listed == live.page("/api/v1/attachments")[1]
+    first, second = sorted(listed, key=lambda each: str(each["network"]))
+    assert (first["name"], second["name"]) == ("default/app/net1", f"{container(1)[:12]}/net1")
+    assert (first["container"], first["addresses"], first["vlan"]["tag"]) == (CONTAINER, [added["ips"][0]["address"]], 100)
+    assert first["socket"]["ovs"] == row_of(live)["options"]["vhost-server-path"]
+    assert Path(second["socket"]["host"]).is_socket()
+    [shown] = decoded(live, "show", "app")
+    assert {key: shown[key] for key in first if key != "steps"} == {key: first[key] for key in first if key != "steps"}
+    assert [step["step"] for step in shown["steps"]] == first["steps"]
+    assert cli(live, "check").stderr == "2 attachments checked, no differences\n"
+    status = decoded(live, "status")
+    assert status["agent"]["reachable"]
+    assert status["agent"]["ready"]
+    assert (status["records"]["ready"], status["unfinished"], status["spool"], status["findings"]) == (2, 0, 0, [])
+    switch_of(live).vsctl("--no-wait", "set", "Port", port_of(), "tag=5")
+    assert [drift["found"] for drift in decoded(live, "check", code=1)["drifts"]] == ["5"]
+    succeeded(live.run("DEL", client, sandbox))
+    succeeded(live.run("DEL", server, sandbox, container(1)))
+    assert decoded(live, "list") == live.page("/api/v1/attachments")[1] == []
+    assert live.is_clean()
+
+
+def test_gc_has_the_agent_do_it(live: LiveNode, sandbox: str) -> None:
+    """What a dead ADD left is undone when gc returns, by the agent, whose next tick is far away; so is a lost port made again."""
+    live.settings["USERSPACE_CNI_TICK_S"] = "10000"
+    live.start()
+    live.tick()
+    succeeded(live.run("ADD", live.network(), sandbox, container(1)))
+    assert killed_at(live.variables("ADD", sandbox), json.dumps(live.network()).encode(), "after port")
+    [found] = decoded(live, "gc", "--dry-run", code=1)["found"]
+    assert (found["container"], found["state"]) == (CONTAINER, "applying")
+    assert len(records(live)) == 2
+    done = decoded(live, "gc")
+    assert (done["by"], done["actions"], done["remaining"]) == ("the agent", {"removed-unfinished": 1}, [])
+    assert switch_of(live).ports("br-test") == [port_of(container(1))]
+    assert live.done("removed-unfinished") == 1
+    switch_of(live).vsctl("--no-wait", "del-port", port_of(container(1)))
+    assert decoded(live, "gc")["actions"] == {"again-port": 1}
+    assert switch_of(live).ports("br-test") == [port_of(container(1))]
+    succeeded(live.run("DEL", live.network(), sandbox, container(1)))
+    assert live.is_clean()
+
+
+def test_gc_without_an_agent(live: LiveNode, sandbox: str) -> None:
+    """Spooled DELs are shown and carried out by gc itself where no agent answers."""
+    live.start()
+    succeeded(live.run("ADD", live.network(), sandbox))
+    live.kill()
+    succeeded(live.run("DEL", live.network(), sandbox))
+    [found] = decoded(live, "gc", "--dry-run", code=1)["found"]
+    assert (found["container"], found["problem"]) == (CONTAINER, "spooled-del")
+    assert decoded(live, "status", code=1)["spool"] == 1
+    done = decoded(live, "gc")
+    assert (done["by"], done["remaining"]) == ("this process", [])
+    assert live.is_clean()
+
+
+def test_probes(live: LiveNode) -> None:
+    """Exit code 0 when all is well, 1 with the reasons, 3 without an agent, however it went."""
+    cli(live, "agent", "probe", "healthz", code=3)
+    live.start()
+    for probe in ("healthz", "readyz"):
+        assert cli(live, "agent", "probe", probe).stdout == ""
+    switch_of(live).stop_ovsdb()
+    try:
+        assert "OVSDB" in cli(live, "agent", "probe", "readyz", code=1).stdout
+        assert decoded(live, "agent", "probe", "healthz") == {"problems": []}
+        assert "OVSDB" in decoded(live, "status", code=1)["agent"]["problems"][0]
+    finally:
+        switch_of(live).restart_ovsdb()
+    live.kill()
+    cli(live, "agent", "probe", "readyz", code=3)
+    assert decoded(live, "status", code=1)["agent"]["absent"] is False
+
+
+def test_two_looks_take_one_command(live: LiveNode, sandbox: str) -> None:
+    """gc waits for the second look and has the agent remove what is dead, though no tick comes."""
+    live.settings["USERSPACE_CNI_TICK_S"] = "30"
+    live.start()
+    gone = Path(sandbox).with_name("cni-gone")
+    succeeded(live.run("ADD", live.network(), sandbox))
+    record = next((live.state / "attachments").iterdir())
+    text = record.read_text()
+    record.write_text(text.replace(sandbox, str(gone)))
+    began = time.monotonic()
+    done = decoded(live, "gc")
+    assert time.monotonic() - began < 30
+    assert (done["actions"].get("removed-sandbox-gone", 0), done["remaining"]) == (1, [])
+    assert live.is_clean()
