@@ -35,7 +35,7 @@ DEFAULTS = {
     "metrics_listen": "",
     "log_level": "info",
 }
-AGENT_ONLY = {"socket", "host_root", "tick_s", "spool_max", "metrics_listen"}
+AGENT_ONLY = {"host_root", "tick_s", "metrics_listen"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",
