@@ -23,8 +23,9 @@ START_S = 30
 class Agent:
     """`userspace-cni agent` with a node's settings; `start` returns when it serves. Its log is `<directory>/agent.log`."""
 
-    def __init__(self, node: Node, **settings: str) -> None:
+    def __init__(self, node: Node, prefix: tuple[str, ...] = (), **settings: str) -> None:
         self.node = node
+        self._prefix = prefix
         self.log = node.directory / "agent.log"
         self._settings = {"USERSPACE_CNI_TICK_S": "0.5", **settings}
         self._process: subprocess.Popen[bytes] | None = None
@@ -44,7 +45,7 @@ class Agent:
         """Start it."""
         environ = {**os.environ, **self.node.environ, **self._settings}
         with self.log.open("ab") as log:
-            argv = [sys.executable, "-m", "userspace_cni", "agent"]
+            argv = [*self._prefix, sys.executable, "-m", "userspace_cni", "agent"]
             self._process = subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         if wait:
             wait_until(self.answers, START_S, f"the agent to serve; {self.log.read_text()[-2000:]}")
