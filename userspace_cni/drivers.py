@@ -117,9 +117,13 @@ class Drivers:
             self._made[kind] = _MAKERS[step.kind](self)
         return self._made[kind]
 
+    @cached_property
+    def _boot_id(self) -> str:
+        return link.boot_id()
+
     def boot_id(self) -> str:
         """The kernel's random id of this boot."""
-        return link.boot_id()
+        return self._boot_id
 
     def boottime_ns(self) -> int:
         """CLOCK_BOOTTIME now."""
@@ -317,6 +321,12 @@ class Drivers:
             return self.ports.known()
         except UserspaceError:
             return None
+
+    def mount_points(self) -> frozenset[str]:
+        """Where something is mounted, as the host calls it."""
+        from userspace_cni.host.mounts import mount_points
+
+        return mount_points(self.root)
 
     def netns_is_gone(self, path: str) -> bool:
         """Whether nothing is at `path` while another namespace is visible in the same directory."""

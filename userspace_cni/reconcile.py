@@ -50,6 +50,10 @@ class Surroundings(leftovers.Node, Protocol):
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
         ...
 
+    def mount_points(self) -> frozenset[str]:
+        """Where something is mounted, as the host calls it."""
+        ...
+
     def netns_is_gone(self, path: str) -> bool:
         """Whether nothing is at `path` while another namespace is visible in the same directory."""
         ...
@@ -83,13 +87,13 @@ def findings(node: Surroundings) -> Iterator[Finding]:
     for record in records:
         if is_unfinished(record, boot_id):
             yield Finding("rebooted" if record.state == "ready" else "unfinished", record)
-    ports = _ports(node)
+    ports, mounts = _ports(node), node.mount_points()
     for record in records:
         if is_unfinished(record, boot_id):
             continue
         if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
             yield Finding("sandbox-gone", record)
-        elif lost := tuple(step for step in record.steps if _is_lost(step, ports, node)):
+        elif lost := tuple(step for step in record.steps if _is_lost(step, ports, mounts, node)):
             yield Finding("lost", record, lost)
     yield from _without_record({record.key for record in records}, ports or {}, node)
 
@@ -110,9 +114,12 @@ def _ports(node: Surroundings) -> Mapping[str, Marks] | None:
         return None
 
 
-def _is_lost(step: Step, ports: Mapping[str, Marks] | None, node: Surroundings) -> bool:
+def _is_lost(step: Step, ports: Mapping[str, Marks] | None, mounts: frozenset[str], node: Surroundings) -> bool:
+    """Whether it is gone; what is there and not as it was made, CHECK tells."""
     if isinstance(step, Port):
         return ports is not None and step.name not in ports
+    if isinstance(step, PodMount) and step.target in mounts:
+        return False
     if isinstance(step, (PodMount, PlacedSocket)):
         try:
             return bool(node.driver(step).check(step, Deadline.after(CHECK_S)))

@@ -149,7 +149,7 @@ def install_shim(node: Node) -> None:
 def running(node: Node, **settings: str) -> Iterator[Agent]:
     """A node with the shim and an agent that serves."""
     install_shim(node)
-    agent = Agent(node, **settings)
+    agent = Agent(node, (), **settings)
     try:
         yield agent.start()
     finally:

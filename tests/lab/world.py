@@ -101,6 +101,10 @@ class World:
         made = [step for record in self.journal.records() for step in record.steps if isinstance(step, Port)]
         return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
 
+    def mount_points(self) -> frozenset[str]:
+        """The mounts that are true."""
+        return frozenset(name.removeprefix("mount:") for name in self.true if name.startswith("mount:"))
+
     def netns_is_gone(self, path: str) -> bool:
         """As the test says."""
         return path in self.gone

@@ -18,7 +18,7 @@ from userspace_cni.log import say
 from userspace_cni.reconcile import Reconciliation, Surroundings
 
 BEAT_S: Final = 1.0
-WATCH_S: Final = 2.0
+WATCH_S: Final = 5.0
 """Seconds between two looks at ovs-vswitchd: STATUS believes the last one when the daemon is silent."""
 CONNECT_S: Final = 2.0
 APART_S: Final = 5.0

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import suppress
 
 from userspace_cni.deadline import Deadline
@@ -154,6 +155,18 @@ def protected_clone(dirfd: int, name: str = "") -> int:
             "that is not its own",
         )
     return tree
+
+
+def mount_points(root: HostRoot = HERE) -> frozenset[str]:
+    """Every mount point of this mount namespace, as the host calls it; proc_pid_mountinfo(5)."""
+    prefix = root.path("/").rstrip("/")
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        points = (_unescaped(line.split(" ", 5)[4]) for line in lines)
+        return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix))
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
 
 
 def mounted(dirfd: int, name: str) -> int | None:
