@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from userspace_cni.agent.metrics import CONTENT_TYPE, KnownPort, Metrics, outcome_of, parse_listen
+from userspace_cni.agent.metrics import CONTENT_TYPE, Metrics, outcome_of, parse_listen
 from userspace_cni.errors import InvalidConfig, Unavailable
+from userspace_cni.listing import SwitchPort
 from userspace_cni.stages import STAGES
 
 CONNECTED = {"mode": "client", "status": "connected", "features": "0x0000000950008000", "num_of_vrings": "2"}
@@ -41,7 +42,7 @@ PORTS = [
 ]
 
 
-def metrics(ports: Iterable[KnownPort] = (), gauges: Mapping[str, Callable[[], float]] | None = None) -> Metrics:
+def metrics(ports: Iterable[SwitchPort] = (), gauges: Mapping[str, Callable[[], float]] | None = None) -> Metrics:
     """Metrics of these ports and numbers."""
     return Metrics(lambda: ports, gauges or {})
 
@@ -145,7 +146,7 @@ def test_a_scrape_survives_what_it_asks(capfd: pytest.CaptureFixture[str]) -> No
     """With the switch away the other numbers are there; it is logged once, and again after it has worked."""
     away = True
 
-    def ports() -> list[KnownPort]:
+    def ports() -> list[SwitchPort]:
         if away:
             raise Unavailable("OVSDB is away")
         return [Port("a")]

@@ -14,7 +14,7 @@ import re
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -22,6 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from userspace_cni.errors import UNEXPECTED, InvalidConfig, Unavailable
+from userspace_cni.listing import SwitchPort
 from userspace_cni.log import say
 from userspace_cni.request import VERBS
 from userspace_cni.stages import STAGES, Stage
@@ -47,51 +48,13 @@ _SCRAPE_S: Final = 10.0
 """How long a peer on the TCP port may be silent amid its request: it holds a thread as long."""
 
 
-class KnownPort(Protocol):
-    """An interface of the switch.
-
-    `status` is the column of Interface. For vhost-user OVS fills it with `mode` and `status` (connected or disconnected) and,
-    while connected, with `socket`, `features` (those negotiated), `numa`, `num_of_vrings` and the rings' sizes (netdev-dpdk.c).
-    """
-
-    @property
-    def name(self) -> str:
-        """The port's name."""
-        ...
-
-    @property
-    def bridge(self) -> str:
-        """Its bridge's."""
-        ...
-
-    @property
-    def interface_type(self) -> str:
-        """Interface.type."""
-        ...
-
-    @property
-    def link_state(self) -> str:
-        """`up`, `down`, or "" where the switch has not said."""
-        ...
-
-    @property
-    def status(self) -> Mapping[str, str]:
-        """Interface.status."""
-        ...
-
-    @property
-    def error(self) -> str:
-        """Interface.error."""
-        ...
-
-
 class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
     `ports` gives every port to be shown; `gauges` are further numbers by name. Both are asked at each scrape, not before.
     """
 
-    def __init__(self, ports: Callable[[], Iterable[KnownPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self, ports: Callable[[], Iterable[SwitchPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
         self._registry = CollectorRegistry()
         self._calls = Histogram(
             "userspace_cni_verb_seconds",
@@ -188,7 +151,7 @@ def parse_listen(listen: str) -> tuple[str, int]:
 class _Asked(Collector):
     """What is looked up at each scrape."""
 
-    def __init__(self, ports: Callable[[], Iterable[KnownPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(self, ports: Callable[[], Iterable[SwitchPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
         self._ports = ports
         self._gauges = gauges
         self._failing: set[str] = set()
@@ -230,7 +193,7 @@ _HELP: Final[Mapping[str, str]] = {
 }
 
 
-def _of_ports(ports: list[KnownPort]) -> Iterator[Metric]:
+def _of_ports(ports: list[SwitchPort]) -> Iterator[Metric]:
     counted = Tally((port.bridge, port.interface_type or "system", _state(port)) for port in ports)
     family = GaugeMetricFamily(
         "userspace_cni_ports", "Ports, by bridge, kind and link state", labels=("bridge", "kind", "link_state")
@@ -253,7 +216,7 @@ def _of_ports(ports: list[KnownPort]) -> Iterator[Metric]:
     yield negotiated
 
 
-def _state(port: KnownPort) -> str:
+def _state(port: SwitchPort) -> str:
     return "error" if port.error else port.link_state or "unknown"
 
 

@@ -23,14 +23,14 @@ from typing import Final
 from userspace_cni import protocol, verbs
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.keeper import Keeper
-from userspace_cni.agent.metrics import CONTENT_TYPE, KnownPort, Metrics
+from userspace_cni.agent.metrics import CONTENT_TYPE, Metrics
 from userspace_cni.agent.pool import Job, Pool
 from userspace_cni.agent.server import Server
 from userspace_cni.deadline import Deadline
 from userspace_cni.drivers import Drivers
 from userspace_cni.errors import NotServing, Unavailable
 from userspace_cni.leftovers import drain, undo
-from userspace_cni.listing import describe_all
+from userspace_cni.listing import SwitchPort, describe_all
 from userspace_cni.log import bound, say
 from userspace_cni.settings import Settings
 from userspace_cni.spool import Entry
@@ -110,7 +110,7 @@ class Agent:
         self.node.close()
         say("info", "stopped")
 
-    def _ports(self) -> list[KnownPort]:
+    def _ports(self) -> list[SwitchPort]:
         return list(self.node.known_ports() or ())
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
