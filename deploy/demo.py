@@ -1,366 +1,351 @@
-"""Two pods on a private OVS-DPDK, attached by the plugin, exchanging frames; then both detached, and the proof.
+"""Three pods on a private OVS-DPDK, attached through the installed binary and the node agent; the agent killed; the proof.
 
 What a runtime and a kubelet would do is done here by hand: network namespaces, emptyDir volumes, CNI calls. The application in
-each pod is DPDK's testpmd, started with just the arguments that the pod's own document gives it.
+two of the pods is DPDK's testpmd, started with just the arguments that the pod's own document gives it.
+
+Whatever is printed as a fact has been checked: the demo says what does not hold, and ends with exit code 1. It leaves nothing
+behind, however it ends.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
+import shutil
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.syntax import Syntax
 from rich.table import Table
+from rich.text import Text
 
-HERE = Path(__file__).parent
-SWITCH = str(HERE / "private-switch")
-CNI_PLUGINS = "/usr/lib/cni"
-MAPPED_DIR = "/var/lib/cni/usrspcni"
-BRIDGE = "br-demo"
-TRAFFIC_S = 5
-SETTLE_S = 1
-"""Until the last frames have arrived after both applications were told to stop."""
-APP_MIB = 64
-"""Memory of each pod's application, from hugepages of 2 MiB."""
-STEPS = 6
+from deploy.demo_node import (
+    AGENT_MAX_MIB,
+    BRIDGE,
+    PERIOD_S,
+    ROUNDS,
+    SETTLE_S,
+    SHIM_MAX,
+    Agent,
+    Call,
+    Demo,
+    DemoFailed,
+    Meter,
+    Pod,
+    Stopped,
+    check,
+    console,
+    execute,
+    finish,
+    leftovers,
+    mounts,
+    note,
+    obey,
+    pod,
+    port_number,
+    processes,
+    run,
+    switch,
+    switch_counters,
+    tell,
+    testpmd,
+    wait_for,
+)
 
-console = Console(width=110, highlight=False)
-
-
-class DemoFailed(Exception):
-    """Something is not as the demo promises; the text says what was done, what happened, what to look at."""
-
-
-@dataclass(frozen=True)
-class Pod:
-    """One pod: where its sandbox and its volume are on the host."""
-
-    name: str
-    uid: str
-    container_id: str
-    netns: Path
-    volume: Path
-
-
-class Demo:
-    """The demo's own node: every path it uses is below `directory`."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.step = 0
-        self.began = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """Announce the next step."""
-        self.step += 1
-        console.print(f"\n[bold cyan]{self.step}/{STEPS}[/] [bold]{text}[/] [dim]{time.monotonic() - self.began:.1f} s[/]")
-
-    @property
-    def environ(self) -> dict[str, str]:
-        """What an administrator would set for a switch that is not at the usual place."""
-        here = str(self.directory)
-        return {
-            "PATH": os.defpath,
-            "USERSPACE_CNI_OVSDB": f"unix:{here}/ovs/db.sock",
-            "OVS_RUNDIR": f"{here}/ovs",
-            "USERSPACE_CNI_STATE_DIR": f"{here}/state",
-            "USERSPACE_CNI_RUN_DIR": f"{here}/run",
-            "USERSPACE_CNI_SHORT_DIR": f"{here}/short",
-            "USERSPACE_CNI_KUBELET_DIR": f"{here}/kubelet",
-        }
-
-    @property
-    def network(self) -> dict[str, Any]:
-        """The network configuration, as a NetworkAttachmentDefinition would hold it."""
-        ipam = {"type": "host-local", "dataDir": f"{self.directory}/leases", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
-        host = {
-            "engine": "ovs-dpdk",
-            "iftype": "vhostuser",
-            "netType": "bridge",
-            "vhost": {"mode": "client"},
-            "bridge": {"bridgeName": BRIDGE, "vlanId": 100},
-            "mtu": 1500,
-        }
-        return {"cniVersion": "1.0.0", "name": "dpdk-net", "type": "userspace", "host": host, "ipam": ipam}
-
-    def cni(self, verb: str, pod: Pod) -> tuple[dict[str, Any], float]:
-        """One CNI call as a runtime makes it: the decoded result and its milliseconds."""
-        environ = {
-            **self.environ,
-            "CNI_COMMAND": verb,
-            "CNI_CONTAINERID": pod.container_id,
-            "CNI_NETNS": str(pod.netns),
-            "CNI_IFNAME": "net1",
-            "CNI_PATH": f"{self.directory}/bin:{CNI_PLUGINS}",
-            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=demo;K8S_POD_NAME={pod.name};K8S_POD_UID={pod.uid}",
-        }
-        began = time.monotonic()
-        done = subprocess.run(
-            [f"{self.directory}/bin/userspace"],
-            env=environ,
-            input=json.dumps(self.network).encode(),
-            capture_output=True,
-            check=False,
-        )
-        took = (time.monotonic() - began) * 1000
-        if done.returncode:
-            raise DemoFailed(f"{verb} of {pod.name} answered {done.stdout.decode()} and said {done.stderr.decode()}")
-        return (json.loads(done.stdout) if done.stdout else {}), took
-
-    def vsctl(self, *args: str) -> str:
-        """Ask the switch's database."""
-        return run("ovs-vsctl", f"--db=unix:{self.directory}/ovs/db.sock", *args).strip()
-
-    def pod_document(self, pod: Pod, *args: str) -> str:
-        """What `python -m userspace_cni.pod` prints inside the pod."""
-        return run(*in_pod(pod), sys.executable, "-I", "-m", "userspace_cni.pod", "--dir", MAPPED_DIR, *args).strip()
+# -- what is shown ----------------------------------------------------------------------------------------------------------
 
 
-def run(*argv: str) -> str:
-    """Stdout of a command that must succeed."""
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise DemoFailed(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
-    return done.stdout
+def tell_line(text: str) -> None:
+    """A fact, indented."""
+    console.print(Padding(Text.from_markup(text), (0, 0, 0, 3), expand=False))
 
 
-def in_pod(pod: Pod) -> tuple[str, ...]:
-    """The beginning of a command that runs as the pod's container would: in its network, its volume at the mapped directory."""
-    script = f'mount -t tmpfs tmpfs /var/lib && mkdir -p {MAPPED_DIR} && mount --bind {pod.volume} {MAPPED_DIR} && exec "$@"'
-    return ("nsenter", f"--net={pod.netns}", "unshare", "--mount", "bash", "-c", script, "pod")
+def show_output(text: str) -> None:
+    """What a command printed, for this console."""
+    console.print(Padding(Text.from_ansi(text), (1, 0, 1, 3), expand=False))
 
 
-@contextmanager
-def switch(demo: Demo) -> Iterator[None]:
-    """An OVS-DPDK of the demo's own."""
-    directory = str(demo.directory / "ovs")
-    Path(directory).mkdir()
-    run("env", f"PRIVATE_SWITCH_APP_PAGES={APP_MIB}", SWITCH, "start", directory)
-    try:
-        yield
-    finally:
-        run(SWITCH, "stop", directory)
+def prepare(demo: Demo, agent: Agent) -> None:
+    """Install both plugins, look at the binary, start the agent."""
+    version = demo.vsctl("get", "Open_vSwitch", ".", "dpdk_version").strip('"')
+    tell_line(f"{run('ovs-vswitchd', '--version').splitlines()[0]}, {version}")
+    with console.status("userspace-cni install"):
+        demo.command("install", "--bin-dir", str(demo.shim.parent))
+        demo.command("install", "--standalone", "--bin-dir", str(demo.process.parent))
+    size = demo.shim.stat().st_size
+    check(size <= SHIM_MAX, f"{demo.shim} has {size} bytes, more than {SHIM_MAX}")
+    empty = demo.directory / "empty"
+    empty.mkdir()
+    shutil.copy(demo.shim, empty)
+    answer = run("env", "CNI_COMMAND=VERSION", "chroot", str(empty), "/userspace")
+    check("supportedVersions" in answer, f"in an empty root directory the binary answered {answer}")
+    tell_line(f"the plugin is one file of {size / 1024:.0f} KiB; it answers VERSION in a root directory with nothing else in it")
+    seconds = agent.start()
+    times = [demo.status_ms() for _ in range(2 * ROUNDS + 1)]
+    check(all(times), "the agent serves, but STATUS says that pods can not be attached")
+    tell_line(f"the agent serves after {seconds:.1f} s; STATUS through plugin and agent: {statistics.median(times):.1f} ms")
 
 
-@contextmanager
-def pod(demo: Demo, name: str, uid: str) -> Iterator[Pod]:
-    """A sandbox and an emptyDir volume, as runtime and kubelet make them before they call the plugin."""
-    netns = demo.directory / f"netns-{name}"
-    netns.touch()
-    run("unshare", f"--net={netns}", "true")
-    volume = demo.directory / "kubelet" / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "shared-dir"
-    volume.mkdir(parents=True)
-    try:
-        yield Pod(name, uid, os.urandom(32).hex(), netns, volume)
-    finally:
-        run("umount", str(netns))
+def compare(demo: Demo, pod: Pod) -> Call:
+    """Attach the pod in both ways in turn, and tell what it takes; it stays attached through the agent."""
+    times: dict[Path, list[float]] = {demo.process: [], demo.shim: []}
+    with console.status("ADD in both ways, in turn"):
+        for plugin in [demo.process, demo.shim] * ROUNDS:
+            times[plugin].append(demo.cni("ADD", pod, plugin).ms)
+            demo.cni("DEL", pod, plugin)
+            obey()
+    process, shim = (statistics.median(each) for each in times.values())
+    check(shim < process, f"ADD takes {shim:.0f} ms through the agent, {process:.0f} ms without")
+    tell_line(
+        f"{pod.name}: [green]{shim:.0f} ms[/] through the agent, {process:.0f} ms by a Python process per call, "
+        f"medians of {ROUNDS} ({process / shim:.0f} : 1)"
+    )
+    return demo.cni("ADD", pod)
 
 
-@contextmanager
-def testpmd(pod: Pod, eal: str) -> Iterator[subprocess.Popen[str]]:
-    """DPDK's own test application in the pod. Both of its threads share a core: the demo has two, one is the switch's."""
-    argv = [*in_pod(pod), "dpdk-testpmd", "--lcores=0@0,1@0", "--no-pci", "-m", str(APP_MIB), *eal.split()]
-    argv += ["--", "--interactive", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop", "--forward-mode=macswap"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
+def attach(demo: Demo, agent: Agent, pods: list[Pod]) -> dict[str, dict[str, Any]]:
+    """ADD of all pods: their results by name."""
+    results = {}
+    for each in pods[:2]:
+        call = demo.cni("ADD", each)
+        results[each.name] = call.result
+        tell_line(f"{each.name}: {call.ms:.0f} ms")
+    results[pods[2].name] = compare(demo, pods[2]).result
+    check(agent.mib < AGENT_MAX_MIB, f"the agent takes {agent.mib:.0f} MiB")
+    tell_line(f"the agent's memory now: {agent.mib:.0f} MiB")
+    ports = demo.vsctl("list-ports", BRIDGE).split()
+    check(sorted(ports) == sorted(each.port for each in pods), f"the ports of {BRIDGE} are {ports}")
+    json_text = Syntax(json.dumps(results["pod-a"], indent=2), "json", background_color="default", word_wrap=True)
+    console.print(Panel(json_text, title="what the runtime is told of pod-a"))
+    return results
 
 
-def tell(process: subprocess.Popen[str], *commands: str) -> None:
-    """Type commands into testpmd."""
-    assert process.stdin
-    process.stdin.write("".join(f"{command}\n" for command in commands))
-    process.stdin.flush()
+def start_apps(demo: Demo, pods: list[Pod], second_mac: str, stack: ExitStack) -> list[subprocess.Popen[str]]:
+    """An application in each of two pods, which send a burst of frames to and fro."""
+    first, second = pods
+    processes = {}
+    for each in (second, first):
+        processes[each.name] = stack.enter_context(testpmd(each, demo.pod_document(each)))
+        wait_for(partial(is_up, demo, each), f"the link of {each.name}")
+    tell(processes[second.name], "start")
+    tell(processes[first.name], f"set eth-peer 0 {second_mac}", "start tx_first")
+    return [processes[each.name] for each in pods]
 
 
-def finish(process: subprocess.Popen[str]) -> dict[str, int]:
-    """End testpmd, and read its accumulated counters: RX-packets, TX-packets."""
-    output, _ = process.communicate("quit\n", timeout=20)
-    counters = {name: int(value) for name, value in re.findall(r"(RX-packets|TX-packets): (\d+)", output)}
-    if process.returncode or not counters:
-        raise DemoFailed(f"testpmd ended with {process.returncode}: {output[-1500:]}")
-    return counters
+def show_node(demo: Demo, pods: list[Pod]) -> None:
+    """What an administrator sees while frames flow."""
+    for each in pods[:2]:
+        what = f"userspace-cni to see the application of {each.name} connected"
+        wait_for(partial(is_connected, demo, each), what)
+    with console.status("userspace-cni list"):
+        listed = demo.command("list")
+    check(all(each.name in listed for each in pods), f"userspace-cni list does not show all pods: {listed}")
+    console.print("   [dim]$[/] userspace-cni list")
+    show_output(listed)
+    check(not is_up(demo, pods[2]), f"{pods[2].name} has a link, though no application runs in it")
+    tell_line(f"In {pods[2].name} runs no application: its link is down.\n")
+    with console.status("userspace-cni show"):
+        shown = demo.command("show", f"demo/{pods[0].name}")
+    check(pods[0].port in shown, f"userspace-cni show does not show the port of {pods[0].name}: {shown}")
+    paragraphs = shown.split("\n\n")
+    steps = re.findall(r"^ +\d+ (\S+)", Text.from_ansi(shown).plain, re.MULTILINE)
+    check(len(paragraphs) > 2 and steps, f"userspace-cni show has another form: {shown}")
+    console.print(f"   [dim]$[/] userspace-cni show demo/{pods[0].name}   [dim](the beginning)[/]")
+    show_output("\n\n".join(paragraphs[:2]))
+    tell_line(f"The record has these steps, and DEL undoes them from the last to the first: {', '.join(steps)}.")
 
 
-def wait_for(condition: Any, what: str, seconds: float = 15.0) -> None:
-    """Until `condition()` holds; DemoFailed naming `what` when it does not in time."""
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            raise DemoFailed(f"waited {seconds:.0f} s for {what}")
-        time.sleep(0.05)
+def is_up(demo: Demo, pod: Pod) -> bool:
+    """Whether the switch has a link with the pod's application."""
+    return demo.vsctl("get", "Interface", pod.port, "link_state") == "up"
 
 
-def exchange(demo: Demo, first: Pod, second: Pod, second_mac: str) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
-    """A burst of frames sent to and fro between the applications of two pods.
-
-    Counters by pod name: the application's own, and those of the switch's port.
-    """
-    with ExitStack() as stack:
-        processes = {}
-        for each in (second, first):
-            processes[each.name] = stack.enter_context(testpmd(each, demo.pod_document(each)))
-            port = f"{each.container_id[:12]}-net1"
-            wait_for(lambda port=port: demo.vsctl("get", "Interface", port, "link_state") == "up", f"the link of {each.name}")
-        tell(processes[second.name], "start")
-        tell(processes[first.name], f"set eth-peer 0 {second_mac}", "start tx_first")
-        with console.status(f"frames go to and fro for {TRAFFIC_S} s"):
-            time.sleep(TRAFFIC_S)
-        for process in processes.values():
-            tell(process, "stop")
-        time.sleep(SETTLE_S)
-        switch = {
-            each.name: switch_counters(demo, each) for each in (first, second)
-        }  # before the ports go down: that clears them
-        return {name: (finish(process), switch[name]) for name, process in processes.items()}
+def is_connected(demo: Demo, pod: Pod) -> bool:
+    """Whether the switch's database says so too: that it learns every 5 s."""
+    return demo.vsctl("--if-exists", "get", "Interface", pod.port, "status:status").strip('"') == "connected"
 
 
-def switch_counters(demo: Demo, pod: Pod) -> dict[str, int]:
-    """What the switch took from (rx) and gave to (tx) the pod's port, asked of the switch itself: its database lags by 5 s."""
-    number = demo.vsctl("get", "Interface", f"{pod.container_id[:12]}-net1", "ofport")
-    text = run("ovs-ofctl", "dump-ports", f"unix:{demo.directory}/ovs/{BRIDGE}.mgmt", number)
-    return {key: int(value) for key, value in re.findall(r"(rx|tx) pkts=(\d+)", text)}
+def of_pod(demo: Demo, pod: Pod) -> list[str]:
+    """Where something of the pod still is."""
+    here = [("its port", pod.port in demo.vsctl("list-ports", BRIDGE).split())]
+    here += [("a mount", any(pod.uid in point for point in mounts(demo)))]
+    here += [("a record", any(pod.container_id in path.name for path in (demo.state / "attachments").iterdir()))]
+    here += [("a lease", any(pod.container_id in path.read_text() for path in (demo.directory / "leases").rglob("10.*")))]
+    here += [("files in its volume", any(pod.volume.iterdir()))]
+    return [what for what, there in here if there]
 
 
-def show_made(
-    demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], counted: dict[str, tuple[dict[str, int], dict[str, int]]]
-) -> None:
-    """The table: what was made, and what was counted at both ends of each port."""
-    table = Table(title="What was made, and what was counted", title_justify="left")
-    for column in ("", *(each.name for each in pods)):
-        table.add_column(column, justify="left" if not column else "right", overflow="fold")
+def die_and_return(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tuple[str, list[str]]]:
+    """The agent is killed, a pod goes, another agent comes; what there was of everything in between."""
+    assert agent.process
+    before = dict(leftovers(demo))
+    first = agent.process.pid
+    meter.watch()
+    code = agent.end(signal.SIGKILL)
+    check(code == -signal.SIGKILL, f"the agent that was killed ended with {code}")
+    meter.mark("without an agent")
+    check(not demo.status_ms(), "STATUS says that all is well while no agent runs")
+    call = demo.cni("DEL", pod)
+    check(len(demo.spooled()) == 1, f"after one DEL without an agent the spool holds {demo.spooled()}")
+    check("its port" in of_pod(demo, pod), f"the port of {pod.name} has gone, though nobody could remove it")
+    tell_line(
+        f"agent {first} is dead; DEL of {pod.name}: exit code 0 after {call.ms:.0f} ms, 1 entry in the spool, and on stderr:"
+    )
+    tell_line(f"[yellow]{escape(call.said.strip())}[/]")
+    tell_line(f"still there of {pod.name}: {', '.join(of_pod(demo, pod))}")
+    before["spooled DELs"] = demo.spooled()
+    meter.watch()
 
-    def row(label: str, value: Any) -> None:
-        table.add_row(label, *(str(value(each)) for each in pods))
+    demo.say("Another agent: it carries out the DEL from the spool")
+    meter.mark("with the next agent, from its start on")
+    seconds = agent.start()
+    check(not demo.spooled(), f"the agent takes calls, but the spool holds {demo.spooled()}")
+    more = wait_for(lambda: not of_pod(demo, pod), f"the spooled DEL of {pod.name} to be carried out")
+    tell_line(f"it serves after {seconds:.1f} s, the spool is empty; {more * 1000:.0f} ms later nothing is there of {pod.name}")
+    meter.watch()
+    meter.mark("")
+    return list(before.items())
 
-    def read(each: Pod, kind: str, name: str) -> str:
-        return demo.vsctl("get", kind, f"{each.container_id[:12]}-net1", name)
 
-    row("OVS port", lambda each: f"{each.container_id[:12]}-net1")
-    row("bridge, VLAN, MTU", lambda each: f"{BRIDGE}, {read(each, 'Port', 'tag')}, {read(each, 'Interface', 'mtu')}")
-    row("MAC", lambda each: results[each.name]["interfaces"][0]["mac"])
-    row("address", lambda each: results[each.name]["ips"][0]["address"])
-    row("application sent", lambda each: f"{counted[each.name][0]['TX-packets']:,}")
-    row("switch took from it", lambda each: f"{counted[each.name][1]['rx']:,}")
-    row("switch gave to it", lambda each: f"{counted[each.name][1]['tx']:,}")
-    row("application received", lambda each: f"{counted[each.name][0]['RX-packets']:,}")
+def show_frames(meter: Meter) -> None:
+    """That frames went on, phase by phase."""
+    table = Table(title="\nFrames that the switch took from the two other pods", title_justify="left")
+    for column in ("", "seconds", "pod-a", "pod-b", f"fewest in {PERIOD_S:g} s"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, seconds, frames, fewest in meter.phases():
+        table.add_row(name, f"{seconds:.1f}", *(f"{count:,}" for count in frames), f"{fewest:,}")
     console.print(table)
 
 
-def mounts(demo: Demo) -> list[str]:
-    """Mounts of pod directories for OVS."""
-    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return [point for point in points if point.startswith(f"{demo.directory}/short/")]
+def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], apps: list[subprocess.Popen[str]]) -> None:
+    """Stop the applications; what was made for them, and what was counted at both ends of each port."""
+    for process in apps:
+        tell(process, "stop")
+    with console.status("the last frames arrive"):
+        time.sleep(SETTLE_S)
+    switch = [switch_counters(demo, port_number(demo, each)) for each in pods]  # before the ports go down: that clears them
+    with console.status("the applications end"):
+        counted = [finish(process) for process in apps]
+    check(all(each["RX-packets"] for each in counted), "an application received nothing")
+    check(all(app["RX-packets"] <= port["tx"] for app, port in zip(counted, switch, strict=True)), "frames came from nowhere")
+    caption = "What was on its way to an application that was told to stop is not among what it received."
+    table = Table(title="\nWhat was made, and what was counted at both ends", caption=caption, title_justify="left")
+    table.caption_justify = "left"
+    for column in ("", *(each.name for each in pods)):
+        table.add_column(column, justify="right" if column else "left", overflow="fold")
+
+    def read(kind: str, name: str) -> list[str]:
+        return [demo.vsctl("get", kind, each.port, name) for each in pods]
+
+    table.add_row("OVS port", *(each.port for each in pods))
+    table.add_row("VLAN", *read("Port", "tag"))
+    table.add_row("MTU", *read("Interface", "mtu"))
+    table.add_row("MAC", *(results[each.name]["interfaces"][0]["mac"] for each in pods))
+    table.add_row("address", *(results[each.name]["ips"][0]["address"] for each in pods))
+    table.add_row("application sent", *(f"{each['TX-packets']:,}" for each in counted))
+    table.add_row("switch took from it", *(f"{each['rx']:,}" for each in switch))
+    table.add_row("switch gave to it", *(f"{each['tx']:,}" for each in switch))
+    table.add_row("application received", *(f"{each['RX-packets']:,}" for each in counted))
+    console.print(table)
 
 
-def leftovers(demo: Demo) -> list[tuple[str, str]]:
-    """Everything an attachment could have left, by kind; "" where there is nothing."""
-    state, here = demo.directory / "state", demo.directory
-    return [
-        ("bridges and ports", demo.vsctl("list-br")),
-        ("records", " ".join(path.name for path in (state / "attachments").iterdir())),
-        ("shared resources", " ".join(path.name for path in (state / "resources").iterdir())),
-        ("mounts", " ".join(mounts(demo))),
-        ("mount points", " ".join(path.name for path in (here / "short").iterdir())),
-        ("sockets and files of pods", " ".join(str(path) for path in (here / "kubelet").rglob("*") if not path.is_dir())),
-        ("leases", " ".join(path.name for path in (here / "leases").rglob("10.*"))),
-    ]
+def show_leftovers(before: list[tuple[str, list[str]]], now: list[tuple[str, list[str]]]) -> None:
+    """The proof: what was looked for is what was there before."""
+    table = Table()
+    for column in ("looked for", "found before", "found now"):
+        table.add_column(column, overflow="fold", justify="right" if column == "found before" else "left")
+    for (kind, were), (_, are) in zip(before, now, strict=True):
+        check(were, f"while pods were attached none of this was found: {kind}")
+        table.add_row(kind, str(len(were)), Text(" ".join(are), "red") if are else Text("nothing", "green"))
+    console.print(table)
+    check(not any(are for _, are in now), "something is left")
 
 
 def play(demo: Demo) -> None:
     """The demo."""
     with ExitStack() as stack:
-        demo.say("A private OVS-DPDK, the plugin installed for a runtime, two pods")
+        demo.say("A private OVS-DPDK, the plugin installed for a runtime, the agent, three pods")
         stack.enter_context(switch(demo))
-        run(sys.executable, "-m", "userspace_cni", "install", "--standalone", "--bin-dir", f"{demo.directory}/bin")
-        pods = [
-            stack.enter_context(pod(demo, "pod-a", "5e4d0a01-0000-4000-8000-000000000001")),
-            stack.enter_context(pod(demo, "pod-b", "5e4d0a01-0000-4000-8000-000000000002")),
-        ]
-        console.print(
-            f"   {run('ovs-vswitchd', '--version').splitlines()[0]}; {demo.vsctl('get', 'Open_vSwitch', '.', 'dpdk_version')}"
-        )
+        agent = stack.enter_context(Agent(demo))
+        prepare(demo, agent)
+        pods = [stack.enter_context(pod(demo, number)) for number in range(3)]
+        talking, leaving = pods[:2], pods[2]
 
         demo.say("ADD: the runtime calls the plugin once per pod")
-        results = {}
-        for each in pods:
-            results[each.name], took = demo.cni("ADD", each)
-            console.print(f"   {each.name}: {took:.0f} ms")
-        console.print(
-            Panel(
-                Syntax(json.dumps(results["pod-a"], indent=2), "json", background_color="default"),
-                title="what the runtime is told",
-            )
-        )
-
-        demo.say("What the pod reads, and what the node keeps")
-        console.print(Panel(demo.pod_document(pods[0]), title="in the pod: python -m userspace_cni.pod"))
-        record = json.loads(next((demo.directory / "state" / "attachments").iterdir()).read_text())["value"]
-        table = Table(
-            title=f"the record of {record['container_id'][:12]}, state '{record['state']}': DEL undoes it from the last step up"
-        )
-        table.add_column("step")
-        table.add_column("what it made", overflow="fold")
-        for step in record["steps"]:
-            what = step.get("server_path") or step.get("target") or step.get("path") or step.get("name") or step.get("plugin")
-            table.add_row(step["step"], str(what).replace(str(demo.directory), "…"))
-        console.print(table)
+        results = attach(demo, agent, pods)
 
         demo.say("Frames: each pod's testpmd sends back what it gets from the other's, through the switch")
-        counted = exchange(demo, pods[0], pods[1], results["pod-b"]["interfaces"][0]["mac"])
-        show_made(demo, pods, results, counted)
-        if not all(counted[each.name][0].get("RX-packets") for each in pods):
-            raise DemoFailed("an application received nothing")
+        console.print(Panel(demo.pod_document(pods[0]), title="in pod-a: python -m userspace_cni.pod"))
+        with ExitStack() as running:
+            apps = start_apps(demo, talking, results["pod-b"]["interfaces"][0]["mac"], running)
+            meter = running.enter_context(Meter(demo, talking))
+            meter.mark("with the first agent")
+            show_node(demo, pods)
 
-        demo.say("DEL: both pods go")
-        for each in pods:
-            _, took = demo.cni("DEL", each)
-            console.print(f"   {each.name}: {took:.0f} ms")
+            demo.say("kill -9 of the agent; a pod goes while there is none")
+            before = die_and_return(demo, agent, meter, leaving)
+            show_frames(meter)
+            show_made(demo, talking, results, apps)
+
+        demo.say("DEL: the other pods go; the agent is told to stop")
+        for each in talking:
+            tell_line(f"{each.name}: {demo.cni('DEL', each).ms:.0f} ms")
+        began = time.monotonic()
+        code = agent.end(signal.SIGTERM)
+        check(code == 0, f"the agent ended with {code} after SIGTERM")
+        tell_line(f"the agent: exit code 0, {(time.monotonic() - began) * 1000:.0f} ms after SIGTERM")
 
         demo.say("What is left")
-        table = Table()
-        table.add_column("looked for")
-        table.add_column("found")
-        found = leftovers(demo)
-        for kind, items in found:
-            table.add_row(kind, f"[red]{items}" if items else "[green]nothing")
-        console.print(table)
-        if any(items for _, items in found):
-            raise DemoFailed("something is left")
-    console.print(
-        f"\n[bold green]Done in {time.monotonic() - demo.began:.0f} s.[/] The switch is stopped, its hugepages are given back."
-    )
+        show_leftovers(before, leftovers(demo))
+    check(not processes(demo, switch=True), f"still running: {processes(demo, switch=True)}")
+    check(not mounts(demo), f"still mounted: {mounts(demo)}")
 
 
 def main() -> int:
-    """Run the demo; 0 when everything it promises was seen."""
-    with tempfile.TemporaryDirectory(prefix="demo-", ignore_cleanup_errors=True) as directory:
-        demo = Demo(Path(directory))
-        try:
-            play(demo)
-        except DemoFailed as error:
-            console.print("demo:", style="bold red", end=" ")
-            console.print(str(error), markup=False)
-            for mount in mounts(demo):
-                run("umount", "--lazy", mount)
-            return 1
-    return 0
+    """Run the demo; 0 when everything it promises was seen, 128 and the signal's number when it was told to stop."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, note)
+    directory = Path(tempfile.mkdtemp(prefix="demo-"))
+    demo = Demo(directory)
+    code = 0
+    try:
+        play(demo)
+    except (DemoFailed, OSError, ValueError, LookupError) as error:
+        console.print(Text.assemble(("demo: ", "bold red"), str(error) if isinstance(error, DemoFailed) else repr(error)))
+        show_log(directory / "agent.log")
+        code = 1
+    except Stopped:
+        console.print("[bold red]demo:[/] stopped by a signal")
+        code = 128 + Stopped.noted
+    finally:
+        for mount in mounts(demo):
+            execute(["umount", "--lazy", mount])
+        shutil.rmtree(directory, ignore_errors=True)
+    if not code and directory.exists():
+        console.print(f"[bold red]demo:[/] {directory} is still there")
+        code = 1
+    if not code:
+        took = time.monotonic() - demo.began
+        console.print(f"\n[bold green]Done in {took:.0f} s.[/] The switch is stopped, its hugepages are given back.")
+    return code
+
+
+def show_log(path: Path) -> None:
+    """The end of the agent's log, for somebody who has to find out why the demo failed."""
+    if path.exists():
+        for line in path.read_text(errors="replace").splitlines()[-8:]:
+            console.print(Text(f"agent: {line}", "dim"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The whole way of a frame from pod to pod, on this machine, in under a minute after set-up: `bash deploy/demo.sh`.
+# Pods attached by plugin and agent, their frames, an agent killed amid them; half a minute after set-up: `bash deploy/demo.sh`.
 # On a fresh Debian 12 as root it installs what it needs. What it makes is private to it and removed at its end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,4 +8,4 @@ cd "$(dirname "$0")/.."
     exit 1
 }
 deploy/prepare.sh
-exec .venv/bin/python deploy/demo.py
+exec .venv/bin/python -m deploy.demo

@@ -1,0 +1,476 @@
+"""What the demo is played on: a private switch, pods made by hand, the plugin, the agent, an application in a pod, a meter.
+
+Every path is below one directory, and every process carries its name, so that what is left can be found. Signals are only noted
+by their handler and obeyed between two commands: none comes amid making something.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from rich.console import Console
+
+SWITCH = str(Path(__file__).with_name("private-switch"))
+COMMAND = str(Path(sys.executable).with_name("userspace-cni"))
+CNI_PLUGINS = "/usr/lib/cni"
+MAPPED_DIR = "/var/lib/cni/usrspcni"
+BRIDGE = "br-demo"
+COLUMNS = 100
+ROUNDS = 3
+"""ADDs of each kind that are timed."""
+PERIOD_S = 0.5
+"""Between two looks at the counters."""
+LOOKS = 4
+"""At the least, in each phase."""
+SETTLE_S = 1.0
+"""Until the last frames have arrived after both applications were told to stop."""
+APP_MIB = 64
+"""Memory of each application, from hugepages of 2 MiB."""
+SHIM_MAX = 64 << 10
+AGENT_MAX_MIB = 80
+STEPS = 7
+MARK = "DEMO_DIRECTORY"
+"""Environment variable by which every process that the demo starts, and those that these start, are known."""
+
+console = Console(highlight=False)
+console.width = min(console.width, COLUMNS) if console.is_terminal else COLUMNS
+
+
+class DemoFailed(Exception):
+    """Something is not as the demo promises; the text says what was done, what happened, what to look at."""
+
+
+class Stopped(Exception):
+    """A signal has been noted."""
+
+    noted = 0
+    """Its number; 0 for none."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod: where its sandbox and its volume are on the host."""
+
+    name: str
+    uid: str
+    container_id: str
+    netns: Path
+    volume: Path
+
+    @property
+    def port(self) -> str:
+        """The name of its port."""
+        return f"{self.container_id[:12]}-net1"
+
+
+@dataclass(frozen=True)
+class Call:
+    """What came of a CNI call."""
+
+    result: dict[str, Any]
+    ms: float
+    said: str
+
+
+class Demo:
+    """The demo's own node: every path it uses is below `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.state = directory / "state"
+        self.shim = directory / "bin" / "userspace"
+        self.process = directory / "bin-standalone" / "userspace"
+        self.step = 0
+        self.began = time.monotonic()
+        os.environ[MARK] = str(directory)
+
+    def say(self, text: str) -> None:
+        """Announce the next step."""
+        self.step += 1
+        console.print(f"\n[bold cyan]{self.step}/{STEPS}[/] [bold]{text}[/] [dim]{time.monotonic() - self.began:.1f} s[/]")
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What an administrator would set for a switch that is not at the usual place."""
+        here = str(self.directory)
+        return {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            MARK: here,
+            "USERSPACE_CNI_OVSDB": f"unix:{here}/ovs/db.sock",
+            "OVS_RUNDIR": f"{here}/ovs",
+            "USERSPACE_CNI_STATE_DIR": str(self.state),
+            "USERSPACE_CNI_RUN_DIR": f"{here}/run",
+            "USERSPACE_CNI_SHORT_DIR": f"{here}/short",
+            "USERSPACE_CNI_KUBELET_DIR": f"{here}/kubelet",
+        }
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """The network configuration, as a NetworkAttachmentDefinition would hold it."""
+        ipam = {"type": "host-local", "dataDir": f"{self.directory}/leases", "ranges": [[{"subnet": "10.56.0.0/24"}]]}
+        host = {
+            "engine": "ovs-dpdk",
+            "iftype": "vhostuser",
+            "netType": "bridge",
+            "vhost": {"mode": "client"},
+            "bridge": {"bridgeName": BRIDGE, "vlanId": 100},
+            "mtu": 1500,
+        }
+        return {"cniVersion": "1.0.0", "name": "dpdk-net", "type": "userspace", "host": host, "ipam": ipam}
+
+    def cni(self, verb: str, pod: Pod, plugin: Path | None = None) -> Call:
+        """One CNI call as a runtime makes it: by the binary, or by the `plugin` given. Raises DemoFailed when it is refused."""
+        variables = {
+            "CNI_CONTAINERID": pod.container_id,
+            "CNI_NETNS": str(pod.netns),
+            "CNI_IFNAME": "net1",
+            "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=demo;K8S_POD_NAME={pod.name};K8S_POD_UID={pod.uid}",
+        }
+        done, ms = self._call(plugin or self.shim, verb, self.network, variables)
+        if done.returncode:
+            raise DemoFailed(f"{verb} of {pod.name} answered {done.stdout} and said {done.stderr}")
+        return Call(json.loads(done.stdout) if done.stdout else {}, ms, done.stderr)
+
+    def status_ms(self) -> float:
+        """How long STATUS takes through the binary, milliseconds; 0.0 when it says that pods can not be attached now."""
+        network = {**self.network, "cniVersion": "1.1.0"}  # the version that has STATUS; Debian's IPAM plugins know none of it
+        del network["ipam"]
+        done, ms = self._call(self.shim, "STATUS", network, {})
+        return 0.0 if done.returncode else ms
+
+    def _call(
+        self, plugin: Path, verb: str, network: dict[str, Any], variables: dict[str, str]
+    ) -> tuple[subprocess.CompletedProcess[str], float]:
+        environ = {**self.environ, "CNI_COMMAND": verb, "CNI_PATH": f"{self.directory}/bin:{CNI_PLUGINS}", **variables}
+        began = time.monotonic()
+        done = execute([str(plugin)], env=environ, input=json.dumps(network))
+        return done, (time.monotonic() - began) * 1000
+
+    def vsctl(self, *args: str) -> str:
+        """Ask the switch's database."""
+        return run("ovs-vsctl", f"--db=unix:{self.directory}/ovs/db.sock", *args).strip()
+
+    def command(self, *args: str) -> str:
+        """Stdout of `userspace-cni`, made for this console."""
+        environ = {**os.environ, **self.environ, "COLUMNS": str(console.width - 3), "LC_ALL": "C.UTF-8"}
+        if console.is_terminal:
+            environ["FORCE_COLOR"] = "1"
+        done = execute([COMMAND, *args], env=environ)
+        check(done.returncode == 0, f"userspace-cni {' '.join(args)}: exit {done.returncode}: {done.stdout}{done.stderr}")
+        return done.stdout.rstrip()
+
+    def pod_document(self, pod: Pod) -> str:
+        """What `python -m userspace_cni.pod` prints inside the pod."""
+        return run(*in_pod(pod), sys.executable, "-I", "-m", "userspace_cni.pod", "--dir", MAPPED_DIR).strip()
+
+    def spooled(self) -> list[str]:
+        """DELs that wait for an agent."""
+        return names(self.state / "spool")
+
+
+# -- processes, and waiting for them ----------------------------------------------------------------------------------------
+
+
+def note(number: int, _: FrameType | None) -> None:
+    """Handle a signal."""
+    Stopped.noted = Stopped.noted or number
+
+
+def obey() -> None:
+    """Raise Stopped if a signal was noted."""
+    if Stopped.noted:
+        raise Stopped
+
+
+def check(holds: object, otherwise: str) -> None:
+    """Raise DemoFailed saying `otherwise` unless it holds."""
+    if not holds:
+        raise DemoFailed(otherwise)
+
+
+def execute(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, whatever its exit code. Its process group is its own: Ctrl-C is for the demo alone."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, process_group=0, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise DemoFailed(f"{' '.join(argv)}: {error}") from error
+
+
+def run(*argv: str) -> str:
+    """Stdout of a command that must succeed; not begun when a signal was noted."""
+    obey()
+    done = execute(list(argv))
+    check(done.returncode == 0, f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+    return done.stdout
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 20.0) -> float:
+    """Until `condition()` holds: how many seconds it took. DemoFailed naming `what` when it does not in time."""
+    began = time.monotonic()
+    with console.status(f"waiting for {what}"):
+        while not condition():
+            obey()
+            check(time.monotonic() - began < seconds, f"waited {seconds:.0f} s for {what}")
+            time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def in_pod(pod: Pod) -> tuple[str, ...]:
+    """The beginning of a command that runs as the pod's container would: in its network, its volume at the mapped directory."""
+    script = f'mount -t tmpfs tmpfs /var/lib && mkdir -p {MAPPED_DIR} && mount --bind {pod.volume} {MAPPED_DIR} && exec "$@"'
+    return ("nsenter", f"--net={pod.netns}", "unshare", "--mount", "bash", "-c", script, "pod")
+
+
+@contextmanager
+def switch(demo: Demo) -> Iterator[None]:
+    """An OVS-DPDK of the demo's own."""
+    directory = demo.directory / "ovs"
+    directory.mkdir()
+    try:
+        with console.status("the switch starts"):
+            run("env", f"PRIVATE_SWITCH_APP_PAGES={APP_MIB}", SWITCH, "start", str(directory))
+        yield
+    finally:
+        with console.status("the switch stops"):
+            done = execute([SWITCH, "stop", str(directory)])
+    check(done.returncode == 0, f"stopping the switch: {done.stderr}")
+    check(not (directory / "hugepages.added").exists(), "the switch has not given its hugepages back")
+
+
+@contextmanager
+def pod(demo: Demo, number: int) -> Iterator[Pod]:
+    """A sandbox and an emptyDir volume, as runtime and kubelet make them before they call the plugin."""
+    name, uid = f"pod-{'abc'[number]}", f"5e4d0a01-0000-4000-8000-00000000000{number + 1}"
+    netns = demo.directory / f"netns-{name}"
+    netns.touch()
+    volume = demo.directory / "kubelet" / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "shared-dir"
+    volume.mkdir(parents=True)
+    run("unshare", f"--net={netns}", "true")
+    try:
+        yield Pod(name, uid, os.urandom(32).hex(), netns, volume)
+    finally:
+        execute(["umount", str(netns)])
+
+
+class Agent:
+    """`userspace-cni agent` on the demo's node."""
+
+    def __init__(self, demo: Demo) -> None:
+        self.log = demo.directory / "agent.log"
+        self._demo = demo
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+
+    def start(self) -> float:
+        """Start it: seconds until it serves. Raises DemoFailed."""
+        obey()
+        began = time.monotonic()
+        with self.log.open("ab") as log:
+            argv, null = [COMMAND, "agent"], subprocess.DEVNULL
+            self.process = subprocess.Popen(argv, env=self._demo.environ, stdin=null, stdout=log, stderr=log, process_group=0)
+        wait_for(self._serves, "the agent to serve")
+        return time.monotonic() - began
+
+    def _serves(self) -> bool:
+        check(self.process and self.process.poll() is None, "the agent has ended by itself")
+        return self._demo.status_ms() > 0
+
+    def end(self, sign: signal.Signals) -> int:
+        """Send it a signal that ends it, and see it gone: its exit code. Raises DemoFailed when it had gone before."""
+        assert self.process
+        check(self.process.poll() is None, "the agent has ended by itself")
+        self.process.send_signal(sign)
+        try:
+            return self.process.wait(10)
+        except subprocess.TimeoutExpired as error:
+            raise DemoFailed(f"the agent was still there 10 s after {sign.name}") from error
+
+    @property
+    def mib(self) -> float:
+        """Its resident memory."""
+        assert self.process
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        return int(found[1]) / 1024 if found else 0.0
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def testpmd(pod: Pod, eal: str) -> Iterator[subprocess.Popen[str]]:
+    """DPDK's own test application in the pod. Both of its threads share a core: the demo has two, one is the switch's."""
+    argv = [*in_pod(pod), "dpdk-testpmd", "--lcores=0@0,1@0", "--no-pci", "-m", str(APP_MIB), *eal.split()]
+    argv += ["--", "--interactive", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop", "--forward-mode=macswap"]
+    pipe = subprocess.PIPE
+    obey()
+    with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, process_group=0) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def tell(process: subprocess.Popen[str], *commands: str) -> None:
+    """Type commands into testpmd."""
+    assert process.stdin
+    try:
+        process.stdin.write("".join(f"{command}\n" for command in commands))
+        process.stdin.flush()
+    except OSError as error:
+        raise DemoFailed(f"testpmd has ended by itself: {process.communicate()[0][-1500:]}") from error
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, int]:
+    """End testpmd, and read its accumulated counters: RX-packets, TX-packets."""
+    try:
+        output, _ = process.communicate("quit\n", timeout=20)
+    except subprocess.TimeoutExpired as error:
+        raise DemoFailed("testpmd was still there 20 s after it was told to quit") from error
+    counters = {name: int(value) for name, value in re.findall(r"(RX-packets|TX-packets): (\d+)", output)}
+    check(process.returncode == 0 and counters, f"testpmd ended with {process.returncode}: {output[-1500:]}")
+    return counters
+
+
+def port_number(demo: Demo, pod: Pod) -> str:
+    """By which OpenFlow knows the pod's port."""
+    return demo.vsctl("get", "Interface", pod.port, "ofport")
+
+
+def switch_counters(demo: Demo, number: str) -> dict[str, int]:
+    """What the switch took from (rx) and gave to (tx) a port, asked of the switch itself: its database lags by 5 s."""
+    done = execute(["ovs-ofctl", "dump-ports", f"unix:{demo.directory}/ovs/{BRIDGE}.mgmt", number])
+    found = {key: int(value) for key, value in re.findall(r"(rx|tx) pkts=(\d+)", done.stdout)}
+    check(len(found) == 2, f"the switch counts nothing at port {number}; has its application ended? {done.stderr}{done.stdout}")
+    return found
+
+
+class Meter:
+    """Looks at what the switch takes from the pods, all the time, on a thread of its own; `mark` begins a phase."""
+
+    def __init__(self, demo: Demo, pods: list[Pod]) -> None:
+        self._demo = demo
+        self._ports = [port_number(demo, pod) for pod in pods]
+        self._looks: list[tuple[float, list[int]]] = []
+        self._marks: list[tuple[str, float, list[int]]] = []
+        self._failure: DemoFailed | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+
+    def mark(self, phase: str) -> None:
+        """The phase before this one ends, and this begins."""
+        self._marks.append((phase, time.monotonic(), self._look()))
+
+    def watch(self) -> None:
+        """Until this phase has been looked at often enough."""
+        began = self._marks[-1][1]
+
+        def seen() -> bool:
+            return bool(self._failure) or sum(when > began for when, _ in self._looks) >= LOOKS
+
+        wait_for(seen, "enough looks at the frames")
+
+    def phases(self) -> Iterator[tuple[str, float, list[int], int]]:
+        """Of each phase: name, seconds, frames taken from each pod, fewest from any pod between two looks.
+
+        Raises DemoFailed when frames stood still between two looks.
+        """
+        if self._failure:
+            raise self._failure
+        for (before, first), (after, last) in pairwise(self._looks):
+            stood = self._marks[0][1] <= before and after <= self._marks[-1][1] and not all(risen(first, last))
+            check(not stood, f"frames stood still for {PERIOD_S} s: the counters were {first}, and then {last}")
+        for (name, began, first), (_, ended, last) in pairwise(self._marks):
+            inside = [counted for when, counted in self._looks if began <= when <= ended]
+            yield name, ended - began, risen(first, last), min(min(risen(*pair)) for pair in pairwise(inside))
+
+    def _look(self) -> list[int]:
+        return [switch_counters(self._demo, number)["rx"] for number in self._ports]
+
+    def _watch(self) -> None:
+        try:
+            while not self._ending.wait(PERIOD_S):
+                self._looks.append((time.monotonic(), self._look()))
+        except DemoFailed as failure:
+            self._failure = failure
+
+
+def risen(before: list[int], after: list[int]) -> list[int]:
+    """How much each number has risen."""
+    return [last - first for first, last in zip(before, after, strict=True)]
+
+
+# -- what is left -----------------------------------------------------------------------------------------------------------
+
+
+def names(directory: Path) -> list[str]:
+    """What is in a directory that may not be there."""
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def mounts(demo: Demo) -> list[str]:
+    """Mounts below the demo's directory, the last first."""
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in reversed(points) if point.startswith(f"{demo.directory}/")]
+
+
+def processes(demo: Demo, *, switch: bool = False) -> list[str]:
+    """Processes that the demo started, and those that these started; those of the switch too if wanted."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if not entry.name.isdigit() or f"{MARK}={demo.directory}".encode() not in (entry / "environ").read_bytes():
+                continue
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+        except OSError:
+            continue  # it has gone, or is the kernel's
+        if command and (switch or f"--pidfile={demo.directory}/ovs/" not in command):
+            found.append(f"{entry.name} {command[:60]}")
+    return found
+
+
+def leftovers(demo: Demo) -> list[tuple[str, list[str]]]:
+    """Everything that attachments or agents could have left, by kind."""
+    here = demo.directory
+    sockets = [str(path) for path in (here / "run").rglob("*") if path.is_socket()]
+    return [
+        ("bridges", demo.vsctl("list-br").split()),
+        ("ports", demo.vsctl("--bare", "--columns=name", "find", "Interface", "external_ids:owner=userspace-cni").split()),
+        ("records", names(demo.state / "attachments")),
+        ("shared resources", names(demo.state / "places")),
+        ("spooled DELs", demo.spooled()),
+        ("mounts for OVS", [point for point in mounts(demo) if point.startswith(f"{here}/short/")]),
+        ("mount points", names(here / "short")),
+        ("sockets and files of pods", [str(path) for path in (here / "kubelet").rglob("*") if not path.is_dir()]),
+        ("leases", [path.name for path in (here / "leases").rglob("10.*")]),
+        ("the agent's socket", sockets),
+        ("processes", processes(demo)),
+    ]
