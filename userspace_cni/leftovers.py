@@ -95,6 +95,15 @@ def traces(container_id: str, ifname: str, port: Port, journal: Journal) -> tupl
     return tuple(sorted([*held, port], key=lambda step: STEP_TYPES.index(type(step))))
 
 
+def sweep(node: Node, journal: Journal) -> None:
+    """Remove what writers that died left half-written. Never fails."""
+    node.spool.sweep()
+    try:
+        journal.places()  # listing a collection does it; the records' own is listed in every pass
+    except UserspaceError as error:
+        say("warning", "what is shared by attachments could not be listed", error=error)
+
+
 def drain(node: Node, journal: Journal, deadline: Deadline, report: Report = lambda _: None) -> None:
     """Turn spooled DELs into records that say `deleting`, oldest first; begin with none after the deadline.
 

@@ -57,8 +57,9 @@ class Spool:
                 entry = _entry(name, self._read(name))
             except FileNotFoundError:
                 continue  # somebody else has dealt with it
-            except OSError as error:
-                raise RecordRefused(f"reading {self._directory / name}", error.strerror or "") from error
+            except OSError as error:  # it stays, and keeps no other from its turn
+                say("warning", "a spooled DEL can not be read now", entry=name, error=error.strerror)
+                continue
             except (ValueError, UserspaceError) as error:
                 self.put_aside(name, str(error))
             else:

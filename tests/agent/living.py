@@ -167,14 +167,27 @@ class LiveNode(Node):
         """How often the agent has taken an action of reconciliation."""
         return int(self.metric("reconcile_actions_total", action=action))
 
+    def await_done(self, action: str, times: int) -> None:
+        """Until it was taken so often: it is counted when what it has done can be seen already."""
+        wait_until(lambda: self.done(action) >= times, what=f"'{action}' {times} times")
+        assert self.done(action) == times
+
     def tick(self, passes: int = 1) -> None:
-        """Until so many passes of reconciliation have come to their end."""
+        """Have so many passes of reconciliation made."""
         for _ in range(passes):
             self.reconcile()
 
     def spooled(self) -> list[Any]:
         """Names of the DELs that wait."""
         return agent.spooled(self)
+
+    def states(self) -> list[str]:
+        """The states of all records, in the order of their names."""
+        found = []
+        for path in sorted((self.state / "attachments").glob("*.json")):
+            with suppress(FileNotFoundError):  # it has just been dropped
+                found.append(json.loads(path.read_text())["value"]["state"])
+        return found
 
     def is_clean(self) -> bool:
         """Whether nothing is left of any attachment, nor of any DEL."""
@@ -184,7 +197,12 @@ class LiveNode(Node):
 
     def await_clean(self) -> None:
         """Wait for that."""
-        wait_until(self.is_clean, 20, f"nothing left of {self.leftovers()}, {self.spooled()}")
+        wait_until(self.is_clean, 20, f"nothing left below {self.directory}")
+
+    def require_clean(self) -> None:
+        """It must be so now."""
+        left = self.leftovers(), self.spooled()
+        assert left == ({}, []), left
 
 
 class _TrippedDrivers(inside.TrippedDrivers):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from tests.agent.living import LiveNode, port_of
-from tests.cni.spec import succeeded, switch_of
+from tests.cni.spec import row_of, succeeded, switch_of
 from tests.lab.pods import MAPPED_DIR, Pod
 from tests.lab.switch import Switch, wait_until
 from tests.lab.testpmd import MEMORY_MIB, eal_arguments, run_testpmd
@@ -29,26 +30,39 @@ def is_connected(live: LiveNode) -> bool:
     return live.metric("vhost_connected", **port) == live.metric("vhost_negotiated", **port) == 1
 
 
+def frames(live: LiveNode) -> int:
+    """Packets that this ovs-vswitchd has got from the application at this port.
+
+    Its own count: ovs-vswitchd 3.1 may leave Interface.status at `disconnected` when the application is there so early that it
+    connects while the port is being made, so that nothing in OVSDB tells of the connection.
+    """
+    shown = switch_of(live).appctl("dpctl/show", "--statistics")
+    facts = shown.partition(f": {port_of()} ")[2].partition("  port ")[0]
+    found = re.search(r"RX packets:(\d+)", facts)
+    return int(found[1]) if found else 0
+
+
 def test_the_application_gets_its_switch_back(live: LiveNode, sandbox: str) -> None:
-    """Connected, the port is shown so; after a new database, and after a new ovs-vswitchd, the same application is again."""
+    """Connected, the port is shown so; after a new database, and after a new ovs-vswitchd, frames flow as before."""
     pod, network = Pod(), live.network("1.0.0", ipam=live.host_local())
     volume = live.empty_dir(pod.uid)
     live.start()
     succeeded(live.run("ADD", network, sandbox, CNI_ARGS=pod.args))
     assert not is_connected(live)
     eal = eal_arguments(sandbox, volume, "--dir", MAPPED_DIR)
-    with run_testpmd(sandbox, volume, eal, "rxonly"):
+    with run_testpmd(sandbox, volume, eal, "txonly"):
         wait_until(lambda: is_connected(live), CONNECT_S, "the application connected")
+        wait_until(lambda: frames(live), CONNECT_S, "its frames")
         assert live.metric("ports", bridge="br-test", kind="dpdkvhostuserclient", link_state="up") == 1
         live.kill()
         live.start()
         assert is_connected(live)
         switch_of(live).recreate_database()
-        wait_until(lambda: live.metric("ovsdb_reconnects_total") == 1, what="a new session")
-        wait_until(lambda: live.done("again-port") == 1, what="the port made again")
-        wait_until(lambda: is_connected(live), CONNECT_S, "the application connected again")
+        live.await_done("again-port", 1)
+        wait_until(lambda: row_of(live).get("ofport"), what="the port open again")
+        wait_until(lambda: frames(live), CONNECT_S, "its frames at the port that was made again")
         switch_of(live).restart_vswitchd()
-        wait_until(lambda: is_connected(live), CONNECT_S, "the application connected to the new daemon")
+        wait_until(lambda: frames(live), CONNECT_S, "its frames at the new daemon")
     wait_until(lambda: not is_connected(live), what="the application gone")
     succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
-    assert live.is_clean()
+    live.require_clean()

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.agent.living import LiveNode, container, port_of, request
-from tests.cni.spec import PORT, finish, kill, paused_vswitchd, records, row_of, start, succeeded, switch_of
+from tests.cni.spec import PORT, finish, kill, paused_vswitchd, row_of, start, succeeded, switch_of
 from tests.lab.front import answer_on
 from tests.lab.switch import wait_until
 
@@ -33,7 +33,7 @@ def connected(live: LiveNode, raw: bytes = b"") -> Iterator[socket.socket]:
 
 def attached(live: LiveNode) -> bool:
     """Whether the record says that all is done."""
-    return [record["state"] for record in records(live)] == ["ready"]
+    return live.states() == ["ready"]
 
 
 def test_shim_is_killed(live: LiveNode, sandbox: str) -> None:
@@ -85,7 +85,7 @@ def test_half_closed(live: LiveNode, sandbox: str) -> None:
     live.tick()
     assert attached(live)
     succeeded(live.run("DEL", live.network(), sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 @pytest.mark.parametrize("read", [0, 1, 100])
@@ -106,7 +106,7 @@ def test_closed_while_the_switch_works(live: LiveNode, sandbox: str) -> None:
         for number in range(20):
             name = container(number)
             peers.enter_context(connected(live, request(live, "ADD", live.network(), sandbox, name)))
-        wait_until(lambda: len(records(live)) == 20, what="twenty ADDs under way")
+        wait_until(lambda: len(live.states()) == 20, what="twenty ADDs under way")
         wait_until(lambda: switch_of(live).bridges(), what="rows")
     live.await_clean()
 
@@ -127,7 +127,7 @@ def test_what_came_after_the_lost_one_is_not_hurt(live: LiveNode, sandbox: str) 
     assert row_of(live) == second
     assert attached(live)
     succeeded(live.run("DEL", network, sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_hostile_peers(live: LiveNode, sandbox: str) -> None:
@@ -156,7 +156,7 @@ def test_hostile_peers(live: LiveNode, sandbox: str) -> None:
         assert answer_on(idle[0]).status == 200
         for number in range(8):
             succeeded(live.run("DEL", network, sandbox, container(number)))
-    assert live.is_clean()
+    live.require_clean()
     wait_until(lambda: live.metric("connections") < 10, what="the end of the connections")
     assert live.end() == 0
 

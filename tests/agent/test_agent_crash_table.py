@@ -142,7 +142,7 @@ def test_vswitchd_dies(live: LiveNode, sandbox: str) -> None:
             assert (status, "ovs-vswitchd is dead" in page["problems"][0]) == (503, True)
             assert live.page("/healthz")[0] == 200
             refused(live.run("ADD", live.network(), sandbox, container(3)), 11, "ovs-vswitchd is dead")
-            assert len(records(live)) == 3
+            assert len(live.states()) == 3
             assert not any(map(connects, placed))
         finally:
             switch.restart_vswitchd()
@@ -172,7 +172,7 @@ def test_vswitchd_restarts_without_an_agent(live: LiveNode, sandbox: str) -> Non
     live.start()
     wait_until(lambda: connects(placed), RESTART_S, "the socket")
     succeeded(live.run("DEL", serving(live), sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def every_kind(live: LiveNode) -> list[tuple[dict[str, Any], str, str]]:
@@ -210,13 +210,13 @@ def test_database_recreated(live: LiveNode, sandbox: str, agent: str) -> None:
     wait_until(lambda: open_ports(switch) == names, RESTART_S, "the ports")
     wait_until(lambda: rows_of(switch) == before, what="the same rows")
     assert records(live) == kept
-    assert live.done("again-port") == len(kinds)
+    live.await_done("again-port", len(kinds))
     for (network, name, ifname), result in zip(kinds, results, strict=True):
         wait_until(lambda: check(live, network, result, sandbox, name, ifname), what=f"CHECK of {name} {ifname}")  # noqa: B023
     assert connects(live.shared / container(2)[:12] / port_of(container(2)))
     for network, name, ifname in kinds:
         succeeded(live.run("DEL", network, sandbox, name, ifname))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_an_administrators_bridge_is_awaited(live: LiveNode, sandbox: str) -> None:
@@ -257,7 +257,7 @@ def test_ovsdb_server_stops_and_starts(live: LiveNode, sandbox: str) -> None:
         refused(live.run("ADD", network, sandbox, container(3)), 11, "OVSDB")
         succeeded(live.run("DEL", network, sandbox, container(1)))
         assert len(list(live.ipam_dir.rglob("10.56.*"))) == 1
-        assert sorted(record["state"] for record in records(live)) == ["deleting", "ready"]
+        assert sorted(live.states()) == ["deleting", "ready"]
         live.tick()
     finally:
         switch.restart_ovsdb()
@@ -270,6 +270,34 @@ def test_ovsdb_server_stops_and_starts(live: LiveNode, sandbox: str) -> None:
         succeeded(live.run("DEL", network, sandbox, container(number)))
     live.await_clean()
     assert live.done("again-port") == 0
+
+
+def test_started_before_the_database(live: LiveNode, sandbox: str) -> None:
+    """An agent that finds no OVSDB serves all the same: DEL succeeds, and its rest is done when OVSDB comes."""
+    switch, network = switch_of(live), live.network("1.0.0", ipam=live.host_local())
+    live.start()
+    for number in (1, 2):
+        succeeded(live.run("ADD", network, sandbox, container(number)))
+    before = row_of(live, port_of(container(2)))
+    live.kill()
+    switch.stop_ovsdb()
+    try:
+        live.start()
+        assert live.page("/healthz")[0] == 200
+        assert live.page("/readyz")[0] == 503
+        refused(live.run("STATUS", live.network()), 50)
+        refused(live.run("ADD", network, sandbox, container(3)), 11)
+        succeeded(live.run("DEL", network, sandbox, container(1)))
+        assert len(live.page("/api/v1/attachments")[1]) == 2
+        assert live.metric("build_info") == 1
+    finally:
+        switch.restart_ovsdb()
+    wait_until(lambda: switch.ports("br-test") == [port_of(container(2))], RESTART_S, "the end of the deleted port")
+    assert row_of(live, port_of(container(2))) == before
+    assert live.metric("ovsdb_reconnects_total") == 0
+    wait_until(lambda: live.page("/readyz")[0] == 200, what="readyz")
+    succeeded(live.run("DEL", network, sandbox, container(2)))
+    live.await_clean()
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])
@@ -289,8 +317,8 @@ def test_reboot(live: LiveNode, sandbox: str, mode: str) -> None:
         if CONTAINER[:12] in point:
             subprocess.run(["umount", point], check=True)
     live.start()
-    wait_until(lambda: len(records(live)) == 1, what="the end of the earlier boot's attachment")
-    assert live.done("removed-rebooted") == 1
+    wait_until(lambda: len(live.states()) == 1, what="the end of the earlier boot's attachment")
+    live.await_done("removed-rebooted", 1)
     assert switch_of(live).ports("br-test") == [port_of(container(1))]
     assert len(live.leftovers()["leases"]) == 1
     succeeded(live.run("DEL", network, sandbox, container(1)))
@@ -305,10 +333,10 @@ def test_sandbox_is_gone(live: LiveNode, sandbox: str) -> None:
         succeeded(live.run("ADD", network, path))
         succeeded(live.run("ADD", network, sandbox, container(1)))
         sweep_another(live, sandbox)
-        assert len(records(live)) == 2
+        assert len(live.states()) == 2
         end()
-    wait_until(lambda: len(records(live)) == 1, what="the end of the dead one's attachment")
-    assert live.done("removed-sandbox-gone") == 2
+    wait_until(lambda: len(live.states()) == 1, what="the end of the dead one's attachment")
+    live.await_done("removed-sandbox-gone", 2)
     assert switch_of(live).ports("br-test") == [port_of(container(1))]
     succeeded(live.run("DEL", network, sandbox, container(1)))
     live.await_clean()
@@ -324,7 +352,7 @@ def test_one_look_is_not_enough(live: LiveNode, sandbox: str) -> None:
     live.tick(5)
     assert switch_of(live).ports("br-test") == [port_of()]
     succeeded(live.run("DEL", live.network(), path))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_pod_is_there_still(live: LiveNode, sandbox: str) -> None:
@@ -357,8 +385,8 @@ def test_record_is_lost(live: LiveNode, sandbox: str, mode: str) -> None:
         assert row_of(live) == before
         end()
     live.await_clean()
-    assert live.done("removed-record-lost") == 1
-    assert live.done("removed-sandbox-gone") == 2
+    live.await_done("removed-record-lost", 1)
+    live.await_done("removed-sandbox-gone", 2)
 
 
 def test_torn_record(live: LiveNode, sandbox: str) -> None:
@@ -415,6 +443,7 @@ def test_a_port_somebody_deleted(live: LiveNode, sandbox: str) -> None:
     assert set(actions) <= {"again-port", "again-pod-mount"}
     wait_until(lambda: check(live, network, result, sandbox, CONTAINER, "net1"), what="a good CHECK")
     assert rows_of(switch) == before
-    assert (live.done("again-port"), live.done("again-pod-mount")) == (1, 1)
+    live.await_done("again-port", 1)
+    live.await_done("again-pod-mount", 1)
     succeeded(live.run("DEL", network, sandbox))
-    assert live.is_clean()
+    live.require_clean()

@@ -48,12 +48,12 @@ def test_different_containers(live: LiveNode, sandbox: str, mode: str) -> None:
     results = [succeeded(call) for call in by_turns(live, "ADD", network, sandbox, names)]
     assert len({result["ips"][0]["address"] for result in results}) == 20
     assert switch_of(live).ports("br-test") == [port_of(name) for name in names]
-    assert {record["state"] for record in records(live)} == {"ready"}
+    assert set(live.states()) == {"ready"}
     live.tick()
     assert live.metric("reconcile_actions_total") == 0
     for call in by_turns(live, "DEL", network, sandbox, [*names[1:], names[0]]):
         succeeded(call)
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_one_container(live: LiveNode, sandbox: str) -> None:
@@ -66,10 +66,10 @@ def test_one_container(live: LiveNode, sandbox: str) -> None:
         if answer.status:
             refused(answer, 101, "attached already")
     assert switch_of(live).ports("br-test") == [port_of()]
-    assert len(live.leftovers()["leases"]) == len(records(live)) == 1
+    assert len(live.leftovers()["leases"]) == len(live.states()) == 1
     for answer in by_turns(live, "DEL", network, sandbox, [CONTAINER] * 10):
         succeeded(answer)
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_adds_and_dels_of_the_same_names(live: LiveNode, sandbox: str) -> None:
@@ -86,12 +86,12 @@ def test_adds_and_dels_of_the_same_names(live: LiveNode, sandbox: str) -> None:
     assert all(answer.status == 0 or answer.code == 101 for answer in answers), [answer.stdout for answer in answers]
     live.tick()
     ready = [record["container_id"] for record in records(live) if record["state"] == "ready"]
-    assert len(records(live)) == len(ready) == len(live.leftovers().get("leases", []))
+    assert len(live.states()) == len(ready) == len(live.leftovers().get("leases", []))
     bridges = switch_of(live).bridges()
     assert (switch_of(live).ports("br-test") if bridges else []) == [port_of(name) for name in ready]
     for name in names:
         succeeded(live.run("DEL", network, sandbox, name))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_each_detaches_what_the_other_attached(live: LiveNode, sandbox: str) -> None:
@@ -105,12 +105,12 @@ def test_each_detaches_what_the_other_attached(live: LiveNode, sandbox: str) -> 
             wait_until(lambda: row_of(live), what="the port")
             succeeded(deletes("CHECK", {**network, "prevResult": result}, sandbox))
             succeeded(deletes("DEL", network, sandbox))
-            assert live.is_clean()
+            live.require_clean()
     for verb in (live.run, live.run_standalone):
         succeeded(live.run("ADD", networks[0], sandbox))
         succeeded(live.run_standalone("ADD", networks[0], sandbox, OTHER))
         succeeded(verb("GC", {**networks[0], "cni.dev/valid-attachments": []}))
-        assert live.is_clean()
+        live.require_clean()
 
 
 def test_dead_calls_in_process_are_finished_by_the_agent(live: LiveNode, sandbox: str) -> None:
@@ -120,11 +120,11 @@ def test_dead_calls_in_process_are_finished_by_the_agent(live: LiveNode, sandbox
         process = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode(), executable=live.standalone)
         wait_until(lambda: switch_of(live).bridges(), what="the port's rows")
         assert live.reconcile() == {}
-        assert [record["state"] for record in records(live)] == ["applying"]
+        assert live.states() == ["applying"]
         process.kill()
         finish(process, "ADD")
         live.await_clean()
-    assert live.done("removed-unfinished") == 1
+    live.await_done("removed-unfinished", 1)
 
 
 def test_burst(live: LiveNode, sandbox: str) -> None:
@@ -145,7 +145,7 @@ def test_burst(live: LiveNode, sandbox: str) -> None:
     assert value_of(exposition, "userspace_cni_verb_seconds_count", verb="ADD", stage="total", outcome="ok") == BURST
     for call in at_once([lambda name=name: live.run("DEL", network, sandbox, name) for name in names]):  # type: ignore[misc]
         succeeded(call)
-    assert live.is_clean()
+    live.require_clean()
     live.tick()
     assert live.metric("reconcile_actions_total") == 0
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.agent.living import LiveNode, container, port_of, serving
-from tests.cni.spec import records, row_of, succeeded, switch_of
+from tests.cni.spec import row_of, succeeded, switch_of
 from tests.cni.test_cli_node import cli, decoded
 from tests.lab.inside import killed_at
 from tests.lab.node import CONTAINER
@@ -42,7 +42,7 @@ def test_they_agree(live: LiveNode, sandbox: str) -> None:
     succeeded(live.run("DEL", client, sandbox))
     succeeded(live.run("DEL", server, sandbox, container(1)))
     assert decoded(live, "list") == live.page("/api/v1/attachments")[1] == []
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_gc_has_the_agent_do_it(live: LiveNode, sandbox: str) -> None:
@@ -54,16 +54,16 @@ def test_gc_has_the_agent_do_it(live: LiveNode, sandbox: str) -> None:
     assert killed_at(live.variables("ADD", sandbox), json.dumps(live.network()).encode(), "after port")
     [found] = decoded(live, "gc", "--dry-run", code=1)["found"]
     assert (found["container"], found["state"]) == (CONTAINER, "applying")
-    assert len(records(live)) == 2
+    assert len(live.states()) == 2
     done = decoded(live, "gc")
     assert (done["by"], done["actions"], done["remaining"]) == ("the agent", {"removed-unfinished": 1}, [])
     assert switch_of(live).ports("br-test") == [port_of(container(1))]
-    assert live.done("removed-unfinished") == 1
+    live.await_done("removed-unfinished", 1)
     switch_of(live).vsctl("--no-wait", "del-port", port_of(container(1)))
     assert decoded(live, "gc")["actions"] == {"again-port": 1}
     assert switch_of(live).ports("br-test") == [port_of(container(1))]
     succeeded(live.run("DEL", live.network(), sandbox, container(1)))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_gc_without_an_agent(live: LiveNode, sandbox: str) -> None:
@@ -77,7 +77,7 @@ def test_gc_without_an_agent(live: LiveNode, sandbox: str) -> None:
     assert decoded(live, "status", code=1)["spool"] == 1
     done = decoded(live, "gc")
     assert (done["by"], done["remaining"]) == ("this process", [])
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_probes(live: LiveNode) -> None:
@@ -111,4 +111,4 @@ def test_two_looks_take_one_command(live: LiveNode, sandbox: str) -> None:
     done = decoded(live, "gc")
     assert time.monotonic() - began < 30
     assert (done["actions"].get("removed-sandbox-gone", 0), done["remaining"]) == (1, [])
-    assert live.is_clean()
+    live.require_clean()

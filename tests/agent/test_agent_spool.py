@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 import pytest
@@ -44,12 +45,12 @@ def test_a_spooled_del_is_heard_before_any_call(live: LiveNode, sandbox: str, mo
     live.kill()
     succeeded(live.run("DEL", network, sandbox))
     assert switch_of(live).ports("br-test") == [PORT]
-    assert [record["state"] for record in records(live)] == ["ready"]
+    assert live.states() == ["ready"]
     live.start()
     assert live.spooled() == []
-    assert "ready" not in [record["state"] for record in records(live)]
+    assert "ready" not in live.states()
     live.await_clean()
-    assert live.done("spooled-del") == 1
+    live.await_done("spooled-del", 1)
 
 
 def test_add_behind_a_spooled_del(live: LiveNode, sandbox: str) -> None:
@@ -68,7 +69,7 @@ def test_add_behind_a_spooled_del(live: LiveNode, sandbox: str) -> None:
     assert row_of(live) == after
     assert len(live.leftovers()["leases"]) == 1
     succeeded(live.run("DEL", network, sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_a_newer_attachment_is_not_hurt(live: LiveNode, sandbox: str) -> None:
@@ -86,7 +87,7 @@ def test_a_newer_attachment_is_not_hurt(live: LiveNode, sandbox: str) -> None:
     assert row_of(live) == before
     assert live.done("spooled-del") == 0
     succeeded(live.run("DEL", network, sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_on_the_tick(live: LiveNode, sandbox: str) -> None:
@@ -97,13 +98,24 @@ def test_on_the_tick(live: LiveNode, sandbox: str) -> None:
     succeeded(live.run("ADD", other, sandbox, ifname="net2"))
     spool_del(live, network, now())
     wait_until(lambda: not row_of(live), what="the port's end")
-    wait_until(lambda: len(records(live)) == 1, what="the record's end")
+    wait_until(lambda: len(live.states()) == 1, what="the record's end")
     assert live.metric("spool_entries") == 0
     spool_del(live, network, now(), ifname="net2")
     wait_until(lambda: live.spooled() == [], what="an empty spool")
     live.tick(2)
     assert [record["ifname"] for record in records(live)] == ["net2"]
     succeeded(live.run("DEL", other, sandbox, ifname="net2"))
+    live.await_clean()
+
+
+def test_on_sighup(live: LiveNode, sandbox: str) -> None:
+    """SIGHUP has a pass made, however far away the tick is."""
+    live.settings["USERSPACE_CNI_TICK_S"] = "10000"
+    live.start()
+    succeeded(live.run("ADD", live.network(), sandbox))
+    live.tick()
+    spool_del(live, live.network(), now())
+    os.kill(live.pid, signal.SIGHUP)
     live.await_clean()
 
 
@@ -146,4 +158,4 @@ def test_what_is_no_entry(live: LiveNode, sandbox: str) -> None:
     live.await_clean()
     assert list(live.spool.iterdir()) == []
     assert len(list((live.state / "quarantine").iterdir())) == 5
-    assert live.done("spooled-del") == 1
+    live.await_done("spooled-del", 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.living import LiveNode, container
-from tests.cni.spec import finish, held, ipam, paused_vswitchd, records, refused, row_of, scripted, start, succeeded, switch_of
+from tests.cni.spec import finish, held, ipam, paused_vswitchd, refused, row_of, scripted, start, succeeded, switch_of
 from tests.lab.agent import Agent, install_shim
 from tests.lab.node import Node
 from tests.lab.switch import wait_until
@@ -42,7 +42,7 @@ def test_idle(live: LiveNode, sandbox: str) -> None:
     assert row_of(live) == before
     succeeded(live.run("DEL", live.network(), sandbox))
     ended(live)
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None:
@@ -58,12 +58,12 @@ def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None
     succeeded(finish(process, "ADD"))
     ended(live)
     before = row_of(live)
-    assert [record["state"] for record in records(live)] == ["ready"]
+    assert live.states() == ["ready"]
     live.start()
     live.tick()
     assert row_of(live) == before
     succeeded(live.run("DEL", live.network(), sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])

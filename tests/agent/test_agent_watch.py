@@ -99,7 +99,7 @@ def test_switch_hangs(live: LiveNode, sandbox: str) -> None:
     wait_until(lambda: problems(live, "readyz") == [], what="readyz")
     succeeded(live.run("STATUS", live.network()))
     succeeded(live.run("DEL", live.network(), sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_ovsdb_hangs(live: LiveNode, sandbox: str) -> None:
@@ -132,7 +132,7 @@ def test_a_directory_that_takes_nothing(live: LiveNode, sandbox: str) -> None:
     assert problems(live, "readyz") == []
     succeeded(live.run("ADD", live.network(), sandbox))
     succeeded(live.run("DEL", live.network(), sandbox))
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_numbers(live: LiveNode, sandbox: str) -> None:
@@ -176,10 +176,10 @@ def test_numbers(live: LiveNode, sandbox: str) -> None:
     assert value_of(told, "process_resident_memory_bytes") > 0
     switch_of(live).vsctl("--no-wait", "del-port", port_of(container(1)))
     live.tick()
-    assert live.done("again-port") == 1
+    live.await_done("again-port", 1)
     succeeded(live.run("DEL", serving(live), sandbox, container(1)))
     assert live.metric("ports") == 0
-    assert live.is_clean()
+    live.require_clean()
 
 
 def test_spool_is_counted(live: LiveNode, sandbox: str) -> None:

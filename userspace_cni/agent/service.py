@@ -29,7 +29,7 @@ from userspace_cni.agent.server import Server
 from userspace_cni.deadline import Deadline
 from userspace_cni.drivers import Drivers
 from userspace_cni.errors import NotServing, Unavailable
-from userspace_cni.leftovers import drain, undo
+from userspace_cni.leftovers import drain, sweep, undo
 from userspace_cni.listing import SwitchPort, describe_all
 from userspace_cni.log import bound, say
 from userspace_cni.settings import Settings
@@ -89,12 +89,12 @@ class Agent:
             say("warning", "this agent lacks something", missing=sentence)
         self.node.warm_up(Deadline.after(START_S))
         gc.freeze()  # what is there now stays: no collection has to look at it again
-        self.node.spool.sweep()
+        sweep(self.node, self.node.journal)
         drain(self.node, self.node.journal, Deadline.after(START_S), self.metrics.count_action)
         if self._settings.metrics_listen:
             self.metrics.serve_tcp(self._settings.metrics_listen)
+        self.keeper.start()  # first: who asks how we are must not find it missing
         self.server.start()
-        self.keeper.start()
         say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
 
     def stop(self) -> None:
