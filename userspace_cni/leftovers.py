@@ -16,6 +16,7 @@ from userspace_cni.errors import BadRequest, UserspaceError
 from userspace_cni.journal import Journal
 from userspace_cni.log import say
 from userspace_cni.plan import owner_marks, port_name
+from userspace_cni.protocol import Called
 from userspace_cni.records import Record, record_key
 from userspace_cni.request import Environment, Network, read_environment, read_network
 from userspace_cni.spool import Entry, Spool
@@ -57,11 +58,11 @@ def is_unfinished(record: Record, boot_id: str) -> bool:
     return record.state != "ready" or record.boot_id != boot_id
 
 
-def is_newer(record: Record, entry: Entry, boot_id: str) -> bool:
+def is_newer(record: Record, called: Called, boot_id: str) -> bool:
     """Whether the attachment was made after the DEL was called; of two boots, only the present one can be told from the other."""
     if record.boot_id != boot_id:
         return False
-    return entry.boot_id != boot_id or record.boottime_ns >= entry.boottime_ns
+    return called.boot_id != boot_id or record.boottime_ns > called.boottime_ns
 
 
 def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Deadline) -> list[attach.Failure]:
@@ -154,7 +155,7 @@ def _overtaken_by(entry: Entry, environment: Environment, network: Network, node
     """The record, saying `deleting`, of what the DEL is to remove; None when it has nothing to say."""
     record = journal.read(environment.container_id, environment.ifname)
     if record:
-        stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry, node.boot_id())
+        stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node.boot_id())
         return None if stale else record.to("deleting")
     record = unrecorded(environment.container_id, environment.ifname, network.name, node, journal)
     if not network.ipam:

@@ -232,7 +232,10 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     if mode and mode not in _VLAN_MODES:
         raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(_VLAN_MODES)}")
     trunks: set[int] = set()
-    for item in typed(bridge, "trunks", list, [], path=path):
+    items = typed(bridge, "trunks", list, [], path=path)
+    if len(items) > _VLAN_MAX:  # each may be a range of all: an agent must not be kept busy with them
+        raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {_VLAN_MAX} VLANs")
+    for item in items:
         trunks.update(_read_trunk(item, f"{path}trunks"))
     if trunks and mode == "access":
         raise InvalidConfig(

@@ -33,6 +33,9 @@ BODY_MAX: Final = 4 * 1024 * 1024
 HEADER_LINES_MAX: Final = 64
 HEAD_END: Final = b"\r\n\r\n"
 JSON: Final = "application/json"
+BOOT_ID: Final = "Called-Boot-Id"
+BOOTTIME_NS: Final = "Called-Boottime-Ns"
+"""When the caller was called: the boot, and CLOCK_BOOTTIME in nanoseconds, decimal. Older shims do not say it."""
 
 VERBS_BY_TARGET: Final[Mapping[str, Verb]] = {
     "/api/v1/add": "ADD",
@@ -184,6 +187,20 @@ def environment(head: Head) -> dict[str, str]:
         raise MalformedRequest(404, f"{head.method} {head.target[:80]} is no CNI verb")
     variables = {name: _decoded(header, head.headers.get(header, "")) for name, header in VARIABLES.items()}
     return {"CNI_COMMAND": verb} | {name: value for name, value in variables.items() if value}
+
+
+@dataclass(frozen=True)
+class Called:
+    """When a verb was called: in which boot, and nanoseconds of CLOCK_BOOTTIME. Wall clocks order nothing."""
+
+    boot_id: str
+    boottime_ns: int
+
+
+def called(head: Head) -> Called | None:
+    """When the caller was called; None where it does not say so."""
+    boot_id, boottime_ns = head.headers.get(BOOT_ID, ""), head.headers.get(BOOTTIME_NS, "")
+    return Called(boot_id, int(boottime_ns)) if boot_id and _LENGTH.fullmatch(boottime_ns) else None
 
 
 def request_bytes(

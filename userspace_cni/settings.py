@@ -155,6 +155,8 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = "it must be unix:/PATH or tcp:IP:PORT"
     elif key.endswith(_PATHS) and not _is_path(value, empty=key in _MAY_BE_EMPTY):
         reason = "it must be an absolute path without '..'"
+    elif key.endswith("dir") and value and not str(value).strip("/."):
+        reason = "it must be a directory of its own"
     elif key == "short_dir" and len(os.fsencode(str(value))) > _SUN_PATH_SPARE:
         reason = f"socket paths below it have to fit 107 bytes: at most {_SUN_PATH_SPARE} for itself"
     elif key == "shared_volume" and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):

@@ -20,21 +20,18 @@ from userspace_cni import protocol
 from userspace_cni.errors import RecordRefused, UserspaceError
 from userspace_cni.log import say
 
-BOOT_ID: Final = "Spool-Boot-Id"
-BOOTTIME_NS: Final = "Spool-Boottime-Ns"
 _TEMPORARY: Final = ".tmp-"
 _LONGEST: Final = protocol.HEAD_MAX + protocol.BODY_MAX
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One DEL: its CNI_* variables, its stdin, and when it was called (CLOCK_BOOTTIME within that boot)."""
+    """One DEL: its CNI_* variables, its stdin, and when it was called."""
 
     name: str
     environ: Mapping[str, str]
     stdin: bytes
-    boot_id: str
-    boottime_ns: int
+    called: protocol.Called
 
 
 class Spool:
@@ -50,8 +47,8 @@ class Spool:
             return len(self._names())
         return 0
 
-    def entries(self) -> Iterator[Entry]:
-        """Every entry, oldest first."""
+    def entries(self, *, keep: bool = False) -> Iterator[Entry]:
+        """Every entry, oldest first. What is none is put aside, unless `keep` says that this is only a look."""
         for name in self._names():
             try:
                 entry = _entry(name, self._read(name))
@@ -61,7 +58,8 @@ class Spool:
                 say("warning", "a spooled DEL can not be read now", entry=name, error=error.strerror)
                 continue
             except (ValueError, UserspaceError) as error:
-                self.put_aside(name, str(error))
+                if not keep:
+                    self.put_aside(name, str(error))
             else:
                 yield entry
 
@@ -75,16 +73,16 @@ class Spool:
             raise RecordRefused(f"removing {self._directory / name}", error.strerror or "") from error
 
     def put_aside(self, name: str, reason: str) -> None:
-        """Move an entry that can not be used to where unreadable records go."""
+        """Move an entry that can not be used to where unreadable records go; if that fails it stays."""
         say("warning", "a spooled DEL can not be used and is put aside", entry=name, reason=reason, into=self._quarantine)
         try:
             self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
-                (self._directory / name).rename(self._quarantine / f"spool-{name}")
+                (self._directory / name).rename(self._quarantine / f"spool-{name}-{os.urandom(4).hex()}")
             self._flush(self._quarantine)
             self._flush(self._directory)
         except OSError as error:
-            raise RecordRefused(f"putting aside {self._directory / name}", error.strerror or "") from error
+            say("warning", "it can not be put aside", entry=name, error=error.strerror)
 
     def sweep(self) -> None:
         """Remove what writers that died left half-written."""
@@ -128,7 +126,7 @@ def _entry(name: str, raw: bytes) -> Entry:
     environ = protocol.environment(head)
     if environ["CNI_COMMAND"] != "DEL":
         raise ValueError("it is no DEL")
-    boot_id, boottime_ns = head.headers.get(BOOT_ID, ""), head.headers.get(BOOTTIME_NS, "")
-    if not boot_id or not boottime_ns.isdecimal():
-        raise ValueError(f"it does not say when it was called: {BOOT_ID} or {BOOTTIME_NS} is missing")
-    return Entry(name, environ, body, boot_id, int(boottime_ns))
+    called = protocol.called(head)
+    if called is None:
+        raise ValueError(f"it does not say when it was called: {protocol.BOOT_ID} or {protocol.BOOTTIME_NS} is missing")
+    return Entry(name, environ, body, called)

@@ -27,6 +27,7 @@ from userspace_cni.journal import Journal
 from userspace_cni.log import bound, say
 from userspace_cni.options import Options, read_log_level, read_options
 from userspace_cni.plan import Facts, plan
+from userspace_cni.protocol import Called
 from userspace_cni.records import Record
 from userspace_cni.request import (
     Environment,
@@ -125,8 +126,10 @@ class Answer:
     error: int = 0
 
 
-def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node]) -> Answer:
-    """Serve one call. Never raises: every failure is one JSON error object and exit code 1.
+def answer(
+    environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None = None
+) -> Answer:
+    """Serve one call, which was `called` then, else now. Never raises: every failure is one JSON error object and exit code 1.
 
     `read_stdin` raises UnreadableInput; `node` is called when the input has been found good, and for nothing that VERSION or
     a refusal needs. Its own failure (settings) is answered like any other.
@@ -143,7 +146,7 @@ def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Ca
         served = node()
         level = read_log_level(request.network.raw) or served.log_level
         with bound(level, verb=verb, container=environment.container_id, ifname=environment.ifname):
-            return Answer(0, _VERBS[verb](request, served))
+            return Answer(0, _VERBS[verb](request, served, called or Called(served.boot_id(), served.boottime_ns())))
     except UserspaceError as error:
         failure = error
     except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
@@ -169,7 +172,7 @@ def _version(read_stdin: Callable[[], bytes]) -> bytes:
         return version_answer(None)
 
 
-def _add(request: Request, node: Node) -> bytes:
+def _add(request: Request, node: Node, called: Called) -> bytes:
     environment = request.environment
     journal = node.journal
     deadline = Deadline.after(node.deadline_s)
@@ -184,7 +187,7 @@ def _add(request: Request, node: Node) -> bytes:
         _make_room(request, node, deadline)
         with stage("plan"):
             facts = replace(node.gather(request, options, deadline), netns_inode=netns_inode)
-        record = _new_record(request, node, facts)
+        record = _new_record(request, facts, called)
         try:
             addresses = EMPTY
             if request.network.ipam:
@@ -233,7 +236,7 @@ def _make_room(request: Request, node: Node, deadline: Deadline) -> None:
         )
 
 
-def _new_record(request: Request, node: Node, facts: Facts) -> Record:
+def _new_record(request: Request, facts: Facts, called: Called) -> Record:
     environment = request.environment
     return Record(
         state="pending",
@@ -243,7 +246,7 @@ def _new_record(request: Request, node: Node, facts: Facts) -> Record:
         netns=environment.netns,
         netns_inode=facts.netns_inode,
         boot_id=facts.boot_id,
-        boottime_ns=node.boottime_ns(),
+        boottime_ns=called.boottime_ns,
         pod_namespace=facts.pod.namespace,
         pod_name=facts.pod.name,
         pod_uid=facts.pod.uid,
@@ -279,7 +282,7 @@ def _roll_back(record: Record, node: Node, cause: BaseException) -> None:
         cause.details = f"{cause.details}; {left}".lstrip("; ")
 
 
-def _delete(request: Request, node: Node) -> bytes:
+def _delete(request: Request, node: Node, called: Called) -> bytes:
     environment = request.environment
     journal = node.journal
     deadline = Deadline.after(node.deadline_s)
@@ -288,6 +291,9 @@ def _delete(request: Request, node: Node) -> bytes:
         record = journal.read(environment.container_id, environment.ifname)
         if record and record.network != request.network.name:
             say("info", "the interface belongs to another network and is left alone", network=record.network)
+            return b""
+        if record and leftovers.is_newer(record, called, node.boot_id()):
+            say("info", "the interface was attached after this DEL was called and is left alone")
             return b""
         record = record or leftovers.unrecorded(environment.container_id, environment.ifname, request.network.name, node, journal)
         try:
@@ -325,7 +331,7 @@ def _answer_for(failures: list[attach.Failure], what: str) -> None:
         raise combined(what, [failure.error for failure in failures])
 
 
-def _check(request: Request, node: Node) -> bytes:
+def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     environment = request.environment
     node.sandbox(environment)
     raw = request.network.raw.get("prevResult")
@@ -352,7 +358,7 @@ def _check(request: Request, node: Node) -> bytes:
     return b""
 
 
-def _status(request: Request, node: Node) -> bytes:
+def _status(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     deadline = Deadline.after(STATUS_S)
     options = read_options(request, lambda text: say("debug", text))
     node.serving(options, deadline)
@@ -360,7 +366,7 @@ def _status(request: Request, node: Node) -> bytes:
     return b""
 
 
-def _gc(request: Request, node: Node) -> bytes:
+def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     valid = valid_attachments(request.network)
     if valid is None:
         raise InvalidConfig(
@@ -440,7 +446,7 @@ def _finish(node: Node) -> None:
         say("warning", "finishing earlier work was cut short", error=error)
 
 
-_VERBS: Final[Mapping[Verb, Callable[[Request, Node], bytes]]] = {
+_VERBS: Final[Mapping[Verb, Callable[[Request, Node, Called], bytes]]] = {
     "ADD": _add,
     "DEL": _delete,
     "CHECK": _check,

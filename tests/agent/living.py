@@ -246,7 +246,7 @@ def spool_del(
 ) -> Path:
     """A DEL of that moment, as the shim spools it."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    extra = {"Spool-Boot-Id": boot_id, "Spool-Boottime-Ns": str(boottime_ns)}
+    extra = {"Called-Boot-Id": boot_id, "Called-Boottime-Ns": str(boottime_ns)}
     environ = node.variables("DEL", "", container, ifname)
     raw = protocol.request_bytes("/api/v1/del", environ, json.dumps(network).encode(), extra=extra)
     node.spool.mkdir(mode=0o700, parents=True, exist_ok=True)

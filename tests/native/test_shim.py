@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+import time
 from pathlib import Path
 from typing import Self
 
@@ -51,6 +53,8 @@ Tracestate: a=1
 Baggage: k
 Content-Length: 54
 Connection: close"""
+CALLED = rb"Called-Boot-Id: ([0-9a-f-]{36})\r\nCalled-Boottime-Ns: ([0-9]+)\r\n"
+"""When the shim was called, which is another time in each request."""
 EXPECTED = EXPECTED_HEAD.replace("\n", "\r\n").encode() + HEAD_END + NETWORK
 NO_ANSWERS = {
     "vanishes": vanishes,
@@ -81,6 +85,7 @@ NO_ANSWERS = {
 
 def test_request_bytes(caller: Caller) -> None:
     """The bytes on the socket are the protocol's: a header per variable in its order, all but plain bytes percent-encoded."""
+    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     with Agent(caller.socket, answers(200, RESULT)) as agent:
         caller.run(
             "ADD",
@@ -90,7 +95,11 @@ def test_request_bytes(caller: Caller) -> None:
             TRACESTATE="a=1",
             BAGGAGE="k",
         )
-        assert agent.request == EXPECTED
+        mark = re.search(CALLED, agent.request)
+        assert mark
+        assert mark[1].decode() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        assert before < int(mark[2]) < time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        assert agent.request.replace(mark[0], b"", 1) == EXPECTED
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
@@ -111,7 +120,8 @@ def test_only_what_is_set_travels(caller: Caller) -> None:
         caller.run("GC", CNI_CONTAINERID="", CNI_NETNS=None, CNI_IFNAME="", CNI_ARGS=None, **secrets)
         head, _ = protocol.read_request(agent.request)
     assert protocol.environment(head) == {"CNI_COMMAND": "GC", "CNI_PATH": "/opt/cni/bin"}
-    assert set(head.headers) == {"host", "userspace-cni-protocol", "cni-path", "content-length", "connection"}
+    called = {"called-boot-id", "called-boottime-ns"}
+    assert set(head.headers) == {"host", "userspace-cni-protocol", "cni-path", "content-length", "connection"} | called
 
 
 @pytest.mark.parametrize("size", [0, 1, BODY_MAX])
@@ -273,7 +283,7 @@ def test_agent_that_does_not_read(impatient: Caller) -> None:
         assert wait_until(lambda: impatient.entries, 30)
 
     with Agent(impatient.socket, stuck):
-        assert impatient.run("DEL", b"x" * BODY_MAX).code == 0
+        assert impatient.run("DEL", b"{" + b"x" * (BODY_MAX - 2) + b"}").code == 0
 
 
 class FullBacklog:

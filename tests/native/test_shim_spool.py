@@ -19,6 +19,7 @@ from userspace_cni import protocol
 from userspace_cni.spool import Spool
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+CALLED = rb"Called-Boot-Id: [0-9a-f-]{36}\r\nCalled-Boottime-Ns: [0-9]+\r\n"
 NAME = re.compile(r"([0-9]{20})-([0-9]+)-[0-9a-f]{8}")
 
 
@@ -49,25 +50,25 @@ def test_entry(caller: Caller) -> None:
     assert before < begun < after
     with Agent(caller.socket, answers(200)) as agent:
         caller.run("DEL", CNI_ARGS=b"A=\xff b")
-        mark = f"Spool-Boot-Id: {BOOT_ID}\r\nSpool-Boottime-Ns: {begun}\r\n\r\n".encode()
-        assert entry.read_bytes() == agent.request.replace(b"\r\n\r\n", b"\r\n" + mark, 1)
+        mark = f"Called-Boot-Id: {BOOT_ID}\r\nCalled-Boottime-Ns: {begun}\r\n".encode()
+        assert entry.read_bytes() == re.sub(CALLED, mark, agent.request, count=1)
 
 
 def test_entry_is_read_by_the_agent(caller: Caller) -> None:
     """The agent's own reader gets variables, stdin, boot and time, oldest first."""
     for ifname in ("net1", "net2", "net3"):
-        assert caller.run("DEL", b"\0\xff" + ifname.encode(), CNI_IFNAME=ifname).code == 0
+        assert caller.run("DEL", b"{\0\xff" + ifname.encode() + b"}", CNI_IFNAME=ifname).code == 0
     entries = list(in_python(caller).entries())
     assert [entry.environ["CNI_IFNAME"] for entry in entries] == ["net1", "net2", "net3"]
-    assert [entry.stdin for entry in entries] == [b"\0\xffnet1", b"\0\xffnet2", b"\0\xffnet3"]
-    assert {entry.boot_id for entry in entries} == {BOOT_ID}
-    assert [entry.boottime_ns for entry in entries] == sorted(entry.boottime_ns for entry in entries)
+    assert [entry.stdin for entry in entries] == [b"{\0\xffnet1}", b"{\0\xffnet2}", b"{\0\xffnet3}"]
+    assert {entry.called.boot_id for entry in entries} == {BOOT_ID}
+    assert [entry.called.boottime_ns for entry in entries] == sorted(entry.called.boottime_ns for entry in entries)
     assert {entry.environ["CNI_COMMAND"] for entry in entries} == {"DEL"}
 
 
 def test_largest_entry(caller: Caller) -> None:
     """A DEL of the largest configuration and the longest variables is kept whole, and can be read."""
-    stdin = os.urandom(protocol.BODY_MAX)
+    stdin = b"{" + os.urandom(protocol.BODY_MAX - 2) + b"}"
     assert caller.run("DEL", stdin, CNI_ARGS="é" * 32_000).code == 0
     (entry,) = in_python(caller).entries()
     assert (entry.stdin, entry.environ["CNI_ARGS"]) == (stdin, "é" * 32_000)
@@ -228,7 +229,7 @@ def test_file_size_limit(caller: Caller) -> None:
     """An entry that can not be written whole is not there at all: 11 with the reason, and no temporary file."""
     with caller.start("DEL") as process:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1000, 1000))
-        refused(finish(process, b"x" * 5000), 11, "File too large")
+        refused(finish(process, b"{" + b" " * 5000 + b"}"), 11, "File too large")
     assert caller.entries == []
     assert caller.run("DEL").code == 0
 
@@ -247,7 +248,7 @@ def test_file_system_that_takes_nothing(caller: Caller, option: str, reason: str
 
 
 def test_stdin_is_never_spooled_in_part(caller: Caller) -> None:
-    """A DEL whose runtime dies amid stdin sends what came: the agent refuses it, as it is no JSON."""
+    """A DEL whose runtime dies amid stdin is refused with 6 and never kept: nobody could serve it."""
     with caller.start("DEL") as process:
         assert process.stdin
         process.stdin.write(NETWORK[:10])
@@ -256,5 +257,24 @@ def test_stdin_is_never_spooled_in_part(caller: Caller) -> None:
         assert caller.entries == []
         process.stdin.close()
         process.stdin = None
-        assert finish(process, None).code == 0
-    assert next(in_python(caller).entries()).stdin == NETWORK[:10]
+        refused(finish(process, None), 6, "JSON")
+    assert caller.entries == []
+
+
+@pytest.mark.parametrize(
+    ("code", "stdin", "variables"),
+    [
+        (6, b"", {}),
+        (6, b"not json", {}),
+        (6, b" {} x", {}),
+        (4, NETWORK, {"CNI_CONTAINERID": "../x"}),
+        (4, NETWORK, {"CNI_CONTAINERID": "_x"}),
+        (4, NETWORK, {"CNI_IFNAME": "a/b"}),
+        (4, NETWORK, {"CNI_IFNAME": "x" * 16}),
+    ],
+)
+def test_what_nobody_could_serve(caller: Caller, code: int, stdin: bytes, variables: dict[str, str]) -> None:
+    """A DEL that an agent would refuse is not answered with success while there is none: it would be lost."""
+    refused(caller.run("DEL", stdin, **variables), code)
+    assert caller.entries == []
+    assert caller.run("DEL", b" \n" + NETWORK + b"\n ").code == 0

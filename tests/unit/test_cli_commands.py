@@ -123,7 +123,7 @@ class Town(World):
     def spool_del(self, boottime_ns: int, container: str = CONTAINER, stdin: bytes = STDIN) -> Path:
         """A DEL that the shim spooled."""
         environ = {"CNI_CONTAINERID": container, "CNI_IFNAME": "net1"}
-        extra = {"Spool-Boot-Id": "boot-1", "Spool-Boottime-Ns": str(boottime_ns)}
+        extra = {"Called-Boot-Id": "boot-1", "Called-Boottime-Ns": str(boottime_ns)}
         path = self.directory / "state" / "spool" / f"{boottime_ns:020}-1-00000000"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_bytes(protocol.request_bytes("/api/v1/del", environ, stdin, extra=extra))

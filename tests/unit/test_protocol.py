@@ -85,8 +85,8 @@ def test_an_empty_variable_is_unset() -> None:
 
 def test_the_spools_headers_travel_as_they_are() -> None:
     """Headers beside the variables are written unchanged and can be read."""
-    request, _ = read_request(request_bytes("/api/v1/del", {}, extra={"Spool-Boot-Id": "a-b"}))
-    assert request.headers["spool-boot-id"] == "a-b"
+    request, _ = read_request(request_bytes("/api/v1/del", {}, extra={"Called-Boot-Id": "a-b"}))
+    assert request.headers["called-boot-id"] == "a-b"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ import pytest
 from tests.lab.world import World
 from userspace_cni import leftovers, protocol, verbs
 from userspace_cni.deadline import Deadline
-from userspace_cni.spool import Entry, Spool
+from userspace_cni.protocol import Called
+from userspace_cni.spool import Spool
 
 CONTAINER = "c0ffee0123456789"
 STDIN = b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}'
@@ -21,7 +22,7 @@ WITH_IPAM = b'{"cniVersion":"1.1.0","name":"n","type":"userspace","ipam":{"type"
 def put(world: World, boottime_ns: int, *, boot: str = "boot-1", container: str = CONTAINER, stdin: bytes = STDIN) -> Path:
     """A DEL as the shim spools it."""
     environ = {"CNI_CONTAINERID": container, "CNI_IFNAME": "net1", "CNI_PATH": "/bin"}
-    extra = {"Spool-Boot-Id": boot, "Spool-Boottime-Ns": str(boottime_ns)}
+    extra = {"Called-Boot-Id": boot, "Called-Boottime-Ns": str(boottime_ns)}
     path = world.directory / "state" / "spool" / f"{boottime_ns:020}-1-00000000"
     path.parent.parent.mkdir(mode=0o700, exist_ok=True)
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -59,7 +60,7 @@ def test_an_older_attachment_is_deleted(world: World) -> None:
     assert world.true == set()
 
 
-@pytest.mark.parametrize(("boot", "boottime_ns"), [("boot-1", 100), ("boot-1", 99), ("boot-0", 10**18)])
+@pytest.mark.parametrize(("boot", "boottime_ns"), [("boot-1", 99), ("boot-1", 1), ("boot-0", 10**18)])
 def test_a_newer_attachment_is_left_alone(world: World, boot: str, boottime_ns: int) -> None:
     """A DEL that was called before the ADD, or in an earlier boot, touches nothing and is forgotten."""
     assert call(world, "ADD").code == 0
@@ -128,13 +129,13 @@ def test_a_busy_container_waits(world: World) -> None:
         protocol.request_bytes("/api/v1/add", {"CNI_CONTAINERID": "c", "CNI_IFNAME": "i"}, STDIN),
         protocol.request_bytes("/api/v1/del", {"CNI_CONTAINERID": "c", "CNI_IFNAME": "i"}, STDIN),
         protocol.request_bytes(
-            "/api/v1/del", {"CNI_CONTAINERID": "c"}, STDIN, extra={"Spool-Boot-Id": "b", "Spool-Boottime-Ns": "1"}
+            "/api/v1/del", {"CNI_CONTAINERID": "c"}, STDIN, extra={"Called-Boot-Id": "b", "Called-Boottime-Ns": "1"}
         ),
         protocol.request_bytes(
             "/api/v1/del",
             {"CNI_CONTAINERID": "c", "CNI_IFNAME": "i"},
             b"{",
-            extra={"Spool-Boot-Id": "b", "Spool-Boottime-Ns": "1"},
+            extra={"Called-Boot-Id": "b", "Called-Boottime-Ns": "1"},
         ),
     ],
     ids=["empty", "torn", "no DEL", "without a time", "without an interface", "no JSON"],
@@ -155,7 +156,7 @@ def test_oldest_first(tmp_path: Path) -> None:
     world = World(tmp_path)
     for boottime_ns in (300, 20, 1000):
         put(world, boottime_ns)
-    assert [entry.boottime_ns for entry in world.spool.entries()] == [20, 300, 1000]
+    assert [entry.called.boottime_ns for entry in world.spool.entries()] == [20, 300, 1000]
     assert len(world.spool) == 3
 
 
@@ -198,6 +199,33 @@ def test_newer_is_decided_within_a_boot(world: World) -> None:
     """Only times of the present boot are compared."""
     assert call(world, "ADD").code == 0
     [record] = world.journal.records()
-    entries = {time: Entry("", {}, b"", "boot-1", time) for time in (99, 100, 101)}
-    assert [leftovers.is_newer(record, entry, "boot-1") for entry in entries.values()] == [True, True, False]
-    assert not leftovers.is_newer(record, entries[99], "boot-2")
+    assert [leftovers.is_newer(record, Called("boot-1", time), "boot-1") for time in (99, 100, 101)] == [True, False, False]
+    assert not leftovers.is_newer(record, Called("boot-1", 99), "boot-2")
+
+
+def test_a_look_moves_nothing(world: World) -> None:
+    """Entries can be listed without putting aside what is none."""
+    bad = put(world, 1)
+    bad.write_bytes(b"junk")
+    put(world, 101)
+    assert [entry.called.boottime_ns for entry in world.spool.entries(keep=True)] == [101]
+    assert bad.exists()
+
+
+def test_what_can_not_be_put_aside(world: World) -> None:
+    """An entry that stays, because there is no room for what is put aside, keeps no other from its turn."""
+    bad = put(world, 1)
+    bad.write_bytes(b"junk")
+    put(world, 101)
+    (world.directory / "state" / "quarantine").write_text("")
+    assert drain(world) == ["spooled-del"]
+    assert bad.exists()
+
+
+@pytest.mark.parametrize(("boottime_ns", "left"), [(99, ["ready"]), (101, [])])
+def test_a_live_del_that_is_heard_late(world: World, boottime_ns: int, left: list[str]) -> None:
+    """A DEL that waited while the interface was attached anew touches nothing newer; one that is newer removes it."""
+    assert call(world, "ADD").code == 0
+    environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "net1"}
+    answer = verbs.answer(environ, lambda: STDIN, lambda: world, Called("boot-1", boottime_ns))
+    assert (answer.code, [record.state for record in world.journal.records()]) == (0, left)

@@ -32,6 +32,7 @@ from userspace_cni.errors import NotServing, Unavailable
 from userspace_cni.leftovers import drain, sweep, undo
 from userspace_cni.listing import SwitchPort, describe_all
 from userspace_cni.log import bound, say
+from userspace_cni.protocol import Called
 from userspace_cni.settings import Settings
 from userspace_cni.spool import Entry
 from userspace_cni.stages import collected
@@ -166,7 +167,7 @@ class Agent:
             return
         say("warning", "an ADD whose caller has gone is undone", container=exchange.headers.get("Cni-Containerid", ""))
         environ = protocol.environment(exchange.head)
-        entry = Entry("", environ, exchange.body, self.node.boot_id(), exchange.answered_ns)
+        entry = Entry("", environ, exchange.body, Called(self.node.boot_id(), exchange.answered_ns))
         try:
             self.pool.submit(Job(lambda: undo(entry, self.node, self.node.journal, Deadline.after(AGENT_S)), "DEL"))
         except Unavailable as error:
@@ -181,7 +182,7 @@ class Agent:
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
         with collected() as stages:
-            answer = verbs.answer(environ, lambda: exchange.body, lambda: self.node)
+            answer = verbs.answer(environ, lambda: exchange.body, lambda: self.node, protocol.called(exchange.head))
         exchange.answer(200 if answer.code == 0 else 500, answer.output)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, time.perf_counter() - began, stages)
 

@@ -128,7 +128,7 @@ def look(site: Site) -> Look:
     node, journal = site.node, site.node.journal
     away = site.switch_problem()
     with bound("error"):  # that the switch is away is told once, by us
-        spooled = [_spooled(entry, site) for entry in node.spool.entries()]
+        spooled = [_spooled(entry, site) for entry in node.spool.entries(keep=True)]
         found = [_left(each) for each in reconcile.findings(node)]
     left = []
     for each in [*spooled, *found]:
@@ -199,7 +199,7 @@ def _spooled(entry: Entry, site: Site) -> Left:
     record = site.node.journal.read(environment.container_id, environment.ifname)
     if record is None:
         action = "undo what is left of it without a record"
-    elif record.network != network.name or leftovers.is_newer(record, entry, site.node.boot_id()):
+    elif record.network != network.name or leftovers.is_newer(record, entry.called, site.node.boot_id()):
         action = "forget it: the attachment was made after that call"
     else:
         action = "undo " + _kinds(record.steps[::-1])

@@ -78,6 +78,7 @@
 #define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
 #define BOOT_ID_LEN	36
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
+#define IFNAME_MAX	15	/* bytes of an interface's name */
 #define SHOWN_MAX	128	/* of a value in a message */
 
 #define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"
@@ -90,6 +91,7 @@
 enum {
 	ERROR_ENVIRONMENT = 4,
 	ERROR_INPUT = 5,
+	ERROR_DECODE = 6,
 	ERROR_CONFIG = 7,
 	ERROR_AGAIN = 11,
 	ERROR_NOT_SERVING = 50,
@@ -166,14 +168,16 @@ struct settings {
 
 /**
  * struct request - One call, as it is sent
- * @head:	Request line and headers, each with its line end; the blank line follows and is not counted
+ * @head:	Request line, headers and the blank line
  * @head_len:	Bytes of @head
+ * @called:	When it was called, in nanoseconds of CLOCK_BOOTTIME
  * @body:	What came on stdin
  * @body_len:	Bytes of @body
  */
 struct request {
-	char head[HEAD_MAX + 2];
+	char head[HEAD_MAX];
 	size_t head_len;
+	uint64_t called;
 	char body[STDIN_MAX + 1];	/* one byte more shows what is too long */
 	size_t body_len;
 };
@@ -477,8 +481,13 @@ static int read_stdin(void)
 		}
 
 		n = read(STDIN_FILENO, request.body + request.body_len, sizeof(request.body) - request.body_len);
-		if (n == 0)
-			return 0;
+		if (n == 0) {
+			await(-1, 0, elapsed());	/* a signal that came with the end: it may not have been the end */
+			if (!stopped)
+				return 0;
+			return fail(ERROR_AGAIN, note(&why, "stopped by signal %d as stdin ended", (int)stopped),
+				    "nothing was done; try again later");
+		}
 		if (n > 0)
 			request.body_len += (size_t)n;
 		else if (errno != EINTR && errno != EAGAIN)
@@ -662,11 +671,37 @@ static char *encode(char *out, const char *value)
 }
 
 /**
+ * read_boot_id() - Read which boot of the machine this is
+ * @id:		Where to, with a NUL
+ *
+ * Return: 0, else -1 with errno set
+ */
+static int read_boot_id(char id[BOOT_ID_LEN + 1])
+{
+	int fd = open(BOOT_ID_FILE, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -1;
+	n = read(fd, id, BOOT_ID_LEN);
+	close(fd);
+	id[BOOT_ID_LEN] = '\0';
+	if (n == BOOT_ID_LEN && strspn(id, "0123456789abcdef-") == BOOT_ID_LEN)
+		return 0;
+	errno = EIO;
+
+	return -1;
+}
+
+/**
  * make_head() - Write the request line and the headers; check_values() has seen to it that they fit
  * @path:	Verb, as it stands in the path
+ *
+ * When it was called orders it among others: a DEL that is heard late must not touch what was attached after it.
  */
 static void make_head(const char *path)
 {
+	char boot_id[BOOT_ID_LEN + 1];
 	char *end = request.head;
 	size_t i;
 
@@ -680,9 +715,11 @@ static void make_head(const char *path)
 			end += sprintf(end, "\r\n");
 		}
 	}
-	end += sprintf(end, "Content-Length: %zu\r\nConnection: close\r\n", request.body_len);
+	if (!read_boot_id(boot_id))
+		end += sprintf(end, "Called-Boot-Id: %s\r\nCalled-Boottime-Ns: %llu\r\n", boot_id,
+			       (unsigned long long)request.called);
+	end += sprintf(end, "Content-Length: %zu\r\nConnection: close\r\n\r\n", request.body_len);
 	request.head_len = (size_t)(end - request.head);
-	memcpy(end, "\r\n", 2);
 }
 
 /**
@@ -729,7 +766,7 @@ static int connect_agent(const char *path, int64_t until)
  */
 static ssize_t send_some(int fd, size_t sent)
 {
-	size_t head = request.head_len + 2, in_body = sent > head ? sent - head : 0;
+	size_t head = request.head_len, in_body = sent > head ? sent - head : 0;
 	struct iovec parts[2] = {
 		{ .iov_base = request.head + (sent < head ? sent : head), .iov_len = sent < head ? head - sent : 0 },
 		{ .iov_base = request.body + in_body, .iov_len = request.body_len - in_body },
@@ -822,7 +859,7 @@ static int read_answer(size_t fresh)
  */
 static const char *exchange(int fd, int64_t until)
 {
-	size_t sent = 0, total = request.head_len + 2 + request.body_len;
+	size_t sent = 0, total = request.head_len + request.body_len;
 
 	answer.len = 0;
 	answer.status = 0;
@@ -1015,29 +1052,6 @@ static long count_entries(int spool)
 }
 
 /**
- * read_boot_id() - Read which boot of the machine this is
- * @id:		Where to, with a NUL
- *
- * Return: 0, else -1 with errno set
- */
-static int read_boot_id(char id[BOOT_ID_LEN + 1])
-{
-	int fd = open(BOOT_ID_FILE, O_RDONLY | O_CLOEXEC);
-	ssize_t n;
-
-	if (fd < 0)
-		return -1;
-	n = read(fd, id, BOOT_ID_LEN);
-	close(fd);
-	id[BOOT_ID_LEN] = '\0';
-	if (n == BOOT_ID_LEN && strspn(id, "0123456789abcdef-") == BOOT_ID_LEN)
-		return 0;
-	errno = EIO;
-
-	return -1;
-}
-
-/**
  * write_all() - Write to a file of ours
  * @fd:		File
  * @bytes:	What to write
@@ -1064,29 +1078,25 @@ static int write_all(int fd, const char *bytes, size_t len)
 /**
  * write_entry() - Put the request durably in the spool
  * @spool:	Spool, whose lock we hold
- * @boot_id:	This boot of the machine
- * @begun:	When the DEL began, in nanoseconds of CLOCK_BOOTTIME
  *
  * Return: 0, else -1 with errno set
  */
-static int write_entry(int spool, const char *boot_id, uint64_t begun)
+static int write_entry(int spool)
 {
-	char temporary[80], headers[160];
+	char temporary[80];
 	const char *name = temporary + strlen(".tmp-");
 	uint32_t random = 0;
-	int fd, len, error;
+	int fd, error;
 
 	/* It only tells two DELs of one nanosecond and one pid apart, in two pid namespaces: zero is good enough before the pool is */
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
 		random = 0;
-	sprintf(temporary, ".tmp-%020llu-%ld-%08x", (unsigned long long)begun, (long)getpid(), random);
-	len = sprintf(headers, "Spool-Boot-Id: %s\r\nSpool-Boottime-Ns: %llu\r\n\r\n", boot_id, (unsigned long long)begun);
+	sprintf(temporary, ".tmp-%020llu-%ld-%08x", (unsigned long long)request.called, (long)getpid(), random);
 
 	fd = openat(spool, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	if (write_all(fd, request.head, request.head_len) || write_all(fd, headers, (size_t)len) ||
-	    write_all(fd, request.body, request.body_len) || fsync(fd)) {
+	if (write_all(fd, request.head, request.head_len) || write_all(fd, request.body, request.body_len) || fsync(fd)) {
 		error = errno;
 		close(fd);
 		goto discard;
@@ -1107,19 +1117,18 @@ discard:
 /**
  * spool_request() - Keep a DEL for the agent
  * @settings:	Settings
- * @begun:	When it began, in nanoseconds of CLOCK_BOOTTIME
  * @why:	Where to write the reason
  *
  * Return: true when it is durable
  */
-static bool spool_request(const struct settings *settings, uint64_t begun, struct note *why)
+static bool spool_request(const struct settings *settings, struct note *why)
 {
 	char boot_id[BOOT_ID_LEN + 1];
 	bool done = false;
 	long count;
 	int spool;
 
-	if (read_boot_id(boot_id)) {
+	if (read_boot_id(boot_id)) {	/* then the request does not say when it was called, and nobody could place it */
 		note(why, "reading " BOOT_ID_FILE ": %s", reason(errno));
 		return false;
 	}
@@ -1134,7 +1143,7 @@ static bool spool_request(const struct settings *settings, uint64_t begun, struc
 		note(why, "reading it: %s", reason(errno));
 	else if ((unsigned long)count >= settings->spool_max)
 		note(why, "it is full: it holds %ld and may hold %lu", count, settings->spool_max);
-	else if (write_entry(spool, boot_id, begun))
+	else if (write_entry(spool))
 		note(why, "writing to it: %s", reason(errno));
 	else
 		done = true;
@@ -1150,7 +1159,41 @@ enum fate {
 	FATE_ANSWERED,	/* definitely: done, or refused for a reason that will hold */
 	FATE_SPOOLED,
 	FATE_LOST,
+	FATE_REFUSED,	/* nobody could ever serve it */
 };
+
+/**
+ * refuse_useless() - Refuse a DEL that no agent will ever serve, before it is taken for done
+ * @why:	Where to write the reason
+ *
+ * Return: CNI code, 0 for a DEL that may be served
+ */
+static int refuse_useless(struct note *why)
+{
+	static const char alnum[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+	static const char id_set[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+	const char *id = value_of("CNI_CONTAINERID"), *ifname = value_of("CNI_IFNAME");
+	const char *begin = request.body, *end = request.body + request.body_len;
+
+	if (!strchr(alnum, *id) || strspn(id, id_set) != strlen(id)) {
+		note(why, "CNI_CONTAINERID '%.*s' is not a container ID", SHOWN_MAX, id);
+		return ERROR_ENVIRONMENT;
+	}
+	if (strlen(ifname) > IFNAME_MAX || strpbrk(ifname, "/: ")) {
+		note(why, "CNI_IFNAME '%.*s' is not an interface name", SHOWN_MAX, ifname);
+		return ERROR_ENVIRONMENT;
+	}
+	while (begin < end && strchr(" \t\r\n", *begin))
+		begin++;
+	while (end > begin && strchr(" \t\r\n", end[-1]))
+		end--;
+	if (end - begin < 2 || *begin != '{' || end[-1] != '}') {
+		note(why, "the network configuration on stdin is not a JSON object");
+		return ERROR_DECODE;
+	}
+
+	return 0;
+}
 
 /**
  * deliver_del() - Give the DEL in the request to the agent, else to the spool
@@ -1164,7 +1207,6 @@ enum fate {
  */
 static enum fate deliver_del(const struct settings *settings, struct note *why)
 {
-	uint64_t begun = boottime();
 	struct note silence, refusal;
 
 	if (ask_agent(settings, DEL, PATIENCE_MS, &silence)) {
@@ -1172,7 +1214,9 @@ static enum fate deliver_del(const struct settings *settings, struct note *why)
 			return FATE_ANSWERED;
 		note(&silence, "it answered with HTTP status %d", answer.status);
 	}
-	if (!spool_request(settings, begun, &refusal)) {
+	if (refuse_useless(why))
+		return FATE_REFUSED;
+	if (!spool_request(settings, &refusal)) {
 		note(why, "agent on %s: %s; spool %s: %s", settings->socket, silence.text, settings->spool, refusal.text);
 		return FATE_LOST;
 	}
@@ -1213,6 +1257,8 @@ static int del(const struct settings *settings)
 	case FATE_SPOOLED:
 		say("warning", "the agent does not answer: this DEL is spooled, and done when it does", why.text);
 		return 0;
+	case FATE_REFUSED:
+		return fail(refuse_useless(&why), why.text, "it was not kept for the agent");
 	case FATE_LOST:
 		break;
 	}
@@ -1230,6 +1276,7 @@ static int undo_add(const struct settings *settings)
 {
 	struct note why;
 
+	request.called = boottime();	/* after the ADD's own time */
 	make_head(DEL->path);
 	switch (deliver_del(settings, &why)) {
 	case FATE_ANSWERED:
@@ -1242,6 +1289,7 @@ static int undo_add(const struct settings *settings)
 	case FATE_SPOOLED:
 		say("warning", "the ADD that could not be reported will be undone: its DEL is spooled", why.text);
 		break;
+	case FATE_REFUSED:
 	case FATE_LOST:
 		say("error", "the ADD that could not be reported is not undone, and its DEL can not be spooled", why.text);
 		break;
@@ -1329,6 +1377,7 @@ int main(void)
 	struct note what, why;
 
 	clock_gettime(CLOCK_MONOTONIC, &started);
+	request.called = boottime();
 	fill_standard_fds();
 	hold_signals();
 	umask(077);
