@@ -306,9 +306,9 @@ class Drivers:
         return self.ports.sessions
 
     def watch_switch(self) -> str:
-        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" when that is not known."""
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
         seen = self.ports.watch_liveness()
-        return f"pid {seen.pid}, since {seen.born}" if seen.pid else ""
+        return f"pid {seen.pid}, since {seen.born}" if seen.pid and seen.state == "alive" else ""
 
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""

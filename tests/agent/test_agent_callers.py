@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -176,3 +179,31 @@ def test_another_user(live: LiveNode, sandbox: str) -> None:
     assert raw
     assert live.leftovers() == {}
     assert PORT not in live.log.read_text()
+
+
+def test_a_del_whose_caller_is_dead_is_heard_late(live: LiveNode, sandbox: str) -> None:
+    """A DEL that waits in the agent's socket, its caller dead, does not touch what an ADD attaches after it was called."""
+    live.start()
+    stdin = json.dumps(live.network()).encode()
+    for _ in range(5):
+        os.kill(live.pid, signal.SIGSTOP)
+        try:
+            late = start(live, live.variables("DEL", sandbox), stdin)
+            wait_until(partial(_has_sent, late.pid), what="the DEL to be in the agent's socket")
+            kill(late)
+            adding = start(live, live.variables("ADD", sandbox), stdin)
+        finally:
+            os.kill(live.pid, signal.SIGCONT)
+        succeeded(finish(adding, "ADD"))
+        wait_until(lambda: live.metric("userspace_cni_workers_busy") <= 1, what="the late DEL to be served")
+        assert live.states() == ["ready"]
+        succeeded(live.run("DEL", live.network(), sandbox))
+    live.require_clean()
+
+
+def _has_sent(pid: int) -> bool:
+    """Whether the process waits and has a socket: its request is in the kernel then."""
+    with suppress(OSError):
+        names = [str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir()]
+        return any(name.startswith("socket:") for name in names) and "poll" in Path(f"/proc/{pid}/wchan").read_text()
+    return False

@@ -123,6 +123,7 @@ def test_a_directory_that_takes_nothing(live: LiveNode, sandbox: str) -> None:
     """While records can not be written STATUS says 50 and readyz names the directory; ADD fails, and works again afterwards."""
     live.state.mkdir(mode=0o700)
     live.start()
+    wait_until(lambda: problems(live, "readyz") == [], what="a switch that answers")
     with read_only(live.state):
         [problem] = problems(live, "readyz")
         assert f"directory {live.state}" in problem

@@ -657,7 +657,8 @@ def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     path = tmp_path / "run" / "agent.sock"
     environ = {**os.environ, "USERSPACE_CNI_STATE_DIR": f"{tmp_path}/state", "USERSPACE_CNI_RUN_DIR": str(path.parent)}
-    argv = [sys.executable, "-m", "userspace_cni", "agent", "probe", "healthz"]
+    # what a shell starts in the background ignores SIGINT, and so would all that this test starts
+    argv = ["env", "--default-signal=INT", sys.executable, "-m", "userspace_cni", "agent", "probe", "healthz"]
     with answering(path, None) as heard:
         process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         wait_until(lambda: heard, 30, "the request")

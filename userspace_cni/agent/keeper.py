@@ -19,7 +19,7 @@ from userspace_cni.reconcile import Reconciliation, Surroundings
 
 BEAT_S: Final = 1.0
 WATCH_S: Final = 5.0
-"""Seconds between two looks at ovs-vswitchd: STATUS believes the last one when the daemon is silent."""
+"""Seconds between two looks at ovs-vswitchd while it lives: STATUS believes the last one when the daemon is silent."""
 CONNECT_S: Final = 2.0
 APART_S: Final = 5.0
 """Seconds between two looks that prove something gone, less when ticks are that close. `gc` waits as long to ask again."""
@@ -33,7 +33,7 @@ class Node(Surroundings, Protocol):
         ...
 
     def watch_switch(self) -> str:
-        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" when that is not known."""
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
         ...
 
 
@@ -55,6 +55,7 @@ class Keeper:
         self._stopping = False
         self._sessions = 0
         self._daemon = ""
+        self._lives = False
         self._reachable = True
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self.beat = time.monotonic()
@@ -103,9 +104,9 @@ class Keeper:
             due = now >= next_pass
             if self._connect():
                 due = True
-            if now >= watched + WATCH_S:
-                watched = now
+            if now >= watched:
                 due = self._is_restarted() or due
+                watched = now + (WATCH_S if self._lives else BEAT_S)
             with self._wake:
                 due = due or self._asked > 0
             if due:
@@ -148,6 +149,7 @@ class Keeper:
     def _is_restarted(self) -> bool:
         """Whether ovs-vswitchd is another process than before."""
         daemon = self._node.watch_switch()
+        self._lives = bool(daemon)
         restarted = bool(daemon and self._daemon and daemon != self._daemon)
         if restarted:
             say("info", "ovs-vswitchd was restarted", now=daemon)
