@@ -32,13 +32,8 @@ Report = Callable[[str], None]
 """Is told the name of each action that was taken, for counting."""
 
 
-class Node(attach.Drivers, Protocol):
-    """What finishing asks of the node beside its drivers."""
-
-    @property
-    def spool(self) -> Spool:
-        """The DELs that no agent has seen."""
-        ...
+class Clock(Protocol):
+    """What time it is, as far as calls are ordered by it."""
 
     def boot_id(self) -> str:
         """The kernel's random id of this boot."""
@@ -46,6 +41,15 @@ class Node(attach.Drivers, Protocol):
 
     def boottime_ns(self) -> int:
         """CLOCK_BOOTTIME now, in nanoseconds."""
+        ...
+
+
+class Node(attach.Drivers, Clock, Protocol):
+    """What finishing asks of the node beside its drivers."""
+
+    @property
+    def spool(self) -> Spool:
+        """The DELs that no agent has seen."""
         ...
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
@@ -58,11 +62,14 @@ def is_unfinished(record: Record, boot_id: str) -> bool:
     return record.state != "ready" or record.boot_id != boot_id
 
 
-def is_newer(record: Record, called: Called, boot_id: str) -> bool:
-    """Whether the attachment was made after the DEL was called; of two boots, only the present one can be told from the other."""
-    if record.boot_id != boot_id:
+def is_newer(record: Record, called: Called, node: Clock) -> bool:
+    """Whether the attachment was made after the DEL was called.
+
+    Of two boots only the present one can be told from the other; a time that is yet to come is no time.
+    """
+    if record.boot_id != node.boot_id() or record.boottime_ns > node.boottime_ns():
         return False
-    return called.boot_id != boot_id or record.boottime_ns > called.boottime_ns
+    return called.boot_id != node.boot_id() or record.boottime_ns > called.boottime_ns
 
 
 def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Deadline) -> list[attach.Failure]:
@@ -155,7 +162,7 @@ def _overtaken_by(entry: Entry, environment: Environment, network: Network, node
     """The record, saying `deleting`, of what the DEL is to remove; None when it has nothing to say."""
     record = journal.read(environment.container_id, environment.ifname)
     if record:
-        stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node.boot_id())
+        stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node)
         return None if stale else record.to("deleting")
     record = unrecorded(environment.container_id, environment.ifname, network.name, node, journal)
     if not network.ipam:

@@ -292,7 +292,7 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
         if record and record.network != request.network.name:
             say("info", "the interface belongs to another network and is left alone", network=record.network)
             return b""
-        if record and leftovers.is_newer(record, called, node.boot_id()):
+        if record and leftovers.is_newer(record, called, node):
             say("info", "the interface was attached after this DEL was called and is left alone")
             return b""
         record = record or leftovers.unrecorded(environment.container_id, environment.ifname, request.network.name, node, journal)

@@ -199,8 +199,11 @@ def test_newer_is_decided_within_a_boot(world: World) -> None:
     """Only times of the present boot are compared."""
     assert call(world, "ADD").code == 0
     [record] = world.journal.records()
-    assert [leftovers.is_newer(record, Called("boot-1", time), "boot-1") for time in (99, 100, 101)] == [True, False, False]
-    assert not leftovers.is_newer(record, Called("boot-1", 99), "boot-2")
+    assert [leftovers.is_newer(record, Called("boot-1", time), world) for time in (99, 100, 101)] == [True, False, False]
+    world.now = 50  # a damaged record that says it is of the future must not outlive every DEL
+    assert not leftovers.is_newer(record, Called("boot-1", 1), world)
+    world.boot, world.now = "boot-2", 1000
+    assert not leftovers.is_newer(record, Called("boot-1", 99), world)
 
 
 def test_a_look_moves_nothing(world: World) -> None:

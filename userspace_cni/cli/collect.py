@@ -199,7 +199,7 @@ def _spooled(entry: Entry, site: Site) -> Left:
     record = site.node.journal.read(environment.container_id, environment.ifname)
     if record is None:
         action = "undo what is left of it without a record"
-    elif record.network != network.name or leftovers.is_newer(record, entry.called, site.node.boot_id()):
+    elif record.network != network.name or leftovers.is_newer(record, entry.called, site.node):
         action = "forget it: the attachment was made after that call"
     else:
         action = "undo " + _kinds(record.steps[::-1])
