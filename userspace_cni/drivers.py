@@ -1,4 +1,4 @@
-"""Composition root: step type to driver, and what the verbs ask of the node. The only module that sees both walls.
+"""Composition root: step type to driver, and what the verbs ask of the node. With `probes` it alone sees both walls.
 
 Everything heavy is imported when it is first used: a process that lives for one verb pays for nothing else.
 """
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from userspace_cni.host.kube import Clients, PodView
     from userspace_cni.host.leases import LeaseDriver
     from userspace_cni.host.pods import PodWatch
+    from userspace_cni.probes import DeadRuns
 
-_SPARE_BYTES: Final = 1 << 16
-"""What an ADD needs of a disk for its records, generously."""
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 
 
@@ -271,7 +270,9 @@ class Drivers:
 
     def unwritable(self, path: str) -> str:
         """Why nothing can be written to a directory of the host, or to its nearest parent that exists; "" if it can."""
-        return _unwritable(self.root.path(path))
+        from userspace_cni.host.surroundings import unwritable
+
+        return unwritable(self.root.path(path))
 
     # -- for a process that lives on --------------------------------------------------------------------------------------
 
@@ -321,6 +322,13 @@ class Drivers:
             return self.ports.known()
         except UserspaceError:
             return None
+
+    @cached_property
+    def dead_tests(self) -> DeadRuns:
+        """What killed tests of the datapath left."""
+        from userspace_cni.probes import DeadRuns
+
+        return DeadRuns(self.ports, self.settings, self.journal.identity)
 
     def mount_points(self) -> frozenset[str]:
         """Where something is mounted, as the host calls it."""
@@ -412,17 +420,6 @@ def _read_device_info(path: str, root: HostRoot) -> tuple[Allocation | None, boo
 
     found = read_allocation(path, root)
     return (Allocation(found.mode, found.path, found.content) if found else None), os.path.lexists(root.path(path))
-
-
-def _unwritable(path: str) -> str:
-    """Why nothing can be written to `path`, or to its nearest parent that exists; "" if it can. Looks, and writes nothing."""
-    while not os.path.lexists(path):
-        path = os.path.dirname(path)  # noqa: PTH120
-    if not os.access(path, os.W_OK | os.X_OK):
-        return "it can not be written"
-    disk = os.statvfs(path)
-    full = disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE_BYTES
-    return "its file system is full" if full or (disk.f_files and not disk.f_favail) else ""
 
 
 def _directory(node: Drivers) -> Driver[Any]:

@@ -9,7 +9,7 @@ alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -28,9 +28,22 @@ CHECK_S: Final = 2.0
 """What looking at one step may take."""
 
 Marks = Mapping[str, str]
-Problem = Literal["unfinished", "rebooted", "sandbox-gone", "lost", "record-lost", "foreign"]
+Problem = Literal["unfinished", "rebooted", "sandbox-gone", "lost", "record-lost", "foreign", "dead-test"]
 """unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: nobody will ever DEL it. lost: parts of a
-living attachment are missing. record-lost: a port of ours without record or sandbox. foreign: a port of another installation."""
+living attachment are missing. record-lost: a port of ours without record or sandbox. foreign: a port of another installation.
+dead-test: no attachment, but what a person's probe, ping or load left that was killed."""
+
+
+class DeadTests(Protocol):
+    """What runs of test ports left whose process has ended. Raises Unavailable."""
+
+    def records(self, deadline: Deadline) -> Sequence[Record]:
+        """Each as a record of its ports."""
+        ...
+
+    def remove(self, test: Record, deadline: Deadline) -> object:
+        """Remove it, unless it is gone."""
+        ...
 
 
 class Surroundings(leftovers.Node, Protocol):
@@ -48,6 +61,11 @@ class Surroundings(leftovers.Node, Protocol):
 
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
+        ...
+
+    @property
+    def dead_tests(self) -> DeadTests:
+        """What killed tests left."""
         ...
 
     def mount_points(self) -> frozenset[str]:
@@ -96,6 +114,8 @@ def findings(node: Surroundings) -> Iterator[Finding]:
         elif lost := tuple(step for step in record.steps if _is_lost(step, ports, mounts, node)):
             yield Finding("lost", record, lost)
     yield from _without_record({record.key for record in records}, ports or {}, node)
+    if ports is not None:
+        yield from (Finding("dead-test", test) for test in node.dead_tests.records(Deadline.after(LOOK_S)))
 
 
 def sandbox_is_gone(marks: Marks, node: Surroundings) -> bool:
@@ -197,7 +217,13 @@ class Reconciliation:
         if lock is None:
             return
         with lock:
-            if self._journal.read_key(record.key) != (None if found.problem == "record-lost" else record):
+            unrecorded = found.problem in ("record-lost", "dead-test")
+            if self._journal.read_key(record.key) != (None if unrecorded else record):
+                return
+            if found.problem == "dead-test":
+                say("info", "removing what a killed test left", test=record.network)
+                self._node.dead_tests.remove(record, Deadline.after(leftovers.TURN_S))
+                self._report("removed-dead-test")
                 return
             if found.problem == "lost":
                 rests += [(record, rest) for step in found.steps if (rest := self._make_again(step))]

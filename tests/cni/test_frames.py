@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -98,6 +99,12 @@ def forwarded(node: Node) -> int:
     return int(found[1]) if found else 0
 
 
+def measured(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command for people on this node."""
+    argv = [sys.executable, "-m", "userspace_cni", *arguments]
+    return subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=FIRST_ATTACH_SECONDS, check=False)
+
+
 @contextmanager
 def applications(**forward: tuple[Attached, str]) -> Iterator[dict[str, Testpmd]]:
     """testpmd in each pod, one after the other, each connected before the next one starts."""
@@ -107,6 +114,27 @@ def applications(**forward: tuple[Attached, str]) -> Iterator[dict[str, Testpmd]
             started[name] = stack.enter_context(run_testpmd(pod.netns, pod.volume, pod.eal(), how))
             wait_until(pod.is_up, FIRST_ATTACH_SECONDS, f"{pod.port} up")
         yield started
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_ports_in_use_are_not_measured(node: Node, sandbox: str, mode: str) -> None:
+    """`ping` and `load` refuse both pods while they are connected, and frames go on between these; temporary ports work."""
+    network = network_of(node, mode)
+    sender, receiver = (attach(node, sandbox, number, network) for number in (1, 2))
+    with applications(receiver=(receiver, "rxonly"), sender=(sender, "txonly")) as running:
+        for command in ("ping", "load"):
+            refused = measured(node, command, "app-1/net1", "app-2/net1")
+            assert (refused.returncode, refused.stdout) == (1, ""), refused
+            assert "default/app-1/net1 is in use: its pod is connected" in refused.stderr
+        done = measured(node, "ping", "--bridge", "br-test", "--count", "10")
+        assert "10 round trips, 0 lost" in done.stdout, done
+        before = forwarded(node)
+        wait_until(lambda: forwarded(node) > before + 1000, what="frames in the switch")
+        assert sender.is_up()
+        assert receiver.is_up()
+        running["sender"].finish()
+        assert running["receiver"].finish()["RX-packets"] > 0
+    detach(network, sender, receiver)
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])

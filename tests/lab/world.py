@@ -17,6 +17,7 @@ from userspace_cni.errors import Drift, UserspaceError
 from userspace_cni.journal import Journal
 from userspace_cni.options import Options
 from userspace_cni.plan import Facts, Place, Pod
+from userspace_cni.records import Record
 from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.spool import Spool
 from userspace_cni.steps import Lease, LegacyRecord, Port, SocketFile, Step
@@ -65,6 +66,22 @@ def name_of(step: Step) -> str:
 
 
 @dataclass
+class MemoryTests:
+    """reconcile.DeadTests in memory."""
+
+    world: World
+
+    def records(self, deadline: Deadline) -> list[Record]:
+        """As the test put them there."""
+        return list(self.world.tests)
+
+    def remove(self, test: Record, deadline: Deadline) -> None:
+        """It is gone."""
+        self.world.fault("before undo", test.steps[0])
+        self.world.tests.remove(test)
+
+
+@dataclass
 class World:
     """verbs.Node in memory; `true` is what exists, `fault` may raise at any step."""
 
@@ -86,6 +103,8 @@ class World:
     now: int = 1
     unreachable: UserspaceError | None = None
     """What the switch answers when its ports are listed."""
+    tests: list[Record] = field(default_factory=list)
+    """What killed test runs left."""
     gone: set[str] = field(default_factory=set)
     """Paths of namespaces and UIDs of pods that are proven gone."""
 
@@ -100,6 +119,11 @@ class World:
             raise self.unreachable
         made = [step for record in self.journal.records() for step in record.steps if isinstance(step, Port)]
         return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
+
+    @property
+    def dead_tests(self) -> MemoryTests:
+        """What killed test runs left."""
+        return MemoryTests(self)
 
     def mount_points(self) -> frozenset[str]:
         """The mounts that are true."""

@@ -25,6 +25,8 @@ from userspace_cni.cli.commands import userspace_cni
 from userspace_cni.cli.site import Site
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import NotServing, RecordRefused, Unavailable
+from userspace_cni.fastpath import hugepages
+from userspace_cni.fastpath.hugepages import HugePages, HugetlbMount, Pool
 from userspace_cni.journal import Journal
 from userspace_cni.records import Record
 from userspace_cni.settings import Settings
@@ -572,6 +574,25 @@ def test_status_of_a_directory_that_can_not_be_written(town: Town) -> None:
     (town.directory / "short").touch(mode=0o400)
     told_of = decoded(town.cli("status", "--json"), 1)
     assert [each["problem"] for each in told_of["directories"]] == ["", "", "it can not be written"]
+
+
+def test_status_tells_huge_pages(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools by size and node, with who mounts them; that there are none is said, and is no finding."""
+    found = HugePages(
+        machine=(Pool(2 << 20, None, 96, 64, 4, 0), Pool(1 << 30, None, 2, 0, 0, 0)),
+        nodes=(Pool(2 << 20, 0, 32, 0, None, 0), Pool(2 << 20, 1, 64, 64, None, 0)),
+        mounts=(HugetlbMount("/dev/hugepages", 2 << 20, 0o755, 0, 0, None, None, writable=True),),
+    )
+    monkeypatch.setattr(hugepages, "look", lambda **_: found)
+    shown = [line for line in town.cli("status").stdout.splitlines() if line.startswith("huge pages")]
+    assert "64 of 2 MiB on node 1, 64 free (4 of the machine's promised), mounted at /dev/hugepages" in shown[1]
+    assert "2 of 1 GiB, 0 free, not mounted" in shown[2]
+    decoded_pools = decoded(town.cli("status", "--json"))["hugepages"]["pools"]
+    assert [(pool["node"], pool["free"]) for pool in decoded_pools] == [(0, 0), (1, 64), (None, 0)]
+    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (), ()))
+    result = town.cli("status")
+    assert result.exit_code == 0
+    assert "none reserved" in result.stdout
 
 
 # -- agent probe ---------------------------------------------------------------------------------------------------------

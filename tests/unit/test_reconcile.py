@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.world import World, name_of
+from tests.lab.world import World, name_of, no_fault
 from userspace_cni import reconcile, verbs
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable
 from userspace_cni.reconcile import Reconciliation
 from userspace_cni.records import Record
-from userspace_cni.steps import Port
+from userspace_cni.steps import Port, Step
 
 CONTAINER = "c0ffee0123456789"
 NETNS = "/run/netns/x"
@@ -226,3 +226,33 @@ def test_findings_change_nothing(agent: Agent) -> None:
     [found] = reconcile.findings(agent.world)
     assert (found.problem, [step.kind for step in found.steps]) == ("lost", ["port"])
     assert (set(agent.world.true), agent.world.journal.records()) == before
+
+
+def test_what_a_killed_test_left(agent: Agent) -> None:
+    """Ports of a probe that was killed are removed in one pass; attachments, and ports of tests that live, are not touched."""
+    port = Port("br0", "probe-0badcafe-0", "dpdkvhostuserclient")
+    agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
+    assert [found.problem for found in reconcile.findings(agent.world)] == ["dead-test"]
+    assert agent.passes(2) == ["removed-dead-test"]
+    assert agent.world.tests == []
+    assert agent.is_whole
+    assert agent.passes() == []
+
+
+def test_a_killed_test_that_can_not_be_removed(agent: Agent) -> None:
+    """What stays keeps nothing else from its turn, and is tried again in the next pass; without the switch nothing is tried."""
+    port = Port("br0", "probe-0badcafe-0", "dpdkvhostuserclient")
+    agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
+
+    def away(when: str, step: Step) -> None:
+        if step == port:
+            raise Unavailable("away")
+
+    agent.world.fault = away
+    agent.world.true.discard(name_of(agent.port))
+    assert agent.passes() == ["again-port"]
+    agent.world.fault = no_fault
+    agent.world.unreachable = Unavailable("away")
+    assert agent.passes() == []
+    agent.world.unreachable = None
+    assert agent.passes() == ["removed-dead-test"]

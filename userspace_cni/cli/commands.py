@@ -9,8 +9,12 @@ from userspace_cni.cli.attachments import list_command, show_command
 from userspace_cni.cli.check import check_command
 from userspace_cni.cli.collect import gc_command
 from userspace_cni.cli.install import InstallError, install_launcher, install_shim
+from userspace_cni.cli.load import load_command
+from userspace_cni.cli.ping import ping_command
+from userspace_cni.cli.probe import probe_command
 from userspace_cni.cli.site import INTERRUPTED
 from userspace_cni.cli.status import status_command
+from userspace_cni.cli.tap import tap_command
 
 
 @click.group()
@@ -51,7 +55,18 @@ def install(standalone: bool, bin_dir: str) -> None:
     )
 
 
-for command in (list_command, show_command, check_command, gc_command, status_command, agent_command):
+for command in (
+    list_command,
+    show_command,
+    check_command,
+    gc_command,
+    status_command,
+    agent_command,
+    probe_command,
+    ping_command,
+    load_command,
+    tap_command,
+):
     userspace_cni.add_command(command)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +16,10 @@ from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Si
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable, UserspaceError
+from userspace_cni.fastpath import hugepages
 from userspace_cni.leftovers import is_unfinished
+from userspace_cni.listing import SwitchPort, port_step
+from userspace_cni.records import Record
 
 _COLUMNS: Final = (Column("WHAT"), Column("STATE"), Column("DETAILS"))
 _DIRECTORIES: Final = ("state_dir", "run_dir", "short_dir")
@@ -43,8 +46,9 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
     site = open_site(ctx)
     with view.progress("asking agent and switch"):
         found = look(site)
-    lines = [_agent_line(found["agent"]), *_switch_lines(found["switch"]), *map(_directory_line, found["directories"])]
-    lines += _store_lines(found)
+    lines = [_agent_line(found["agent"]), *_switch_lines(found["switch"]), *_application_lines(found["applications"])]
+    lines += [*map(_directory_line, found["directories"])]
+    lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"])]
     findings = [f"{line.what}: {line.text}" for line in lines if line.ok is False]
     if as_json:
         view.show_json({**found, "findings": findings})
@@ -66,11 +70,13 @@ def look(site: Site) -> dict[str, Any]:
     return {
         "agent": _agent(site),
         "switch": _switch(site),
+        "applications": _applications(site, records),
         "directories": [_directory(name, site) for name in _DIRECTORIES],
         "records": {state: states[state] for state in ("pending", "applying", "ready", "deleting")},
         "unfinished": sum(_is_abandoned(record.container_id, site) for record in unfinished),
         "spool": len(node.spool),
         "quarantine": _count(Path(node.journal.directory) / "quarantine"),
+        "hugepages": _hugepages(site),
     }
 
 
@@ -103,10 +109,40 @@ def _switch(site: Site) -> dict[str, Any]:
     return {**told, "vswitchd": liveness.state, "version": version, "problem": str(problem or "")}
 
 
+def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | None:
+    """How many of the attachments' ports have an application (`connected`), have none, which is normal (`waiting`), or can not be
+    opened by ovs-vswitchd (`broken`). All of it is what OVSDB says, nothing is tried; None when that can not be asked."""
+    try:
+        ports = {port.name: port for port in site.node.ports.known()}
+    except UserspaceError:
+        return None
+    steps = [step for record in records if record.state == "ready" and (step := port_step(record))]
+    found = [ports[step.name] for step in steps if step.name in ports]
+    broken = sum(bool(port.error) for port in found)
+    connected = sum(_is_connected(port) for port in found if not port.error)
+    return {"connected": connected, "waiting": len(found) - broken - connected, "broken": broken}
+
+
+def _is_connected(port: SwitchPort) -> bool:
+    """OVS may say `disconnected` of a peer for as long as it is there; its link is up then."""
+    return port.link_state == "up" or port.status.get("status") == "connected"
+
+
 def _directory(name: str, site: Site) -> dict[str, str]:
     """`problem`: why nothing can be written there, "" when it can; what is missing counts by its nearest parent."""
     path = str(getattr(site.settings, name))
     return {"setting": name, "path": path, "problem": site.node.unwritable(path)}
+
+
+def _hugepages(site: Site) -> dict[str, Any]:
+    """The pools of each NUMA node, and who mounts hugetlbfs. Neither is good or bad: only the switch knows what it needs."""
+    elsewhere = site.settings.host_root.rstrip("/")
+    found = hugepages.look(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
+    return {
+        "pools": [asdict(pool) for pool in found.pools()],
+        "reserved": {str(pool.page_bytes): pool.reserved for pool in found.machine},
+        "mounts": [asdict(mount) for mount in found.mounts],
+    }
 
 
 def _is_abandoned(container_id: str, site: Site) -> bool:
@@ -147,6 +183,15 @@ def _switch_lines(switch: Mapping[str, Any]) -> list[Line]:
     return [*lines, Line("datapath", True if alive else None, text)]
 
 
+def _application_lines(counts: Mapping[str, int] | None) -> list[Line]:
+    if counts is None:
+        return []
+    told = f"{counts['connected']} connected, {counts['waiting']} not" if any(counts.values()) else "none attached"
+    if counts["broken"]:
+        told += f", {view.counted(counts['broken'], 'port')} that ovs-vswitchd can not open; see userspace-cni list"
+    return [Line("applications", False if counts["broken"] else None, told)]
+
+
 def _directory_line(directory: Mapping[str, str]) -> Line:
     problem = directory["problem"]
     return Line(directory["setting"], not problem, directory["path"] + (f": {problem}" if problem else ""))
@@ -164,6 +209,20 @@ def _store_lines(found: Mapping[str, Any]) -> list[Line]:
         count = found[key]
         lines.append(Line(key, count == 0, f"{count}: {hint}" if count else "none"))
     return lines
+
+
+def _hugepage_lines(found: Mapping[str, Any]) -> list[Line]:
+    """A line for each page size and node that has pages; one line when nobody has any."""
+    lines = []
+    for pool in (pool for pool in found["pools"] if pool["total"]):
+        size = pool["page_bytes"]
+        mounts = [mount["path"] for mount in found["mounts"] if mount["page_bytes"] == size]
+        where = "" if pool["node"] is None else f" on node {pool['node']}"
+        promised = found["reserved"].get(str(size)) or 0
+        told = f"{pool['total']} of {hugepages.size_text(size)}{where}, {pool['free']} free"
+        told += f" ({promised} of the machine's promised)" if promised else ""
+        lines.append(Line("huge pages", None, f"{told}, mounted at {view.joined(mounts)}" if mounts else f"{told}, not mounted"))
+    return lines or [Line("huge pages", None, "none reserved: OVS-DPDK needs some, unless it was started with --no-huge")]
 
 
 def _row(line: Line) -> list[Cell | str]:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _UNFOLDED: Final = 4096
 """Columns of what is no terminal: nothing is folded there."""
+_BAR_MAX: Final = 60
+_EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_ASCII: Final = str.maketrans({"µ": "u", "→": "-", "↔": "="})
+"""What bars and figures need, where only ASCII is shown."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,15 @@ class Cell:
 
     text: str
     style: str = ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A line of a diagram: what it is of, its length (0 to 1, of the longest there can be), and what stands behind it."""
+
+    label: str
+    length: float
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,30 @@ def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:
     _print(_console(), Padding(table, (0, 0, 0, 2), expand=False))
 
 
+def show_bars(bars: Sequence[Bar], indent: int = 2) -> None:
+    """Bars below each other, as long as there is room for; something that is not nothing is seen."""
+    from rich.padding import Padding
+    from rich.table import Table
+
+    console = _console()
+    taken = max(len(bar.label) + sum(len(value) + 2 for value in bar.values) for bar in bars) + indent + 2
+    width = max(8, min(_BAR_MAX, console.width - taken - 2))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True, width=width)
+    for _ in bars[0].values:
+        table.add_column(justify="right", no_wrap=True)
+    for bar in bars:
+        drawn = _text(Cell(_drawn(bar.length, width), "cyan"))
+        table.add_row(_text(spelled(bar.label)), drawn, *(_text(Cell(value, "dim")) for value in bar.values))
+    _print(console, Padding(table, (0, 0, 0, indent), expand=False))
+
+
+def spelled(text: str) -> str:
+    """The text with the signs that stdout can show: without Unicode, `us` for microseconds."""
+    return text if _is_unicode(sys.stdout) else text.translate(_ASCII)
+
+
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
     """While inside, tell on a terminal what is being done; call what is given to tell of something else."""
@@ -169,6 +206,14 @@ def _natural_width(console: Console, table: Table) -> int:
 
 def _is_unicode(stream: IO[str]) -> bool:
     return (getattr(stream, "encoding", "") or "").lower().replace("-", "").startswith("utf")
+
+
+def _drawn(length: float, width: int) -> str:
+    """A bar of that part (0 to 1) of the width."""
+    if not _is_unicode(sys.stdout):
+        return "#" * max(round(length * width), 1 if length > 0 else 0)
+    whole, eighths = divmod(max(round(length * width * 8), 1 if length > 0 else 0), 8)
+    return _EIGHTHS[8] * whole + (_EIGHTHS[eighths] if eighths else "")
 
 
 def _joints() -> dict[str, str]:

@@ -215,6 +215,12 @@ class PortDriver:
             name, row.bridge, row.interface["type"], row.interface["options"].get(ovs_rows.SERVER_PATH, ""), row.marks
         )
 
+    def look(self, look: Callable[[Session], T], chosen: Mapping[str, str], what: str, deadline: Deadline) -> T:
+        """What `look` sees of the session, which has the ports with these external_ids; a resident driver's has all."""
+        from userspace_cni.dataplane.session import with_marks
+
+        return self._read(look, with_marks(dict(chosen)), what, deadline)
+
     def vhost_sock_dir(self, deadline: Deadline) -> str:
         """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
 

@@ -44,7 +44,7 @@ class BuildExtension(build_ext):
             [str(source) for source in own],
             output_dir=self.build_temp,
             extra_postargs=STRICT,
-            depends=[str(source.with_suffix(".h")) for source in own],
+            depends=sorted(str(header) for place in {source.parent for source in own} for header in place.glob("*.h")),
         )
         ext.include_dirs += sorted({str(source.parent.resolve()) for source in own})
         ext.sources = [str(wrapper)]

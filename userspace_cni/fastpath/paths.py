@@ -28,6 +28,20 @@ def openat2(dirfd: int, path: str, flags: int, mode: int = 0) -> int:
     return _checked(lib.fp_openat2(dirfd, _bytes(path), flags, mode, BENEATH), path)
 
 
+def directory(trusted: str, below: str = "") -> int:
+    """The directory `below`, a relative path without "." and "..", in the directory `trusted`.
+
+    `trusted` is opened like any other path; what is below may be written by others, and is opened under the rules of BENEATH.
+    """
+    prefix = os.open(trusted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not below:
+        return prefix
+    try:
+        return openat2(prefix, below, os.O_RDONLY | os.O_DIRECTORY)
+    finally:
+        os.close(prefix)
+
+
 def open_tree(dirfd: int, path: str = "") -> int:
     """A detached clone of the mount at `path` below `dirfd`, or of `dirfd` itself. Gone when closed before `move_mount`."""
     return _checked(lib.fp_open_tree(dirfd, _bytes(path)), path)

@@ -191,14 +191,7 @@ def _make_component(name: str, dirfd: int, mode: int) -> tuple[bool, int]:
 
 
 def _open(path: str, trusted: str, root: HostRoot) -> int:
-    prefix = os.open(root.path(trusted), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        components = _below(path, trusted)
-        if not components:
-            return os.dup(prefix)
-        return paths.openat2(prefix, "/".join(components), os.O_RDONLY | os.O_DIRECTORY)
-    finally:
-        os.close(prefix)
+    return paths.directory(root.path(trusted), "/".join(_below(path, trusted)))
 
 
 def _below(path: str, trusted: str) -> list[str]:

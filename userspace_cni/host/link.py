@@ -1,7 +1,8 @@
-"""What the kernel says about network namespaces, their links and the boot we are in.
+"""What the kernel says about network namespaces, their links and the boot we are in; and how a tap of our own is set up.
 
-The plugin's interfaces have no kernel link, so that all there is to do with a namespace is to look at it: nothing here changes
+The plugin's interfaces have no kernel link, so that all there is to do with a pod's namespace is to look at it: nothing changes
 one. A namespace is entered only by a thread that ends right after, since setns(2) is per thread and the caller's must not move.
+`set_up` is for a link that its caller has made in the namespace that it is in, and touches no other.
 """
 # Descriptors and single names rather than paths: pathlib can not express them.
 # ruff: noqa: PTH116, PTH120, PTH123, PTH208
@@ -10,12 +11,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import ipaddress
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from userspace_cni.errors import BadEnvironment, DirectoryRefused
+from userspace_cni.errors import BadEnvironment, DirectoryRefused, UserspaceError
 from userspace_cni.fastpath import paths
 from userspace_cni.host.root import HERE, HostRoot
 
@@ -33,6 +37,15 @@ class NetnsFacts:
 
     dev: int
     inode: int
+
+
+@dataclass(frozen=True)
+class LinkSettings:
+    """What a link is given. `mac` "" and `mtu` None leave the kernel's own; `addresses` with prefix length, as 10.1.1.2/24."""
+
+    mac: str = ""
+    mtu: int | None = None
+    addresses: tuple[str, ...] = ()
 
 
 def boot_id() -> str:
@@ -106,6 +119,46 @@ def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
     if isinstance(found, OSError):
         raise _refused(netns, f"it could not be looked into: {os.strerror(found.errno or 0)}") from found
     return found
+
+
+def set_up(name: str, settings: LinkSettings) -> None:
+    """Give the link, in the namespace of this process, its MAC address, MTU and addresses, and set it up.
+
+    Raises UserspaceError with the setting that was refused and the kernel's reason. Source: rtnetlink(7).
+    """
+    from pyroute2 import IPRoute
+
+    with _told(f"link {name}: finding it"), IPRoute() as kernel:
+        index = next(iter(kernel.link_lookup(ifname=name)), None)
+        if index is None:
+            raise UserspaceError(f"link {name}: it is not there any more", "somebody has deleted or renamed it: ip link")
+        if settings.mac:
+            with _told(f"link {name}: setting the MAC address {settings.mac}"):
+                kernel.link("set", index=index, address=settings.mac)
+        if settings.mtu is not None:
+            with _told(f"link {name}: setting the MTU {settings.mtu}"):
+                kernel.link("set", index=index, mtu=settings.mtu)
+        for text in settings.addresses:
+            with _told(f"link {name}: adding the address {text}"):
+                address = ipaddress.ip_interface(text)
+                kernel.addr("add", index=index, address=str(address.ip), prefixlen=address.network.prefixlen)
+        with _told(f"link {name}: setting it up"):
+            kernel.link("set", index=index, state="up")
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Errors of netlink, of sockets and of addresses as ours."""
+    from pyroute2.netlink.exceptions import NetlinkError
+
+    try:
+        yield
+    except NetlinkError as error:
+        raise UserspaceError(f"{what}: {os.strerror(error.code)}") from error
+    except OSError as error:
+        raise UserspaceError(f"{what}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserspaceError(f"{what}: {error}") from error
 
 
 def _look(fd: int, name: str, outcome: list[bool | OSError]) -> None:

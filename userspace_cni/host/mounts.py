@@ -56,7 +56,7 @@ class PodMountDriver:
         deadline.require(f"mount {step.target}")
         with directory(step.source, step.trusted, self._root) as source, translated(f"mount {step.target}"):
             short_dir, name = self._split(step.target)
-            self._make_short_dir(short_dir)
+            make_short_dir(short_dir, self._root.path(self._ovs_rundir))
             parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 _mount(source, parent, name, step)
@@ -122,19 +122,21 @@ class PodMountDriver:
             raise DirectoryRefused(f"mount {target}: not an absolute path below a directory", "setting short_dir")
         return self._root.path(short_dir), plain(name)
 
-    def _make_short_dir(self, short_dir: str) -> None:
-        made = make_trusted(short_dir, SHORT_DIR_MODE)
-        facts = os.stat(short_dir)
-        if facts.st_gid != 0 and not made:
-            return
-        # Not only when it was made now: OVS may have had no run directory yet at that time. Root's group gives OVS nothing, so
-        # nothing that an administrator meant is overwritten.
-        try:
-            group = os.stat(self._root.path(self._ovs_rundir)).st_gid
-        except OSError:
-            return
-        if group != facts.st_gid:
-            os.chown(short_dir, -1, group)
+
+def make_short_dir(short_dir: str, ovs_rundir: str) -> None:
+    """Make `short_dir` unless it is there, and give it to the group of OVS's run directory; both as this process sees them."""
+    made = make_trusted(short_dir, SHORT_DIR_MODE)
+    facts = os.stat(short_dir)
+    if facts.st_gid != 0 and not made:
+        return
+    # Not only when it was made now: OVS may have had no run directory yet at that time. Root's group gives OVS nothing, so
+    # nothing that an administrator meant is overwritten.
+    try:
+        group = os.stat(ovs_rundir).st_gid
+    except OSError:
+        return
+    if group != facts.st_gid:
+        os.chown(short_dir, -1, group)
 
 
 def protected_clone(dirfd: int, name: str = "") -> int:

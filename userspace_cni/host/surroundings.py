@@ -32,6 +32,8 @@ _CAPABILITIES_ELSEWHERE: Final = {
 _NAMESPACES: Final = {"pid": "process ids (hostPID: true)", "net": "network (hostNetwork: true)"}
 _Mounts = dict[int, tuple[str, set[str]]]
 """Mount id to mount point and optional fields (`shared:N`, `master:N`), as in proc_pid_mountinfo(5)."""
+_SPARE_BYTES: Final = 1 << 16
+"""What an ADD needs of a disk for its records, generously."""
 _INIT: Final = "/proc/1"
 _NETNS_DIR: Final = "/var/run/netns"
 
@@ -49,6 +51,17 @@ def missing(settings: Settings) -> list[str]:
         if not os.access(CHROOT, os.X_OK):
             lacking.append(f"program {CHROOT}: IPAM plugins are run in the host's root with it")
     return lacking + _unwritable(root, settings.state_dir)
+
+
+def unwritable(path: str) -> str:
+    """Why nothing can be written to `path`, or to its nearest parent that exists; "" if it can. Looks, and writes nothing."""
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    if not os.access(path, os.W_OK | os.X_OK):
+        return "it can not be written"
+    disk = os.statvfs(path)
+    full = disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE_BYTES
+    return "its file system is full" if full or (disk.f_files and not disk.f_favail) else ""
 
 
 def _holds(capability: int) -> bool:

@@ -1,0 +1,125 @@
+"""What attaching to a port costs, and whether a thousand attachments leave anything behind, with us or in the switch.
+
+`python tests/bench/cycles.py [--json] [--cycles N]`, as root, on a private switch of its own. Times are of one call each, in
+milliseconds: `attach` makes memory, queues and the connection; `again` uses memory and queues that are there; `detach` waits for the
+polling thread to let go of the rings, which sleeps in between when it is idle. A server port is attached to each time with new
+memory, a client port each time with the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.lab.belongings import Holdings
+from tests.lab.switch import Switch
+from tests.lab.vhost_ports import CLIENT, SERVER, add_bridge, add_port
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+
+WARM = 20
+"""Attachments before the first measured one: mempools, caches."""
+SHAPES = {
+    "256 x 1536 B": FrontEndOptions(),
+    "64 x 1536 B": FrontEndOptions(queue_size=64),
+    "256 x 1536 B, 4 pairs": FrontEndOptions(queue_pairs=4),
+    "256 x 2048 B, jumbo merged": FrontEndOptions(room=9018, receive_room=2048, mergeable=True),
+}
+
+
+def timed(call: Callable[[], Any], into: list[float]) -> Any:
+    """What the call returns; its milliseconds are added to a list."""
+    start = time.perf_counter()
+    result = call()
+    into.append((time.perf_counter() - start) * 1e3)
+    return result
+
+
+def quantiles(times: list[float]) -> dict[str, float]:
+    """Least, median, 99 of 100."""
+    ordered = sorted(times)
+    return {
+        "min": round(ordered[0], 2),
+        "median": round(statistics.median(ordered), 2),
+        "p99": round(ordered[len(ordered) * 99 // 100], 2),
+    }
+
+
+def server_cycles(path: str, options: FrontEndOptions, cycles: int) -> dict[str, list[float]]:
+    """Attach with new memory and detach, so many times."""
+    times: dict[str, list[float]] = {"attach": [], "detach": []}
+    for _ in range(cycles):
+        front_end = timed(lambda: FrontEnd.connect(path, options), times["attach"])
+        timed(front_end.close, times["detach"])
+    return times
+
+
+def client_cycles(front_end: FrontEnd, cycles: int) -> dict[str, list[float]]:
+    """Detach and attach again; the wait for OVS to come, once a second unless it notices at once, is in `again`."""
+    times: dict[str, list[float]] = {"again": [], "detach": []}
+    for _ in range(cycles):
+        timed(front_end.detach, times["detach"])
+        timed(front_end.reattach, times["again"])
+    return times
+
+
+def run(kind: str, options: FrontEndOptions, cycles: int) -> dict[str, Any]:
+    """One row: times of both calls, and what changed between the first and the last."""
+    with Switch() as switch:
+        add_bridge(switch)
+        path = f"{switch.rundir}/vhost-a"
+        listener = Listener(path, options) if kind == CLIENT else None
+        add_port(switch, "vhost-a", kind)
+        front_end = listener.accept() if listener else FrontEnd.connect(path, options)
+        with front_end:
+
+            def go(count: int) -> dict[str, list[float]]:
+                return client_cycles(front_end, count) if kind == CLIENT else server_cycles(path, options, count)
+
+            go(WARM)
+            before = Holdings(switch.vswitchd_pid)
+            start = time.perf_counter()
+            times = go(cycles)
+            seconds = time.perf_counter() - start
+            after = Holdings(switch.vswitchd_pid)
+        if listener:
+            listener.close()
+    return {
+        "port": kind,
+        "cycles": cycles,
+        "seconds": round(seconds, 1),
+        **{name: quantiles(values) for name, values in times.items()},
+        "our descriptors, mappings": [b - a for a, b in zip(before.ours, after.ours, strict=True)],
+        "its descriptors, mappings": [b - a for a, b in zip(before.theirs, after.theirs, strict=True)],
+        "its hugepages KiB": after.hugepages - before.hugepages,
+        "resident KiB, our and its": [b - a for a, b in zip(before.resident, after.resident, strict=True)],
+    }
+
+
+def main() -> None:
+    """Measure and show."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--cycles", type=int, default=1000)
+    arguments = parser.parse_args()
+    rows = [{"memory": "256 x 1536 B", **run(kind, FrontEndOptions(), arguments.cycles)} for kind in (CLIENT, SERVER)]
+    rows += [{"memory": name, **run(SERVER, options, max(50, arguments.cycles // 10))} for name, options in SHAPES.items()]
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return
+    table = Table("memory", "port", "cycles", "attach or again, ms", "detach, ms", "left behind", title="attachments")
+    for row in rows:
+        attach = row.get("attach") or row["again"]
+        left = {name: value for name, value in row.items() if "," in name or "KiB" in name}
+        table.add_row(row["memory"], row["port"], str(row["cycles"]), str(attach), str(row["detach"]), str(left))
+    Console(width=200).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,258 @@
+"""What the tap bridge costs, beside a Python loop that does the same with the API of `bytes`.
+
+`python tests/bench/tap.py [--json] [--seconds S] [--rounds N]`, as root. A tap in a network namespace of its own is bridged to
+our own back-end, which is another process, as are the programs that send: what is measured is the bridge, and not a switch. Both
+are measured in one run, in turns, and compared as ratios: the machine's own speed drifts between runs.
+
+    out     the kernel's UDP datagrams, to the ring (sent with UDP_SEGMENT, so that the sender is not the limit)
+    in      frames of the ring, to a UDP socket of the kernel that nobody reads
+
+CPU is that of the bridging thread for a frame, the kernel's work in its system calls included: for `in` that is the whole way up
+to the socket. There is no comparison with virtio_user on vhost-net here: it needs /dev/vhost-net.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.lab.runtime import netns
+from tests.lab.taps import entered, socket_in
+from userspace_cni.fastpath.back_end import BackEndListener
+from userspace_cni.fastpath.burst import Burst
+from userspace_cni.fastpath.errors import Disconnected
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions
+from userspace_cni.fastpath.queue_pair import QueuePair
+from userspace_cni.fastpath.tap import Pump, Tap
+from userspace_cni.host.link import LinkSettings, set_up
+
+OURS, THEIRS = "10.9.0.1", "10.9.0.2"
+MAC, PEER_MAC = bytes.fromhex("020000000001"), bytes.fromhex("020000000002")
+SIZES = (64, 1500)
+HEADERS = 14 + 20 + 8
+UDP_SEGMENT = 103
+SEGMENTS = 60
+SPAWN = get_context("spawn")
+
+
+@dataclass
+class Rate:
+    """Frames in a time, and the processor time of the bridging thread."""
+
+    frames: int
+    seconds: float
+    cpu: float
+
+    def kpps(self) -> float:
+        """Thousand frames a second."""
+        return self.frames / self.seconds / 1000
+
+    def nanoseconds(self) -> float:
+        """Processor time of a frame."""
+        return self.cpu / max(self.frames, 1) * 1e9
+
+
+def datagram(size: int) -> bytes:
+    """A frame with a UDP datagram for the tap's address, without a UDP checksum."""
+    ip = bytearray.fromhex("4500 0000 0000 4000 4011 0000") + socket.inet_aton(THEIRS) + socket.inet_aton(OURS)
+    ip[2:4] = (size - 14).to_bytes(2, "big")
+    total = sum(int.from_bytes(ip[at : at + 2], "big") for at in range(0, 20, 2))
+    ip[10:12] = (~((total & 0xFFFF) + (total >> 16)) & 0xFFFF).to_bytes(2, "big")
+    udp = (9000).to_bytes(2, "big") * 2 + (size - 34).to_bytes(2, "big") + bytes(2)
+    return (MAC + PEER_MAC + b"\x08\x00" + bytes(ip) + udp).ljust(size, b"x")
+
+
+def be_back_end(path: str, orders: Connection) -> None:
+    """Another process: drains what comes, or feeds frames of a size, as it is told, until the bridge hangs up."""
+    with BackEndListener(path) as listener:
+        orders.send("listening")
+        with listener.accept() as back, suppress(Disconnected):
+            back.wait_started()
+            orders.send("started")
+            drain_and_feed(back.pairs[0], orders)
+
+
+def drain_and_feed(pair: QueuePair, orders: Connection) -> None:
+    """Until None is ordered."""
+    drain, feed, size = Burst(32, 2048), Burst(32, 2048), 0
+    while True:
+        if orders.poll():
+            size = orders.recv()
+            if size is None:
+                return
+            feed.fill([datagram(size)] * 32 if size else [])
+        moved = pair.receive(drain)
+        if size:
+            moved += pair.send(feed, 32)
+        if not moved and size:
+            os.sched_yield()
+        elif not moved:
+            pair.wait(0.01)
+
+
+def be_sender(namespace: str, orders: Connection) -> None:
+    """Another process: sends UDP datagrams in frames of a size as fast as it can, as it is told."""
+    with socket_in(namespace, kind=socket.SOCK_DGRAM) as sock:
+        sock.connect((THEIRS, 9000))
+        payload = b""
+        orders.send("started")
+        while True:
+            if orders.poll(None if not payload else 0):
+                order = orders.recv()
+                if order is None:
+                    return
+                step = max(order - HEADERS, 0)
+                sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, step)
+                payload = bytes(step * min(SEGMENTS, 60000 // step)) if order else b""
+                continue
+            with suppress(BlockingIOError, TimeoutError):
+                sock.send(payload)
+
+
+@contextmanager
+def process(work: Callable[..., None], *arguments: str) -> Iterator[Connection]:
+    """A process that takes orders: a frame size, 0 to be quiet, None to end."""
+    ours, theirs = SPAWN.Pipe()
+    child = SPAWN.Process(target=work, args=(*arguments, theirs), daemon=True)
+    child.start()
+    assert ours.poll(30)
+    ours.recv()
+    try:
+        yield ours
+    finally:
+        with suppress(OSError):
+            ours.send(None)
+        child.join(5)
+        if child.is_alive():
+            child.terminate()
+
+
+def pumped(pump: Pump, pair: QueuePair, seconds: float, direction: str) -> Rate:
+    """The pump, for so long."""
+
+    def count() -> int:
+        carried = pump.carried
+        return carried.to_ring.frames if direction == "out" else carried.to_tap.frames
+
+    before, began, used = count(), time.perf_counter(), time.thread_time()
+    pump.run(pair, seconds)
+    return Rate(count() - before, time.perf_counter() - began, time.thread_time() - used)
+
+
+def looped(tap: Tap, pair: QueuePair, seconds: float, direction: str) -> Rate:
+    """The same in Python: reads and writes of the tap, lists of bytes."""
+    fd, moved = tap.fileno(), 0
+    began, used = time.perf_counter(), time.thread_time()
+    ends = began + seconds
+    while time.perf_counter() < ends:
+        out: list[bytes] = []
+        with suppress(BlockingIOError):
+            while len(out) < 32:
+                out.append(os.read(fd, 2048))
+        sent = pair.send_frames(out) if out else 0
+        back = pair.receive_frames()
+        for frame in back:
+            os.write(fd, frame)
+        moved += sent if direction == "out" else len(back)
+        if not out and not back:
+            select.select([fd], [], [], 0.0001)
+    return Rate(moved, time.perf_counter() - began, time.thread_time() - used)
+
+
+def compare(seconds: float, rounds: int) -> list[dict[str, Any]]:
+    """Each direction and size, pump and loop in turns; medians."""
+    rows = []
+    with ExitStack() as stack:
+        namespace = stack.enter_context(netns())
+        path = stack.enter_context(TemporaryDirectory(prefix="uc-")) + "/s"
+        tap = stack.enter_context(entered(namespace, lambda: Tap("net1")))
+        settings = LinkSettings(MAC.hex(":"), 1500, (f"{OURS}/24",))
+        entered(namespace, lambda: set_up("net1", settings))
+        tap.set_carrier(present=True)
+        neighbour = ["ip", "neigh", "add", THEIRS, "lladdr", PEER_MAC.hex(":"), "dev", "net1"]
+        subprocess.run(["nsenter", f"--net={namespace}", *neighbour], check=True)
+        stack.enter_context(socket_in(namespace, kind=socket.SOCK_DGRAM)).bind((OURS, 9000))
+        back = stack.enter_context(process(be_back_end, path))
+        front = stack.enter_context(FrontEnd.connect(path, FrontEndOptions(room=1518, mergeable=True)))
+        back.recv()
+        sender = stack.enter_context(process(be_sender, namespace))
+        pump = stack.enter_context(Pump(tap, 1500))
+        pair = front.pairs[0]
+        for direction, source in (("out", sender), ("in", back)):
+            for size in SIZES:
+                source.send(size)
+                pumped(pump, pair, 0.2, direction)
+                pumps, loops = [], []
+                for _ in range(rounds):
+                    pumps.append(pumped(pump, pair, seconds, direction))
+                    loops.append(looped(tap, pair, seconds, direction))
+                source.send(0)
+                pumped(pump, pair, 0.2, direction)
+                rows.append({"direction": direction, "bytes": size, "pump": _medians(pumps), "python": _medians(loops)})
+    return rows
+
+
+def _medians(rates: list[Rate]) -> dict[str, float]:
+    kpps, cpu = statistics.median(map(Rate.kpps, rates)), statistics.median(map(Rate.nanoseconds, rates))
+    return {
+        "kpps": round(kpps, 1),
+        "cpu_ns": round(cpu),
+        "busy": round(statistics.median(rate.cpu / rate.seconds for rate in rates), 2),
+    }
+
+
+def show(report: dict[str, Any]) -> None:
+    """The report for people."""
+    console = Console(width=120)
+    table = Table(title="Tap bridge: thousand frames a second, processor time of a frame, share of a core", title_justify="left")
+    for column in ("direction", "bytes", "pump kpps", "Gbit/s", "ns CPU", "core", "Python kpps", "ns CPU", "core", "CPU ratio"):
+        table.add_column(column, justify="right")
+    for row in report["compared"]:
+        pump, loop = row["pump"], row["python"]
+        gbit = pump["kpps"] * row["bytes"] * 8 / 1e6
+        numbers = [f"{pump['kpps']:.0f}", f"{gbit:.1f}", f"{pump['cpu_ns']}", f"{pump['busy']:.2f}"]
+        numbers += [f"{loop['kpps']:.0f}", f"{loop['cpu_ns']}", f"{loop['busy']:.2f}"]
+        table.add_row(row["direction"], str(row["bytes"]), *numbers, f"{loop['cpu_ns'] / max(pump['cpu_ns'], 1):.1f}x")
+    console.print(table)
+    console.print(report["machine"])
+
+
+def machine() -> str:
+    """Where this was measured."""
+    return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
+
+
+def main() -> int:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    report = {"machine": machine(), "rounds": options.rounds, "compared": compare(options.seconds, options.rounds)}
+    if options.json:
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+    else:
+        show(report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""What this process holds: counted before and after, to show that nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_OF_THE_PROCESS = ("/memfd:fastpath-nothing", "/dev/zero")
+"""What the library keeps for as long as the process lives, from its first use on."""
+
+
+def descriptors() -> list[str]:
+    """What each open descriptor leads to; sorted."""
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(str(entry.readlink()))
+        except FileNotFoundError:
+            continue  # that of the listing itself
+    return sorted(name for name in found if not name.startswith(_OF_THE_PROCESS))
+
+
+def shared_mappings() -> list[str]:
+    """Lines of the memory map that are memfds of ours."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:userspace-cni" in line]
+
+
+@contextmanager
+def nothing_left() -> Iterator[None]:
+    """AssertionError when the block leaves descriptors or shared memory behind."""
+    before = len(descriptors()), len(shared_mappings())
+    yield
+    after = len(descriptors()), len(shared_mappings())
+    assert after == before, f"descriptors and mappings {before} became {after}: {descriptors()}"
+
+
+class Holdings:
+    """What this process and process `pid` hold: descriptors, shared memory, resident memory in KiB, hugepages in KiB."""
+
+    def __init__(self, pid: int) -> None:
+        self.ours = len(descriptors()), len(shared_mappings())
+        self.theirs = len(list(Path(f"/proc/{pid}/fd").iterdir())), _mapped(pid)
+        self.hugepages = int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Private_Hugetlb:")[1].split()[0])
+        self.resident = _resident("self"), _resident(str(pid))
+
+
+def _mapped(pid: int) -> int:
+    """Memory of ours that another process has mapped: lines of its memory map."""
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:userspace-cni")
+
+
+def _resident(pid: str) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0])

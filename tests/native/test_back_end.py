@@ -1,0 +1,310 @@
+"""Our front-end against our back-end: no switch, no root, no hugepages."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.lender import GUEST
+from tests.lab.switch import wait_until
+from userspace_cni.fastpath._native import lib
+from userspace_cni.fastpath.back_end import BackEnd, BackEndListener, BackEndOptions
+from userspace_cni.fastpath.burst import Burst
+from userspace_cni.fastpath.errors import Closed, Disconnected, NegotiationFailed, TimedOut
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.messages import Feature
+from userspace_cni.fastpath.queue_pair import QueuePair
+
+NOISE = random.Random(4).randbytes(2 * 9018)
+BUFFERS = GUEST + 0x10000
+KINDS = {
+    "in order, merged": FrontEndOptions(room=9018, receive_room=2048, mergeable=True),
+    "in order, whole": FrontEndOptions(room=9018),
+    "free list, merged": FrontEndOptions(room=9018, receive_room=1536, mergeable=True, in_order=False),
+    "free list, whole": FrontEndOptions(room=9018, in_order=False),
+    "ring of 8": FrontEndOptions(room=9018, queue_size=8, receive_room=4096, mergeable=True),
+}
+
+
+@pytest.fixture
+def place() -> Iterator[str]:
+    """A path for a socket."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield f"{directory}/socket"
+
+
+Attach = Callable[..., tuple[FrontEnd, BackEnd]]
+
+
+@pytest.fixture
+def attach(place: str) -> Iterator[Attach]:
+    """Makes a front-end that is attached to a back-end; both are closed at the end, and nothing stays mapped."""
+    with ExitStack() as stack:
+
+        def make(options: FrontEndOptions | None = None, offered: BackEndOptions | None = None) -> tuple[FrontEnd, BackEnd]:
+            options = options or FrontEndOptions()
+            listener = stack.enter_context(BackEndListener(place, offered or BackEndOptions(queue_pairs=4)))
+            accepted = stack.enter_context(ThreadPoolExecutor()).submit(listener.accept)
+            front_end = stack.enter_context(FrontEnd.connect(place, options))
+            back_end = stack.enter_context(accepted.result(10))
+            back_end.wait_started(10, options.queue_pairs)
+            return front_end, back_end
+
+        yield make
+    assert lib.fp_guard_count() == 0
+
+
+def _carry(source: QueuePair, sink: QueuePair, frames: list[bytes]) -> list[bytes]:
+    """Send all frames and collect what comes out, without ever waiting for either end alone."""
+    seen: list[bytes] = []
+    sent = 0
+    burst = Burst(32, 9216)
+    end = time.monotonic() + 30
+    while len(seen) < len(frames):
+        assert time.monotonic() < end, f"{sent} sent, {len(seen)} of {len(frames)} seen"
+        if sent < len(frames):
+            sent += source.send(burst, burst.fill(frames[sent : sent + 32]))
+        seen += sink.receive_frames()
+    return seen
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_of_every_length(attach: Attach, kind: str) -> None:
+    """Frames of all lengths from 14 to 9018 bytes arrive bit by bit as they were sent, in order, both ways."""
+    front_end, back_end = attach(KINDS[kind])
+    frames = [NOISE[length : 2 * length] for length in range(14, 9019)]
+    ours, theirs = front_end.pairs[0], back_end.pairs[0]
+    assert bool(back_end.features & Feature.NET_MRG_RXBUF) == KINDS[kind].mergeable
+    assert bool(back_end.features & Feature.IN_ORDER) == KINDS[kind].in_order
+    assert _carry(ours, theirs, frames) == frames
+    assert _carry(theirs, ours, frames) == frames
+    size = sum(map(len, frames))
+    for counters in (ours.counters, theirs.counters):
+        assert (counters.tx_frames, counters.rx_frames, counters.rx_oversize) == (len(frames), len(frames), 0)
+        assert (counters.tx_bytes, counters.rx_bytes) == (size, size)
+
+
+def test_in_order_is_not_offered(attach: Attach) -> None:
+    """A back-end may keep IN_ORDER for itself; the front-end does without."""
+    front_end, back_end = attach(FrontEndOptions(), BackEndOptions(mergeable=False, in_order=False))
+    assert front_end.features == back_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES
+    frames = [NOISE[:length] for length in (14, 64, 1500)]
+    assert _carry(back_end.pairs[0], front_end.pairs[0], frames) == frames
+
+
+def test_several_queue_pairs(attach: Attach) -> None:
+    """Each queue pair is its own: what goes in at one comes out at the same number."""
+    front_end, back_end = attach(FrontEndOptions(queue_pairs=4))
+    assert back_end.started() == (0, 1, 2, 3)
+    for index in range(4):
+        assert front_end.pairs[index].send_frames([bytes([index]) * 60]) == 1
+        assert back_end.pairs[index].send_frames([bytes([index + 9]) * 60]) == 1
+    for index in range(4):
+        assert back_end.pairs[index].receive_frames() == [bytes([index]) * 60]
+        assert front_end.pairs[index].receive_frames() == [bytes([index + 9]) * 60]
+
+
+def test_more_queue_pairs_than_offered(place: str) -> None:
+    """A front-end learns from GET_QUEUE_NUM that there are fewer, and names it."""
+    with BackEndListener(place) as listener, ThreadPoolExecutor() as pool:
+        accepted = pool.submit(listener.accept)
+        with pytest.raises(NegotiationFailed):
+            FrontEnd.connect(place, FrontEndOptions(queue_pairs=2))
+        accepted.result(10).close()
+
+
+def test_front_end_listens(place: str) -> None:
+    """A back-end may be the one that connects, as to QEMU with server=on."""
+    with Listener(place) as listener, ThreadPoolExecutor() as pool:
+        accepted = pool.submit(listener.accept)
+        with BackEnd.connect(place) as back_end, accepted.result(10) as front_end:
+            back_end.wait_started(10)
+            assert _carry(front_end.pairs[0], back_end.pairs[0], [bytes(60)]) == [bytes(60)]
+            assert back_end.peer.pid == os.getpid()
+
+
+def test_two_front_ends_at_one_socket(place: str) -> None:
+    """A second connection is a back-end of its own, and takes nothing from the first."""
+    with BackEndListener(place) as listener, ThreadPoolExecutor() as pool, ExitStack() as stack:
+        ends = []
+        for mark in (b"1", b"2"):
+            accepted = pool.submit(listener.accept)
+            front_end = stack.enter_context(FrontEnd.connect(place))
+            back_end = stack.enter_context(accepted.result(10))
+            back_end.wait_started(10)
+            assert front_end.pairs[0].send_frames([mark * 60]) == 1
+            ends.append((back_end, mark * 60))
+        for back_end, frame in ends:
+            assert back_end.pairs[0].receive_frames() == [frame]
+
+
+def test_reattach(place: str) -> None:
+    """After one has gone, whichever, a new connection begins with empty rings; the former back-end says why it is over."""
+    with BackEndListener(place) as listener, ThreadPoolExecutor() as pool:
+        accepted = pool.submit(listener.accept)
+        with FrontEnd.connect(place) as front_end:
+            for turn in range(5):
+                back_end = accepted.result(10)
+                back_end.wait_started(10)
+                assert _carry(front_end.pairs[0], back_end.pairs[0], [bytes([turn]) * 60]) == [bytes([turn]) * 60]
+                assert front_end.pairs[0].send_frames([b"lost" * 20]) == 1
+                if turn % 2:
+                    back_end.close()
+                accepted = pool.submit(listener.accept)
+                front_end.reattach()
+                with pytest.raises((Disconnected, Closed)):
+                    back_end.pairs[0].wait(10)
+                back_end.close()
+            accepted.result(10).close()
+    assert lib.fp_guard_count() == 0
+
+
+def test_detach(attach: Attach) -> None:
+    """A front-end that detaches leaves rings that carry nothing; its hang-up ends waits by name."""
+    front_end, back_end = attach()
+    front_end.detach()
+    with pytest.raises(Disconnected):
+        back_end.pairs[0].wait(10)
+    wait_until(lambda: not back_end.alive() and lib.fp_guard_count() == 0)
+    with pytest.raises(Disconnected):
+        back_end.pairs[0].send_frames([bytes(60)])
+
+
+def test_waiting_for_frames(attach: Attach) -> None:
+    """Either end sleeps until the other one sends, woken by its notification."""
+    front_end, back_end = attach()
+    for here, there in ((front_end, back_end), (back_end, front_end)):
+        with ThreadPoolExecutor() as pool:
+            woken = pool.submit(_next_frames, there.pairs[0])
+            wait_until(lambda sender=here.pairs[0]: sender.send_frames([b"x" * 60]) and sender.counters.kicks)  # type: ignore[misc]
+            assert set(woken.result(20)) == {b"x" * 60}
+
+
+def _next_frames(pair: QueuePair) -> list[bytes]:
+    while pair.wait(20):
+        if frames := pair.receive_frames():
+            return frames
+    return []
+
+
+def test_no_frames_no_wake(attach: Attach) -> None:
+    """A wait without frames ends with its time, and says so."""
+    _, back_end = attach()
+    assert back_end.pairs[0].wait(0.01) is False
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_close_while_others_wait(attach: Attach, attached: bool) -> None:
+    """Closing ends waits in other threads at once with Closed, whether rings run or not; and closing again does nothing."""
+    if attached:
+        back_end = attach(FrontEndOptions(queue_pairs=2))[1]
+        others: list[socket.socket] = []
+    else:
+        ours, theirs = socket.socketpair()
+        others = [theirs]
+        back_end = BackEnd(ours, BackEndOptions(queue_pairs=2))
+    seen: list[BaseException] = []
+
+    def sleep(pair: QueuePair) -> None:
+        try:
+            while True:
+                pair.wait(None)
+        except BaseException as error:
+            seen.append(error)
+
+    sleepers = [threading.Thread(target=sleep, args=(back_end.pairs[index % 2],)) for index in range(4)]
+    for sleeper in sleepers:
+        sleeper.start()
+    closers = [threading.Thread(target=back_end.close) for _ in range(3)]
+    for each in closers:
+        each.start()
+    for each in (*closers, *sleepers):
+        each.join(20)
+        assert not each.is_alive()
+    back_end.close()
+    assert [type(error) for error in seen] == [Closed] * 4
+    assert back_end.control_fd == -1
+    for other in others:
+        assert other.recv(1) == b""
+        other.close()
+
+
+def test_close_while_others_carry(attach: Attach) -> None:
+    """Closing amid bursts of other threads ends them with Closed; memory goes only when they have left."""
+    front_end, back_end = attach()
+    seen: list[BaseException] = []
+    turns = [0]
+
+    def carry(call: Callable[[], object]) -> None:
+        try:
+            while True:
+                call()
+                turns[0] += 1
+        except BaseException as error:
+            seen.append(error)
+
+    ours, theirs = front_end.pairs[0], back_end.pairs[0]
+    calls: list[Callable[[], object]] = [
+        theirs.receive_frames,
+        lambda: theirs.send_frames([bytes(1500)] * 8),
+        lambda: theirs.wait(0.001),
+        ours.receive_frames,
+        lambda: ours.send_frames([bytes(1500)] * 8),
+    ]
+    threads = [threading.Thread(target=carry, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: turns[0] > 500 and theirs.counters.rx_frames and ours.counters.rx_frames)
+    back_end.close()
+    wait_until(lambda: len(seen) >= 3)
+    front_end.close()
+    for thread in threads:
+        thread.join(20)
+    assert {type(error) for error in seen} <= {Closed, Disconnected}
+
+
+def test_silent_connections_are_cheap(place: str) -> None:
+    """Many that connect and say nothing take no time of the others, and all end when they are closed."""
+    with BackEndListener(place) as listener, ExitStack() as stack:
+        back_ends = []
+        for _ in range(10):
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.connect(place)
+            back_ends.append(stack.enter_context(listener.accept(10)))
+        with ThreadPoolExecutor() as pool:
+            accepted = pool.submit(listener.accept)
+            with FrontEnd.connect(place) as front_end, accepted.result(10) as back_end:
+                back_end.wait_started(10)
+                assert _carry(front_end.pairs[0], back_end.pairs[0], [bytes(60)]) == [bytes(60)]
+        assert all(each.alive() for each in back_ends)
+
+
+def test_listener_is_closed_while_it_accepts(place: str) -> None:
+    """accept() in another thread ends with Closed, and the socket is removed."""
+    listener = BackEndListener(place)
+    with ThreadPoolExecutor() as pool:
+        accepted = pool.submit(listener.accept, None)
+        wait_until(accepted.running)
+        listener.close()
+        with pytest.raises(Closed):
+            accepted.result(10)
+    assert not Path(place).exists()
+    with pytest.raises(TimedOut), BackEndListener(place) as again:
+        again.accept(0.01)
+
+
+def test_bad_options() -> None:
+    """More queue pairs than the protocol can name, or none, are an error of the caller's."""
+    for pairs in (0, 129):
+        with pytest.raises(ValueError, match="queue pairs"):
+            BackEndOptions(queue_pairs=pairs)

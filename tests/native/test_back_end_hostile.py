@@ -1,0 +1,517 @@
+"""A front-end that says or does what can not be: the connection ends with an error that names it, and nothing is left of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.lab.lender import BYTES, GUEST, INDIRECT, NEXT, USER, WRITE, Buffer, Lender
+from tests.lab.switch import wait_until
+from userspace_cni.fastpath._native import lib
+from userspace_cni.fastpath.back_end import BackEnd, BackEndOptions
+from userspace_cni.fastpath.errors import PeerError, Reason, RingFault
+from userspace_cni.fastpath.messages import (
+    Feature,
+    Flag,
+    ProtocolFeature,
+    Region,
+    Request,
+    VringAddress,
+    VringFd,
+    VringState,
+    encode,
+    pack_u64,
+)
+
+MEMORY = GUEST + 0x10000
+WHOLE = Region(GUEST, BYTES, USER, 0)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Lender, BackEnd]]:
+    """A front-end and our back-end; afterwards no mapping and no descriptor is left."""
+    before = _held()
+    guards = lib.fp_guard_count()
+    ours, theirs = socket.socketpair()
+    with Lender(theirs) as lender:
+        back_end = BackEnd(ours, BackEndOptions(patience_s=0.2))
+        yield lender, back_end
+        back_end.close()
+    assert lib.fp_guard_count() == guards
+    assert _held() == before
+
+
+def _held() -> list[str]:
+    """Sockets, eventfds and files of memory that this process has open."""
+    kinds = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            kinds.append(str(fd.readlink()).partition(" ")[0])
+    return sorted(kind for kind in kinds if kind.startswith(("socket:", "anon_inode:[eventfd]", "/memfd:lender")))
+
+
+def _file(size: int, flags: int = os.O_RDWR) -> int:
+    fd = os.memfd_create("x", os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    again = os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+    os.close(fd)
+    return again
+
+
+def _with(make: Callable[[], int], use: Callable[[Lender, int], None]) -> Callable[[Lender], None]:
+    """An act with a descriptor that is closed again."""
+
+    def act(lender: Lender) -> None:
+        fd = make()
+        use(lender, fd)
+        os.close(fd)
+
+    return act
+
+
+def _pipe_end() -> int:
+    ends = os.pipe()
+    os.close(ends[0])
+    return ends[1]
+
+
+def _share(*regions: Region) -> Callable[[Lender], None]:
+    return lambda lender: lender.share(*regions)
+
+
+def _all(*acts: Callable[[Lender], None]) -> Callable[[Lender], None]:
+    """One act after the other."""
+
+    def act(lender: Lender) -> None:
+        for each in acts:
+            each(lender)
+
+    return act
+
+
+def _ready(lender: Lender) -> Lender:
+    lender.negotiate()
+    lender.share()
+    return lender
+
+
+def _started(then: Callable[[Lender], None]) -> Callable[[Lender], None]:
+    """An act of a front-end whose rings carry frames."""
+
+    def act(lender: Lender) -> None:
+        lender.attach()
+        then(lender)
+
+    return act
+
+
+def _ring_at(**where: object) -> Callable[[Lender], None]:
+    def act(lender: Lender) -> None:
+        _ready(lender).place(0, **where)  # type: ignore[arg-type]
+        lender.start(0)
+
+    return act
+
+
+def _too_many_fds(lender: Lender) -> None:
+    fds = [os.dup(lender.memfd) for _ in range(20)]
+    lender.send(Request.SET_MEM_TABLE, struct.pack("=II4Q", 1, 0, *WHOLE), fds)
+    for fd in fds:
+        os.close(fd)
+
+
+SAID: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
+    "empty region": (Reason.BAD_REGION, _share(WHOLE._replace(size=0))),
+    "longer than its file": (Reason.BAD_REGION, _share(WHOLE._replace(size=BYTES + 1))),
+    "beyond its file": (Reason.BAD_REGION, _share(WHOLE._replace(offset=1))),
+    "offset out of this world": (Reason.BAD_REGION, _share(WHOLE._replace(offset=2**64 - 4096))),
+    "huge region": (Reason.BAD_REGION, _share(WHOLE._replace(size=2**63))),
+    "all addresses": (Reason.BAD_REGION, _share(WHOLE._replace(size=2**64 - 1))),
+    "guest addresses wrap": (Reason.BAD_REGION, _share(WHOLE._replace(guest=2**64 - 4096))),
+    "user addresses wrap": (Reason.BAD_REGION, _share(WHOLE._replace(user=2**64 - BYTES))),
+    "the same region twice": (Reason.BAD_REGION, _share(WHOLE, WHOLE)),
+    "guest addresses overlap": (Reason.BAD_REGION, _share(WHOLE, Region(GUEST + BYTES - 1, 4096, USER + BYTES, 0))),
+    "user addresses overlap": (Reason.BAD_REGION, _share(WHOLE, Region(GUEST + BYTES, 4096, USER - 1, 0))),
+    "no region": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 0, 0))),
+    "nine regions": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 9, 0) + bytes(9 * 32))),
+    "four billion regions": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 2**32 - 1, 0))),
+    "table cut short": (Reason.BAD_SIZE, lambda it: it.send(Request.SET_MEM_TABLE, struct.pack("=II", 2, 0) + bytes(32))),
+    "region without a file": (Reason.FDS_MISSING, lambda it: it.share(fds=[])),
+    "region with two files": (Reason.FDS_EXTRA, lambda it: it.share(fds=[it.memfd] * 2)),
+    "twenty files": (Reason.FDS_EXTRA, _too_many_fds),
+    "memory in an eventfd": (Reason.BAD_FD, lambda it: it.share(fds=[it.kick[0]])),
+    "memory in a socket": (Reason.BAD_FD, lambda it: it.share(fds=[it.sock.fileno()])),
+    "memory in a device": (Reason.BAD_FD, _with(lambda: os.open("/dev/zero", os.O_RDWR), lambda it, fd: it.share(fds=[fd]))),
+    "memory in a directory": (Reason.BAD_FD, _with(lambda: os.open("/", os.O_RDONLY), lambda it, fd: it.share(fds=[fd]))),
+    "memory in /proc": (Reason.BAD_FD, _with(lambda: os.open("/proc/self/mem", os.O_RDWR), lambda it, fd: it.share(fds=[fd]))),
+    "memory by name only": (Reason.BAD_FD, _with(lambda: os.open("/", os.O_PATH), lambda it, fd: it.share(fds=[fd]))),
+    "memory for reading": (Reason.BAD_FD, _with(lambda: _file(BYTES, os.O_RDONLY), lambda it, fd: it.share(fds=[fd]))),
+    "kick is a file": (Reason.BAD_FD, lambda it: it.send(Request.SET_VRING_KICK, VringFd(0).pack(), [it.memfd])),
+    "call is a pipe": (
+        Reason.BAD_FD,
+        _with(_pipe_end, lambda it, fd: it.send(Request.SET_VRING_CALL, VringFd(0).pack(), [fd])),
+    ),
+    "err is a socket": (Reason.BAD_FD, lambda it: it.send(Request.SET_VRING_ERR, VringFd(0).pack(), [it.sock.fileno()])),
+    "kick without descriptor": (Reason.FDS_MISSING, lambda it: it.send(Request.SET_VRING_KICK, VringFd(0).pack())),
+    "kick that needs none": (Reason.FDS_EXTRA, lambda it: it.send(Request.SET_VRING_KICK, VringFd(0, False).pack(), it.kick[:1])),
+    "question with a descriptor": (Reason.FDS_EXTRA, lambda it: it.send(Request.GET_FEATURES, b"", [it.memfd])),
+    "vring that is not there": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(2, 256).pack())),
+    "vring 2**32 - 1": (Reason.BAD_VALUE, lambda it: it.send(Request.GET_VRING_BASE, VringState(2**32 - 1, 0).pack())),
+    "kick for vring 255": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_KICK, VringFd(255).pack(), it.kick[:1])),
+    "kick with unknown bits": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_KICK, pack_u64(1 << 9), it.kick[:1])),
+    "ring of 0": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 0).pack())),
+    "ring of 100": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 100).pack())),
+    "ring of 65536": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 65536).pack())),
+    "base 65536": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_BASE, VringState(0, 65536).pack())),
+    "ring with a log": (
+        Reason.BAD_VALUE,
+        lambda it: it.send(Request.SET_VRING_ADDR, VringAddress(0, 1, USER, USER, USER).pack()),
+    ),
+    "enabled twice as much": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_VRING_ENABLE, VringState(0, 2).pack())),
+    "descriptors outside": (Reason.BAD_RING, _ring_at(shift=(-(2**20), 0, 0))),
+    "descriptors across the end": (Reason.BAD_RING, _ring_at(shift=(BYTES - 4080, 0, 0))),
+    "avail outside": (Reason.BAD_RING, _ring_at(shift=(0, 2**40, 0))),
+    "avail across the end": (Reason.BAD_RING, _ring_at(shift=(0, BYTES - 0x1000 - 514, 0))),
+    "used outside": (Reason.BAD_RING, _ring_at(shift=(0, 0, -USER))),
+    "used across the end": (Reason.BAD_RING, _ring_at(shift=(0, 0, BYTES - 0x2000 - 2048))),
+    "larger than the memory": (Reason.BAD_RING, _ring_at(size=32768, shift=(BYTES // 2 + 0x1000, 0, 0))),
+    "descriptors misaligned": (Reason.BAD_RING, _ring_at(shift=(8, 0, 0))),
+    "avail misaligned": (Reason.BAD_RING, _ring_at(shift=(0, 1, 0))),
+    "used misaligned": (Reason.BAD_RING, _ring_at(shift=(0, 0, 2))),
+    "features that were not offered": (Reason.BAD_FEATURES, lambda it: it.negotiate(Feature.VERSION_1 | Feature.RING_PACKED)),
+    "protocol features that were not offered": (
+        Reason.BAD_FEATURES,
+        lambda it: it.send(Request.SET_PROTOCOL_FEATURES, pack_u64(ProtocolFeature.CONFIGURE_MEM_SLOTS)),
+    ),
+    "no VERSION_1": (
+        Reason.BAD_FEATURES,
+        _all(lambda it: it.negotiate(Feature.PROTOCOL_FEATURES), Lender.share, lambda it: it.place(0), lambda it: it.start(0)),
+    ),
+    "kick before memory": (Reason.BAD_ORDER, _all(Lender.negotiate, lambda it: it.place(0), lambda it: it.start(0))),
+    "kick before addresses": (Reason.BAD_ORDER, lambda it: _ready(it).start(0)),
+    "log that was not offered": (
+        Reason.UNKNOWN_REQUEST,
+        lambda it: it.send(Request.SET_LOG_BASE, struct.pack("=QQ", 4096, 0), [it.memfd]),
+    ),
+    "message that does not exist": (Reason.UNKNOWN_REQUEST, lambda it: it.send(4711)),
+    "message 0": (Reason.UNKNOWN_REQUEST, lambda it: it.send(0)),
+    "answer to nothing": (Reason.NOT_A_REQUEST, lambda it: it.send(Request.GET_FEATURES, pack_u64(0), flags=Flag.REPLY)),
+    "version 2": (Reason.BAD_VERSION, lambda it: it.send_bytes(struct.pack("=III", 1, 2, 0))),
+    "unknown flags": (Reason.BAD_FLAGS, lambda it: it.send(Request.GET_FEATURES, flags=0x10)),
+    "payload of 4 GiB": (Reason.OVERSIZED, lambda it: it.send_bytes(struct.pack("=III", 2, 1, 2**32 - 1))),
+    "payload where none is due": (Reason.BAD_SIZE, lambda it: it.send(Request.GET_FEATURES, b"abc")),
+    "payload too short": (Reason.BAD_SIZE, lambda it: it.send(Request.SET_FEATURES, b"abc")),
+    "payload too long": (Reason.BAD_SIZE, lambda it: it.send(Request.SET_VRING_NUM, bytes(9))),
+    "half a header": (Reason.SLOW, lambda it: it.send_bytes(b"\1\0\0\0\1")),
+    "half a payload": (Reason.SLOW, lambda it: it.send_bytes(encode(2, bytes(8))[:15])),
+    "half a payload with files": (Reason.SLOW, lambda it: it.send_bytes(encode(5, bytes(40))[:30], [it.memfd, it.kick[0]])),
+    "half a header, then gone": (
+        Reason.TRUNCATED,
+        _all(lambda it: it.send_bytes(b"\1\0\0\0\1"), lambda it: it.sock.shutdown(socket.SHUT_WR)),
+    ),
+    "MTU 0": (Reason.BAD_VALUE, lambda it: it.send(Request.NET_SET_MTU, pack_u64(0))),
+    "status 2**40": (Reason.BAD_VALUE, lambda it: it.send(Request.SET_STATUS, pack_u64(2**40))),
+    "size while running": (
+        Reason.BAD_ORDER,
+        _started(lambda it: it.send(Request.SET_VRING_NUM, VringState(0, 512).pack())),
+    ),
+    "addresses while running": (
+        Reason.BAD_ORDER,
+        _started(lambda it: it.send(Request.SET_VRING_ADDR, VringAddress(1, 0, USER, USER, USER).pack())),
+    ),
+    "base while running": (Reason.BAD_ORDER, _started(lambda it: it.send(Request.SET_VRING_BASE, VringState(1, 7).pack()))),
+    "features while running": (Reason.BAD_ORDER, _started(lambda it: it.negotiate(Feature.VERSION_1))),
+    "memory without the rings while running": (Reason.BAD_RING, _started(_share(WHOLE._replace(user=USER + 4096)))),
+}
+
+
+@pytest.mark.parametrize("case", SAID)
+def test_what_can_not_be_said(ends: tuple[Lender, BackEnd], case: str) -> None:
+    """Each message that can not be is named, and the connection closed, within moments."""
+    lender, back_end = ends
+    reason, act = SAID[case]
+    act(lender)
+    assert lender.hung_up_on()
+    failure = wait_until(back_end.failed)
+    assert isinstance(failure, PeerError), failure
+    assert failure.reason == reason, failure
+    with pytest.raises(PeerError):
+        back_end.pairs[0].receive_frames()
+
+
+def test_refusal_is_answered_when_an_answer_is_wanted(ends: tuple[Lender, BackEnd]) -> None:
+    """A request that is not offered is refused with an answer, and the connection goes on."""
+    lender, back_end = ends
+    for request in (Request.SET_LOG_BASE, Request.POSTCOPY_ADVISE, Request.ADD_MEM_REG, 4711):
+        assert lender.ask(request, bytes(8), [lender.memfd]) == 1
+    assert lender.ask(Request.SET_OWNER) == 0
+    assert back_end.alive()
+
+
+def test_fault_is_answered_before_the_end(ends: tuple[Lender, BackEnd]) -> None:
+    """A message that ends the connection is refused first when an answer is wanted, so that the front-end can name it too."""
+    lender, _ = ends
+    assert lender.ask(Request.SET_VRING_NUM, VringState(0, 3).pack()) == 1
+    assert lender.hung_up_on()
+
+
+def _tx(lender: Lender, *chain: Buffer) -> None:
+    """Offer one chain on the guest's transmit ring."""
+    for index, buffer in enumerate(chain):
+        lender.describe(1, index, buffer)
+    lender.offer(1, 0)
+
+
+def _rx(lender: Lender, *chain: Buffer) -> None:
+    for index, buffer in enumerate(chain):
+        lender.describe(0, index, buffer)
+    lender.offer(0, 0)
+
+
+RECEIVED: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
+    "index far ahead": (Reason.INDEX_JUMP, lambda it: it.set_index(1, 257)),
+    "index backwards": (Reason.INDEX_JUMP, lambda it: it.set_index(1, -1)),
+    "head beyond the ring": (Reason.BAD_ID, lambda it: it.offer(1, 256)),
+    "head 65535": (Reason.BAD_ID, lambda it: it.offer(1, 65535)),
+    "next beyond the ring": (Reason.BAD_ID, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 256))),
+    "chain of one in a loop": (Reason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 0))),
+    "chain of two in a loop": (Reason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 0, NEXT, 0))),
+    "loop without bytes": (Reason.LOOP, lambda it: _tx(it, Buffer(0, 0, NEXT, 0))),
+    "address 0": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(0, 100))),
+    "address before the memory": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST - 1, 100))),
+    "user address": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(USER, 100))),
+    "one byte across the end": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST + BYTES - 99, 100))),
+    "4 GiB": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 2**32 - 1))),
+    "end of all addresses": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(2**64 - 50, 100))),
+    "second part outside": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(0, 100))),
+    "no room for the header": (Reason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 11))),
+    "no bytes at all": (Reason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 0))),
+    "indirect": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 160, INDIRECT))),
+    "for writing": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 100, WRITE))),
+    "second part for writing": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 100, WRITE))),
+}
+
+SENT: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
+    "index far ahead": (Reason.INDEX_JUMP, lambda it: it.set_index(0, 1000)),
+    "head beyond the ring": (Reason.BAD_ID, lambda it: it.offer(0, 999)),
+    "next beyond the ring": (Reason.BAD_ID, lambda it: _rx(it, Buffer(MEMORY, 20, WRITE | NEXT, 9999))),
+    "loop without bytes": (Reason.LOOP, lambda it: _rx(it, Buffer(0, 0, WRITE | NEXT, 0))),
+    "outside": (Reason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES, 2048, WRITE))),
+    "across the end": (Reason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES - 2047, 2048, WRITE))),
+    "no room for the header": (Reason.BAD_LENGTH, _all(lambda it: _rx(it, Buffer(MEMORY, 11, WRITE)), lambda it: it.offer(0, 0))),
+    "for reading": (Reason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048))),
+    "indirect": (Reason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048, WRITE | INDIRECT))),
+}
+
+
+@pytest.mark.parametrize("case", RECEIVED)
+def test_what_can_not_be_received(ends: tuple[Lender, BackEnd], case: str) -> None:
+    """What a guest's transmit ring can not have in it is named to who polls it; the connection is closed, and stays named."""
+    lender, back_end = ends
+    lender.attach()
+    reason, act = RECEIVED[case]
+    act(lender)
+    with pytest.raises(RingFault) as caught:
+        back_end.pairs[0].receive_frames()
+    _is_over(lender, back_end, caught.value, reason)
+
+
+@pytest.mark.parametrize("case", SENT)
+def test_what_can_not_be_sent_to(ends: tuple[Lender, BackEnd], case: str) -> None:
+    """The same for its receive ring; nothing is written anywhere but in the memory that was lent."""
+    lender, back_end = ends
+    lender.attach()
+    reason, act = SENT[case]
+    act(lender)
+    with pytest.raises(RingFault) as caught:
+        back_end.pairs[0].send_frames([bytes(60)])
+    _is_over(lender, back_end, caught.value, reason)
+
+
+def _is_over(lender: Lender, back_end: BackEnd, fault: RingFault, reason: Reason) -> None:
+    assert fault.reason == reason, fault
+    assert lender.hung_up_on()
+    failure = wait_until(back_end.failed)
+    assert isinstance(failure, RingFault)
+    assert failure.reason == reason
+    with pytest.raises(RingFault):
+        back_end.pairs[0].wait(5)
+    with pytest.raises(RingFault):
+        back_end.pairs[0].send_frames([bytes(60)])
+
+
+def test_fault_while_somebody_sleeps(ends: tuple[Lender, BackEnd]) -> None:
+    """Who sleeps until frames come is woken by the kick of a guest that has broken its ring, and told."""
+    lender, back_end = ends
+    lender.attach()
+    seen: list[BaseException] = []
+
+    def sleep() -> None:
+        try:
+            while back_end.pairs[0].wait(20):
+                back_end.pairs[0].receive_frames()
+        except BaseException as error:
+            seen.append(error)
+
+    sleeper = threading.Thread(target=sleep)
+    sleeper.start()
+    wait_until(lambda: lender.wants_kicks(1))
+    lender.offer(1, 300)
+    os.eventfd_write(lender.kick[1], 1)
+    sleeper.join(20)
+    assert [getattr(error, "reason", error) for error in seen] == [Reason.BAD_ID]
+
+
+@pytest.mark.parametrize("receives", [True, False])
+def test_memory_shrunk_before_the_first_burst(ends: tuple[Lender, BackEnd], receives: bool) -> None:
+    """A file that was truncated after it had been mapped ends the connection by name, whichever direction meets it first."""
+    lender, back_end = ends
+    lender.attach()
+    os.ftruncate(lender.memfd, 0)
+    with pytest.raises(RingFault) as caught:
+        _ = back_end.pairs[0].receive_frames() if receives else back_end.pairs[0].send_frames([bytes(60)])
+    _is_over(lender, back_end, caught.value, Reason.MEMORY_GONE)
+
+
+def test_memory_shrunk_behind_the_rings(ends: tuple[Lender, BackEnd]) -> None:
+    """When only the buffers are gone, no frame of zeros is given out for what was there."""
+    lender, back_end = ends
+    lender.attach()
+    _tx(lender, Buffer(MEMORY + 4096, 112))
+    os.ftruncate(lender.memfd, 0x10000)
+    with pytest.raises(RingFault) as caught:
+        back_end.pairs[0].receive_frames()
+    _is_over(lender, back_end, caught.value, Reason.MEMORY_GONE)
+
+
+def test_memory_shrunk_before_the_rings_start(ends: tuple[Lender, BackEnd]) -> None:
+    """The thread that applies messages survives it as well."""
+    lender, back_end = ends
+    _ready(lender).place(0)
+    lender.ask(Request.GET_FEATURES)
+    os.ftruncate(lender.memfd, 0)
+    lender.start(0)
+    assert lender.hung_up_on()
+    failure = wait_until(back_end.failed)
+    assert isinstance(failure, PeerError)
+    assert failure.reason == Reason.MEMORY_GONE
+
+
+def test_memory_shrunk_during_bursts(ends: tuple[Lender, BackEnd]) -> None:
+    """It may go at any moment of a burst: here while another thread polls as fast as it can."""
+    lender, back_end = ends
+    lender.attach()
+    for index in range(256):
+        lender.describe(1, index, Buffer(MEMORY, 0x8000))
+    lender.offer(1, *range(256))
+    seen: list[BaseException] = []
+    polls = [0]
+
+    def poll() -> None:
+        try:
+            while True:
+                back_end.pairs[0].receive_frames()
+                polls[0] += 1
+        except BaseException as error:
+            seen.append(error)
+
+    poller = threading.Thread(target=poll)
+    poller.start()
+    wait_until(lambda: polls[0] > 50)
+    os.ftruncate(lender.memfd, 0)
+    poller.join(20)
+    assert [getattr(error, "reason", error) for error in seen] == [Reason.MEMORY_GONE]
+
+
+def test_one_front_end_dies_alone(ends: tuple[Lender, BackEnd]) -> None:
+    """What happens to the memory of one connection is nothing to another of the same process."""
+    lender, back_end = ends
+    ours, theirs = socket.socketpair()
+    with Lender(theirs) as other, BackEnd(ours) as healthy:
+        lender.attach()
+        other.attach()
+        os.ftruncate(lender.memfd, 0)
+        with pytest.raises(RingFault):
+            back_end.pairs[0].receive_frames()
+        _tx(other, Buffer(MEMORY, 112))
+        assert healthy.pairs[0].receive_frames() == [bytes(100)]
+        assert healthy.alive()
+
+
+@pytest.mark.parametrize("which", ["call", "kick"])
+def test_full_and_blocking_eventfd_holds_nobody(ends: tuple[Lender, BackEnd], which: str) -> None:
+    """An eventfd that the front-end has filled to the brim and made blocking, after it was taken, does not hold up a burst."""
+    lender, back_end = ends
+    lender.attach()
+    fds = lender.call if which == "call" else lender.kick
+    for fd in fds:
+        os.eventfd_write(fd, 2**64 - 2)
+        os.set_blocking(fd, True)
+    for turn in range(3):
+        _tx(lender, Buffer(MEMORY, 112))
+        assert back_end.pairs[0].wait(5)
+        assert back_end.pairs[0].receive_frames() == [bytes(100)], turn
+    for fd in fds:
+        with suppress(BlockingIOError):
+            os.set_blocking(fd, False)
+            os.eventfd_read(fd)
+
+
+def test_silent_front_end_is_nobody(ends: tuple[Lender, BackEnd]) -> None:
+    """A front-end that says nothing has no effect: bursts carry nothing, and closing is at once."""
+    _, back_end = ends
+    assert back_end.pairs[0].receive_frames() == []
+    assert back_end.pairs[0].send_frames([bytes(60)]) == 0
+    assert not back_end.pairs[0].wait(0.01)
+    assert back_end.alive()
+    back_end.close()
+    assert not back_end.alive()
+
+
+def test_front_end_that_reads_no_answers() -> None:
+    """One that asks without end and reads nothing is hung up on, and holds nobody."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with BackEnd(ours) as back_end, theirs:
+        theirs.setblocking(False)
+        question = encode(Request.GET_FEATURES) * 64
+
+        def ask() -> bool:
+            with suppress(BlockingIOError, BrokenPipeError, ConnectionResetError):
+                theirs.send(question)
+            return back_end.failed() is not None
+
+        wait_until(ask, 20)
+
+
+def test_disk_file_that_is_full_or_gone(ends: tuple[Lender, BackEnd]) -> None:
+    """Memory in a file on disk is taken too, and may be unlinked."""
+    lender, back_end = ends
+    with tempfile.TemporaryFile(dir="/var/tmp") as file:
+        file.truncate(BYTES)
+        lender.negotiate()
+        lender.share(fds=[file.fileno()])
+        assert lender.ask(Request.SET_OWNER) == 0
+    assert back_end.alive()
+
+
+def test_sealed_against_writing(ends: tuple[Lender, BackEnd]) -> None:
+    """Memory that nobody may write is refused by name."""
+    lender, back_end = ends
+    fd = os.memfd_create("sealed", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, BYTES)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    lender.share(fds=[fd])
+    os.close(fd)
+    assert lender.hung_up_on()
+    failure = wait_until(back_end.failed)
+    assert "sealed" in str(failure)

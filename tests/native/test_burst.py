@@ -1,0 +1,52 @@
+"""Bursts: frames side by side in one buffer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from userspace_cni.fastpath.burst import Burst
+
+
+@given(st.lists(st.binary(max_size=70), max_size=9))
+def test_fill(frames: list[bytes]) -> None:
+    """What is filled in is there again, as many as there is room for."""
+    burst = Burst(5, 70)
+    count = burst.fill(frames)
+    assert count == min(5, len(frames))
+    assert burst.frames(count) == frames[:5]
+    assert [bytes(burst.frame(index)) for index in range(count)] == frames[:5]
+    assert list(burst.lengths[:count]) == [len(frame) for frame in frames[:5]]
+
+
+def test_own_buffer() -> None:
+    """A caller's buffer is used in place."""
+    room = bytearray(1000)
+    burst = Burst(4, 250, room)
+    burst.fill([b"a" * 14, b"b" * 250])
+    assert room[:14] == b"a" * 14
+    assert room[250:500] == b"b" * 250
+    burst.frame(1)[0] = 0
+    assert room[250] == 0
+
+
+@pytest.mark.parametrize(("capacity", "stride"), [(0, 64), (-1, 64), (4, 0), (1 << 31, 1), (1, 1 << 32)])
+def test_sizes(capacity: int, stride: int) -> None:
+    """Sizes that can not be are refused before any memory is taken."""
+    with pytest.raises(ValueError, match="burst"):
+        Burst(capacity, stride)
+
+
+def test_refused() -> None:
+    """A small or constant buffer, a frame that does not fit, a number beyond the capacity."""
+    with pytest.raises(ValueError, match="no room"):
+        Burst(4, 250, bytearray(999))
+    with pytest.raises((BufferError, TypeError, ValueError)):
+        Burst(4, 250, bytes(1000))
+    burst = Burst(4, 250)
+    with pytest.raises(ValueError, match="251"):
+        burst.fill([bytes(14), bytes(251)])
+    for index in (-1, 4):
+        with pytest.raises(IndexError):
+            burst.frame(index)

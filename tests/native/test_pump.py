@@ -1,0 +1,43 @@
+"""The pump's C under ASan and UBSan, with a socket pair in place of the tap and a mirror in place of the rings."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FASTPATH = ROOT / "userspace_cni" / "fastpath"
+SOURCES = (ROOT / "tests" / "lab" / "pump_trial.c", FASTPATH / "pump.c", FASTPATH / "queue.c")
+STRICT = ("gcc", "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
+SANITIZED = (*STRICT, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+TRIALS = {
+    "lengths": "frames of every length come back as they went, in order",
+    "misfits": "frames too long or too short are dropped, counted, and hurt no other",
+    "full": "a full ring costs frames after a while and never blocks",
+    "narrow": "the rest of a burst follows when the ring takes it",
+    "deaf": "a tap that takes nothing costs frames and never blocks",
+    "ends": "a stop, a close, a hang-up and a deleted tap end a run at once",
+    "idle": "with nothing to do it sleeps",
+    "stopped": "a stopped queue is waited for",
+    "fault": "a fault of the ring is its error",
+}
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[str]:
+    """The trials, compiled."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        path = f"{directory}/trial"
+        subprocess.run([*SANITIZED, f"-I{FASTPATH}", "-o", path, *SOURCES], check=True)
+        yield path
+
+
+@pytest.mark.parametrize("name", TRIALS, ids=TRIALS.keys())
+def test_trial(program: str, name: str) -> None:
+    """What the trial's comment says, and nothing that a sanitizer objects to."""
+    done = subprocess.run([program, name], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), TRIALS[name]

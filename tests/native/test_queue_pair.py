@@ -1,0 +1,270 @@
+"""Queue pairs and generators, over rings whose other side is in Python."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.lab.switch import wait_until
+from tests.lab.wire import Wire
+from userspace_cni.fastpath.burst import Burst
+from userspace_cni.fastpath.errors import Closed, Disconnected, FrameTooLong, Reason, RingFault
+from userspace_cni.fastpath.generator import Load, blast, blast_both, bounce, echo
+from userspace_cni.fastpath.queue_pair import QueuePair
+
+FRAME = bytes.fromhex("02000000000b02000000000a88b5") + bytes(46)
+LONG = 5.0  # seconds: more than anything here takes
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    """Two pairs, connected."""
+    with Wire() as made:
+        yield made
+
+
+def ends(wire: Wire) -> tuple[QueuePair, QueuePair]:
+    """Both pairs."""
+    a, b = wire.pairs
+    return a, b
+
+
+def test_bursts(wire: Wire) -> None:
+    """A burst arrives as it was sent, `first` says from where, a full ring takes what fits."""
+    a, b = wire.pairs
+    burst, other = Burst(100), Burst(100)
+    frames = [os.urandom(14 + 20 * index) for index in range(100)]
+    assert burst.fill(frames) == 100
+    assert a.receive(other) == 0
+    assert a.send(burst, 10) == 10
+    assert a.send(burst, 90, first=10) == 54
+    wire.step()
+    assert b.receive(other) == 64
+    assert other.frames(64) == frames[:64]
+    assert a.counters.tx_frames == b.counters.rx_frames == 64
+    assert a.counters.tx_bytes == b.counters.rx_bytes == sum(map(len, frames[:64]))
+    assert a.counters.tx_refused == 36
+    assert a.longest == 2048
+
+
+def test_convenient(wire: Wire) -> None:
+    """Frames as bytes, of one length or many, more than one burst, and fewer than have arrived."""
+    a, b = wire.pairs
+    mixed: list[bytes | bytearray | memoryview] = [bytearray(60), memoryview(FRAME)]
+    for frames in ([os.urandom(64)] * 40, [os.urandom(14 + index) for index in range(40)], mixed):
+        assert a.send_frames(frames) == len(frames)
+        wire.step()
+        expected = [bytes(frame) for frame in frames]
+        assert b.receive_frames(limit=1) == expected[:1]
+        assert b.receive_frames(limit=64) == expected[1:]
+    assert a.send_frames([]) == 0
+    assert a.send_frames([FRAME] * 100) == 64
+    assert b.receive_frames() == []
+
+
+def test_lengths(wire: Wire) -> None:
+    """A frame too long or too short is named when it is the first, and ends a burst before it otherwise."""
+    a, b = wire.pairs
+    for frame in (bytes(2049), bytes(13), b""):
+        with pytest.raises(FrameTooLong, match=f"{len(frame)} bytes"):
+            a.send_frames([frame])
+        assert a.send_frames([FRAME, frame, FRAME]) == 1
+    burst = Burst(4, 4096)
+    burst.lengths[0], burst.lengths[1] = 60, 2049
+    assert a.send(burst, 2) == 1
+    with pytest.raises(FrameTooLong, match="2049"):
+        a.send(burst, 1, first=1)
+    for count, first in ((5, 0), (1, 4), (4, 1), (1, -1)):
+        with pytest.raises(ValueError, match="burst of 4"):
+            a.send(burst, count, first)
+    wire.step()
+    small = Burst(4, 59)
+    assert b.receive(small) == 0
+    assert b.counters.rx_oversize == 4
+
+
+def test_wait(wire: Wire) -> None:
+    """It sleeps until a frame is there, or until time is over."""
+    a, b = wire.pairs
+    assert not b.wait(0)
+    assert not b.wait(0.01)
+    a.send_frames([FRAME])
+    asleep = threading.Thread(target=wait_until, args=(lambda: wire.rx[1].wants_interrupt() and wire.step(),))
+    asleep.start()
+    assert b.wait(LONG)
+    asleep.join()
+    assert b.receive_frames() == [FRAME]
+
+
+def _caught(call: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException]]:
+    """Runs `call` in a thread; what it raised."""
+    raised: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, raised
+
+
+def test_close_ends_waits(wire: Wire) -> None:
+    """Threads that wait are told of a close by another one; so is whoever calls later."""
+    waiters = [_caught(wire.pairs[0].wait) for _ in range(3)]
+    wait_until(wire.rx[0].wants_interrupt)
+    wire.close()
+    for thread, raised in waiters:
+        thread.join()
+        assert [type(error) for error in raised] == [Closed]
+    for call in (wire.pairs[1].receive_frames, lambda: wire.pairs[1].send_frames([FRAME]), wire.pairs[1].wait):
+        with pytest.raises(Closed):
+            call()
+    assert wire.pairs[0].counters.tx_frames == 0
+
+
+def test_close_amid_bursts(wire: Wire) -> None:
+    """Threads that send and receive as fast as they can are told too, and harm nothing."""
+
+    def send() -> None:
+        while True:
+            wire.pairs[0].send_frames([FRAME] * 40)
+
+    def receive() -> None:
+        while True:
+            wire.pairs[1].receive_frames()
+
+    with wire.run():
+        workers = [_caught(work) for work in (send, receive, send, receive)]
+        wait_until(lambda: wire.pairs[1].counters.rx_frames > 2000)
+        wire.close()
+        for thread, raised in workers:
+            thread.join()
+            assert [type(error) for error in raised] == [Closed]
+
+
+def test_stopped(wire: Wire) -> None:
+    """Without a connection nothing is carried; what the owner knows is raised by a check."""
+    wire.stop()
+    assert wire.pairs[0].send_frames([FRAME]) == 0
+    assert wire.pairs[0].receive_frames() == []
+    assert not wire.pairs[0].wait(0.01)
+    wire.pairs[0].check()
+    wire.problem = Disconnected("test", "gone")
+    with pytest.raises(Disconnected, match="gone"):
+        wire.pairs[0].check()
+
+
+def test_fault(wire: Wire) -> None:
+    """What the other side did to a ring is named, with the queue in which it was."""
+    a, b = wire.pairs
+    wire.rx[1].use(100, number=7)
+    for call in (b.receive_frames, lambda: b.wait(LONG), b.check):
+        with pytest.raises(RingFault, match="receive queue of pair 1") as caught:
+            call()
+        assert caught.value.reason is Reason.BAD_ID
+    wire.tx[0].publish(30000)
+    with pytest.raises(RingFault, match="transmit queue of pair 0") as caught:
+        a.send_frames([FRAME] * 65)
+    assert caught.value.reason is Reason.INDEX_JUMP
+
+
+def test_signal_in_wait(wire: Wire) -> None:
+    """A signal's handler runs while a thread waits, and its exception ends the wait."""
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_: object) -> None:
+        raise Alarm
+
+    former = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    try:
+        with pytest.raises(Alarm):
+            wire.pairs[0].wait()
+    finally:
+        signal.signal(signal.SIGALRM, former)
+
+
+@pytest.mark.parametrize("load", [Load(FRAME, copy=False), Load(FRAME), Load(FRAME, touch=True, batch=7, window_ns=10_000_000)])
+def test_blast(wire: Wire, load: Load) -> None:
+    """What is received was sent, and each window says how much of it."""
+    with wire.run():
+        one, both = blast(*ends(wire), load), blast_both(*ends(wire), load)
+    for slice_ in (one, both):
+        assert 0 < slice_.received <= slice_.sent
+        assert slice_.seconds >= load.seconds
+        assert 0 < len(slice_.windows) <= load.seconds * 1e9 / load.window_ns
+        assert sum(slice_.windows) <= slice_.received
+    assert one.foreign == 0  # the second may find what was left of the first
+    counted = [pair.counters for pair in wire.pairs]
+    assert sum(each.tx_frames for each in counted) == one.sent + both.sent
+
+
+def test_blast_foreign(wire: Wire) -> None:
+    """Frames without the mark are not among those received."""
+    wire.pairs[0].send_frames([FRAME] * 20)
+    with wire.run():
+        found = blast(*ends(wire), Load(FRAME, touch=True))
+    assert found.foreign == 20
+    assert found.received <= found.sent
+
+
+@pytest.mark.parametrize("sleep", [False, True], ids=["polling", "sleeping"])
+def test_bounce(wire: Wire, sleep: bool) -> None:
+    """Every frame comes back, once there and once back, with its addresses exchanged; frames of others are counted."""
+    wire.pairs[1].send_frames([FRAME] * 3)
+    wire.step()
+    with wire.run():
+        found = bounce(*ends(wire), 50, frame=FRAME, sleep=sleep, timeout_s=LONG)
+    assert (len(found.nanoseconds), found.lost, found.foreign) == (50, 0, 3)
+    assert min(found.nanoseconds) > 0
+    assert wire.pairs[1].counters.tx_frames == 53
+
+
+def test_echo() -> None:
+    """One pair whose frames come back."""
+    with Wire(1) as wire, wire.run():
+        found = echo(wire.pairs[0], 20, frame=FRAME, sleep=True, timeout_s=LONG)
+    assert (len(found.nanoseconds), found.lost, found.foreign) == (20, 0, 0)
+
+
+@pytest.mark.parametrize("sleep", [False, True], ids=["polling", "sleeping"])
+def test_lost(wire: Wire, sleep: bool) -> None:
+    """Frames that do not come back in time are lost."""
+    found = bounce(*ends(wire), 4, frame=FRAME, sleep=sleep, timeout_s=0.01)
+    assert (found.nanoseconds, found.lost) == ([], 4)
+
+
+def test_generator_failures(wire: Wire) -> None:
+    """A load that can not be is refused; a known loss and a close are raised."""
+    for load in (
+        Load(bytes(13)),
+        Load(bytes(21), touch=True),
+        Load(FRAME, batch=0),
+        Load(FRAME, batch=257),
+        Load(FRAME, seconds=0),
+    ):
+        with pytest.raises(ValueError, match="load needs"):
+            blast(*ends(wire), load)
+    with pytest.raises(ValueError, match="30 bytes"):
+        echo(wire.pairs[0], 1, frame=bytes(29))
+    with pytest.raises(FrameTooLong):
+        blast(*ends(wire), Load(bytes(4000)))
+    wire.problem = Disconnected("test", "gone")
+    for call in (lambda: blast(*ends(wire), Load(FRAME)), lambda: echo(wire.pairs[0], 2, frame=FRAME, timeout_s=0.01)):
+        with pytest.raises(Disconnected):
+            call()
+    wire.problem = None
+    wire.close()
+    for call in (lambda: blast(*ends(wire), Load(FRAME)), lambda: echo(wire.pairs[0], 2, frame=FRAME)):
+        with pytest.raises(Closed):
+            call()

@@ -1,0 +1,339 @@
+"""A tap of the kernel, the pump at it, and the command, without a switch: our own back-end is at the other end of the socket."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.lab.runtime import netns
+from tests.lab.switch import wait_until
+from tests.lab.taps import SECONDS, TapProcess, entered, links, socket_in
+from userspace_cni.errors import UserspaceError
+from userspace_cni.fastpath.back_end import BackEnd, BackEndListener
+from userspace_cni.fastpath.errors import Closed
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions
+from userspace_cni.fastpath.tap import ETHERNET, End, Pump, Tap, TapRefused
+from userspace_cni.host.link import LinkSettings, set_up
+
+MTU = 9000
+ETHERTYPE = 0x88B5
+HEAD = bytes.fromhex("ffffffffffff 020000000001 88b5")
+
+
+@pytest.fixture(scope="module")
+def pod() -> Iterator[str]:
+    """A network namespace."""
+    with netns() as path:
+        yield path
+
+
+@pytest.fixture
+def tap(pod: str) -> Iterator[Tap]:
+    """A tap in it, up, with jumbo frames."""
+    with entered(pod, lambda: Tap("net1")) as tap:
+        entered(pod, lambda: set_up("net1", LinkSettings(mtu=MTU)))
+        yield tap
+
+
+@pytest.fixture
+def ends(place: Path) -> Iterator[tuple[FrontEnd, BackEnd]]:
+    """A front-end and the back-end that it is attached to."""
+    with BackEndListener(f"{place}/s") as listener, ExitStack() as stack:
+        accepted: list[BackEnd] = []
+        thread = threading.Thread(target=lambda: accepted.append(listener.accept()))
+        thread.start()
+        front = stack.enter_context(FrontEnd.connect(listener.path, FrontEndOptions(room=MTU + ETHERNET, mergeable=True)))
+        thread.join()
+        back = stack.enter_context(accepted[0])
+        back.wait_started()
+        yield front, back
+
+
+class Running:
+    """A pump in a thread of its own, until `with` ends or `end` is asked for."""
+
+    def __init__(self, tap: Tap, front: FrontEnd) -> None:
+        tap.set_carrier(present=True)
+        self.pump = Pump(tap, MTU)
+        self._found: list[End | Exception] = []
+        self._thread = threading.Thread(target=self._run, args=(front,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.pump.stop()
+        self._thread.join()
+        self.pump.close()
+
+    def end(self) -> End | Exception:
+        """How the run ended, once it has."""
+        self._thread.join(SECONDS)
+        return self._found[0]
+
+    def _run(self, front: FrontEnd) -> None:
+        try:
+            self._found.append(self.pump.run(front.pairs[0], 60.0))
+        except Exception as error:
+            self._found.append(error)
+
+
+def packet_socket(pod: str) -> socket.socket:
+    """A socket that sends and receives frames of our own EtherType at the tap."""
+    made = socket_in(pod, socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
+    made.bind(("net1", ETHERTYPE))
+    return made
+
+
+def taken(back: BackEnd) -> list[bytes]:
+    """Frames of ours that came to the back-end; the kernel sends others, of IPv6."""
+    return [frame for frame in back.pairs[0].receive_frames() if frame[12:14] == HEAD[12:14]]
+
+
+def frame(length: int) -> bytes:
+    """A frame of so many bytes."""
+    return HEAD + os.urandom(length - len(HEAD))
+
+
+def test_frames_of_every_length(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """What the kernel sends arrives at the back-end as it was, and the reverse, from a bare header to a jumbo frame."""
+    front, back = ends
+    with Running(tap, front) as running, packet_socket(pod) as packets:
+        for length in (*range(14, 130), *range(130, MTU + 14, 173), MTU + 14):
+            sent = frame(length)
+            packets.send(sent)
+            (got,) = wait_until(lambda: taken(back), SECONDS, "a frame of the kernel's")
+            assert got == sent
+            assert back.pairs[0].send_frames([sent]) == 1
+            assert packets.recv(65536) == sent
+        carried = running.pump.carried
+        assert carried.to_ring.frames >= carried.to_tap.frames > 100
+        assert (carried.to_ring.dropped, carried.to_tap.dropped) == (0, 0)
+
+
+def test_both_ways_at_once(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """Nothing is lost, changed or out of order while frames go both ways, more than the ring holds."""
+    front, back = ends
+    frames = [frame(60 + number % 1400) for number in range(2000)]
+    came: list[bytes] = []
+    with Running(tap, front), packet_socket(pod) as packets:
+
+        def send_and_receive() -> None:
+            for each in frames:
+                packets.send(each)
+                came.append(packets.recv(65536))
+
+        thread = threading.Thread(target=send_and_receive)
+        thread.start()
+        arrived: list[bytes] = []
+        left = frames
+        while len(arrived) < len(frames):
+            left = left[back.pairs[0].send_frames(left[:7]) :]
+            if not (got := taken(back)):
+                assert back.pairs[0].wait(SECONDS)
+            arrived += got
+        thread.join()
+    assert arrived == frames
+    assert came == frames
+
+
+def test_carrier(pod: str, tap: Tap) -> None:
+    """The link has no carrier until it is told to."""
+    assert links(pod)["net1"]["operstate"] == "DOWN"
+    tap.set_carrier(present=True)
+    wait_until(lambda: links(pod)["net1"]["operstate"] == "UP", SECONDS, "carrier")
+
+
+def test_link_that_is_down(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """Frames for a link that is down are dropped and counted; it carries again when it is up."""
+    front, back = ends
+    subprocess.run(["nsenter", f"--net={pod}", "ip", "link", "set", "net1", "down"], check=True)
+    with Running(tap, front) as running:
+        back.pairs[0].send_frames([frame(64)])
+        wait_until(lambda: running.pump.carried.to_tap.dropped == 1, SECONDS, "a dropped frame")
+        entered(pod, lambda: set_up("net1", LinkSettings()))
+        with packet_socket(pod) as packets:
+            sent = frame(64)
+            back.pairs[0].send_frames([sent])
+            assert packets.recv(65536) == sent
+
+
+def test_hang_up(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """A back-end that hangs up ends the run of a pump that sleeps."""
+    front, back = ends
+    with Running(tap, front) as running:
+        wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
+        back.close()
+        assert running.end() is End.HANGUP
+
+
+def test_deleted_tap(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """A tap that somebody deletes ends the run."""
+    with Running(tap, ends[0]) as running:
+        wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
+        subprocess.run(["nsenter", f"--net={pod}", "ip", "link", "delete", "net1"], check=True)
+        assert running.end() is End.TAP_GONE
+
+
+def test_stopped_and_closed(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """A stop ends this run and every later one; closing the front-end ends it too, with the reason at the next."""
+    front, _ = ends
+    with Running(tap, front) as running:
+        wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
+        running.pump.stop()
+        assert running.end() is End.STOPPED
+        assert running.pump.run(front.pairs[0], 60.0) is End.STOPPED
+    with pytest.raises(Closed):
+        running.pump.run(front.pairs[0])
+    with Running(tap, front) as running:
+        wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
+        front.close()
+        assert running.end() is End.CLOSED
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("lo", "a link of this name exists"), ("a/b", "does not take the name"), ("x" * 16, "longer than 15 bytes")],
+)
+def test_names_that_are_refused(pod: str, name: str, words: str) -> None:
+    """A name that is taken, or none for a link, is refused in words; the kernel chooses when it may."""
+    with pytest.raises(TapRefused, match=words):
+        entered(pod, lambda: Tap(name))
+    with entered(pod, lambda: Tap("vhost%d")) as chosen:
+        assert chosen.name == "vhost0"
+    assert set(links(pod)) == {"lo"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (LinkSettings(mac="01:00:00:00:00:01"), "MAC address 01:00:00:00:00:01: Cannot assign"),
+        (LinkSettings(mtu=9_000_000), "MTU 9000000: Invalid"),
+        (LinkSettings(addresses=("10.1.1.1/24", "10.1.1.1/24")), "address 10.1.1.1/24: File exists"),
+        (LinkSettings(addresses=("10.1.1/24",)), "10.1.1/24"),
+    ],
+)
+def test_settings_that_are_refused(pod: str, tap: Tap, settings: LinkSettings, words: str) -> None:
+    """What the kernel does not take is named, with its reason."""
+    with pytest.raises(UserspaceError, match=words):
+        entered(pod, lambda: set_up(tap.name, settings))
+
+
+def test_link_that_is_not_there(pod: str) -> None:
+    """A link that vanished before it could be set up is named."""
+    with pytest.raises(UserspaceError, match="net1: it is not there any more"):
+        entered(pod, lambda: set_up("net1", LinkSettings()))
+
+
+# -- the command -----------------------------------------------------------------------------------------------------------
+
+
+def failing(pod: str, *arguments: str, around: tuple[str, ...] = ()) -> tuple[int, str]:
+    """Exit code and stderr of a command that ends by itself."""
+    command = ["nsenter", f"--net={pod}", *around, sys.executable, "-m", "userspace_cni", "tap", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    return done.returncode, done.stderr
+
+
+def test_name_in_use(pod: str, tap: Tap, place: Path) -> None:
+    """A second tap of the same name is refused and leaves no socket."""
+    code, words = failing(pod, f"{place}/s", "--name", tap.name)
+    assert code == 1
+    assert "a link of this name exists" in words
+    assert list(place.iterdir()) == []
+
+
+def test_socket_in_use(pod: str, place: Path) -> None:
+    """A socket that somebody listens on is neither replaced nor removed, and no link is left."""
+    with TapProcess(pod, f"{place}/s", "--mode", "server") as first:
+        wait_until((place / "s").exists, SECONDS, "a socket")
+        code, words = failing(pod, f"{place}/s", "--mode", "server")
+        assert code == 1
+        assert f"listening at {place}/s" in words
+        assert (place / "s").exists()
+        assert first.end(signal.SIGTERM) == 0
+        assert first.errors() == ""
+    assert (list(place.iterdir()), set(links(pod))) == ([], {"lo"})
+
+
+def test_without_the_device(pod: str, place: Path) -> None:
+    """Without /dev/net/tun the container's devices are what to look at."""
+    hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
+    code, words = failing(pod, f"{place}/s", around=hidden)
+    assert code == 1
+    assert "/dev/net/tun is not there" in words
+
+
+def test_without_the_capability(pod: str, place: Path) -> None:
+    """Without CAP_NET_ADMIN it is named."""
+    code, words = failing(pod, f"{place}/s", around=("setpriv", "--inh-caps=-net_admin", "--bounding-set=-net_admin"))
+    assert code == 1
+    assert "NET_ADMIN" in words
+
+
+def test_setting_that_the_kernel_refuses(pod: str, place: Path) -> None:
+    """An address twice: the setting is named, and neither link nor socket is left."""
+    code, words = failing(pod, f"{place}/s", "--address", "10.1.1.1/24", "--address", "10.1.1.1/24")
+    assert code == 1
+    assert "adding the address 10.1.1.1/24: File exists" in words
+    assert (list(place.iterdir()), set(links(pod))) == ([], {"lo"})
+
+
+def test_link_deleted_under_the_command(pod: str, place: Path) -> None:
+    """A link that somebody deletes ends the command with 1; its socket is gone too."""
+    with BackEndListener(f"{place}/s") as listener, TapProcess(pod, listener.path, "--name", "net1") as tap:
+        with listener.accept() as back:
+            back.wait_started()
+            assert tap.until("ready")["mode"] == "client"
+            subprocess.run(["nsenter", f"--net={pod}", "ip", "link", "delete", "net1"], check=True)
+            assert tap.finished() == 1
+        assert "net1: it is gone" in tap.errors()
+
+
+def test_waits_for_a_switch_that_is_not_there(pod: str, place: Path) -> None:
+    """As a client it waits for the switch's socket, says so once, and attaches when there is one."""
+    with TapProcess(pod, f"{place}/s", "--mode", "client") as tap:
+        assert "nothing is there" in tap.until("waiting")["text"]
+        with BackEndListener(f"{place}/s") as listener, listener.accept() as back:
+            tap.until("ready")
+            back.close()
+            tap.until("lost")
+            with listener.accept():
+                tap.until("ready")
+                assert tap.end(signal.SIGINT) == 0
+        assert tap.until("ended")["to_switch"]["dropped"] == 0
+
+
+def test_counters_on_a_terminal(pod: str, place: Path) -> None:
+    """On a terminal a line tells what goes through."""
+    controller, terminal = pty.openpty()
+    command = ["nsenter", f"--net={pod}", sys.executable, "-m", "userspace_cni", "tap", f"{place}/s", "--mode", "server"]
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        os.close(terminal)
+        seen = b""
+        while b"frames/s out" not in seen:
+            assert select.select([controller], [], [], SECONDS)[0]
+            seen += os.read(controller, 65536)
+        process.send_signal(signal.SIGTERM)
+        while select.select([controller], [], [], SECONDS)[0]:
+            try:
+                os.read(controller, 65536)
+            except OSError:  # EIO: nobody has the terminal any more
+                break
+        assert process.wait(SECONDS) == 0
+    os.close(controller)

@@ -1,0 +1,187 @@
+"""`userspace-cni ping` on real ports: of pods whose applications are not there, and temporary ones. Nothing is left of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.idle import SECONDS, Pods, pods_on
+from tests.lab.node import Node
+from tests.lab.switch import Switch, wait_until
+from userspace_cni.fastpath.front_end import FrontEnd, Listener
+
+PING = ("ping", "--count", "50")
+FOREVER = ("--interval", "0.01", "--count", "1000000")
+
+
+@pytest.fixture
+def pods(node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
+    """A node without pods yet."""
+    with pods_on(node, switch, sandbox) as made:
+        yield made
+
+
+@pytest.mark.parametrize("modes", [("client", "client"), ("server", "server"), ("client", "server")], ids="-".join)
+def test_round_trips_between_pods(pods: Pods, modes: tuple[str, str]) -> None:
+    """Every frame comes back, whichever side of the socket OVS is, and ports and sockets are as they were."""
+    a, b = pods.attach("a", modes[0]), pods.attach("b", modes[1])
+    told = pods.told(*PING, a.name, b.name)
+    assert (told["received"], told["lost"], told["problem"]) == (50, 0, "")
+    assert 0 < told["nanoseconds"]["min"] <= told["nanoseconds"]["p50"] <= told["nanoseconds"]["max"]
+    assert (told["a"]["port"], told["b"]["port"], told["b"]["bridge"]) == (a.port, b.port, "br-test")
+    wait_until(pods.at_rest, what="ports down, and no socket of ours")
+    assert a.socket.is_socket() == (modes[0] == "server")
+
+
+def test_frames_as_long_as_the_mtu(pods: Pods) -> None:
+    """Jumbo frames go through ports made for them, in a VLAN as without one, and the sleeping way."""
+    a, b = (pods.attach(name, "server", 9000, vlanId=100) for name in "ab")
+    told = pods.told(*PING, "--sleep", "--size", "9014", a.name, b.name)
+    assert (told["received"], told["size"], told["mode"], told["a"]["vlan"]) == (50, 9014, "sleep", 100)
+    assert "at most 9014" in pods.run(*PING, "--size", "9015", a.name, b.name, code=2).stderr
+
+
+def test_a_bridge_that_drops_everything(pods: Pods, switch: Switch) -> None:
+    """Not a single frame arrives: it ends with 1, and says where to look; the ports are as they were."""
+    a, b = pods.attach("a", "server"), pods.attach("b", "server")
+    flows = [f"{switch.rundir}/br-test.mgmt", "priority=9,actions=drop"]
+    subprocess.run(["ovs-ofctl", "add-flow", *flows], check=True)
+    stderr = pods.run(*PING, a.name, b.name, code=1).stderr
+    assert "no frame arrived at default/a/net1, default/b/net1" in stderr
+    assert "ovs-ofctl dump-flows br-test" in stderr
+    wait_until(pods.at_rest, what="ports down")
+
+
+def test_an_application_that_is_connected(pods: Pods) -> None:
+    """It keeps its port, of either kind, and its frames go on; the port of the other pod is not touched either."""
+    a, b, c = pods.attach("a", "client"), pods.attach("b", "server"), pods.attach("c", "client")
+    with Listener(str(a.socket)) as listener, listener.accept() as one, FrontEnd.connect(str(b.socket)) as other:
+        for idle in (a, b):
+            pods.wait_link(idle, "up")
+        for names in ((a.name, c.name), (c.name, b.name)):
+            stderr = pods.run(*PING, *names, code=1).stderr
+            assert "is in use: its pod is connected" in stderr
+            assert "--bridge br-test" in stderr
+        frame = b"\xff" * 6 + bytes.fromhex("020000000001") + b"\x88\xb5" + bytes(50)
+        wait_until(lambda: one.pairs[0].send_frames([frame]) and frame in other.pairs[0].receive_frames(), SECONDS, "a frame")
+        assert pods.link(c) == "down"
+        assert not c.socket.exists()
+
+
+def test_an_application_that_listens(pods: Pods, switch: Switch) -> None:
+    """Its socket is left alone, though OVS is not connected to it; a dead socket is nobody's, and is replaced."""
+    a, b = pods.attach("a"), pods.attach("b")
+    switch.vsctl("set", "Interface", a.port, "options:vhost-server-path=/nowhere/socket")
+    with Listener(str(a.socket)):
+        assert "another process has a socket there" in pods.run(*PING, a.name, b.name, code=1).stderr
+        assert a.socket.is_socket()
+    path = f"{pods.node.short}/{a.socket.parents[2].name}/{a.socket.name}"
+    switch.vsctl("set", "Interface", a.port, f"options:vhost-server-path={path}")
+    bind = f"import socket; socket.socket(socket.AF_UNIX).bind({a.socket.name!r})"
+    subprocess.run([sys.executable, "-c", bind], cwd=a.socket.parent, check=True)
+    assert a.socket.is_socket()
+    assert pods.told(*PING, a.name, b.name)["received"] == 50
+    wait_until(pods.at_rest, what="no socket")
+
+
+def test_an_application_that_comes_meanwhile(pods: Pods) -> None:
+    """In client mode its name is free, and OVS goes over to it in the end; in server mode it takes the port, and keeps it."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "server")
+    with pods.running("ping", *FOREVER, a.name, b.name) as process:
+        pods.wait_link(a, "up")
+        pods.wait_link(b, "up")
+        wait_until(lambda: not a.socket.exists(), what="a free name")
+        with Listener(str(a.socket)) as listener, FrontEnd.connect(str(b.socket)) as other:
+            stdout, _ = process.communicate(timeout=SECONDS)
+            assert process.returncode == 1
+            assert "the way is cut, or an application took over a port" in stdout
+            with listener.accept() as one:
+                frame = b"\xff" * 6 + bytes.fromhex("020000000001") + b"\x88\xb5" + bytes(50)
+                wait_until(lambda: one.pairs[0].send_frames([frame]) and frame in other.pairs[0].receive_frames(), SECONDS, "it")
+                assert (pods.link(a), pods.link(b)) == ("up", "up")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_amid_it(pods: Pods, number: signal.Signals) -> None:
+    """What was measured so far is shown, and everything is put back."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "server")
+    with pods.running("ping", *FOREVER, a.name, b.name) as process:
+        pods.wait_link(a, "up")
+        pods.wait_link(b, "up")
+        before = switch_counts(pods)
+        wait_until(lambda: switch_counts(pods) > before + 10, what="frames")
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, (stdout, stderr)
+    assert "Traceback" not in stderr
+    assert "ended by a signal before 1000000" in stdout
+    wait_until(pods.at_rest, what="ports down, and no socket")
+
+
+def test_a_kill_amid_it(pods: Pods) -> None:
+    """SIGKILL leaves no socket in a pod's directory, and the next one works."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "server")
+    with pods.running("ping", *FOREVER, a.name, b.name) as process:
+        pods.wait_link(a, "up")
+        pods.wait_link(b, "up")
+        wait_until(lambda: not a.socket.exists(), what="a free name")
+        process.kill()
+        process.wait()
+    wait_until(pods.at_rest, what="ports down, and no socket")
+    assert pods.told(*PING, a.name, b.name)["received"] == 50
+
+
+def test_a_del_amid_it(pods: Pods) -> None:
+    """The runtime's DEL waits for nobody; the measurement ends, and says why."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "server")
+    with pods.running("ping", *FOREVER, a.name, b.name) as process:
+        pods.wait_link(a, "up")
+        pods.wait_link(b, "up")
+        pods.detach(b)
+        stdout, _ = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert "the switch hung up on default/b/net1" in stdout
+    wait_until(pods.at_rest, what="ports down, and no socket")
+
+
+def test_temporary_ports(pods: Pods, switch: Switch) -> None:
+    """Without names two ports on a bridge of their own, or on the one named, are made and removed."""
+    switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")
+    own = pods.told(*PING)
+    assert (own["received"], own["a"]["bridge"] == own["b"]["bridge"]) == (50, True)
+    assert own["a"]["bridge"] not in switch.bridges()
+    named = pods.told(*PING, "--bridge", "br-admin")
+    assert (named["received"], named["b"]["bridge"]) == (50, "br-admin")
+    assert switch.bridges() == ["br-admin"]
+    assert switch.ports("br-admin") == []
+    assert pods.run(*PING, "--bridge", "br-nowhere", code=3).stdout == ""
+    assert not any(Path(pods.node.short).glob("*"))
+
+
+def test_a_kill_amid_temporary_ports(pods: Pods, switch: Switch) -> None:
+    """What SIGKILL leaves in the switch is removed by the next run, which says so."""
+    with pods.running("ping", *FOREVER) as process:
+        wait_until(lambda: len(up_ports(switch)) == 2, SECONDS, "both ports")
+        process.kill()
+        process.wait()
+    assert switch.bridges() != []
+    done = pods.run(*PING)
+    assert "removed what a killed run had left" in done.stderr
+    assert switch.bridges() == []
+
+
+def up_ports(switch: Switch) -> list[str]:
+    """Names of the ports that are up."""
+    rows = switch.rows("Interface", "type=dpdkvhostuserclient")
+    return [row["name"] for row in rows if row["link_state"] == "up"]
+
+
+def switch_counts(pods: Pods) -> int:
+    """How many packets found a flow in the datapath."""
+    shown = pods.switch.appctl("dpctl/show")
+    return int(shown.partition("lookups: hit:")[2].partition(" ")[0])

@@ -1,0 +1,237 @@
+"""`userspace-cni probe` on a node with a real switch: what it tells, how it ends, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import paused_vswitchd
+from tests.lab.node import Node
+from tests.lab.switch import Switch, wait_until
+from userspace_cni import probes
+from userspace_cni.cli import probe as cli_probe
+from userspace_cni.cli.probe import Course
+from userspace_cni.settings import load
+
+NETDEV = "datapath_type=netdev"
+
+
+def probe(node: Node, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command, which ends with this code."""
+    argv = [sys.executable, "-m", "userspace_cni", "probe", *arguments]
+    done = subprocess.run(argv, env={**node.environ, **environ}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def told(node: Node, *arguments: str, code: int = 0, **environ: str) -> Any:
+    """Its JSON."""
+    return json.loads(probe(node, *arguments, "--json", code=code, **environ).stdout)
+
+
+@pytest.fixture
+def bridges(switch: Switch) -> tuple[str, str]:
+    """Two bridges of an administrator, and one of the kernel's datapath."""
+    for name in ("br-a", "br-b"):
+        switch.vsctl("add-br", name, "--", "set", "Bridge", name, NETDEV)
+    switch.vsctl("--no-wait", "add-br", "br-kernel")
+    return "br-a", "br-b"
+
+
+@pytest.fixture
+def spotless(node: Node, switch: Switch) -> Iterator[Node]:
+    """A node on which a test leaves no port, no flow, no socket and no mount."""
+    yield node
+    assert {name: ports for name in switch.bridges() if (ports := switch.ports(name))} == {}
+    left = node.leftovers()
+    left.pop("bridges", None)
+    assert left == {}
+    for name in {"br-a", "br-b"} & set(switch.bridges()):
+        assert "cookie=0x55636e" not in dumped(switch, name)
+
+
+def dumped(switch: Switch, bridge: str) -> str:
+    """The bridge's flows as ovs-ofctl shows them."""
+    argv = ["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", f"{switch.rundir}/{bridge}.mgmt"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+@contextmanager
+def running(node: Node, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The command while it runs."""
+    argv = [sys.executable, "-m", "userspace_cni", "probe", *arguments]
+    with subprocess.Popen(argv, env=node.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_bridges_that_forward(bridges: tuple[str, str], spotless: Node) -> None:
+    """Without names every bridge for vhost-user ports is probed, within a MiB of memory, and each stage is told."""
+    found = told(spotless, "--count", "100")
+    assert [each["bridge"] for each in found["bridges"]] == list(bridges)
+    for each in found["bridges"]:
+        assert each["alive"]
+        assert [(stage["stage"], stage["ok"]) for stage in each["stages"]] == [
+            ("port", True),
+            ("socket", True),
+            ("negotiation", True),
+            ("frame", True),
+        ]
+        assert (each["frames"], each["problem"]) == (100, "")
+        assert 0 < each["rtt"]["min_ns"] <= each["rtt"]["p50_ns"]
+        assert 0 < each["memory_bytes"] <= 1 << 20
+    assert found["removed"] == []
+
+
+def test_what_people_see(bridges: tuple[str, str], spotless: Node) -> None:
+    """A line for each bridge that was named, once."""
+    lines = [line.split() for line in probe(spotless, "br-b", "br-b").stdout.splitlines()]
+    assert lines[0][:2] == ["BRIDGE", "DATAPATH"]
+    assert [line[:2] for line in lines[1:]] == [["br-b", "forwards"]]
+    assert "none attached" in " ".join(lines[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("br-nowhere", "there is no bridge br-nowhere"), ("br-kernel", "system (the default)")]
+)
+def test_bridges_that_can_not_be_probed(bridges: tuple[str, str], spotless: Node, name: str, text: str) -> None:
+    """A bridge that is not there, or not for vhost-user ports, is a mistake of who asks."""
+    assert text in probe(spotless, "br-a", name, code=2).stderr
+
+
+def test_no_bridge_at_all(spotless: Node) -> None:
+    """A fresh node has nothing to probe, and nothing that is dead."""
+    assert "no bridge is for vhost-user ports" in probe(spotless).stderr
+    assert told(spotless)["bridges"] == []
+
+
+def test_no_switch(bare_node: Node) -> None:
+    """Without a database to ask there is no verdict."""
+    assert "OVSDB" in probe(bare_node, code=3).stderr
+
+
+def test_a_dead_switch(own_switch: Switch, spotless: Node) -> None:
+    """A daemon that is known to be dead is told at once, and nothing is written to its database."""
+    own_switch.vsctl("add-br", "br-a", "--", "set", "Bridge", "br-a", NETDEV)
+    own_switch.kill_vswitchd()
+    there = {"USERSPACE_CNI_OVSDB": own_switch.ovsdb, "OVS_RUNDIR": own_switch.rundir}
+    assert "ovs-vswitchd is dead" in probe(spotless, code=3, **there).stderr
+    assert own_switch.ports("br-a") == []
+
+
+def test_a_switch_that_hangs(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
+    """A bridge whose switch does not open the port in time is dead, with the stage and the reason."""
+    with paused_vswitchd(switch):
+        [found] = told(spotless, "br-a", "--timeout", "1", code=1)["bridges"]
+    assert not found["alive"]
+    assert found["problem"].startswith("port: ")
+    assert "silent" in found["problem"]
+    assert [stage["ok"] for stage in found["stages"]] == [False, None, None, None]
+
+
+def test_a_bridge_that_drops(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
+    """When the flow is taken away amid the frames, what is lost is counted, and the command does not go on for ever."""
+    with running(spotless, "br-a", "--count", "1000000", "--json") as process:
+        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9]", dumped(switch, "br-a")))
+        argv = ["ovs-ofctl", "-O", "OpenFlow13", "del-flows", f"{switch.rundir}/br-a.mgmt"]
+        subprocess.run(argv, check=True)
+        output, _ = process.communicate(timeout=30)
+    [found] = json.loads(output)["bridges"]
+    assert found["lost"] > 0
+    assert found["frames"] < 1000000
+
+
+def test_a_bridge_that_never_forwards(bridges: tuple[str, str], spotless: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that is open and agreed on, and from which no frame comes back, is dead by the frame alone."""
+    monkeypatch.setattr(probes.TestPorts, "reflect", lambda *_: None)
+    with probes.TestPorts(load(spotless.environ)) as ports:
+        found = cli_probe.probe(ports.bridges()[0], ports, Course(0.5, 8)).to_json()
+    assert not found["alive"]
+    assert found["problem"].startswith("frame: no frame has come back within 0.5 s")
+    assert [stage["ok"] for stage in found["stages"]] == [True, True, True, False]
+    assert found["rtt"] is None
+
+
+def test_a_switch_that_does_not_come(bridges: tuple[str, str], spotless: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A switch that can not reach the socket is told by that stage: here it is given another path."""
+    reserve = probes.TestPorts.reserve
+    monkeypatch.setattr(
+        probes.TestPorts, "reserve", lambda self, bridge: replace(reserve(self, bridge), server_path="/nowhere/at/all")
+    )
+    with probes.TestPorts(load(spotless.environ)) as ports:
+        found = cli_probe.probe(ports.bridges()[0], ports, Course(0.3, 8)).to_json()
+    assert found["problem"].startswith("socket: the switch has not connected")
+    assert [stage["ok"] for stage in found["stages"]] == [True, False, None, None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_probe_that_is_stopped(bridges: tuple[str, str], switch: Switch, spotless: Node, number: signal.Signals) -> None:
+    """A signal amid the frames ends it, and everything is removed before it is over."""
+    with running(spotless, "br-a", "--count", "1000000") as process:
+        wait_until(lambda: "0x55636e" in dumped(switch, "br-a"))
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_a_killed_probe(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
+    """What SIGKILL leaves is found by `gc --dry-run`, and removed by the next probe or by `gc`."""
+    for command in ("probe", "gc"):
+        with running(spotless, "br-a", "--count", "1000000") as process:
+            wait_until(lambda: "0x55636e" in dumped(switch, "br-a"))
+            process.kill()
+            process.wait(10)
+        [port] = switch.ports("br-a")
+        argv = [sys.executable, "-m", "userspace_cni", "gc", "--dry-run", "--json"]
+        done = subprocess.run(argv, env=spotless.environ, capture_output=True, text=True, timeout=60, check=False)
+        [found] = json.loads(done.stdout)["found"]
+        assert (found["problem"], found["port"], found["network"], done.returncode) == ("dead-test", port, "probe", 1)
+        if command == "probe":
+            assert told(spotless, "br-b")["removed"] == [port]
+        else:
+            argv = [sys.executable, "-m", "userspace_cni", "gc", "--json"]
+            done = subprocess.run(argv, env=spotless.environ, capture_output=True, text=True, timeout=60, check=False)
+            assert json.loads(done.stdout)["actions"] == {"removed-dead-test": 1}
+        assert switch.ports("br-a") == []
+
+
+@pytest.mark.parametrize("node", ["agent"], indirect=True)
+def test_the_agent_removes_what_a_killed_probe_left(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
+    """A pass of the agent's reconciliation takes the ports of a dead probe away, as it does with what dead calls left."""
+    with running(spotless, "br-a", "--count", "1000000") as process:
+        wait_until(lambda: "0x55636e" in dumped(switch, "br-a"))
+        process.kill()
+        process.wait(10)
+    argv = [sys.executable, "-m", "userspace_cni", "gc", "--json"]
+    done = subprocess.run(argv, env=spotless.environ, capture_output=True, text=True, timeout=60, check=False)
+    told = json.loads(done.stdout)
+    assert (told["by"], told["actions"]) == ("the agent", {"removed-dead-test": 1})
+
+
+def test_two_probes_at_once(bridges: tuple[str, str], spotless: Node) -> None:
+    """Two commands on one bridge do not disturb each other."""
+    with running(spotless, "br-a", "--json") as one, running(spotless, "br-a", "--json") as other:
+        outputs = [process.communicate(timeout=60)[0] for process in (one, other)]
+    assert [json.loads(output)["bridges"][0]["alive"] for output in outputs] == [True, True]
+
+
+def test_ports_of_attachments(bridges: tuple[str, str], spotless: Node, sandbox: str) -> None:
+    """Ports of attachments are counted by what the switch says of them, and not touched; one without application is no fault."""
+    assert spotless.run("ADD", spotless.network(), sandbox).status == 0
+    [found] = told(spotless, "br-test")["bridges"]
+    assert found["alive"]
+    assert found["applications"] == {"connected": 0, "waiting": 1, "broken": 0}
+    assert spotless.run("DEL", spotless.network(), sandbox).status == 0

@@ -1,0 +1,203 @@
+"""`userspace-cni tap` at a real OVS-DPDK: two namespaces, as two pods without DPDK, talk through the kernel's own sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.runtime import netns
+from tests.lab.switch import Switch, wait_until
+from tests.lab.taps import SECONDS, TapProcess, echoes, links, socket_in
+from userspace_cni.pod import document
+
+LEFT, RIGHT = "10.9.0.1", "10.9.0.2"
+MAC = "02:00:00:0a:09:02"
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory for sockets."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def pods() -> Iterator[tuple[str, str]]:
+    """Two network namespaces."""
+    with netns() as left, netns() as right:
+        yield left, right
+
+
+def add_bridge(switch: Switch) -> None:
+    """The bridge of these tests."""
+    switch.vsctl("add-br", "br-tap", "--", "set", "bridge", "br-tap", "datapath_type=netdev")
+
+
+def add_client_port(switch: Switch, path: Path, mtu: int = 1500) -> None:
+    """A port whose switch connects to `path`, where somebody listens already."""
+    wait_until(path.exists, SECONDS, f"a socket at {path}")
+    options = [f"mtu_request={mtu}", f"options:vhost-server-path={path}"]
+    name = f"tap-{path.name}"
+    switch.vsctl("add-port", "br-tap", name, "--", "set", "Interface", name, "type=dpdkvhostuserclient", *options)
+
+
+def listening_tap(stack: ExitStack, pod: str, path: Path, address: str, *more: str) -> TapProcess:
+    """A tap in the pod that makes the socket."""
+    arguments = [str(path), "--mode", "server", "--name", "net1", "--address", f"{address}/24", *more]
+    return stack.enter_context(TapProcess(pod, *arguments))
+
+
+def transfer(left: str, right: str, size: int) -> None:
+    """Send random bytes from the left one to the right one by TCP; they arrive as they were."""
+    block = os.urandom(1 << 20)
+    sent, received = hashlib.sha256(), hashlib.sha256()
+
+    def send() -> None:
+        with socket_in(left) as client:
+            client.connect((RIGHT, 5000))
+            for _ in range(size >> 20):
+                client.sendall(block)
+                sent.update(block)
+
+    with socket_in(right) as server:
+        server.bind((RIGHT, 5000))
+        server.listen()
+        thread = threading.Thread(target=send)
+        thread.start()
+        client, _ = server.accept()
+        with client:
+            client.settimeout(SECONDS)
+            while data := client.recv(1 << 20):
+                received.update(data)
+        thread.join()
+    assert sent.digest() == received.digest()
+
+
+def datagrams(left: str, right: str, sizes: range) -> None:
+    """Send UDP datagrams of these sizes, each in as many fragments as it takes, and get them back as they were."""
+    with socket_in(left, kind=socket.SOCK_DGRAM) as one, socket_in(right, kind=socket.SOCK_DGRAM) as other:
+        other.bind((RIGHT, 5001))
+        for size in sizes:
+            data = os.urandom(size)
+            one.sendto(data, (RIGHT, 5001))
+            got, sender = other.recvfrom(65536)
+            other.sendto(got, sender)
+            assert one.recv(65536) == data
+
+
+def test_two_taps_talk(switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """At a port of either kind, one tap connecting and the other being connected to: ping, TCP and UDP arrive intact."""
+    left, right = pods
+    add_bridge(switch)
+    switch.vsctl("add-port", "br-tap", "tap-server", "--", "set", "Interface", "tap-server", "type=dpdkvhostuser")
+    server_path = Path(switch.rundir) / "tap-server"
+    with ExitStack() as stack:
+        wait_until(server_path.exists, SECONDS, "the switch's socket")
+        one = stack.enter_context(TapProcess(left, str(server_path), "--address", f"{LEFT}/24"))
+        other = listening_tap(stack, right, place / "b", RIGHT, "--mac", MAC)
+        add_client_port(switch, place / "b")
+        assert (one.until("ready")["mode"], other.until("ready")["mode"]) == ("client", "server")
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+        transfer(left, right, 32 << 20)
+        datagrams(left, right, range(1, 60000, 3001))
+        (name,) = set(links(left)) - {"lo"}
+        link = links(right)["net1"]
+        assert (link["address"], link["mtu"], link["operstate"]) == (MAC, 1500, "UP")
+        assert name.startswith("tap")
+        for tap in (one, other):
+            assert tap.end(signal.SIGTERM) == 0
+            ended = tap.until("ended")
+            assert min(ended["to_switch"]["bytes"], ended["from_switch"]["bytes"]) > 100_000
+        assert (set(links(left)), set(links(right))) == ({"lo"}, {"lo"})
+        assert not (place / "b").exists()
+        assert server_path.exists()
+
+
+def test_jumbo_frames(switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """With an MTU of 9000 at port and tap, packets of 9000 bytes pass in one frame and a transfer arrives intact."""
+    left, right = pods
+    add_bridge(switch)
+    with ExitStack() as stack:
+        one = listening_tap(stack, left, place / "a", LEFT, "--mtu", "9000")
+        other = listening_tap(stack, right, place / "b", RIGHT, "--mtu", "9000")
+        for name in ("a", "b"):
+            add_client_port(switch, place / name, 9000)
+        one.until("ready")
+        other.until("ready")
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+        assert echoes(left, RIGHT, 9000 - 28, SECONDS)
+        assert not echoes(left, RIGHT, 9001 - 28, SECONDS)
+        transfer(left, right, 32 << 20)
+        assert one.end(signal.SIGINT) == 0
+        assert one.until("ended")["to_switch"]["dropped"] == 0
+
+
+def test_switch_restarts(own_switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """When ovs-vswitchd ends the links lose carrier, and when it is back they carry again: nobody restarts a tap."""
+    left, right = pods
+    add_bridge(own_switch)
+    own_switch.vsctl("add-port", "br-tap", "tap-server", "--", "set", "Interface", "tap-server", "type=dpdkvhostuser")
+    with ExitStack() as stack:
+        one = listening_tap(stack, left, place / "a", LEFT)
+        path = f"{own_switch.rundir}/tap-server"
+        other = stack.enter_context(TapProcess(right, path, "--mode", "client", "--address", f"{RIGHT}/24"))
+        add_client_port(own_switch, place / "a")
+        one.until("ready")
+        other.until("ready")
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+        own_switch.kill_vswitchd()
+        assert "hung up" in one.until("lost")["text"]
+        other.until("lost")
+        wait_until(lambda: links(left)["net1"]["operstate"] == "DOWN", SECONDS, "no carrier")
+        Path(path).unlink()  # a killed switch leaves it, and could not make it again
+        own_switch.restart_vswitchd()
+        one.until("ready")
+        other.until("ready")
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+
+
+def test_killed_and_started_again(switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """After SIGKILL a socket is left that nobody has, and no link; the next run takes its place and traffic flows."""
+    left, right = pods
+    add_bridge(switch)
+    with ExitStack() as stack:
+        one = listening_tap(stack, left, place / "a", LEFT)
+        add_client_port(switch, place / "a")
+        one.until("ready")
+        assert one.end(signal.SIGKILL) == -signal.SIGKILL
+        wait_until(lambda: set(links(left)) == {"lo"}, SECONDS, "no link")
+        assert (place / "a").exists()
+        one, other = listening_tap(stack, left, place / "a", LEFT), listening_tap(stack, right, place / "b", RIGHT)
+        add_client_port(switch, place / "b")
+        one.until("ready")
+        other.until("ready")
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+
+
+def test_as_the_pod_was_told(switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """Without a socket on the command line the pod's own document tells everything: socket, role, name, MAC, MTU, address."""
+    pod, _ = pods
+    add_bridge(switch)
+    link = {"name": "net1", "mac": MAC, "mtu": 1400}
+    result = {"interfaces": [link], "ips": [{"address": f"{RIGHT}/24", "interface": 0}]}
+    config = {"engine": "ovs-dpdk", "iftype": "vhostuser", "vhost": {"mode": "server", "socketfile": "b"}}
+    entry = document.build_entry("c" * 64, "net1", "network", config, result)
+    with TapProcess(pod, "--dir", str(place)) as tap:
+        (place / "configData-1.json").write_text(json.dumps(entry))
+        add_client_port(switch, place / "b")
+        ready = tap.until("ready")
+        assert (ready["name"], ready["socket"], ready["mode"]) == ("net1", f"{place}/b", "server")
+        found = links(pod)["net1"]
+        assert (found["address"], found["mtu"]) == (MAC, 1400)
+        assert RIGHT in [address["local"] for address in found["addr_info"]]
+        assert tap.end(signal.SIGTERM) == 0

@@ -1,0 +1,304 @@
+"""The front-end at ports of a real OVS-DPDK: both kinds, frames of every length, its restarts, and no leak on either side."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.belongings import Holdings
+from tests.lab.switch import Switch, wait_until
+from tests.lab.vhost_ports import BRIDGE, CLIENT, SERVER, add_bridge, add_port, cycle, is_up, join
+from userspace_cni.fastpath.errors import Disconnected, SocketRefused, TimedOut
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.messages import Feature
+from userspace_cni.fastpath.queue_pair import QueuePair
+
+ETHER = bytes.fromhex("02000000000202000000000188b5")
+"""From a local address to another, EtherType of local experiments."""
+FIRST = ETHER + bytes(50)
+"""A frame that says nothing."""
+CYCLES = 150
+"""Attachments in the test for leaks; tests/bench has more."""
+
+Attach = Callable[..., FrontEnd]
+
+
+@pytest.fixture
+def attach(switch: Switch) -> Iterator[Attach]:
+    """Adds a port of a kind on the bridge, and attaches a front-end to it."""
+    add_bridge(switch)
+    made: list[FrontEnd | Listener] = []
+
+    def add(name: str, kind: str = CLIENT, options: FrontEndOptions = FrontEndOptions(), *columns: str) -> FrontEnd:  # noqa: B008
+        if kind == CLIENT:
+            listener = Listener(f"{switch.rundir}/{name}", options)
+            made.append(listener)
+            add_port(switch, name, kind, *columns)
+            front_end = listener.accept()
+        else:
+            front_end = FrontEnd.connect(add_port(switch, name, kind, *columns), options)
+        made.append(front_end)
+        return front_end
+
+    yield add
+    for each in reversed(made):
+        each.close()
+
+
+def frame_of(length: int, seed: int = 0) -> bytes:
+    """A frame of random bytes; the same for the same arguments."""
+    return ETHER + random.Random(length + (seed << 20)).randbytes(length - len(ETHER))
+
+
+def proven(source: QueuePair, sinks: tuple[QueuePair, ...]) -> None:
+    """Wait until a frame goes through: for a moment after an attachment OVS drops what is for the port, though its link is up."""
+
+    def arrives() -> bool:
+        source.send_frames([FIRST])
+        return any([pair.receive_frames() for pair in sinks])  # noqa: C419 - from each
+
+    wait_until(arrives, 20, "a first frame")
+
+
+def carried(source: QueuePair, sinks: tuple[QueuePair, ...], frames: list[bytes], window: int = 64) -> list[bytes]:
+    """The frames that arrive, up to as many as were sent; at most `window` are under way: more than fit would be dropped."""
+    proven(source, sinks)
+    sent = 0
+    got: list[bytes] = []
+    end = time.monotonic() + 20
+    while len(got) < len(frames):
+        assert time.monotonic() < end, f"{len(got)} of {len(frames)} frames arrived, {sent} were sent"
+        room = window - (sent - len(got))
+        sent += source.send_frames(frames[sent : sent + room])
+        sinks[0].wait(0.1 if len(sinks) == 1 else 0.001)
+        for sink in sinks:
+            got.extend(frame for frame in sink.receive_frames() if frame != FIRST)
+    return got
+
+
+@pytest.mark.parametrize("kind", [CLIENT, SERVER])
+def test_frames_in_both_directions(switch: Switch, attach: Attach, kind: str) -> None:
+    """At ports of both kinds frames go through the switch and come back as they were, while OVS says that the links are up."""
+    a, b = attach("vhost-a", kind), attach("vhost-b", kind)
+    join(switch, ("vhost-a", "vhost-b"), ("vhost-b", "vhost-a"))
+    frames = [frame_of(60 + number) for number in range(100)]
+    assert carried(a.pairs[0], b.pairs, frames) == frames
+    assert carried(b.pairs[0], a.pairs, frames) == frames
+    wait_until(lambda: is_up(switch, "vhost-a") and is_up(switch, "vhost-b"), what="links up")
+    assert a.peer.pid == switch.vswitchd_pid
+    assert Feature.IN_ORDER in a.features
+    assert a.alive()
+
+
+def test_a_port_that_reflects(switch: Switch, attach: Attach) -> None:
+    """With the action IN_PORT a frame comes back on the port it was sent on; who sleeps is woken by it."""
+    front_end = attach("vhost-a")
+    join(switch, ("vhost-a", "vhost-a"))
+    (pair,) = front_end.pairs
+    assert carried(pair, front_end.pairs, [frame_of(64)]) == [frame_of(64)]
+    for number in range(20):
+        assert pair.send_frames([frame_of(64, number)]) == 1
+        got: list[bytes] = []
+        while frame_of(64, number) not in got:
+            assert pair.wait(20)
+            got = pair.receive_frames()
+
+
+JUMBO = {
+    "merged": FrontEndOptions(room=9018, receive_room=2048, mergeable=True),
+    "whole": FrontEndOptions(room=9018),
+    "out of order": FrontEndOptions(room=9018, receive_room=1536, mergeable=True, in_order=False, queue_size=128),
+}
+
+
+@pytest.mark.parametrize("options", JUMBO.values(), ids=JUMBO)
+def test_frames_of_every_length(switch: Switch, attach: Attach, options: FrontEndOptions) -> None:
+    """Frames of every length from a bare header to 9018 bytes arrive bit by bit as they were sent."""
+    mtu = "mtu_request=9000"
+    a, b = attach("vhost-a", CLIENT, options, mtu), attach("vhost-b", CLIENT, options, mtu)
+    join(switch, ("vhost-a", "vhost-b"))
+    frames = [frame_of(length) for length in range(14, 9019)]
+    got = carried(a.pairs[0], b.pairs, frames, 16)  # of the longest so many fit into the smallest ring
+    wrong = [len(frame) for frame, arrived in zip(frames, got, strict=True) if frame != arrived]
+    assert wrong == []
+    assert b.pairs[0].counters.rx_oversize == 0
+
+
+def test_several_queues(switch: Switch, attach: Attach) -> None:
+    """OVS makes as many queues as the front-end has; what is sent on any of them arrives."""
+    options = FrontEndOptions(queue_pairs=4, queue_size=64)
+    a, b = attach("vhost-a", CLIENT, options), attach("vhost-b", CLIENT, options)
+    join(switch, ("vhost-a", "vhost-b"))
+    wait_until(lambda: switch.interface("vhost-a")["status"].get("num_of_vrings") == "8", what="eight rings")
+    for pair in a.pairs:
+        frames = [frame_of(64 + number, pair.index) for number in range(40)]
+        assert sorted(carried(pair, b.pairs, frames)) == sorted(frames)
+    assert sum(pair.counters.rx_frames for pair in b.pairs) >= 160
+
+
+def test_hugepages(switch: Switch, attach: Attach) -> None:
+    """Memory in hugepages is taken by the switch like any other; when there is none, the front-end says so and works."""
+    options = FrontEndOptions(hugepage_bytes=2 << 20)
+    a, b = attach("vhost-a", CLIENT, options), attach("vhost-b", CLIENT, options)
+    free = int(Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text())
+    assert a.fallback == "" or free < 2
+    join(switch, ("vhost-a", "vhost-b"))
+    frames = [frame_of(1500, number) for number in range(100)]
+    assert carried(a.pairs[0], b.pairs, frames) == frames
+
+
+@pytest.mark.parametrize("kind", [CLIENT, SERVER])
+def test_detach_leaves_the_port_as_it_was(switch: Switch, attach: Attach, kind: str) -> None:
+    """After detach the link is down and no error is set, and the same front-end or another finds a port that works."""
+    front_end = attach("vhost-a", kind)
+    join(switch, ("vhost-a", "vhost-a"))
+    for _ in range(3):
+        frames = [frame_of(64, number) for number in range(300)]
+        assert carried(front_end.pairs[0], front_end.pairs, frames) == frames
+        front_end.detach()
+        wait_until(lambda: not is_up(switch, "vhost-a"), what="link down")
+        row = switch.interface("vhost-a")
+        assert row["error"] == []
+        assert row["status"]["status"] == "disconnected"
+        front_end.reattach()
+        wait_until(lambda: is_up(switch, "vhost-a"), what="link up")
+    front_end.close()
+    if kind == SERVER:
+        with FrontEnd.connect(f"{switch.rundir}/vhost-a") as other:
+            assert carried(other.pairs[0], other.pairs, frames) == frames
+
+
+def test_nobody_at_a_path(switch: Switch) -> None:
+    """Without a port there is no socket, and a listener without a port is told what to look at."""
+    with pytest.raises(SocketRefused, match="nothing is there"):
+        FrontEnd.connect(f"{switch.rundir}/no-such-port")
+    with Listener(f"{switch.rundir}/no-such-port") as listener, pytest.raises(TimedOut, match="vhost-server-path"):
+        listener.accept(0.05)
+
+
+@pytest.mark.parametrize("kind", [CLIENT, SERVER])
+def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> None:
+    """While ovs-vswitchd is stopped an attachment ends with its deadline and says what to look at; afterwards it is possible."""
+    front_end = attach("vhost-a", kind)
+    switch.pause_vswitchd()
+    try:
+        with pytest.raises(TimedOut, match=r"GET_VRING_BASE|SET_VRING_ENABLE"):
+            front_end.detach(0.1)
+        with pytest.raises(TimedOut, match="ovs-vswitchd"):
+            front_end.reattach(0.2)
+        with pytest.raises(TimedOut, match="ovs-vswitchd"):
+            front_end.reattach(0.2)
+    finally:
+        switch.resume_vswitchd()
+    front_end.reattach()
+    join(switch, ("vhost-a", "vhost-a"))
+    assert carried(front_end.pairs[0], front_end.pairs, [frame_of(64)]) == [frame_of(64)]
+
+
+@pytest.mark.parametrize("end", ["restart", "kill"])
+def test_a_switch_that_ends(own_switch: Switch, end: str) -> None:
+    """When ovs-vswitchd ends, in good order or not, it is noticed; once it runs again the same queues carry frames."""
+    add_bridge(own_switch)
+    with Listener(f"{own_switch.rundir}/vhost-a") as listener:
+        add_port(own_switch, "vhost-a", CLIENT)
+        with listener.accept() as front_end:
+            join(own_switch, ("vhost-a", "vhost-a"))
+            (pair,) = front_end.pairs
+            assert carried(pair, front_end.pairs, [frame_of(64)]) == [frame_of(64)]
+            if end == "kill":
+                own_switch.kill_vswitchd()
+            with pytest.raises(Disconnected, match="hung up"):
+                _wait_for_end(own_switch, pair, end)
+            assert not front_end.alive()
+            if end == "kill":
+                own_switch.restart_vswitchd()
+            front_end.reattach(30)
+            assert front_end.peer.pid == own_switch.vswitchd_pid
+            join(own_switch, ("vhost-a", "vhost-a"))
+            frames = [frame_of(64, number) for number in range(300)]
+            assert carried(pair, front_end.pairs, frames) == frames
+            assert front_end.pairs[0] is pair
+
+
+def _wait_for_end(switch: Switch, pair: QueuePair, end: str) -> None:
+    if end == "restart":
+        switch.restart_vswitchd()
+    while pair.wait(20):
+        pair.receive_frames()
+
+
+@pytest.mark.parametrize("kind", [CLIENT, SERVER])
+def test_many_attachments_leave_nothing(switch: Switch, attach: Attach, kind: str) -> None:
+    """Attaching and detaching many times leaves nothing behind, with us or in the switch, and the port still works."""
+    front_end = attach("vhost-a", kind)
+    cycle(front_end, kind, 20)
+    before = Holdings(switch.vswitchd_pid)
+    cycle(front_end, kind, CYCLES)
+    after = Holdings(switch.vswitchd_pid)
+    assert (after.ours, after.theirs) == (before.ours, before.theirs)
+    assert after.hugepages == before.hugepages
+    assert after.resident[0] - before.resident[0] < 1024
+    assert after.resident[1] - before.resident[1] < 4096
+    join(switch, ("vhost-a", "vhost-a"))
+    assert carried(front_end.pairs[0], front_end.pairs, [frame_of(64)]) == [frame_of(64)]
+
+
+AS_NOBODY = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.sockets import Access
+options = FrontEndOptions(hugepage_bytes=int(sys.argv[3]) or None)
+if sys.argv[1] == "listen":
+    listener = Listener(sys.argv[2], options, Access(0o666))
+    print("listening", flush=True)
+    front_end = listener.accept()
+    listener.close()
+else:
+    front_end = FrontEnd.connect(sys.argv[2], options)
+print("attached", flush=True)
+sys.stdin.readline()
+(pair,) = front_end.pairs
+while not pair.wait(0.1):
+    pair.send_frames([bytes(64)])
+print(pair.receive_frames()[0] == bytes(64), front_end.fallback, flush=True)
+capabilities = [line for line in open("/proc/self/status") if line.startswith("CapEff")]
+print(os.getuid(), capabilities[0].split()[1], flush=True)
+"""
+
+
+@pytest.mark.parametrize("huge", [0, 2 << 20])
+@pytest.mark.parametrize("kind", [CLIENT, SERVER])
+def test_as_nobody(switch: Switch, tmp_path_factory: pytest.TempPathFactory, kind: str, huge: int) -> None:
+    """A process that is nobody, has no capability and may lock no memory attaches to ports of both kinds."""
+    add_bridge(switch)
+    directory = Path(switch.rundir) / "pod"
+    directory.mkdir(exist_ok=True)
+    directory.chmod(0o777)
+    Path(switch.rundir).chmod(0o755)
+    path = str(directory / "s") if kind == CLIENT else add_port(switch, "vhost-a", kind)
+    if kind == SERVER:
+        Path(path).chmod(0o666)  # what an administrator does for a pod: OVS makes it for root alone
+    arguments = [sys.executable, "-c", AS_NOBODY, "listen" if kind == CLIENT else "connect", path, str(huge)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        lines: Any = process.stdout
+        assert process.stdin is not None
+        if kind == CLIENT:
+            assert lines.readline() == "listening\n"
+            where = f"options:vhost-server-path={path}"
+            switch.vsctl("add-port", BRIDGE, "vhost-a", "--", "set", "Interface", "vhost-a", f"type={kind}", where)
+        assert lines.readline() == "attached\n"
+        join(switch, ("vhost-a", "vhost-a"))
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert lines.readline().startswith("True")
+        assert lines.readline() == "65534 0000000000000000\n"
+    assert process.returncode == 0

@@ -1,0 +1,308 @@
+"""Test ports in a real switch: what they leave while they live, when they end, and when they are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.cni.spec import paused_vswitchd
+from tests.lab.switch import Switch, wait_until
+from tests.ovs.conftest import attach
+from userspace_cni import probes
+from userspace_cni.dataplane.ovs import PortDriver
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import SwitchRefused, Unavailable
+from userspace_cni.fastpath.front_end import FrontEndOptions, Listener
+from userspace_cni.host.runs import Run
+from userspace_cni.settings import Settings
+from userspace_cni.steps import Port
+
+NETDEV = ("--", "set", "Bridge", "br-test", "datapath_type=netdev")
+VICTIM = """
+import os, signal, socket, sys
+from userspace_cni import probes
+from userspace_cni.settings import load
+with probes.TestPorts(load(os.environ)) as ports:
+    port = ports.reserve(sys.argv[1] or None)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(port.socket)
+    listener.listen()
+    ports.plug(port)
+    ports.reflect(port)
+    print(port.name, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def settings(switch: Switch) -> Iterator[Settings]:
+    """A node's settings, with directories of the test's own."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield settings_of(switch, directory)
+        assert list(Path(directory, "short").glob("*")) == []
+
+
+def settings_of(switch: Switch, directory: str) -> Settings:
+    """The settings of a node with this switch whose directories are below `directory`."""
+    return Settings(
+        ovsdb=switch.ovsdb,
+        ovs_rundir=switch.rundir,
+        state_dir=f"{directory}/state",
+        run_dir=f"{directory}/run",
+        short_dir=f"{directory}/short",
+    )
+
+
+@pytest.fixture
+def bridge(switch: Switch) -> str:
+    """An administrator's bridge."""
+    switch.vsctl("add-br", "br-test", *NETDEV)
+    return "br-test"
+
+
+@contextmanager
+def listening(path: str) -> Iterator[None]:
+    """A socket that accepts and says nothing: to the switch an application that hangs."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        yield
+
+
+def flows(switch: Switch, bridge: str, version: str = "OpenFlow13") -> list[str]:
+    """The bridge's flows that carry a cookie of ours, without what changes with time."""
+    argv = ["ovs-ofctl", "--no-stats", "-O", version, "dump-flows", f"{switch.rundir}/{bridge}.mgmt"]
+    shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return sorted(line.strip() for line in shown.splitlines() if "cookie=0x55636e" in line)
+
+
+def environ_of(settings: Settings) -> dict[str, str]:
+    """The environment of a command with these settings."""
+    names = ("ovsdb", "state_dir", "run_dir", "short_dir")
+    chosen = {f"USERSPACE_CNI_{name.upper()}": getattr(settings, name) for name in names}
+    return {**os.environ, **chosen, "OVS_RUNDIR": settings.ovs_rundir}
+
+
+@contextmanager
+def victim(settings: Settings, bridge: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A run in another process whose port is plugged in, and which then waits for a signal."""
+    argv = [sys.executable, "-c", VICTIM, bridge]
+    with subprocess.Popen(argv, env=environ_of(settings), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline().startswith("probe-")
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("protocols", ["OpenFlow10", "OpenFlow13", "OpenFlow14,OpenFlow15"])
+def test_a_port_and_its_flow_come_and_go(switch: Switch, settings: Settings, bridge: str, protocols: str) -> None:
+    """A reflected port has one flow of the highest priority, whatever OpenFlow the bridge speaks, and both go together."""
+    switch.vsctl("set", "Bridge", bridge, f"protocols={protocols}")
+    version = protocols.partition(",")[0]
+    with probes.TestPorts(settings) as ports:
+        port = ports.reserve(bridge)
+        with listening(port.socket):
+            ports.plug(port, mtu=9000)
+            ports.reflect(port)
+            row, state = switch.interface(port.name), ports.state(port)
+            [flow] = flows(switch, bridge, version)
+            assert (row["type"], row["mtu_request"]) == ("dpdkvhostuserclient", 9000)
+            assert row["options"] == {"vhost-server-path": port.server_path}
+            assert (state.ofport, state.error) == (row["ofport"], "")
+            assert f"priority=65535,in_port={row['ofport']} actions=IN_PORT" in flow
+            assert "idle_timeout=60" in flow
+            ports.unplug(port)
+        assert flows(switch, bridge, version) == []
+        assert switch.ports(bridge) == []
+    assert switch.bridges() == [bridge]
+
+
+def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriver) -> None:
+    """A test port says whose it is, and is no attachment to those who look for attachments."""
+    with probes.TestPorts(settings, "load") as ports:
+        port = ports.reserve(bridge)
+        ports.plug(port)
+        marks = switch.port(port.name)["external_ids"]
+        assert (marks["owner"], marks["purpose"], marks["pid"]) == ("userspace-cni-probe", "load", str(os.getpid()))
+        assert driver.marked(Deadline.after(5)) == []
+        found = driver.find(port.name, Deadline.after(5))
+        assert found
+        assert found.marks.get("owner") != "userspace-cni"
+
+
+def test_where_sockets_are(settings: Settings, bridge: str) -> None:
+    """Each run has a directory that root owns and only OVS's group may enter, and no path in it is too long."""
+    with probes.TestPorts(settings) as ports:
+        directory = Path(ports.reserve(bridge).socket).parent
+        facts = directory.stat()
+        assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (0, 0o2750)
+        assert facts.st_gid == Path(settings.ovs_rundir).stat().st_gid
+        assert len(f"{'x' * 60}/{directory.name}/f") <= 107
+    assert not directory.exists()
+
+
+def test_sockets_for_a_switch_of_another_user(settings: Settings, tmp_path: Path) -> None:
+    """Directory and socket belong to the group of OVS's run directory, which may enter the one and connect to the other."""
+    os.chown(tmp_path, -1, 4711)
+    with probes.TestPorts(replace(settings, ovs_rundir=str(tmp_path))) as ports:
+        port = ports.reserve("br-any")
+        with Listener(port.socket):
+            place, file = Path(port.socket).parent.stat(), Path(port.socket).stat()
+            assert (place.st_gid, stat.S_IMODE(place.st_mode)) == (4711, 0o2750)
+            assert (file.st_gid, stat.S_IMODE(file.st_mode)) == (4711, 0o660)
+
+
+def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge: str) -> None:
+    """Where the host's root is seen elsewhere, we listen there, and the switch is told the host's own path."""
+    with probes.TestPorts(replace(settings, host_root="/proc/self/root")) as ports:
+        port = ports.reserve(bridge)
+        assert port.socket == f"/proc/self/root{port.server_path}"
+        with Listener(port.socket, FrontEndOptions(queue_size=64)) as listener:
+            ports.plug(port)
+            with listener.accept() as front_end:
+                assert front_end.alive()
+                ports.reflect(port)
+        assert len(flows(switch, bridge)) == 1
+    assert flows(switch, bridge) == []
+
+
+def test_who_is_dead() -> None:
+    """A run is dead when its process, its start or its boot is another one; a process that can not be seen is not."""
+    run = Run.new()
+    assert Run.parse(run.name) == run
+    assert not run.is_dead
+    assert replace(run, started=run.started - 1).is_dead
+    assert replace(run, boot="000000").is_dead
+    assert replace(run, boot="000000", namespace="0000").is_dead
+    assert not replace(run, started=run.started - 1, namespace="0000").is_dead
+    for name in ("", "x", run.name + "0", run.name.upper() + "Z", f"../{run.name}"):
+        assert Run.parse(name) is None
+
+
+def test_two_ports_on_a_temporary_bridge(switch: Switch, settings: Settings) -> None:
+    """A bridge of a run's own is made with its first port and goes with its last; joined ports have a flow each."""
+    with probes.TestPorts(settings) as ports:
+        first = ports.reserve()
+        second = ports.reserve(first.bridge)
+        for port in (first, second):
+            ports.plug(port)
+        ports.join(first, second)
+        a, b = (switch.interface(port.name)["ofport"] for port in (first, second))
+        assert [flow.partition("in_port=")[2] for flow in flows(switch, first.bridge)] == [
+            f"{a} actions=output:{b}",
+            f"{b} actions=output:{a}",
+        ]
+        assert ports.bridges() == ()
+        ports.unplug(first)
+        assert flows(switch, first.bridge) == []
+        assert switch.ports(first.bridge) == [second.name]
+    assert switch.bridges() == []
+
+
+def test_two_runs_at_once(switch: Switch, settings: Settings, bridge: str) -> None:
+    """What one run removes is its own."""
+    with probes.TestPorts(settings) as one, probes.TestPorts(settings) as other:
+        kept, gone = one.reserve(bridge), other.reserve(bridge)
+        for ports, port in ((one, kept), (other, gone)):
+            ports.plug(port)
+            ports.reflect(port)
+        assert other.adopt() == []
+        other.close()
+        assert switch.ports(bridge) == [kept.name]
+        assert len(flows(switch, bridge)) == 1
+
+
+def test_a_plugin_bridge_goes_with_its_last_port(
+    switch: Switch, settings: Settings, driver: PortDriver, port: Callable[..., Port]
+) -> None:
+    """When the last attachment of a bridge of ours is deleted amid a probe, the bridge goes with the probe's port."""
+    step = port()
+    attach(driver, step, Deadline.after(20))
+    with probes.TestPorts(settings) as ports:
+        [found] = ports.bridges()
+        assert (found.name, found.ours, found.connected, found.waiting, found.broken) == ("br-test", True, 0, 1, 0)
+        mine = ports.reserve("br-test")
+        ports.plug(mine)
+        driver.undo(step, Deadline.after(20))
+        assert switch.ports("br-test") == [mine.name]
+    assert switch.bridges() == []
+
+
+def test_bridges_that_can_not_be_probed(switch: Switch, settings: Settings) -> None:
+    """A bridge of the kernel's datapath is refused, one that is not there is not made."""
+    switch.vsctl("--no-wait", "add-br", "br-kernel")
+    with probes.TestPorts(settings) as ports:
+        assert [(bridge.name, bridge.has_vhost) for bridge in ports.bridges()] == [("br-kernel", False)]
+        with pytest.raises(SwitchRefused, match="datapath_type system"):
+            ports.plug(ports.reserve("br-kernel"))
+        with pytest.raises(Unavailable, match="br-absent is missing"):
+            ports.plug(ports.reserve("br-absent"))
+    assert switch.bridges() == ["br-kernel"]
+
+
+def test_a_switch_that_hangs(switch: Switch, settings: Settings, bridge: str) -> None:
+    """A switch that hangs keeps nobody longer than he said, and what was made goes when it is heard again."""
+    with probes.TestPorts(settings, timeout_s=1.0) as ports:
+        port = ports.reserve(bridge)
+        ports.plug(port)
+        with paused_vswitchd(switch), pytest.raises(Unavailable):
+            ports.reflect(port)
+    assert switch.ports(bridge) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_told_to_stop(switch: Switch, settings: Settings, bridge: str, number: signal.Signals) -> None:
+    """Each signal by which people and systems end a command leaves nothing behind."""
+    with victim(settings, bridge) as process:
+        process.send_signal(number)
+        assert process.wait(20) != 0
+    assert switch.ports(bridge) == []
+    assert flows(switch, bridge) == []
+
+
+@pytest.mark.parametrize("temporary", [False, True])
+def test_a_killed_run_is_adopted(switch: Switch, settings: Settings, bridge: str, temporary: bool) -> None:
+    """The next run removes port, flow, socket and temporary bridge of a killed one, and leaves those of a living one."""
+    with victim(settings, "" if temporary else bridge) as dead, victim(settings, bridge) as living:
+        dead.kill()
+        wait_until(lambda: "Z" in Path(f"/proc/{dead.pid}/stat").read_text().rpartition(")")[2])
+        left = {name for each in switch.bridges() for name in switch.ports(each)}
+        assert len(left) == 2
+        with probes.TestPorts(settings) as ports:
+            [adopted] = ports.adopt()
+            assert ports.adopt() == []
+        assert adopted in left
+        assert switch.bridges() == [bridge]
+        assert switch.ports(bridge) == sorted(left - {adopted})
+        assert len(flows(switch, bridge)) == 1
+        living.send_signal(signal.SIGTERM)
+        living.wait(20)
+    assert flows(switch, bridge) == []
+
+
+def test_ports_of_another_installation(switch: Switch, settings: Settings, bridge: str) -> None:
+    """What a killed run of another state directory left is not ours to remove."""
+    with TemporaryDirectory(prefix="uc-") as elsewhere:
+        other = settings_of(switch, elsewhere)
+        with victim(other, bridge) as dead:
+            dead.kill()
+            dead.wait(10)
+            with probes.TestPorts(settings) as ports:
+                assert ports.adopt() == []
+            assert len(switch.ports(bridge)) == 1
+            with probes.TestPorts(other) as ports:
+                assert len(ports.adopt()) == 1
+    assert switch.ports(bridge) == []

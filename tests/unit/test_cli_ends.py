@@ -1,0 +1,322 @@
+"""What `ping` and `load` refuse, on a node in memory: the ports of others, and ways that lead nowhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import pytest
+
+from tests.unit.test_cli_commands import CONTAINER, OTHER, MemoryPorts, Seen, Town
+from userspace_cni.cli import ends
+from userspace_cni.cli.ends import End, Pair, ended_by_signals, mac_bytes, untagged_vlan
+from userspace_cni.cli.site import Refused
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import Unavailable
+from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.steps import Port
+
+A, B = f"{CONTAINER[:12]}-net1", f"{OTHER[:12]}-net1"
+
+
+@dataclass
+class IdlePorts(MemoryPorts):
+    """A switch to whose ports nobody is connected, unless the test says so."""
+
+    seen: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def known(self) -> list[Seen]:
+        """Every port, with what the test says of it."""
+        idle = {"link_state": "down", "status": {"mode": "client", "status": "disconnected"}}
+        return [replace(port, **{**idle, **self.seen.get(port.name, {})}) for port in super().known()]
+
+
+@dataclass(eq=False)
+class Queue:
+    """One end's queues: what is sent arrives at the `other`, unless the way is `cut`."""
+
+    cut: bool = False
+    other: Queue | None = None
+    inbox: list[bytes] = field(default_factory=list)
+    order: list[Queue] = field(default_factory=list)
+    """Who has sent, one after the other."""
+
+    def send_frames(self, frames: list[bytes]) -> int:
+        """Deliver them."""
+        self.order.append(self)
+        if self.other and not self.cut:
+            self.other.inbox += frames
+        return len(frames)
+
+    def receive_frames(self, limit: int = 32) -> list[bytes]:
+        """What has arrived."""
+        frames, self.inbox = self.inbox[:limit], self.inbox[limit:]
+        return frames
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether there is something."""
+        return bool(self.inbox)
+
+
+@dataclass
+class Front:
+    """A connection with the switch."""
+
+    pairs: tuple[Queue, ...] = field(default_factory=lambda: (Queue(),))
+    up: bool = True
+
+    def alive(self) -> bool:
+        """Until the test ends it."""
+        return self.up
+
+
+@dataclass
+class MemoryStandIn:
+    """In the place of an application, without files."""
+
+    lab: Lab
+    container_id: str
+    listens: bool = True
+
+    def __enter__(self) -> Self:
+        self.lab.entered += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lab.entered -= 1
+
+    def listen(self) -> None:
+        """Remember it, unless somebody listens there."""
+        if self.container_id in self.lab.taken:
+            raise SocketRefused("listening at /pods/x", "another process has a socket there")
+        self.lab.touched.append(self.container_id)
+
+    def attach(self, deadline_s: float) -> Front:
+        """The front of this end."""
+        if self.lab.refusing:
+            raise self.lab.refusing
+        return self.lab.fronts[self.container_id == OTHER]
+
+
+@dataclass
+class Lab:
+    """A node with two attachments that nobody uses, and the ends that are made of them."""
+
+    town: Town
+    ports: IdlePorts
+    fronts: tuple[Front, Front]
+    taken: set[str] = field(default_factory=set)
+    touched: list[str] = field(default_factory=list)
+    refusing: Exception | None = None
+    entered: int = 0
+
+    def port(self, container: str, **changes: Any) -> None:
+        """Another port step in the attachment's record."""
+        steps = self.town.record(container).steps
+        self.town.rewrite(container, steps=tuple(replace(s, **changes) if isinstance(s, Port) else s for s in steps))
+
+    def pair(self) -> Pair:
+        """Both ends, attached."""
+        named = (End("a", "p1", "br0", "02:00:00:00:00:01"), End("b", "p2", "br0", "02:00:00:00:00:02"))
+        return Pair(named, cast(Any, self.fronts))
+
+    def refusal(self, code: int, *arguments: str) -> str:
+        """What the command says when it refuses; it has touched nothing then."""
+        result = self.town.cli("ping", *arguments)
+        assert (result.exit_code, result.stdout, self.touched) == (code, "", []), (result.output, result.exception)
+        assert self.entered == 0
+        return result.stderr
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Two pods' attachments on one bridge; frames go from one to the other."""
+    town = Town(tmp_path)
+    for container, pod in ((CONTAINER, "a"), (OTHER, "b")):
+        town.call("ADD", container)
+        town.rewrite(container, pod_namespace="default", pod_name=pod, pod_uid=pod)
+    town.ports = ports = IdlePorts(town)
+    one, other = Queue(), Queue()
+    one.other, other.other = other, one
+    lab = Lab(town, ports, (Front((one,)), Front((other,))))
+    monkeypatch.setattr(ends, "_stand_in", lambda site, record, options: MemoryStandIn(lab, record.container_id))
+    monkeypatch.setattr(ends, "_options", lambda ends: None)
+    return lab
+
+
+NAMES = ("a/net1", "default/b/net1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("a/net1",), "two attachments are needed"),
+        (("a/net1", "b/net1", "c/net1"), "two attachments are needed"),
+        (("--bridge", "br0", *NAMES), "--bridge is for temporary ports"),
+        (("a/net1", "a"), "a/net1 is both ends"),
+        ((*NAMES, "--size", "1515"), "at most 1514"),
+        ((*NAMES, "--size", "14"), "60<=x<=9018"),
+    ],
+)
+def test_mistakes_in_the_call(lab: Lab, arguments: tuple[str, ...], words: str) -> None:
+    """What can only be a mistake ends with 2."""
+    assert words in lab.refusal(2, *arguments)
+
+
+def test_a_name_of_several_interfaces(lab: Lab) -> None:
+    """A pod with two interfaces is no end: they are named."""
+    lab.town.call("ADD", CONTAINER, "net2")
+    lab.town.journal.write(replace(lab.town.record(ifname="net2"), pod_namespace="default", pod_name="a"))
+    assert "default/a/net1, default/a/net2" in lab.refusal(2, "a", "b/net1")
+
+
+def test_a_name_of_nobody(lab: Lab) -> None:
+    """It ends with 1, and near names are suggested."""
+    assert "default/a/net1" in lab.refusal(1, "a/net", "b/net1")
+
+
+@pytest.mark.parametrize(
+    "seen", [{"link_state": "up"}, {"status": {"mode": "client", "status": "connected"}}, {"link_state": "up", "status": {}}]
+)
+def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
+    """A pod that is connected keeps its port, whatever sign of it there is; temporary ports are suggested."""
+    lab.ports.seen[B] = seen
+    told = lab.refusal(1, *NAMES)
+    assert "default/b/net1 is in use: its pod is connected" in told
+    assert "--bridge br0" in told
+
+
+def test_a_socket_on_which_somebody_listens(lab: Lab) -> None:
+    """An application that listens and to which OVS has not connected yet keeps its place."""
+    lab.taken.add(CONTAINER)
+    assert "default/a/net1 can not be used: listening at /pods/x: another process has a socket there" in lab.refusal(1, *NAMES)
+
+
+def test_ways_that_lead_nowhere(lab: Lab) -> None:
+    """Other bridges, other VLANs, trunks without a place for untagged frames, and equal addresses are told apart."""
+    lab.port(OTHER, tag=100)
+    assert "default/a/net1 is in no VLAN, default/b/net1 is in VLAN 100" in lab.refusal(1, *NAMES)
+    lab.port(OTHER, tag=None, trunks=(5, 6))
+    assert "is a trunk of VLANs 5, 6" in lab.refusal(1, *NAMES)
+    lab.port(OTHER, trunks=(), bridge="br1")
+    assert "is on bridge br0, default/b/net1 on br1" in lab.refusal(1, *NAMES)
+    [mac] = (step.mac for step in lab.town.record().steps if isinstance(step, Port))
+    lab.port(OTHER, bridge="br0", mac=mac)
+    assert f"have the same MAC address {mac}" in lab.refusal(1, *NAMES)
+
+
+def test_what_the_switch_has_not(lab: Lab) -> None:
+    """A port that is missing, moved or broken is told with what the switch says; without the switch the code is 3."""
+    lab.ports.seen[A] = {"error": "could not open"}
+    assert "the switch says of port c0ffee012345-net1: could not open" in lab.refusal(1, *NAMES)
+    lab.ports.seen[A] = {"bridge": "br7"}
+    assert "is on bridge br7" in lab.refusal(1, *NAMES)
+    lab.town.lose()
+    assert "the switch has no port c0ffee012345-net1" in lab.refusal(1, *NAMES)
+    lab.town.unreachable = Unavailable("OVSDB is away")
+    assert "OVSDB is away" in lab.refusal(3, *NAMES)
+
+
+def test_an_attachment_that_is_being_worked_on(lab: Lab) -> None:
+    """One that is not ready, or whose container a call of the runtime works on, is left alone."""
+    with lab.town.journal.container_lock(OTHER, Deadline.after(5)):
+        assert "a call of the runtime works on its container" in lab.refusal(1, *NAMES)
+    lab.town.rewrite(OTHER, state="applying")
+    assert "its state is applying" in lab.refusal(1, *NAMES)
+
+
+def test_an_attachment_that_changes_under_us(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is another one when the container's lock is held was changed by a call of the runtime."""
+
+    def changed(pair: object, size: int) -> None:
+        lab.town.rewrite(OTHER, netns="/run/netns/other")
+
+    monkeypatch.setattr(ends, "_require_path", changed)
+    assert "was changed a moment ago" in lab.refusal(1, *NAMES)
+
+
+def test_a_switch_that_does_not_come(lab: Lab) -> None:
+    """Why it could not be attached is told with what to look at, and nothing is left."""
+    lab.refusing = TimedOut("listening", "nobody connected before the deadline", "the port")
+    result = lab.town.cli("ping", *NAMES)
+    assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
+    assert "listening: nobody connected before the deadline; the port" in result.stderr
+
+
+def test_no_frame_arrives(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that does not carry a single frame ends with 1, and with where to look."""
+    lab.fronts[0].pairs[0].cut = True
+    monkeypatch.setattr(ends.meet, "__defaults__", (0.05,))
+    result = lab.town.cli("ping", *NAMES)
+    assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
+    assert "no frame arrived at default/b/net1 within" in result.stderr
+    assert "ovs-ofctl dump-flows br0" in result.stderr
+
+
+def test_the_first_frame_comes_from_the_second_end(lab: Lab) -> None:
+    """So the bridge knows B before A sends, and never floods what A sends."""
+    order: list[Queue] = []
+    for front in lab.fronts:
+        front.pairs[0].order = order
+    pair = lab.pair()
+    ends.meet(pair, 64)
+    assert order == [lab.fronts[1].pairs[0], lab.fronts[0].pairs[0]]
+
+
+def test_a_frame_between_two_ends(lab: Lab) -> None:
+    """It has both addresses, a local experimental type, and the length asked for."""
+    pair = lab.pair()
+    to_b, to_a = mac_bytes("02:00:00:00:00:02"), mac_bytes("02:00:00:00:00:01")
+    frame = pair.frame(64)
+    assert (frame[:6], frame[6:12], frame[12:14], len(frame)) == (to_b, to_a, b"\x88\xb5", 64)
+    assert pair.frame(64, back=True)[:12] == to_a + to_b
+
+
+@pytest.mark.parametrize(
+    ("tag", "trunks", "mode", "vlan"),
+    [
+        (None, (), "", 0),
+        (7, (), "", 7),
+        (7, (), "access", 7),
+        (None, (0, 5), "", 0),
+        (7, (5,), "native-untagged", 7),
+        (7, (), "dot1q-tunnel", 7),
+        (7, (), "trunk", 0),
+        (7, (5,), "native-tagged", None),
+        (None, (5,), "", None),
+        (None, (5,), "trunk", None),
+    ],
+)
+def test_where_untagged_frames_go(
+    tag: int | None, trunks: tuple[int, ...], mode: Literal["", "access"], vlan: int | None
+) -> None:
+    """As ovs-vswitchd.conf.db(5) has it; None where they can not come back untagged."""
+    port = Port("br0", "p", "dpdkvhostuserclient", tag=tag, trunks=trunks, vlan_mode=mode)
+    if vlan is None:
+        with pytest.raises(Refused):
+            untagged_vlan(port)
+    else:
+        assert untagged_vlan(port) == vlan
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_only_the_first_signal_counts(number: signal.Signals) -> None:
+    """It ends what runs; another one does not end what cleans up; afterwards signals mean what they meant before."""
+    before = signal.getsignal(number)
+    reached = []
+
+    def run() -> None:
+        with ended_by_signals():
+            try:
+                os.kill(os.getpid(), number)
+            finally:
+                os.kill(os.getpid(), number)
+                reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert reached == ["the end"]
+    assert signal.getsignal(number) == before

@@ -1,0 +1,422 @@
+"""The two ends between which `ping` and `load` send frames: ports that nobody uses, as somebody's application would use them.
+
+Either two attachments whose applications are not there, or two temporary ports. Attaching to a port of type dpdkvhostuser takes
+it from whoever is connected, so a port is looked at immediately before it is touched, and refused unless the switch says that
+nobody is there. A verb is never kept waiting: when DEL removes a port amid a measurement, that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from userspace_cni.cli import view
+from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, Refused, Site
+from userspace_cni.listing import SwitchPort, name_of, port_step
+from userspace_cni.records import Record
+from userspace_cni.steps import PlacedSocket, Port, SocketFile
+
+if TYPE_CHECKING:
+    from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+    from userspace_cni.fastpath.queue_pair import QueuePair
+    from userspace_cni.fastpath.sockets import Access
+    from userspace_cni.probes import TestPort, TestPorts
+
+MTU: Final = 1500
+HEADER_BYTES: Final = 14
+ETHERTYPE: Final = bytes.fromhex("88b5")
+"""Local experimental (IEEE 802)."""
+ATTACH_S: Final = 15.0
+"""The first port after a start of ovs-vswitchd waits seconds for its memory."""
+SOCKET_MODE: Final = 0o660
+MEET_S: Final = 3.0
+_LOOK_S: Final = 0.05
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class End:
+    """One end. `vlan`: the VLAN of its untagged frames, 0 for none. `mtu`: of the port, without the Ethernet header."""
+
+    name: str
+    port: str
+    bridge: str
+    mac: str
+    mtu: int = MTU
+    vlan: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "name": self.name,
+            "port": self.port,
+            "bridge": self.bridge,
+            "mac": self.mac,
+            "mtu": self.mtu,
+            "vlan": self.vlan,
+        }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both ends, attached to the switch."""
+
+    ends: tuple[End, End]
+    fronts: tuple[FrontEnd, FrontEnd]
+
+    @property
+    def queues(self) -> tuple[QueuePair, QueuePair]:
+        """The first pair of queues of either end."""
+        return self.fronts[0].pairs[0], self.fronts[1].pairs[0]
+
+    def frame(self, size: int, *, back: bool = False) -> bytes:
+        """A frame of `size` bytes from the first to the second end, or `back`."""
+        source, target = self.ends[::-1] if back else self.ends
+        return (mac_bytes(target.mac) + mac_bytes(source.mac) + ETHERTYPE).ljust(size, b"\0")
+
+    def hung_up(self) -> str:
+        """That the switch has hung up on an end, and on which; "" while it has not."""
+        gone = [end.name for end, front in zip(self.ends, self.fronts, strict=True) if not front.alive()]
+        return f"the switch hung up on {view.joined(gone)}: the port was removed, or ovs-vswitchd ended" if gone else ""
+
+    def cut(self, what: str) -> str:
+        """What happened, and what to look at when frames do not arrive any more."""
+        return (
+            f"{what}: the way is cut, or an application took over a port of type dpdkvhostuser. Look at the flows "
+            f"(ovs-ofctl dump-flows {self.ends[0].bridge}) and the links ({self.links()})"
+        )
+
+    def links(self) -> str:
+        """The command that tells whether both ports are up."""
+        return f"ovs-vsctl get Interface {self.ends[0].port} link_state -- get Interface {self.ends[1].port} link_state"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the caller asked for: two names or none, then a bridge or "" for a temporary one; `size` of the frames in bytes."""
+
+    names: tuple[str, ...]
+    bridge: str
+    size: int
+
+    def require_possible(self) -> None:
+        """Refuse what can only be a mistake in the call."""
+        if len(self.names) not in (0, 2):
+            raise Refused("two attachments are needed, or none for two temporary ports", USAGE)
+        if self.names and self.bridge:
+            raise Refused("--bridge is for temporary ports: two attachments are on the bridge that they are on", USAGE)
+
+
+@contextmanager
+def opened(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
+    """Both ends, with frames on their way; everything is put back at the end. Raises Refused, UserspaceError."""
+    from userspace_cni.fastpath.errors import FastPathError
+
+    wanted.require_possible()
+    with ExitStack() as stack:
+        try:
+            pair = stack.enter_context(_attachments(site, wanted, tell) if wanted.names else _temporary(site, wanted, tell))
+            tell("sending the first frames")
+            meet(pair, wanted.size)
+        except FastPathError as error:
+            raise Refused(str(error), FOUND) from error
+        yield pair
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """The first of SIGINT, SIGTERM and SIGHUP becomes KeyboardInterrupt; what is put back then is not interrupted again."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        for number in _STOPPING:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    former = {number: signal.signal(number, end) for number in _STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def meet(pair: Pair, size: int, seconds: float = MEET_S) -> None:
+    """Let the bridge learn where both ends are: a frame each way, the first of which goes to every port. Raises Refused."""
+    missing = [end for end, arrived in zip(pair.ends, _greet(pair, size, seconds), strict=True) if not arrived]
+    if missing:
+        a, b = pair.ends
+        raise Refused(
+            f"no frame arrived at {view.joined([end.name for end in missing])} within {seconds:g} s. Look at "
+            f"the VLANs (ovs-vsctl list Port {a.port} {b.port}), "
+            f"the flows (ovs-ofctl dump-flows {a.bridge}), and the links ({pair.links()})",
+            FOUND,
+        )
+
+
+def mac_bytes(mac: str) -> bytes:
+    """The six bytes of `aa:bb:cc:dd:ee:ff`."""
+    return bytes.fromhex(mac.replace(":", ""))
+
+
+def untagged_vlan(port: Port) -> int:
+    """In which VLAN a frame without a tag is that enters the port, 0 for none. Raises Refused where such frames can not be used.
+
+    ovs-vswitchd.conf.db(5), Port.vlan_mode: without one, a port with a tag is an access port, and any other a trunk.
+    """
+    mode = port.vlan_mode or ("access" if port.tag is not None else "trunk")
+    if mode == "native-tagged":
+        raise Refused(f"port {port.name} is native-tagged: it tags the frames that it sends, and ours have no tag", FOUND)
+    if mode == "trunk":
+        if port.trunks and 0 not in port.trunks:
+            carried = view.joined(list(map(str, port.trunks)))
+            raise Refused(f"port {port.name} is a trunk of VLANs {carried}: it drops frames without a tag, as ours are", FOUND)
+        return 0
+    return port.tag or 0
+
+
+# -- attachments ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _attachments(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
+    from userspace_cni.fastpath.errors import SocketRefused
+
+    tell("reading the records and asking the switch")
+    records = [_record(site, name) for name in wanted.names]
+    ends = (_end(records[0]), _end(records[1]))
+    _require_path(ends, wanted.size)
+    for record in records:
+        _require_rest(site, record)
+    _require_idle(site, ends)
+    options = _options(ends)
+    with ExitStack() as stack:
+        standins = [stack.enter_context(_stand_in(site, record, options)) for record in records]
+        for end, standin in zip(ends, standins, strict=True):
+            try:
+                standin.listen()
+            except SocketRefused as error:
+                raise Refused(f"{end.name} can not be used: {error}", FOUND) from error
+        fronts = []
+        for end, standin in zip(ends, standins, strict=True):
+            tell(f"attaching to {end.name}" + (": OVS tries to connect once a second" if standin.listens else ""))
+            if not standin.listens:
+                _require_idle(site, [end])
+            fronts.append(standin.attach(ATTACH_S))
+        yield Pair(ends, (fronts[0], fronts[1]))
+
+
+class StandIn:
+    """In the place of an attachment's application; a context manager. Raises FastPathError.
+
+    Below its trusted prefix the path of the socket is walked through no link, for the pod can write there. Where OVS connects to
+    the application (`listens`), a dead socket is replaced, and ours is removed as soon as OVS has come: an application that is
+    started meanwhile finds its name free, and a killed process leaves nothing there. OVS goes over to it when we leave. Where OVS
+    listens, an application that comes takes the port over, and keeps it: we leave by hanging up, for OVS (3.1) takes a farewell
+    on any connection of the port for one of the application's, and disables its queues.
+    """
+
+    def __init__(self, step: SocketFile | PlacedSocket, trusted: str, options: FrontEndOptions, access: Access) -> None:
+        self.listens = isinstance(step, SocketFile)
+        self._path = f"{trusted}{step.directory.removeprefix(step.trusted.rstrip('/'))}/{step.name}"
+        self._trusted = trusted
+        self._options = options
+        self._access = access
+        self._stack = ExitStack()
+        self._listener: Listener | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def listen(self) -> None:
+        """Make the socket to which OVS connects; nothing where OVS listens. SocketRefused: somebody else has it."""
+        from userspace_cni.fastpath.front_end import Listener
+
+        if self.listens:
+            listener = Listener(self._path, self._options, self._access, trusted=self._trusted, replace_dead=True)
+            self._listener = self._stack.enter_context(listener)
+
+    def attach(self, deadline_s: float) -> FrontEnd:
+        """The connection with OVS, which ends with this context."""
+        from userspace_cni.fastpath.front_end import FrontEnd
+
+        if self._listener is None:
+            front = self._stack.enter_context(FrontEnd.connect(self._path, self._options, deadline_s, trusted=self._trusted))
+            self._stack.callback(_hang_up, front)
+            return front
+        front = self._stack.enter_context(self._listener.accept(deadline_s))
+        self._listener.close()
+        return front
+
+
+def _hang_up(front: FrontEnd) -> None:
+    """End the connection without a word."""
+    with suppress(OSError), socket.socket(fileno=os.dup(front.control_fd)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def _stand_in(site: Site, record: Record, options: FrontEndOptions) -> StandIn:
+    step = next((step for step in record.steps if isinstance(step, SocketFile | PlacedSocket)), None)
+    if step is None:
+        raise Refused(f"{name_of(record)}: its record names no socket; userspace-cni show tells its steps", FOUND)
+    return StandIn(step, site.seen(step.trusted).rstrip("/"), options, access_for_switch(site))
+
+
+def access_for_switch(site: Site) -> Access:
+    """For a socket of ours to which OVS connects: the owner of its run directory is the user that it runs as."""
+    from userspace_cni.fastpath.sockets import Access
+
+    rundir = site.seen(site.settings.ovs_rundir)
+    try:
+        facts = Path(rundir).stat()
+    except OSError as error:
+        raise Refused(f"directory {rundir}: {error.strerror}; setting ovs_rundir (OVS_RUNDIR) names it", UNREACHABLE) from error
+    return Access(SOCKET_MODE, facts.st_uid, facts.st_gid)
+
+
+def _record(site: Site, name: str) -> Record:
+    """The one attachment of that name."""
+    found = site.records((name,))
+    if len(found) != 1:
+        raise Refused(f"{name!r} has several interfaces; name one of {view.joined([name_of(each) for each in found])}", USAGE)
+    return found[0]
+
+
+def _end(record: Record) -> End:
+    step, name = port_step(record), name_of(record)
+    if step is None or record.state != "ready":
+        raise Refused(f"{name} is not attached: its state is {record.state}; userspace-cni gc finishes what died", FOUND)
+    return End(name, step.name, step.bridge, step.mac, step.mtu or MTU, untagged_vlan(step))
+
+
+def _require_path(ends: Sequence[End], size: int) -> None:
+    """Refuse two ends between which no frame of this size can go."""
+    a, b = ends
+    if a.port == b.port:
+        raise Refused(f"{a.name} is both ends; two different ones are needed", USAGE)
+    if a.bridge != b.bridge:
+        raise Refused(f"{a.name} is on bridge {a.bridge}, {b.name} on {b.bridge}: no frame goes from one to the other", FOUND)
+    if a.vlan != b.vlan:
+        of = [f"{end.name} is in {f'VLAN {end.vlan}' if end.vlan else 'no VLAN'}" for end in ends]
+        raise Refused(f"{of[0]}, {of[1]}: no frame goes from one to the other", FOUND)
+    if a.mac == b.mac:
+        raise Refused(f"{a.name} and {b.name} have the same MAC address {a.mac}: the bridge can not tell them apart", FOUND)
+    longest = min(end.mtu for end in ends) + HEADER_BYTES
+    if size > longest:
+        raise Refused(f"frames of {size} bytes are too long: with the MTU of these ports at most {longest}", USAGE)
+
+
+def _require_rest(site: Site, record: Record) -> None:
+    """Refuse an attachment on which a verb works now, or has worked since its record was read."""
+    lock = site.node.journal.try_container_lock(record.container_id)
+    if lock is None:
+        raise Refused(f"{name_of(record)}: a call of the runtime works on its container now; try again", FOUND)
+    with lock:
+        if site.node.journal.read_key(record.key) != record:
+            raise Refused(f"{name_of(record)} was changed a moment ago; try again", FOUND)
+
+
+def _require_idle(site: Site, ends: Sequence[End]) -> None:
+    """Refuse ports that are in use, or can not be used. Raises Unavailable when the switch can not be asked."""
+    problem = site.switch_problem()
+    if problem:
+        raise Refused(f"the switch can not be asked, and may have ports in use: {problem}", UNREACHABLE)
+    ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.ports.known()}
+    for end in ends:
+        port = ports.get(end.port)
+        if port is None:
+            raise Refused(f"{end.name}: the switch has no port {end.port}; userspace-cni gc makes it again", FOUND)
+        if port.error:
+            raise Refused(f"{end.name}: the switch says of port {end.port}: {port.error}", FOUND)
+        if port.bridge != end.bridge:
+            raise Refused(f"{end.name}: port {end.port} is on bridge {port.bridge}, and was made on {end.bridge}", FOUND)
+        if port.link_state == "up" or port.status.get("status") == "connected":
+            raise Refused(
+                f"{end.name} is in use: its pod is connected to port {end.port}, and attaching would cut it off. "
+                "Stop the pod's application, or use temporary ports on the same bridge: "
+                f"--bridge {end.bridge} without names",
+                FOUND,
+            )
+
+
+# -- temporary ports ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _temporary(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
+    from userspace_cni.fastpath.front_end import Listener
+
+    with _test_ports(site) as ports:
+        ports.connect()
+        for leftover in ports.adopt():
+            view.note(f"removed what a killed run had left: {leftover}")
+        tell(f"making two ports on bridge {wanted.bridge}" if wanted.bridge else "making a bridge with two ports")
+        first = ports.reserve(wanted.bridge or None)
+        second = ports.reserve(first.bridge)
+        mtu = max(MTU, wanted.size - HEADER_BYTES)
+        ends = (_test_end(first, "port A", mtu), _test_end(second, "port B", mtu))
+        options = _options(ends)
+        access = access_for_switch(site)
+        with ExitStack() as stack:
+            listeners = [stack.enter_context(Listener(port.socket, options, access)) for port in (first, second)]
+            for port in (first, second):
+                ports.plug(port, mtu=mtu if mtu > MTU else None)
+            tell("attaching to both")
+            fronts = [stack.enter_context(listener.accept(ATTACH_S)) for listener in listeners]
+            ports.join(first, second)
+            yield Pair(ends, (fronts[0], fronts[1]))
+
+
+def _test_ports(site: Site) -> TestPorts:
+    from userspace_cni.probes import TestPorts
+
+    return TestPorts(site.settings, "measurement")
+
+
+def _test_end(port: TestPort, name: str, mtu: int) -> End:
+    return End(name, port.name, port.bridge, port.mac, mtu)
+
+
+# -- frames ---------------------------------------------------------------------------------------------------------------
+
+
+def _options(ends: Sequence[End]) -> FrontEndOptions:
+    """Buffers that hold the longest frame that the switch may send, with a VLAN's tag and to spare."""
+    from userspace_cni.fastpath.front_end import FrontEndOptions
+
+    return FrontEndOptions(room=max(end.mtu for end in ends) + HEADER_BYTES + 4)
+
+
+def _greet(pair: Pair, size: int, seconds: float) -> tuple[bool, bool]:
+    """Whether a frame of the other end arrived at each, at most so many seconds after the first was sent."""
+    arrived = [False, False]
+    until = time.monotonic() + seconds
+    while not all(arrived) and time.monotonic() < until and not pair.hung_up():
+        # B first: so A is known to nobody yet, and hears of B because unknown addresses go to every port
+        for target, back in ((0, True), (1, False)):
+            if not arrived[target]:
+                frame = pair.frame(size, back=back)
+                pair.queues[1 - target].send_frames([frame])
+                arrived[target] = _hears(pair.queues[target], frame)
+    return arrived[0], arrived[1]
+
+
+def _hears(queue: QueuePair, frame: bytes) -> bool:
+    """Whether the frame comes within a moment."""
+    until = time.monotonic() + _LOOK_S
+    while time.monotonic() < until:
+        if any(bytes(each[:HEADER_BYTES]) == frame[:HEADER_BYTES] for each in queue.receive_frames()):
+            return True
+        queue.wait(_LOOK_S)
+    return False

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* device.h - the device's side of a virtqueue, in memory that the other side lends; see device.c */
+
+#ifndef FASTPATH_DEVICE_H
+#define FASTPATH_DEVICE_H
+
+#include <stdint.h>
+
+#include "guard.h"
+#include "queue.h"
+
+#define FP_REGIONS	8	/* regions of memory that a front-end may lend */
+#define FP_RING_MAX	32768	/* descriptors of a ring */
+#define FP_CHAIN_MAX	1024	/* descriptors that one frame may be spread over */
+#define FP_DEVICE_ROOM	65535	/* longest frame that is sent to a guest */
+
+/** struct fp_region - A part of the other side's memory
+ * @guest:	Its address in descriptors
+ * @user:	Its address in SET_VRING_ADDR
+ * @size:	Bytes
+ * @data:	Where we have it
+ * @guard:	Our mapping of it, NULL for memory that is not a mapping (tests)
+ */
+struct fp_region {
+	uint64_t guest;
+	uint64_t user;
+	uint64_t size;
+	uint8_t *data;
+	struct fp_guard *guard;
+};
+
+/** struct fp_memory - All memory that one front-end lends at a time
+ * @count:	Regions
+ * @regions:	None of which overlaps another
+ */
+struct fp_memory {
+	uint32_t count;
+	struct fp_region regions[FP_REGIONS];
+};
+
+/** struct fp_ring - What a front-end says of one queue
+ * @size:	Descriptors, a power of two
+ * @base:	Index of the first available buffer
+ * @descriptors: User address, as all three
+ * @available:	The ring that the driver writes
+ * @used:	The ring that we write
+ * @kick:	eventfd by which we are notified, -1 for none: then the ring has to be polled
+ * @call:	eventfd by which we notify, -1 for none
+ * @mergeable:	Whether a frame may be spread over several buffers of the guest's
+ */
+struct fp_ring {
+	uint32_t size;
+	uint32_t base;
+	uint64_t descriptors;
+	uint64_t available;
+	uint64_t used;
+	int kick;
+	int call;
+	int mergeable;
+};
+
+struct fp_memory *fp_memory_new(void);
+int fp_memory_put(struct fp_memory *memory, const struct fp_region *region);
+int fp_memory_add(struct fp_memory *memory, const struct fp_region *region, int fd, uint64_t offset);
+int fp_memory_gone(const struct fp_memory *memory);
+void fp_memory_free(struct fp_memory *memory);
+
+struct fp_queue *fp_device_new(int transmit, int alarm);
+int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, const struct fp_ring *ring);
+void fp_device_detach(struct fp_queue *queue);
+uint16_t fp_device_base(const struct fp_queue *queue);
+void fp_device_free(struct fp_queue *queue);
+
+#endif /* FASTPATH_DEVICE_H */

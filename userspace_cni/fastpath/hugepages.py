@@ -1,0 +1,186 @@
+"""What this machine has in huge pages: pools per page size and NUMA node, and the hugetlbfs mounts through which they are used.
+
+Why it exists: a switch, a VM or a DPDK application without huge pages fails late and with little to go by, and so does a request
+for huge memory of our own; here is what to look at. It only reads: no page is taken, no pool resized, nothing mounted. A number
+is as old as the look at it: pages that are free now may be taken by the time somebody maps them, so that nothing may be decided
+from it that an allocation does not decide better.
+
+Source: the kernel's admin-guide/mm/hugetlbpage (sysfs), proc_pid_mountinfo(5), and what hugetlbfs shows of its own options.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_POOL = re.compile(r"hugepages-([0-9]+)kB")
+_NODE = re.compile(r"node([0-9]+)")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_DEFAULT_MODE = 0o755
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pages of one size, of one NUMA node or (`node` None) of the whole machine.
+
+    `page_bytes`: size of a page. `total`, `free`: pages. `reserved`: free pages that mappings were promised already, known of the
+    machine only (None of a node). `surplus`: pages above the configured number, by overcommit.
+    """
+
+    page_bytes: int
+    node: int | None
+    total: int
+    free: int
+    reserved: int | None
+    surplus: int
+
+    @property
+    def available(self) -> int:
+        """Pages that a new mapping can get: the free ones that nobody was promised."""
+        return max(0, self.free - (self.reserved or 0))
+
+
+@dataclass(frozen=True)
+class HugetlbMount:
+    """A mount of hugetlbfs. `page_bytes` as the kernel tells it; `limit_bytes` and `least_bytes`: options size and min_size."""
+
+    path: str
+    page_bytes: int | None
+    mode: int
+    uid: int
+    gid: int
+    limit_bytes: int | None
+    least_bytes: int | None
+    writable: bool
+
+
+@dataclass(frozen=True)
+class HugePages:
+    """One look: the machine's pools by page size, those of each node, and the mounts. All empty where the kernel has none."""
+
+    machine: tuple[Pool, ...]
+    nodes: tuple[Pool, ...]
+    mounts: tuple[HugetlbMount, ...]
+
+    def pools(self) -> tuple[Pool, ...]:
+        """The pools at their finest: per node, or of the machine where the kernel tells no nodes."""
+        known = {pool.page_bytes for pool in self.nodes}
+        return tuple(sorted((*self.nodes, *(pool for pool in self.machine if pool.page_bytes not in known)), key=_order))
+
+    def mounts_of(self, page_bytes: int) -> tuple[HugetlbMount, ...]:
+        """The mounts whose files are of this page size."""
+        return tuple(mount for mount in self.mounts if mount.page_bytes == page_bytes)
+
+    def shortage(self, page_bytes: int, wanted_bytes: int) -> str:
+        """Why a mapping of `wanted_bytes` in such pages can not succeed now, in words; "" when nothing speaks against it."""
+        pages = -(-wanted_bytes // page_bytes)
+        size = size_text(page_bytes)
+        pool = next((pool for pool in self.machine if pool.page_bytes == page_bytes), None)
+        if pool is None:
+            sizes = ", ".join(size_text(pool.page_bytes) for pool in self.machine) or "none"
+            return f"the kernel has no huge pages of {size} (it has: {sizes})"
+        if not pool.total:
+            return f"the pool of {size} pages is empty: nobody has reserved any (sysctl vm.nr_hugepages, or hugepages= at boot)"
+        if pool.available < pages:
+            promised = f", {pool.reserved} of them promised" if pool.reserved else ""
+            return f"{pages} pages of {size} are wanted, of {pool.total} there are {pool.free} free{promised}"
+        return ""
+
+
+def look(sys: str = "/sys", mountinfo: str = "/proc/self/mountinfo") -> HugePages:
+    """One look at the machine. What can not be read (no sysfs, no such kernel option) counts as not there."""
+    return HugePages(machine_pools(sys), node_pools(sys), mounts(_text(Path(mountinfo))))
+
+
+def machine_pools(sys: str = "/sys") -> tuple[Pool, ...]:
+    """The pools of the whole machine, smallest page first."""
+    return tuple(sorted(_pools(Path(sys, "kernel/mm/hugepages"), None), key=_order))
+
+
+def node_pools(sys: str = "/sys") -> tuple[Pool, ...]:
+    """The pools of every NUMA node, smallest page first, then by node."""
+    found = ((_NODE.fullmatch(path.name), path) for path in _entries(Path(sys, "devices/system/node")))
+    pools = (pool for name, path in found if name for pool in _pools(path / "hugepages", int(name[1])))
+    return tuple(sorted(pools, key=_order))
+
+
+def mounts(text: str) -> tuple[HugetlbMount, ...]:
+    """The hugetlbfs mounts in the text of a mountinfo file, in its order; what covers what is not told."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split(" ")
+        if "-" not in fields[6:]:
+            continue
+        after = fields.index("-", 6)
+        if fields[after + 1] == "hugetlbfs":
+            found.append(_mount(fields[4], fields[5], fields[after + 3] if len(fields) > after + 3 else ""))
+    return tuple(found)
+
+
+def size_text(count: int) -> str:
+    """`2 MiB`, `1 GiB`: bytes in the largest unit that divides them."""
+    for name, unit in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count and count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count} B"
+
+
+def _order(pool: Pool) -> tuple[int, int]:
+    return pool.page_bytes, -1 if pool.node is None else pool.node
+
+
+def _pools(directory: Path, node: int | None) -> Iterator[Pool]:
+    for path in _entries(directory):
+        name = _POOL.fullmatch(path.name)
+        total, free = _number(path / "nr_hugepages"), _number(path / "free_hugepages")
+        if name and total is not None and free is not None:
+            surplus = _number(path / "surplus_hugepages") or 0
+            yield Pool(int(name[1]) << 10, node, total, free, _number(path / "resv_hugepages"), surplus)
+
+
+def _mount(point: str, flags: str, options: str) -> HugetlbMount:
+    told = dict(option.partition("=")[::2] for option in options.split(","))
+    writable = "ro" not in flags.split(",") and "ro" not in told
+    return HugetlbMount(
+        path=re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point),
+        page_bytes=_size(told.get("pagesize", "")),
+        mode=_parsed(told.get("mode", ""), 8, _DEFAULT_MODE),
+        uid=_parsed(told.get("uid", ""), 10, 0),
+        gid=_parsed(told.get("gid", ""), 10, 0),
+        limit_bytes=_size(told.get("size", "")),
+        least_bytes=_size(told.get("min_size", "")),
+        writable=writable,
+    )
+
+
+def _size(text: str) -> int | None:
+    found = re.fullmatch(r"([0-9]+)([KMG]?)", text)
+    return int(found[1]) * _UNITS[found[2]] if found else None
+
+
+def _parsed(text: str, base: int, default: int) -> int:
+    try:
+        return int(text, base)
+    except ValueError:
+        return default
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""

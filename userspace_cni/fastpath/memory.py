@@ -1,0 +1,133 @@
+"""Memory that is lent to the other side of a vhost-user socket: a sealed memfd, all of whose pages are there before it is shared.
+
+The switch maps this memory and trusts it. A file that shrinks under it kills it with SIGBUS, hence the seals; a page that it
+touches first is charged to it, and fails in it when there is none, hence fallocate and populate. So a shortage is ours,
+and an error at once.
+
+Must not be shared before the constructor has returned, and must not be unmapped before every queue in it is closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from userspace_cni.fastpath._native import ffi
+from userspace_cni.fastpath.errors import MemoryShort
+
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_HUGE_SHIFT: Final = 26
+"""Where memfd_create(2) wants the logarithm of a page's size."""
+_NAME: Final = "userspace-cni"
+_MUCH: Final = 64 << 20
+"""From here on it is looked first whether there is so much: the kernel would take all that there is, and then kill a process."""
+
+
+class Memory:
+    """`size` bytes of zeros at `address`, in pages of `page_bytes`; closed at the end of a `with`.
+
+    `hugepage_bytes`: size of hugepages to take them from, as 2 << 20. When that fails, pages of the usual size are used, and
+    `fallback` says why; it is "" otherwise. Raises MemoryShort.
+    """
+
+    def __init__(self, size: int, hugepage_bytes: int | None = None) -> None:
+        self.fallback = ""
+        self.page_bytes = mmap.PAGESIZE
+        self.size = 0
+        self._map: mmap.mmap | None = None
+        self.fd = -1
+        if hugepage_bytes:
+            try:
+                self._take(size, hugepage_bytes)
+            except OSError as error:
+                self._give_back()
+                self.fallback = f"no memory in pages of {hugepage_bytes >> 10} KiB: {_huge_reason(error, hugepage_bytes)}"
+        if self._map is None:
+            try:
+                self._take(size, 0)
+            except OSError as error:
+                self._give_back()
+                raise MemoryShort(f"making {size} bytes of shared memory", _strerror(error), _advice(error)) from error
+        assert self._map is not None  # noqa: S101 - for mypy
+        self._pointer: Any = ffi.from_buffer("uint8_t[]", self._map)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def address(self) -> int:
+        """Where it is mapped, in this process."""
+        return int(ffi.cast("uintptr_t", self._pointer))
+
+    def at(self, offset: int) -> Any:
+        """`void *` to a byte of it."""
+        return ffi.cast("void *", self._pointer + offset)
+
+    def close(self) -> None:
+        """Unmap it. Pages live on until the other side has let go of them too. Again is fine."""
+        if self._pointer is not None:
+            ffi.release(self._pointer)
+            self._pointer = None
+        self._give_back()
+
+    def _take(self, size: int, huge: int) -> None:
+        self.page_bytes = huge or mmap.PAGESIZE
+        self.size = -(-size // self.page_bytes) * self.page_bytes
+        if not huge and self.size > _MUCH and self.size > _available():
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        self.fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _huge_flags(huge))
+        os.posix_fallocate(self.fd, 0, self.size)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+        self._map = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+
+    def _give_back(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _available() -> int:
+    """Bytes that can be had without swapping, as the kernel estimates."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return sys.maxsize
+
+
+def _huge_flags(size: int) -> int:
+    if not size:
+        return 0
+    if size & (size - 1) or size <= mmap.PAGESIZE:
+        raise OSError(errno.EINVAL, "no size of pages")
+    return os.MFD_HUGETLB | (size.bit_length() - 1) << _HUGE_SHIFT
+
+
+def _huge_reason(error: OSError, size: int) -> str:
+    pool = f"/sys/kernel/mm/hugepages/hugepages-{size >> 10}kB"
+    if error.errno in (errno.ENOSPC, errno.ENOMEM):
+        return f"not enough pages are free; {pool}/free_hugepages"
+    if error.errno in (errno.EINVAL, errno.ENOENT, errno.ENODEV, errno.ENOSYS):
+        return f"the kernel has no pages of this size; {pool}"
+    return _strerror(error)
+
+
+def _strerror(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)
+
+
+def _advice(error: OSError) -> str:
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "limit of open files (ulimit -n)"
+    return "memory limit of the container or service, and free memory of the node"

@@ -1,0 +1,368 @@
+"""The vhost-user protocol as bytes, for both directions: requests of a front-end, replies of a back-end.
+
+Pure: no sockets, no clocks, no descriptors but as numbers that travel beside a message. Decoders accept exactly what QEMU's
+"Vhost-user Protocol" describes; everything else is a PeerError that says in which way. All integers are in the byte order of the
+machine, as both ends are on one.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from userspace_cni.fastpath.errors import PeerError, Reason
+
+HEADER_BYTES = 12
+PAYLOAD_MAX = 4096
+"""No message that we know comes near; what claims more is refused before memory is taken for it."""
+
+REGIONS_MAX = 8
+"""Regions of a memory table, and so descriptors of a message."""
+FDS_MAX = REGIONS_MAX
+VRING_MAX = 256
+"""Vrings that the eight bits of SET_VRING_KICK and its like can name."""
+RING_SIZE_MAX = 32768
+
+_HEADER = struct.Struct("=III")
+_U64 = struct.Struct("=Q")
+_STATE = struct.Struct("=II")
+_ADDRESS = struct.Struct("=IIQQQQ")
+_COUNT = struct.Struct("=II")
+_REGION = struct.Struct("=QQQQ")
+_SINGLE_PADDING = struct.Struct("=Q")
+_U32 = 0xFFFF_FFFF
+
+_NO_FD = 1 << 8
+_INDEX = 0xFF
+
+
+class Flag(IntFlag):
+    """Second word of the header; the two lowest bits are the version, 1."""
+
+    VERSION = 0x1
+    VERSION_MASK = 0x3
+    REPLY = 0x4
+    NEED_REPLY = 0x8
+
+
+_FLAGS = int(Flag.VERSION_MASK | Flag.REPLY | Flag.NEED_REPLY)  # int: the complement of a Flag has no bits that are unknown
+
+
+class Request(IntEnum):
+    """What a front-end asks for; the reply carries the same number."""
+
+    GET_FEATURES = 1
+    SET_FEATURES = 2
+    SET_OWNER = 3
+    RESET_OWNER = 4
+    SET_MEM_TABLE = 5
+    SET_LOG_BASE = 6
+    SET_LOG_FD = 7
+    SET_VRING_NUM = 8
+    SET_VRING_ADDR = 9
+    SET_VRING_BASE = 10
+    GET_VRING_BASE = 11
+    SET_VRING_KICK = 12
+    SET_VRING_CALL = 13
+    SET_VRING_ERR = 14
+    GET_PROTOCOL_FEATURES = 15
+    SET_PROTOCOL_FEATURES = 16
+    GET_QUEUE_NUM = 17
+    SET_VRING_ENABLE = 18
+    SEND_RARP = 19
+    NET_SET_MTU = 20
+    SET_BACKEND_REQ_FD = 21
+    IOTLB_MSG = 22
+    SET_VRING_ENDIAN = 23
+    GET_CONFIG = 24
+    SET_CONFIG = 25
+    CREATE_CRYPTO_SESSION = 26
+    CLOSE_CRYPTO_SESSION = 27
+    POSTCOPY_ADVISE = 28
+    POSTCOPY_LISTEN = 29
+    POSTCOPY_END = 30
+    GET_INFLIGHT_FD = 31
+    SET_INFLIGHT_FD = 32
+    GPU_SET_SOCKET = 33
+    RESET_DEVICE = 34
+    VRING_KICK = 35
+    GET_MAX_MEM_SLOTS = 36
+    ADD_MEM_REG = 37
+    REM_MEM_REG = 38
+    SET_STATUS = 39
+    GET_STATUS = 40
+    GET_SHARED_OBJECT = 41
+    SET_DEVICE_STATE_FD = 42
+    CHECK_DEVICE_STATE = 43
+
+
+class Feature(IntFlag):
+    """Bits of GET_FEATURES and SET_FEATURES that matter to a network device (virtio 1.2, 5.1.3 and 6)."""
+
+    NET_MTU = 1 << 3
+    NET_MRG_RXBUF = 1 << 15
+    NET_CTRL_VQ = 1 << 17
+    NET_MQ = 1 << 22
+    LOG_ALL = 1 << 26
+    RING_INDIRECT_DESC = 1 << 28
+    RING_EVENT_IDX = 1 << 29
+    PROTOCOL_FEATURES = 1 << 30
+    VERSION_1 = 1 << 32
+    ACCESS_PLATFORM = 1 << 33
+    RING_PACKED = 1 << 34
+    IN_ORDER = 1 << 35
+
+
+class ProtocolFeature(IntFlag):
+    """Bits of GET_PROTOCOL_FEATURES and SET_PROTOCOL_FEATURES."""
+
+    MQ = 1 << 0
+    LOG_SHMFD = 1 << 1
+    RARP = 1 << 2
+    REPLY_ACK = 1 << 3
+    NET_MTU = 1 << 4
+    BACKEND_REQ = 1 << 5
+    CONFIG = 1 << 9
+    BACKEND_SEND_FD = 1 << 10
+    RESET_DEVICE = 1 << 13
+    CONFIGURE_MEM_SLOTS = 1 << 15
+    STATUS = 1 << 16
+
+
+class Header(NamedTuple):
+    """The first 12 bytes of a message: request number, flags, bytes of payload."""
+
+    request: int
+    flags: int
+    size: int
+
+
+class Message(NamedTuple):
+    """A whole message. The descriptors that came with it belong to whoever holds it."""
+
+    request: int
+    flags: int
+    payload: bytes
+    fds: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The request's name, or its number when we know none."""
+        return name_of(self.request)
+
+    @property
+    def is_reply(self) -> bool:
+        """Whether it answers a request."""
+        return bool(self.flags & Flag.REPLY)
+
+    @property
+    def need_reply(self) -> bool:
+        """Whether the front-end wants an acknowledgement: to be answered by `acknowledge`."""
+        return bool(self.flags & Flag.NEED_REPLY)
+
+
+class VringState(NamedTuple):
+    """Payload of SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ENABLE and of both directions of GET_VRING_BASE."""
+
+    vring: int
+    value: int
+
+    def pack(self) -> bytes:
+        """As payload."""
+        return _STATE.pack(self.vring, self.value)
+
+    @classmethod
+    def unpack(cls, message: Message) -> VringState:
+        """From the payload; its vring is below VRING_MAX."""
+        state = cls(*_exactly(_STATE, message))
+        _require_vring(state.vring, message)
+        return state
+
+
+class VringAddress(NamedTuple):
+    """Payload of SET_VRING_ADDR: where the three rings are, in *user* addresses of the front-end."""
+
+    vring: int
+    flags: int
+    descriptors: int
+    used: int
+    available: int
+    log: int = 0
+
+    def pack(self) -> bytes:
+        """As payload."""
+        return _ADDRESS.pack(*self)
+
+    @classmethod
+    def unpack(cls, message: Message) -> VringAddress:
+        """From the payload; its vring is below VRING_MAX."""
+        address = cls(*_exactly(_ADDRESS, message))
+        _require_vring(address.vring, message)
+        return address
+
+
+class VringFd(NamedTuple):
+    """Payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: which vring, and whether a descriptor comes with it."""
+
+    vring: int
+    attached: bool = True
+
+    def pack(self) -> bytes:
+        """As payload."""
+        return _U64.pack(self.vring | (0 if self.attached else _NO_FD))
+
+    @classmethod
+    def unpack(cls, message: Message) -> VringFd:
+        """From the payload, for whose bits other than the index and "no descriptor" there is no meaning."""
+        value = unpack_u64(message)
+        if value & ~(_INDEX | _NO_FD):
+            raise PeerError(Reason.BAD_VALUE, message.name, f"payload {value:#x}")
+        return cls(value & _INDEX, not value & _NO_FD)
+
+
+class Region(NamedTuple):
+    """Memory of the front-end: `size` bytes that are `offset` bytes into the descriptor that comes with it."""
+
+    guest: int
+    size: int
+    user: int
+    offset: int
+
+
+def name_of(request: int) -> str:
+    """Name of a request, for messages."""
+    try:
+        return Request(request).name
+    except ValueError:
+        return f"message {request}"
+
+
+def encode(request: int, payload: bytes = b"", flags: int = 0) -> bytes:
+    """Header and payload, of version 1."""
+    return _HEADER.pack(request, Flag.VERSION | flags, len(payload)) + payload
+
+
+def reply(message: Message, payload: bytes) -> bytes:
+    """The answer of a back-end to a request that has one."""
+    return encode(message.request, payload, Flag.REPLY)
+
+
+def acknowledge(message: Message, *, refused: bool = False) -> bytes:
+    """The answer of a back-end to a request with `need_reply` that has none of its own."""
+    return reply(message, _U64.pack(1 if refused else 0))
+
+
+def decode_header(data: bytes | bytearray | memoryview) -> Header:
+    """The header in the first 12 bytes. The request may be one that does not exist: see `is_known`."""
+    header = Header(*_HEADER.unpack_from(data))
+    step = name_of(header.request)
+    if header.flags & Flag.VERSION_MASK != Flag.VERSION:
+        raise PeerError(Reason.BAD_VERSION, step, f"flags {header.flags:#x}")
+    if header.flags & ~_FLAGS & _U32:
+        raise PeerError(Reason.BAD_FLAGS, step, f"flags {header.flags:#x}")
+    if header.size > PAYLOAD_MAX:
+        raise PeerError(Reason.OVERSIZED, step, f"{header.size} bytes")
+    return header
+
+
+def is_known(request: int) -> bool:
+    """Whether the protocol has such a request."""
+    return request in Request._value2member_map_
+
+
+def require_request(message: Message) -> Request:
+    """The request of a message that a back-end received; PeerError when it is none."""
+    if message.is_reply:
+        raise PeerError(Reason.NOT_A_REQUEST, message.name)
+    if not is_known(message.request):
+        raise PeerError(Reason.UNKNOWN_REQUEST, message.name)
+    return Request(message.request)
+
+
+def require_reply(message: Message, request: Request) -> bytes:
+    """The payload of a message that a front-end received, which must answer `request`."""
+    if not message.is_reply:
+        raise PeerError(Reason.NOT_A_REPLY, request.name, f"got {message.name}, flags {message.flags:#x}")
+    if message.request != request:
+        raise PeerError(Reason.WRONG_REPLY, request.name, f"got that of {message.name}")
+    return message.payload
+
+
+def require_empty(message: Message) -> None:
+    """PeerError when a message without a payload has one."""
+    if message.payload:
+        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes instead of none")
+
+
+def pack_u64(value: int) -> bytes:
+    """Payload of messages that carry one number."""
+    return _U64.pack(value)
+
+
+def unpack_u64(message: Message) -> int:
+    """The number in a payload that is nothing else."""
+    return int(_exactly(_U64, message)[0])
+
+
+def pack_table(regions: Sequence[Region]) -> bytes:
+    """Payload of SET_MEM_TABLE; the descriptors go beside it, one for each region in the same order."""
+    return _COUNT.pack(len(regions), 0) + b"".join(_REGION.pack(*region) for region in regions)
+
+
+def unpack_table(message: Message) -> list[Region]:
+    """Regions of SET_MEM_TABLE: 1 to REGIONS_MAX. What is in them is not judged here."""
+    if len(message.payload) < _COUNT.size:
+        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes")
+    count = _COUNT.unpack_from(message.payload)[0]
+    if not 1 <= count <= REGIONS_MAX:
+        raise PeerError(Reason.BAD_VALUE, message.name, f"{count} regions, 1 to {REGIONS_MAX} are possible")
+    if len(message.payload) != _COUNT.size + count * _REGION.size:
+        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes for {count} regions")
+    return [Region(*fields) for fields in _REGION.iter_unpack(message.payload[_COUNT.size :])]
+
+
+def pack_region(region: Region) -> bytes:
+    """Payload of ADD_MEM_REG and REM_MEM_REG."""
+    return _SINGLE_PADDING.pack(0) + _REGION.pack(*region)
+
+
+def unpack_region(message: Message) -> Region:
+    """The region of ADD_MEM_REG or REM_MEM_REG."""
+    if len(message.payload) != _SINGLE_PADDING.size + _REGION.size:
+        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes for a region")
+    return Region(*_REGION.unpack_from(message.payload, _SINGLE_PADDING.size))
+
+
+_ONE_FD = frozenset(
+    {Request.SET_LOG_BASE, Request.ADD_MEM_REG, Request.SET_BACKEND_REQ_FD, Request.SET_INFLIGHT_FD, Request.SET_DEVICE_STATE_FD}
+)
+_VRING_FD = frozenset({Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR})
+_MAY_HAVE_FD = frozenset({Request.SET_LOG_FD, Request.REM_MEM_REG, Request.GPU_SET_SOCKET})
+
+
+def require_fds(message: Message) -> None:
+    """PeerError unless exactly those descriptors came with a front-end's request that it needs."""
+    if message.request in _MAY_HAVE_FD and len(message.fds) <= 1:
+        return
+    if message.request == Request.SET_MEM_TABLE:
+        needed = len(unpack_table(message))
+    elif message.request in _VRING_FD:
+        needed = int(VringFd.unpack(message).attached)
+    else:
+        needed = int(message.request in _ONE_FD)
+    if len(message.fds) != needed:
+        reason = Reason.FDS_MISSING if len(message.fds) < needed else Reason.FDS_EXTRA
+        raise PeerError(reason, message.name, f"{len(message.fds)} instead of {needed}")
+
+
+def _exactly(layout: struct.Struct, message: Message) -> tuple[int, ...]:
+    if len(message.payload) != layout.size:
+        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes instead of {layout.size}")
+    return layout.unpack(message.payload)
+
+
+def _require_vring(vring: int, message: Message) -> None:
+    if vring >= VRING_MAX:
+        raise PeerError(Reason.BAD_VALUE, message.name, f"vring {vring}")

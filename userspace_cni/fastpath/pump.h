@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* pump.h - frames between a kernel tap and a pair of queues; see pump.c */
+
+#ifndef FASTPATH_PUMP_H
+#define FASTPATH_PUMP_H
+
+#include <stdint.h>
+
+#include "queue.h"
+
+#define FP_PUMP_BATCH 32	/* frames that are moved at once */
+
+/** enum fp_pump_end - Why a run is over
+ * @FP_PUMP_SLICE:	its time is, or a signal came
+ * @FP_PUMP_STOPPED:	the pump's stop event was written
+ * @FP_PUMP_CLOSED:	the wake event of the queues' owner was, or a queue is closed
+ * @FP_PUMP_HANGUP:	the other side has left the control socket
+ * @FP_PUMP_TAP_GONE:	the tap was deleted
+ */
+enum fp_pump_end {
+	FP_PUMP_SLICE,
+	FP_PUMP_STOPPED,
+	FP_PUMP_CLOSED,
+	FP_PUMP_HANGUP,
+	FP_PUMP_TAP_GONE,
+};
+
+/** struct fp_flow - One direction since the pump was made
+ * @frames:	Frames handed over
+ * @bytes:	Of them
+ * @dropped:	Frames for which there was no room, or that were too long, or that the tap did not take
+ */
+struct fp_flow {
+	uint64_t frames;
+	uint64_t bytes;
+	uint64_t dropped;
+};
+
+/** struct fp_pump - One tap's descriptor and what is on its way; one thread runs it, anybody reads the counters
+ * @to_ring, @to_tap:	What was carried
+ * @sleeps:	How often there was nothing to do
+ * @spin_max_ns: Longest time for which frames are looked for before sleeping
+ * @hold_ns:	How long frames of the tap are kept for a full ring before they are dropped
+ * @tap, @stop:	The caller's; not closed here
+ * @stride:	Bytes between frames in the buffers
+ * @first, @held: Frames of @up that were read from the tap and not sent yet
+ * @full_since:	When the ring has last taken nothing, 0: it takes
+ * @spin_ns:	Time to look for frames before the next sleep
+ */
+struct fp_pump {
+	struct fp_flow to_ring;
+	struct fp_flow to_tap;
+	uint64_t sleeps;
+	int64_t spin_max_ns;
+	int64_t hold_ns;
+
+	int tap;
+	int stop;
+	uint32_t stride;
+	uint32_t first;
+	uint32_t held;
+	int64_t full_since;
+	int64_t spin_ns;
+	uint8_t *up;
+	uint8_t *down;
+	uint32_t up_lengths[FP_PUMP_BATCH];
+	uint32_t down_lengths[FP_PUMP_BATCH];
+};
+
+struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest);
+void fp_pump_free(struct fp_pump *pump);
+int fp_pump_run(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx, int control, int wake, int64_t slice_ns);
+
+#endif /* FASTPATH_PUMP_H */

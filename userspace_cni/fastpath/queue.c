@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+/* queue.c - what both ends of a virtqueue have in common
+ *
+ * THEORY OF OPERATION
+ *
+ * A burst takes the queue, which is a compare-and-swap of one word, does its work and releases it. Whoever finds it taken waits:
+ * a burst lasts microseconds and never blocks. fp_stop() and fp_close() set a bit in the same word, which keeps newcomers out, and
+ * wait for the burst that is under way: when they return, no thread touches ring or buffers, and the memory may go.
+ *
+ * fp_wait() sleeps without having taken anything. It holds no reference to the file descriptors that it polls, so it counts itself
+ * among the waiters; fp_close() returns when they have left. Whoever closes makes `wake` readable first, and closes file
+ * descriptors afterwards. A waiter that nobody wakes looks around ten times a second: a queue that is stopped and started anew
+ * may have got another file descriptor.
+ */
+
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "queue.h"
+
+#define SPINS 200			/* looks at a taken queue before its holder gets our time slice */
+#define LOOK_AROUND_NS 100000000	/* longest sleep of a waiter */
+#define UNATTACHED_NS 5000000		/* the same when a queue is stopped, or has nothing that would wake us */
+#define LEAVE_NS 20000			/* pause of a closer while waiters leave */
+#define SECOND_NS 1000000000
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
+
+/**
+ * fp_take() - Take a queue for a burst
+ * @queue:	The queue
+ *
+ * Return: 1 when it is taken, 0 when it is stopped, -ESHUTDOWN when it is closed
+ */
+int fp_take(struct fp_queue *queue)
+{
+	for (unsigned int spins = 0;;) {
+		uint32_t seen = FP_IDLE;
+
+		if (atomic_compare_exchange_weak_explicit(&queue->state, &seen, FP_TAKEN, memory_order_acquire,
+							  memory_order_relaxed))
+			return 1;
+		if (seen & FP_CLOSED)
+			return -ESHUTDOWN;
+		if (seen & FP_STOPPED)
+			return 0;
+		if (++spins < SPINS)
+			relax();
+		else
+			sched_yield();
+	}
+}
+
+/**
+ * fp_release() - End a burst
+ * @queue:	Taken by the caller
+ */
+void fp_release(struct fp_queue *queue)
+{
+	atomic_fetch_and_explicit(&queue->state, ~(uint32_t)FP_TAKEN, memory_order_release);
+}
+
+static void bar(struct fp_queue *queue, uint32_t bit)
+{
+	unsigned int spins = 0;
+
+	atomic_fetch_or(&queue->state, bit);
+	while (atomic_load_explicit(&queue->state, memory_order_acquire) & FP_TAKEN) {
+		if (++spins < SPINS)
+			relax();
+		else
+			sched_yield();
+	}
+}
+
+/**
+ * fp_stop() - Let bursts carry nothing; returns when none is under way
+ * @queue:	The queue, running or not
+ *
+ * Waiters stay: they go on waiting for a queue that is started anew.
+ */
+void fp_stop(struct fp_queue *queue)
+{
+	bar(queue, FP_STOPPED);
+}
+
+/**
+ * fp_start() - Let bursts carry frames
+ * @queue:	Stopped; its rings are in place
+ */
+void fp_start(struct fp_queue *queue)
+{
+	atomic_fetch_and_explicit(&queue->state, ~(uint32_t)FP_STOPPED, memory_order_release);
+}
+
+/**
+ * fp_close() - End a queue for good; returns when no thread touches it or what it refers to
+ * @queue:	The queue, in any state; closing it again does nothing
+ *
+ * Make the `wake` of its waiters readable before: else this may take as long as they sleep.
+ */
+void fp_close(struct fp_queue *queue)
+{
+	const struct timespec pause = { .tv_nsec = LEAVE_NS };
+
+	bar(queue, FP_CLOSED);
+	while (atomic_load(&queue->waiters))
+		nanosleep(&pause, NULL);
+}
+
+/* How many of the first frames can be sent; -EINVAL or -EMSGSIZE when not even the first */
+static int acceptable(const struct fp_queue *queue, uint32_t stride, const uint32_t *lengths, uint32_t count)
+{
+	uint32_t longest = stride < queue->room ? stride : queue->room, i;
+
+	for (i = 0; i < count; i++)
+		if (lengths[i] < FP_SHORTEST || lengths[i] > longest)
+			break;
+	if (i || !count)
+		return (int)i;
+	return lengths[0] > queue->room ? -EMSGSIZE : -EINVAL;
+}
+
+static uint64_t total(const uint32_t *lengths, int count)
+{
+	uint64_t sum = 0;
+
+	for (int i = 0; i < count; i++)
+		sum += lengths[i];
+	return sum;
+}
+
+/**
+ * fp_send() - Send a burst
+ * @queue:	A queue that transmits
+ * @frames:	Frame i is at i * @stride
+ * @stride:	Bytes from frame to frame
+ * @lengths:	Bytes of each frame, FP_SHORTEST to the queue's room
+ * @count:	Frames; at most INT_MAX
+ *
+ * A frame of a length that can not be sent ends the burst before it; a burst that begins with one is an error.
+ *
+ * Return: frames taken, fewer than @count when the ring is full, 0 when the queue is stopped; -ESHUTDOWN: closed; -EBADMSG: ring
+ *	   fault, see fp_fault_of(); -EMSGSIZE, -EINVAL: the first frame is too long, too short or longer than @stride
+ */
+int fp_send(struct fp_queue *queue, const void *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
+{
+	int fit = acceptable(queue, stride, lengths, count), sent;
+
+	if (fit < 0)
+		return fit;
+	if ((sent = fp_take(queue)) <= 0)
+		return sent;
+	if (atomic_load_explicit(&queue->fault, memory_order_relaxed))
+		sent = -EBADMSG;
+	else
+		sent = queue->operations->send(queue, frames, stride, lengths, (uint32_t)fit);
+	if (sent >= 0) {
+		fp_count(&queue->counters.frames, (uint64_t)sent);
+		fp_count(&queue->counters.bytes, total(lengths, sent));
+		fp_count(&queue->counters.refused, (uint64_t)(fit - sent));
+	}
+	fp_release(queue);
+	return sent;
+}
+
+/**
+ * fp_receive() - Receive a burst
+ * @queue:	A queue that receives
+ * @frames:	Frame i is put at i * @stride
+ * @stride:	Room for each; a longer frame is dropped and counted
+ * @lengths:	Set to the bytes of each
+ * @capacity:	Most frames; at most INT_MAX
+ *
+ * Return: frames, 0 when there are none or the queue is stopped; -ESHUTDOWN: closed; -EBADMSG: ring fault, see fp_fault_of()
+ */
+int fp_receive(struct fp_queue *queue, void *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
+{
+	int received = fp_take(queue);
+
+	if (received <= 0)
+		return received;
+	if (atomic_load_explicit(&queue->fault, memory_order_relaxed))
+		received = -EBADMSG;
+	else
+		received = queue->operations->receive(queue, frames, stride, lengths, capacity);
+	if (received > 0) {
+		fp_count(&queue->counters.frames, (uint64_t)received);
+		fp_count(&queue->counters.bytes, total(lengths, received));
+	}
+	fp_release(queue);
+	return received;
+}
+
+static int64_t now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (int64_t)time.tv_sec * SECOND_NS + time.tv_nsec;
+}
+
+/* Forget notifications that were received. The file may be the other side's, who can make it a blocking one at any time; false if
+ * it can not be read without that risk. */
+static bool drain(int fd)
+{
+	uint64_t value;
+	struct iovec iov = { &value, sizeof(value) };
+
+	if (preadv2(fd, &iov, 1, -1, RWF_NOWAIT) >= 0 || errno != EOPNOTSUPP)
+		return true;
+	if (!(fcntl(fd, F_GETFL) & O_NONBLOCK))
+		return false;
+	(void)!read(fd, &value, sizeof(value));
+	return true;
+}
+
+/* Ask for notifications; 1 when frames are there, 0 when it is to be slept, at most *@longest */
+static int arm(struct fp_queue *queue, struct pollfd *watch, int64_t *longest)
+{
+	int result = fp_take(queue);
+
+	watch->fd = -1;
+	watch->events = POLLIN;
+	watch->revents = 0;
+	if (result > 0) {
+		if (atomic_load_explicit(&queue->fault, memory_order_relaxed))
+			result = -EBADMSG;
+		else
+			result = queue->operations->arm(queue);
+		watch->fd = queue->event;
+		fp_release(queue);
+	}
+	if (!result && watch->fd < 0)
+		*longest = UNATTACHED_NS;
+	return result;
+}
+
+/* The reverse. Another waiter still needs notifications, and those who poll are not hurt by them. */
+static void disarm(struct fp_queue *queue, const struct pollfd *watch)
+{
+	if (fp_take(queue) <= 0)
+		return;
+	if (queue->event >= 0 && queue->event == watch->fd) {
+		if (watch->revents & (POLLERR | POLLHUP | POLLNVAL) || (watch->revents && !drain(queue->event)))
+			atomic_store(&queue->fault, FP_BAD_EVENT);
+	}
+	if (atomic_load(&queue->waiters) <= 1 && !atomic_load(&queue->fault))
+		queue->operations->disarm(queue);
+	fp_release(queue);
+}
+
+/* Sleep until anything is readable or @until: 0, or what ends the wait */
+static int sleep_on(struct pollfd *watches, uint32_t count, int64_t longest, int64_t until)
+{
+	int64_t left = until - now();
+	struct timespec timeout;
+
+	if (left > longest)
+		left = longest;
+	if (left < 0)
+		left = 0;
+	timeout.tv_sec = left / SECOND_NS;
+	timeout.tv_nsec = left % SECOND_NS;
+	if (ppoll(watches, count + 2, &timeout, NULL) < 0)
+		return -errno;
+	if (watches[count + 1].revents)
+		return -ESHUTDOWN;
+	if (watches[count].revents & POLLNVAL)
+		return -ESHUTDOWN;
+	return watches[count].revents ? -ECONNRESET : 0;
+}
+
+static int wait_once(struct fp_queue *const *queues, uint32_t count, struct pollfd *watches, int64_t until)
+{
+	int64_t longest = LOOK_AROUND_NS;
+	int result = 0;
+	uint32_t armed;
+
+	for (armed = 0; armed < count && !result; armed++)
+		result = arm(queues[armed], &watches[armed], &longest);
+	if (!result)
+		result = sleep_on(watches, count, longest, until);
+	while (armed--)
+		disarm(queues[armed], &watches[armed]);
+	return result;
+}
+
+/**
+ * fp_wait() - Sleep until one of some queues has frames
+ * @queues:	Queues that receive
+ * @count:	How many, 1 to FP_WAIT_QUEUES
+ * @control:	Socket whose hang-up ends the wait, or -1; what is readable in it is not looked at
+ * @wake:	eventfd that ends the wait when it is readable, and is left so, or -1
+ * @timeout_ns:	Nanoseconds, negative for no limit
+ *
+ * Return: 1 when there are frames, 0 when time is over; -ESHUTDOWN: a queue is closed, or @wake; -ECONNRESET: @control has hung
+ *	   up; -EBADMSG: ring fault; -EINTR: a signal
+ */
+int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns)
+{
+	struct pollfd watches[FP_WAIT_QUEUES + 2];
+	int64_t start = now(), until;
+	int result;
+
+	if (!count || count > FP_WAIT_QUEUES)
+		return -EINVAL;
+	until = timeout_ns < 0 || timeout_ns > INT64_MAX - start ? INT64_MAX : start + timeout_ns;
+	watches[count] = (struct pollfd){ .fd = control, .events = POLLRDHUP };
+	watches[count + 1] = (struct pollfd){ .fd = wake, .events = POLLIN };
+
+	for (uint32_t i = 0; i < count; i++)
+		atomic_fetch_add(&queues[i]->waiters, 1);
+	do {
+		result = wait_once(queues, count, watches, until);
+	} while (!result && now() < until);
+	for (uint32_t i = 0; i < count; i++)
+		atomic_fetch_sub(&queues[i]->waiters, 1);
+	return result;
+}
+
+/**
+ * fp_read_counters() - What a queue has carried
+ * @queue:	The queue, in any state
+ * @counters:	Set; each number is whole, but they may belong to different bursts
+ */
+void fp_read_counters(const struct fp_queue *queue, struct fp_counters *counters)
+{
+	counters->frames = __atomic_load_n(&queue->counters.frames, __ATOMIC_RELAXED);
+	counters->bytes = __atomic_load_n(&queue->counters.bytes, __ATOMIC_RELAXED);
+	counters->refused = __atomic_load_n(&queue->counters.refused, __ATOMIC_RELAXED);
+	counters->oversize = __atomic_load_n(&queue->counters.oversize, __ATOMIC_RELAXED);
+	counters->kicks = __atomic_load_n(&queue->counters.kicks, __ATOMIC_RELAXED);
+}
+
+/**
+ * fp_fault_of() - What the other side did to the ring
+ * @queue:	The queue
+ *
+ * Return: enum fp_fault
+ */
+uint32_t fp_fault_of(const struct fp_queue *queue)
+{
+	return atomic_load(&queue->fault);
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* queue.h - what both ends of a virtqueue have in common; see queue.c
+ *
+ * A queue carries frames in one direction. It is one of two kinds: a "driver" owns memory and rings (the front-end, driver.c), a
+ * "device" works on rings in memory that the other side has lent (the back-end, device.c). Whoever sends and receives does not care:
+ * fp_send(), fp_receive(), fp_wait() and fp_close() take either.
+ */
+
+#ifndef FASTPATH_QUEUE_H
+#define FASTPATH_QUEUE_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FP_HEADER 12	/* bytes of struct virtio_net_hdr_mrg_rxbuf, with VIRTIO_F_VERSION_1 always before a frame */
+#define FP_SHORTEST 14	/* bytes of the shortest frame that is sent: an Ethernet header */
+#define FP_WAIT_QUEUES 64	/* most queues of one fp_wait() */
+
+/** enum fp_state - Bits that say who may touch a queue
+ * @FP_IDLE:	the next caller
+ * @FP_TAKEN:	a burst is under way in some thread
+ * @FP_STOPPED:	not attached (any more): bursts carry nothing; a queue is made with this
+ * @FP_CLOSED:	for good
+ */
+enum fp_state {
+	FP_IDLE = 0,
+	FP_TAKEN = 1,
+	FP_STOPPED = 2,
+	FP_CLOSED = 4,
+};
+
+/** enum fp_fault - What the other side did to its half of the ring; the queue is of no use until it is attached anew */
+enum fp_fault {
+	FP_SOUND,
+	FP_INDEX_JUMP,		/* an index moved by more than the size of the ring, or backwards */
+	FP_BAD_ID,		/* a descriptor's number beyond the ring, or one that is not with the other side */
+	FP_LOOP,		/* a chain longer than the ring */
+	FP_BAD_ADDRESS,		/* a buffer outside of the memory that was shared, or across its end */
+	FP_BAD_LENGTH,		/* a length that does not fit the buffer, or no room for the header */
+	FP_BAD_FLAGS,		/* a buffer of the wrong direction, or indirect without having been agreed */
+	FP_MEMORY_GONE,		/* memory was taken away under us (SIGBUS, see guard.c) */
+	FP_BAD_EVENT,		/* the file descriptor for notifications is not one that can be waited for */
+};
+
+/** struct fp_counters - What a queue has carried since it was made; written by whoever has taken it, read by anybody
+ *
+ * fp_send() and fp_receive() count frames, bytes and refused; the kinds count oversize and kicks, with fp_count().
+ */
+struct fp_counters {
+	uint64_t frames;
+	uint64_t bytes;		/* of frames, without virtio headers */
+	uint64_t refused;	/* frames that a send found no room for */
+	uint64_t oversize;	/* received frames that did not fit in the caller's stride, dropped */
+	uint64_t kicks;		/* notifications written for the other side */
+};
+
+struct fp_queue;
+
+/** struct fp_operations - A kind of queue; all are called with the queue taken
+ * @send:	Copy frames in; number of frames, or -EBADMSG with queue->fault set. Lengths have been found to be
+ *		FP_SHORTEST to min(stride, queue->room), but another thread may write them: read each once, and check it
+ * @receive:	Copy frames out; the same
+ * @arm:	Ask the other side to notify of what comes; 1 when something is there already (then nothing is asked), 0, -EBADMSG
+ * @disarm:	Take that back
+ */
+struct fp_operations {
+	int (*send)(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
+	int (*receive)(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+	int (*arm)(struct fp_queue *queue);
+	void (*disarm)(struct fp_queue *queue);
+};
+
+/** struct fp_queue - The part that both kinds begin with
+ * @operations:	Its kind
+ * @state:	Bits of enum fp_state; FP_IDLE to FP_TAKEN and back is the lock of a burst
+ * @fault:	enum fp_fault
+ * @event:	eventfd by which the other side notifies us (call for a driver, kick for a device), -1 for none; changed only
+ *		while the queue is stopped
+ * @room:	Longest frame that can be sent, bytes
+ * @waiters:	Threads inside fp_wait()
+ */
+struct fp_queue {
+	const struct fp_operations *operations;
+	_Atomic uint32_t state;
+	_Atomic uint32_t fault;
+	int event;
+	uint32_t room;
+	struct fp_counters counters;
+	_Atomic uint32_t waiters;
+};
+
+/**
+ * fp_count() - Add to a counter that other threads may read meanwhile
+ * @counter:	Of a queue that the caller has taken
+ * @more:	To add
+ */
+static inline void fp_count(uint64_t *counter, uint64_t more)
+{
+	__atomic_store_n(counter, *counter + more, __ATOMIC_RELAXED);
+}
+
+int fp_take(struct fp_queue *queue);
+void fp_release(struct fp_queue *queue);
+void fp_stop(struct fp_queue *queue);
+void fp_start(struct fp_queue *queue);
+void fp_close(struct fp_queue *queue);
+
+int fp_send(struct fp_queue *queue, const void *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
+int fp_receive(struct fp_queue *queue, void *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns);
+
+void fp_read_counters(const struct fp_queue *queue, struct fp_counters *counters);
+uint32_t fp_fault_of(const struct fp_queue *queue);
+
+#endif /* FASTPATH_QUEUE_H */

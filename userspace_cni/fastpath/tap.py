@@ -1,0 +1,209 @@
+"""A kernel tap, and the pump that carries frames between it and a queue pair.
+
+Why it exists: an ordinary program (a shell, a web server, ping) can not use a vhost-user socket; behind a tap it uses the pod's
+interface like any other. The tap is not persistent: it goes with its descriptor, so that no way of dying leaves one behind.
+
+What it must never do: touch a link that it has not made. The tap's addresses are set by whoever made it, by netlink, which is
+not spoken here.
+
+Source: Documentation/networking/tuntap.rst of the kernel, linux/if_tun.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort
+
+if TYPE_CHECKING:
+    from userspace_cni.fastpath.queue_pair import QueuePair
+
+DEVICE: Final = "/dev/net/tun"
+NAME_MAX: Final = 15
+"""Bytes of a link's name (IFNAMSIZ without the final NUL)."""
+ETHERNET: Final = 14 + 4
+"""Bytes of a frame beside what the MTU counts: the header, and one VLAN tag."""
+
+_TUNSETIFF: Final = 0x400454CA
+_TUNSETCARRIER: Final = 0x400454E2
+_IFF_TAP: Final = 0x0002
+_IFF_NO_PI: Final = 0x1000
+_IFF_TUN_EXCL: Final = 0x8000
+_IFREQ: Final = struct.Struct("16sH22x")
+
+
+class TapRefused(FastPathError):
+    """The kernel does not let us have the tap."""
+
+
+class Tap:
+    """A tap in the network namespace of the calling thread, down and without carrier; gone when closed.
+
+    `name`: as wished, or, when that was empty or has a `%d` in it, as the kernel chose.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        step = f"making the tap {name}" if name else "making a tap"
+        if len(os.fsencode(name)) > NAME_MAX:
+            raise TapRefused(step, f"the name is longer than {NAME_MAX} bytes")
+        self._fd = _device(step)
+        try:
+            flags = _IFF_TAP | _IFF_NO_PI | _IFF_TUN_EXCL
+            answer = fcntl.ioctl(self._fd, _TUNSETIFF, _IFREQ.pack(os.fsencode(name), flags))
+        except OSError as error:
+            os.close(self._fd)
+            raise TapRefused(step, *_reason(error, name)) from error
+        self.name = os.fsdecode(answer[:16].rstrip(b"\0"))
+        self.set_carrier(present=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """The descriptor, non-blocking: a read or a write is one frame. Raises Closed."""
+        if self._fd < 0:
+            raise Closed(f"tap {self.name}", "it is closed")
+        return self._fd
+
+    def set_carrier(self, *, present: bool) -> None:
+        """Tell the kernel, and whoever watches the link, whether frames get anywhere. Kernels before 5.0 are not told."""
+        with suppress(OSError):
+            fcntl.ioctl(self.fileno(), _TUNSETCARRIER, struct.pack("i", present))
+
+    def close(self) -> None:
+        """Remove the tap, with its addresses and routes. Again: nothing."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _device(step: str) -> int:
+    try:
+        return os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError as error:
+        what = "the container is not given the device: mknod /dev/net/tun c 10 200, or a hostPath of it"
+        raise TapRefused(step, f"{DEVICE} is not there", what) from error
+    except OSError as error:
+        look_at = {
+            errno.ENODEV: "the kernel has no tun driver: modprobe tun on the host",
+            errno.EPERM: "the container may not use the device: its list of devices (10:200) decides",
+            errno.EACCES: "the container may not use the device: its mode, or its list of devices (10:200), decides",
+        }
+        raise TapRefused(step, f"{DEVICE}: {error.strerror}", look_at.get(error.errno or 0, "")) from error
+
+
+def _reason(error: OSError, name: str) -> tuple[str, str]:
+    """What happened and what to look at."""
+    if error.errno == errno.EPERM:
+        return "not permitted", "it needs the capability NET_ADMIN in the network namespace's own user namespace"
+    if error.errno == errno.EBUSY:
+        return "a link of this name exists", f"ip link show {name}; --name chooses another"
+    if error.errno == errno.EINVAL:
+        return "the kernel does not take the name", "a link's name has no blank, slash or colon and is neither . nor .."
+    return error.strerror or str(error), ""
+
+
+class End(Enum):
+    """Why a run of the pump is over."""
+
+    SLICE = lib.FP_PUMP_SLICE
+    STOPPED = lib.FP_PUMP_STOPPED
+    CLOSED = lib.FP_PUMP_CLOSED
+    HANGUP = lib.FP_PUMP_HANGUP
+    TAP_GONE = lib.FP_PUMP_TAP_GONE
+
+
+@dataclass(frozen=True)
+class Flow:
+    """One direction: frames and bytes handed over, and frames that the receiving side had no room for, or that did not fit."""
+
+    frames: int
+    bytes: int
+    dropped: int
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What a pump has carried since it was made; `sleeps`: how often it had nothing to do."""
+
+    to_ring: Flow
+    to_tap: Flow
+    sleeps: int
+
+
+class Pump:
+    """Carries frames between `tap` and one queue pair after another; one thread runs it, any may stop it or read `carried`.
+
+    `tap`: its descriptor has to be non-blocking, and a read or a write one frame. `mtu`: of the tap, bytes; longer frames are
+    dropped. `spin_us`: how long frames are looked for before sleeping, while they come fast; 0 always sleeps.
+    `hold_ms`: how long frames are kept for a ring that is full.
+    """
+
+    def __init__(self, tap: Tap, mtu: int = 1500, *, spin_us: float | None = None, hold_ms: float | None = None) -> None:
+        self._tap = tap
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        pump = lib.fp_pump_new(tap.fileno(), self._stop, mtu + ETHERNET)
+        if pump == ffi.NULL:
+            os.close(self._stop)
+            raise MemoryShort("making a pump", f"no memory for frames of {mtu} bytes")
+        self._pump: Any = ffi.gc(pump, lib.fp_pump_free)
+        if spin_us is not None:
+            pump.spin_max_ns = int(spin_us * 1000)
+        if hold_ms is not None:
+            pump.hold_ns = int(hold_ms * 1_000_000)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def run(self, pair: QueuePair, slice_s: float = 0.5) -> End:
+        """Carry frames for `slice_s` seconds, or until something ends it; Python's lock is not held.
+
+        A signal ends it early, with SLICE, so that Python can attend to it. Raises RingFault when the other side broke the ring.
+        """
+        if self._stop < 0:
+            raise Closed("running the pump", "it is closed")
+        tx, rx, owner = pair.tx, pair.rx, pair.owner
+        found = lib.fp_pump_run(self._pump, tx, rx, owner.control_fd, owner.wake_fd, int(slice_s * 1_000_000_000))
+        if found < 0:
+            raise pair.failure(found, "send" if lib.fp_fault_of(tx) else "receive")
+        return End(found)
+
+    def stop(self) -> None:
+        """End the run that is under way, and all later ones."""
+        if self._stop >= 0:
+            os.eventfd_write(self._stop, 1)
+
+    @property
+    def stop_fd(self) -> int:
+        """An eventfd that is readable from `stop` on, -1 when closed."""
+        return self._stop
+
+    @property
+    def carried(self) -> Carried:
+        """The counters, at any time."""
+        return Carried(_flow(self._pump.to_ring), _flow(self._pump.to_tap), self._pump.sleeps)
+
+    def close(self) -> None:
+        """Give the memory back; no run may be under way. The counters stay. Again: nothing."""
+        if self._stop >= 0:
+            os.close(self._stop)
+            self._stop = -1
+
+
+def _flow(flow: Any) -> Flow:
+    return Flow(flow.frames, flow.bytes, flow.dropped)
