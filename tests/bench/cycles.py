@@ -1,9 +1,10 @@
 """What attaching to a port costs, and whether a thousand attachments leave anything behind, with us or in the switch.
 
 `python tests/bench/cycles.py [--json] [--cycles N]`, as root, on a private switch of its own. Times are of one call each, in
-milliseconds: `attach` makes memory, queues and the connection; `again` uses memory and queues that are there; `detach` waits for the
-polling thread to let go of the rings, which sleeps in between when it is idle. A server port is attached to each time with new
-memory, a client port each time with the same.
+milliseconds: `attach` makes memory, queues and the connection; `again` uses memory and queues that are there; `detach` waits for
+the polling thread to let go of the rings, which sleeps in between when it is idle. A server port is attached to each time with
+new memory, a client port each time with the same. A descriptor or two more on the switch's side are of the last connection, which
+it may not have closed yet.
 """
 
 from __future__ import annotations

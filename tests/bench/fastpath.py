@@ -261,7 +261,17 @@ def testpmd(directory: Path, core: int) -> Iterator[list[str]]:
     devices = [f"--vdev=net_vhost{index},iface={path}" for index, path in enumerate(paths)]
     others = sorted(os.sched_getaffinity(0) - {core}) or [core]
     eal = ["--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--file-prefix=uc-bench", "-l", f"{core},{others[0]}"]
-    work = ["--main-lcore", str(core), *devices, "--", "--auto-start", "--forward-mode=io", "--no-mlockall", "-i"]
+    work = [
+        "--main-lcore",
+        str(core),
+        *devices,
+        "--",
+        "--auto-start",
+        "--forward-mode=io",
+        "--no-mlockall",
+        "--total-num-mbufs=16384",
+        "-i",
+    ]
     with subprocess.Popen(
         ["dpdk-testpmd", *eal, *work], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:

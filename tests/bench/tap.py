@@ -1,11 +1,13 @@
 """What the tap bridge costs, beside a Python loop that does the same with the API of `bytes`.
 
-`python tests/bench/tap.py [--json] [--seconds S] [--rounds N]`, as root. A tap in a network namespace of its own is bridged to
+`python tests/bench/tap.py [--json] [--seconds S] [--rounds N] [--switch]`, as root. A tap in a network namespace is bridged to
 our own back-end, which is another process, as are the programs that send: what is measured is the bridge, and not a switch. Both
 are measured in one run, in turns, and compared as ratios: the machine's own speed drifts between runs.
 
     out     the kernel's UDP datagrams, to the ring (sent with UDP_SEGMENT, so that the sender is not the limit)
     in      frames of the ring, to a UDP socket of the kernel that nobody reads
+
+    switch  two `userspace-cni tap` at a real OVS-DPDK whose thread polls: TCP one way, and the time of a UDP echo (`--switch`)
 
 CPU is that of the bridging thread for a frame, the kernel's work in its system calls included: for `in` that is the whole way up
 to the socket. There is no comparison with virtio_user on vhost-net here: it needs /dev/vhost-net.
@@ -23,10 +25,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -34,7 +38,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.lab.runtime import netns
-from tests.lab.taps import entered, socket_in
+from tests.lab.switch import Switch, wait_until
+from tests.lab.taps import TapProcess, echoes, entered, socket_in
 from userspace_cni.fastpath.back_end import BackEndListener
 from userspace_cni.fastpath.burst import Burst
 from userspace_cni.fastpath.errors import Disconnected
@@ -218,6 +223,79 @@ def _medians(rates: list[Rate]) -> dict[str, float]:
     }
 
 
+def through_switch(rounds: int) -> list[dict[str, Any]]:
+    """Two taps on two ports of a switch of our own, by MTU; medians."""
+    rows = []
+    with ExitStack() as stack:
+        switch = stack.enter_context(Switch(environment={"PRIVATE_SWITCH_PMD_SLEEP": "0"}))
+        left, right = stack.enter_context(netns()), stack.enter_context(netns())
+        switch.vsctl("add-br", "br-tap", "--", "set", "bridge", "br-tap", "datapath_type=netdev")
+        for mtu in ("1500", "9000"):
+            with ExitStack() as pair:
+                taps: list[TapProcess] = []
+                for namespace, address in ((left, OURS), (right, THEIRS)):
+                    path = f"{switch.dir}/{len(taps)}-{mtu}"
+                    options = ["--mode", "server", "--name", "net1", "--address", f"{address}/24", "--mtu", mtu]
+                    taps.append(pair.enter_context(TapProcess(namespace, path, *options)))
+                    wait_until(Path(path).exists, 30)
+                    port = [f"t{path[-6:]}", "--", "set", "Interface", f"t{path[-6:]}", "type=dpdkvhostuserclient"]
+                    switch.vsctl("add-port", "br-tap", *port, f"options:vhost-server-path={path}", f"mtu_request={mtu}")
+                    taps[-1].until("ready")
+                wait_until(lambda: echoes(left, THEIRS), 30)
+                echo = statistics.median(echo_times(left, right))
+                used = [tap.cpu_seconds() for tap in taps]
+                rates = [transfer(left, right, 256 << 20) for _ in range(rounds)]
+                moved = rounds * (256 << 20) / 1e9
+                cpu = [(tap.cpu_seconds() - before) / moved for tap, before in zip(taps, used, strict=True)]
+                numbers = {"gbit_s": statistics.median(rates), "echo_us": echo * 1e6, "out_cpu": cpu[0], "in_cpu": cpu[1]}
+                rows.append({"mtu": int(mtu), **{name: round(value, 2) for name, value in numbers.items()}})
+    return rows
+
+
+def transfer(left: str, right: str, size: int) -> float:
+    """Gbit/s of one TCP connection."""
+    with socket_in(right) as server, ThreadPoolExecutor(1) as other:
+        server.bind((THEIRS, 0))
+        server.listen()
+        began = time.perf_counter()
+        other.submit(send, left, server.getsockname(), size)
+        client, _ = server.accept()
+        with client:
+            client.settimeout(30)
+            while client.recv(1 << 20):
+                pass
+        return size * 8 / (time.perf_counter() - began) / 1e9
+
+
+def send(left: str, address: tuple[str, int], size: int) -> None:
+    """So many bytes to a TCP server."""
+    block = bytes(1 << 20)
+    with socket_in(left) as client:
+        client.connect(address)
+        for _ in range(size >> 20):
+            client.sendall(block)
+
+
+def echo_times(left: str, right: str, count: int = 2000) -> list[float]:
+    """Seconds of UDP datagrams there and back, one after the other."""
+    times = []
+    with socket_in(left, kind=socket.SOCK_DGRAM) as one, socket_in(right, kind=socket.SOCK_DGRAM) as two:
+        two.bind((THEIRS, 0))
+
+        def answer() -> None:
+            for _ in range(count):
+                two.sendto(*two.recvfrom(100))
+
+        with ThreadPoolExecutor(1) as other:
+            other.submit(answer)
+            for _ in range(count):
+                began = time.perf_counter()
+                one.sendto(b"x", two.getsockname())
+                one.recv(100)
+                times.append(time.perf_counter() - began)
+    return times
+
+
 def show(report: dict[str, Any]) -> None:
     """The report for people."""
     console = Console(width=120)
@@ -231,6 +309,13 @@ def show(report: dict[str, Any]) -> None:
         numbers += [f"{loop['kpps']:.0f}", f"{loop['cpu_ns']}", f"{loop['busy']:.2f}"]
         table.add_row(row["direction"], str(row["bytes"]), *numbers, f"{loop['cpu_ns'] / max(pump['cpu_ns'], 1):.1f}x")
     console.print(table)
+    if report["switch"]:
+        table = Table(title="Two taps at OVS-DPDK: TCP, CPU seconds of the taps for a GB, UDP echo", title_justify="left")
+        for column in ("MTU", "Gbit/s", "CPU out", "CPU in", "echo us"):
+            table.add_column(column, justify="right")
+        for row in report["switch"]:
+            table.add_row(*(str(row[name]) for name in ("mtu", "gbit_s", "out_cpu", "in_cpu", "echo_us")))
+        console.print(table)
     console.print(report["machine"])
 
 
@@ -245,8 +330,14 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the report as JSON")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--switch", action="store_true", help="also through a real OVS-DPDK")
     options = parser.parse_args()
-    report = {"machine": machine(), "rounds": options.rounds, "compared": compare(options.seconds, options.rounds)}
+    report = {
+        "machine": machine(),
+        "rounds": options.rounds,
+        "compared": compare(options.seconds, options.rounds),
+        "switch": through_switch(options.rounds) if options.switch else [],
+    }
     if options.json:
         sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_OF_THE_PROCESS = ("/memfd:fastpath-nothing", "/dev/zero")
-"""What the library keeps for as long as the process lives, from its first use on."""
+_OF_THE_PROCESS = ("/memfd:fastpath-nothing", "/dev/zero", "/memfd:seg_")
+"""What our library keeps for as long as the process lives, from its first use on; DPDK's hugepages, which OVS takes and gives
+back when it makes mempools and forgets them."""
 
 
-def descriptors() -> list[str]:
-    """What each open descriptor leads to; sorted."""
+def descriptors(pid: int | str = "self") -> list[str]:
+    """What each open descriptor of a process leads to; sorted. Those of its own that come and go as it likes are left out."""
     found = []
-    for entry in Path("/proc/self/fd").iterdir():
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
             found.append(str(entry.readlink()))
         except FileNotFoundError:
@@ -40,7 +41,7 @@ class Holdings:
 
     def __init__(self, pid: int) -> None:
         self.ours = len(descriptors()), len(shared_mappings())
-        self.theirs = len(list(Path(f"/proc/{pid}/fd").iterdir())), _mapped(pid)
+        self.theirs = len(descriptors(pid)), _mapped(pid)
         self.hugepages = int(Path(f"/proc/{pid}/smaps_rollup").read_text().split("Private_Hugetlb:")[1].split()[0])
         self.resident = _resident("self"), _resident(str(pid))
 

@@ -6,11 +6,14 @@ import mmap
 import os
 import socket
 import struct
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
+from userspace_cni.fastpath._native import lib
+from userspace_cni.fastpath.back_end import BackEnd, BackEndOptions
 from userspace_cni.fastpath.messages import (
     Feature,
     Flag,
@@ -182,3 +185,27 @@ class Lender:
                 raise EOFError
             data += chunk
         return data
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Lender, BackEnd]]:
+    """A front-end and our back-end, which is impatient; afterwards no mapping and no descriptor is left."""
+    before, guards = _held(), lib.fp_guard_count()
+    ours, theirs = socket.socketpair()
+    with Lender(theirs) as lender:
+        back_end = BackEnd(ours, BackEndOptions(patience_s=0.2))
+        try:
+            yield lender, back_end
+        finally:
+            back_end.close()
+    assert lib.fp_guard_count() == guards
+    assert _held() == before
+
+
+def _held() -> list[str]:
+    """Sockets, eventfds and files of memory that this process has open."""
+    kinds = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            kinds.append(str(fd.readlink()).partition(" ")[0])
+    return sorted(kind for kind in kinds if kind.startswith(("socket:", "anon_inode:[eventfd]", "/memfd:lender")))

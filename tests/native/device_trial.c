@@ -184,7 +184,7 @@ static void run(const uint8_t *data, size_t size)
 	place(&ring, &input, how);
 	regions[0] = (struct fp_region){ .guest = 0, .user = USER, .size = 1 + next(&input, 2) % 16384 };
 	if (how & 0x80)		/* The last ring ends where the memory does, or beyond */
-		regions[0].size = last(&ring) - USER - next(&input, 1) % 4;
+		regions[0].size = last(&ring) - USER - next(&input, 1) % 16;
 	regions[1] = (struct fp_region){ .guest = regions[0].size + next(&input, 1) % 2, .user = 0, .size = next(&input, 1) };
 	for (i = 0; i < 2; i++) {
 		if (!(regions[i].data = malloc(regions[i].size)))
@@ -222,13 +222,15 @@ static size_t begin(uint8_t *data)
 	*at++ = 0xff;
 	*at++ = 0x1f;
 	if (*data & 0x80)
-		*at++ = (uint8_t)(chance(2) ? 0 : chance(4));
+		*at++ = (uint8_t)(chance(2) ? 0 : chance(16));
 	at += 2;
 	for (i = 0; i < size && at < data + LONGEST / 2 - 80; i++) {
 		uint64_t address = *data & 0x80 ? chance(10 * size) : 1500 + chance(6000);
 		uint32_t length = 12 + chance(chance(2) && !(*data & 0x80) ? 2000 : 10 * size);
-		uint16_t flags = (uint16_t)((transmit ? 2 : 0) | !chance(3)), next_one = (uint16_t)chance(size);
+		uint16_t flags = (uint16_t)((transmit ? 2 : 0) | !chance(4)), next_one = (uint16_t)chance(size);
 
+		if (!chance(16))	/* About where the memory ends */
+			address = 8192 - length + chance(3) - 1;
 		memcpy(at, &address, 8);
 		memcpy(at + 8, &length, 4);
 		memcpy(at + 12, &flags, 2);

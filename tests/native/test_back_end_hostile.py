@@ -7,18 +7,15 @@ import os
 import socket
 import struct
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from tests.lab.lender import BYTES, GUEST, INDIRECT, NEXT, USER, WRITE, Buffer, Lender
+from tests.lab.lender import BYTES, GUEST, USER, Lender, connected
 from tests.lab.switch import wait_until
-from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.errors import PeerError, Reason, RingFault
+from userspace_cni.fastpath.back_end import BackEnd
+from userspace_cni.fastpath.errors import PeerError, Reason
 from userspace_cni.fastpath.messages import (
     Feature,
     Flag,
@@ -38,25 +35,9 @@ WHOLE = Region(GUEST, BYTES, USER, 0)
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Lender, BackEnd]]:
-    """A front-end and our back-end; afterwards no mapping and no descriptor is left."""
-    before = _held()
-    guards = lib.fp_guard_count()
-    ours, theirs = socket.socketpair()
-    with Lender(theirs) as lender:
-        back_end = BackEnd(ours, BackEndOptions(patience_s=0.2))
-        yield lender, back_end
-        back_end.close()
-    assert lib.fp_guard_count() == guards
-    assert _held() == before
-
-
-def _held() -> list[str]:
-    """Sockets, eventfds and files of memory that this process has open."""
-    kinds = []
-    for fd in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            kinds.append(str(fd.readlink()).partition(" ")[0])
-    return sorted(kind for kind in kinds if kind.startswith(("socket:", "anon_inode:[eventfd]", "/memfd:lender")))
+    """A front-end and our back-end, of which nothing is left afterwards."""
+    with connected() as made:
+        yield made
 
 
 def _file(size: int, flags: int = os.O_RDWR) -> int:
@@ -262,208 +243,6 @@ def test_fault_is_answered_before_the_end(ends: tuple[Lender, BackEnd]) -> None:
     lender, _ = ends
     assert lender.ask(Request.SET_VRING_NUM, VringState(0, 3).pack()) == 1
     assert lender.hung_up_on()
-
-
-def _tx(lender: Lender, *chain: Buffer) -> None:
-    """Offer one chain on the guest's transmit ring."""
-    for index, buffer in enumerate(chain):
-        lender.describe(1, index, buffer)
-    lender.offer(1, 0)
-
-
-def _rx(lender: Lender, *chain: Buffer) -> None:
-    for index, buffer in enumerate(chain):
-        lender.describe(0, index, buffer)
-    lender.offer(0, 0)
-
-
-RECEIVED: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
-    "index far ahead": (Reason.INDEX_JUMP, lambda it: it.set_index(1, 257)),
-    "index backwards": (Reason.INDEX_JUMP, lambda it: it.set_index(1, -1)),
-    "head beyond the ring": (Reason.BAD_ID, lambda it: it.offer(1, 256)),
-    "head 65535": (Reason.BAD_ID, lambda it: it.offer(1, 65535)),
-    "next beyond the ring": (Reason.BAD_ID, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 256))),
-    "chain of one in a loop": (Reason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 0))),
-    "chain of two in a loop": (Reason.LOOP, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 0, NEXT, 0))),
-    "loop without bytes": (Reason.LOOP, lambda it: _tx(it, Buffer(0, 0, NEXT, 0))),
-    "address 0": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(0, 100))),
-    "address before the memory": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST - 1, 100))),
-    "user address": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(USER, 100))),
-    "one byte across the end": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(GUEST + BYTES - 99, 100))),
-    "4 GiB": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 2**32 - 1))),
-    "end of all addresses": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(2**64 - 50, 100))),
-    "second part outside": (Reason.BAD_ADDRESS, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(0, 100))),
-    "no room for the header": (Reason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 11))),
-    "no bytes at all": (Reason.BAD_LENGTH, lambda it: _tx(it, Buffer(MEMORY, 0))),
-    "indirect": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 160, INDIRECT))),
-    "for writing": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 100, WRITE))),
-    "second part for writing": (Reason.BAD_BUFFER, lambda it: _tx(it, Buffer(MEMORY, 100, NEXT, 1), Buffer(MEMORY, 100, WRITE))),
-}
-
-SENT: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
-    "index far ahead": (Reason.INDEX_JUMP, lambda it: it.set_index(0, 1000)),
-    "head beyond the ring": (Reason.BAD_ID, lambda it: it.offer(0, 999)),
-    "next beyond the ring": (Reason.BAD_ID, lambda it: _rx(it, Buffer(MEMORY, 20, WRITE | NEXT, 9999))),
-    "loop without bytes": (Reason.LOOP, lambda it: _rx(it, Buffer(0, 0, WRITE | NEXT, 0))),
-    "outside": (Reason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES, 2048, WRITE))),
-    "across the end": (Reason.BAD_ADDRESS, lambda it: _rx(it, Buffer(GUEST + BYTES - 2047, 2048, WRITE))),
-    "no room for the header": (Reason.BAD_LENGTH, _all(lambda it: _rx(it, Buffer(MEMORY, 11, WRITE)), lambda it: it.offer(0, 0))),
-    "for reading": (Reason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048))),
-    "indirect": (Reason.BAD_BUFFER, lambda it: _rx(it, Buffer(MEMORY, 2048, WRITE | INDIRECT))),
-}
-
-
-@pytest.mark.parametrize("case", RECEIVED)
-def test_what_can_not_be_received(ends: tuple[Lender, BackEnd], case: str) -> None:
-    """What a guest's transmit ring can not have in it is named to who polls it; the connection is closed, and stays named."""
-    lender, back_end = ends
-    lender.attach()
-    reason, act = RECEIVED[case]
-    act(lender)
-    with pytest.raises(RingFault) as caught:
-        back_end.pairs[0].receive_frames()
-    _is_over(lender, back_end, caught.value, reason)
-
-
-@pytest.mark.parametrize("case", SENT)
-def test_what_can_not_be_sent_to(ends: tuple[Lender, BackEnd], case: str) -> None:
-    """The same for its receive ring; nothing is written anywhere but in the memory that was lent."""
-    lender, back_end = ends
-    lender.attach()
-    reason, act = SENT[case]
-    act(lender)
-    with pytest.raises(RingFault) as caught:
-        back_end.pairs[0].send_frames([bytes(60)])
-    _is_over(lender, back_end, caught.value, reason)
-
-
-def _is_over(lender: Lender, back_end: BackEnd, fault: RingFault, reason: Reason) -> None:
-    assert fault.reason == reason, fault
-    assert lender.hung_up_on()
-    failure = wait_until(back_end.failed)
-    assert isinstance(failure, RingFault)
-    assert failure.reason == reason
-    with pytest.raises(RingFault):
-        back_end.pairs[0].wait(5)
-    with pytest.raises(RingFault):
-        back_end.pairs[0].send_frames([bytes(60)])
-
-
-def test_fault_while_somebody_sleeps(ends: tuple[Lender, BackEnd]) -> None:
-    """Who sleeps until frames come is woken by the kick of a guest that has broken its ring, and told."""
-    lender, back_end = ends
-    lender.attach()
-    seen: list[BaseException] = []
-
-    def sleep() -> None:
-        try:
-            while back_end.pairs[0].wait(20):
-                back_end.pairs[0].receive_frames()
-        except BaseException as error:
-            seen.append(error)
-
-    sleeper = threading.Thread(target=sleep)
-    sleeper.start()
-    wait_until(lambda: lender.wants_kicks(1))
-    lender.offer(1, 300)
-    os.eventfd_write(lender.kick[1], 1)
-    sleeper.join(20)
-    assert [getattr(error, "reason", error) for error in seen] == [Reason.BAD_ID]
-
-
-@pytest.mark.parametrize("receives", [True, False])
-def test_memory_shrunk_before_the_first_burst(ends: tuple[Lender, BackEnd], receives: bool) -> None:
-    """A file that was truncated after it had been mapped ends the connection by name, whichever direction meets it first."""
-    lender, back_end = ends
-    lender.attach()
-    os.ftruncate(lender.memfd, 0)
-    with pytest.raises(RingFault) as caught:
-        _ = back_end.pairs[0].receive_frames() if receives else back_end.pairs[0].send_frames([bytes(60)])
-    _is_over(lender, back_end, caught.value, Reason.MEMORY_GONE)
-
-
-def test_memory_shrunk_behind_the_rings(ends: tuple[Lender, BackEnd]) -> None:
-    """When only the buffers are gone, no frame of zeros is given out for what was there."""
-    lender, back_end = ends
-    lender.attach()
-    _tx(lender, Buffer(MEMORY + 4096, 112))
-    os.ftruncate(lender.memfd, 0x10000)
-    with pytest.raises(RingFault) as caught:
-        back_end.pairs[0].receive_frames()
-    _is_over(lender, back_end, caught.value, Reason.MEMORY_GONE)
-
-
-def test_memory_shrunk_before_the_rings_start(ends: tuple[Lender, BackEnd]) -> None:
-    """The thread that applies messages survives it as well."""
-    lender, back_end = ends
-    _ready(lender).place(0)
-    lender.ask(Request.GET_FEATURES)
-    os.ftruncate(lender.memfd, 0)
-    lender.start(0)
-    assert lender.hung_up_on()
-    failure = wait_until(back_end.failed)
-    assert isinstance(failure, PeerError)
-    assert failure.reason == Reason.MEMORY_GONE
-
-
-def test_memory_shrunk_during_bursts(ends: tuple[Lender, BackEnd]) -> None:
-    """It may go at any moment of a burst: here while another thread polls as fast as it can."""
-    lender, back_end = ends
-    lender.attach()
-    for index in range(256):
-        lender.describe(1, index, Buffer(MEMORY, 0x8000))
-    lender.offer(1, *range(256))
-    seen: list[BaseException] = []
-    polls = [0]
-
-    def poll() -> None:
-        try:
-            while True:
-                back_end.pairs[0].receive_frames()
-                polls[0] += 1
-        except BaseException as error:
-            seen.append(error)
-
-    poller = threading.Thread(target=poll)
-    poller.start()
-    wait_until(lambda: polls[0] > 50)
-    os.ftruncate(lender.memfd, 0)
-    poller.join(20)
-    assert [getattr(error, "reason", error) for error in seen] == [Reason.MEMORY_GONE]
-
-
-def test_one_front_end_dies_alone(ends: tuple[Lender, BackEnd]) -> None:
-    """What happens to the memory of one connection is nothing to another of the same process."""
-    lender, back_end = ends
-    ours, theirs = socket.socketpair()
-    with Lender(theirs) as other, BackEnd(ours) as healthy:
-        lender.attach()
-        other.attach()
-        os.ftruncate(lender.memfd, 0)
-        with pytest.raises(RingFault):
-            back_end.pairs[0].receive_frames()
-        _tx(other, Buffer(MEMORY, 112))
-        assert healthy.pairs[0].receive_frames() == [bytes(100)]
-        assert healthy.alive()
-
-
-@pytest.mark.parametrize("which", ["call", "kick"])
-def test_full_and_blocking_eventfd_holds_nobody(ends: tuple[Lender, BackEnd], which: str) -> None:
-    """An eventfd that the front-end has filled to the brim and made blocking, after it was taken, does not hold up a burst."""
-    lender, back_end = ends
-    lender.attach()
-    fds = lender.call if which == "call" else lender.kick
-    for fd in fds:
-        os.eventfd_write(fd, 2**64 - 2)
-        os.set_blocking(fd, True)
-    for turn in range(3):
-        _tx(lender, Buffer(MEMORY, 112))
-        assert back_end.pairs[0].wait(5)
-        assert back_end.pairs[0].receive_frames() == [bytes(100)], turn
-    for fd in fds:
-        with suppress(BlockingIOError):
-            os.set_blocking(fd, False)
-            os.eventfd_read(fd)
 
 
 def test_silent_front_end_is_nobody(ends: tuple[Lender, BackEnd]) -> None:

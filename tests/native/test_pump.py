@@ -17,6 +17,7 @@ SANITIZED = (*STRICT, "-fsanitize=address,undefined", "-fno-sanitize-recover=all
 TRIALS = {
     "lengths": "frames of every length come back as they went, in order",
     "misfits": "frames too long or too short are dropped, counted, and hurt no other",
+    "oversize": "frames that the queue drops as too long are counted",
     "full": "a full ring costs frames after a while and never blocks",
     "narrow": "the rest of a burst follows when the ring takes it",
     "deaf": "a tap that takes nothing costs frames and never blocks",

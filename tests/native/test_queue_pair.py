@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import signal
 import threading
@@ -12,6 +14,7 @@ import pytest
 
 from tests.lab.switch import wait_until
 from tests.lab.wire import Wire
+from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.burst import Burst
 from userspace_cni.fastpath.errors import Closed, Disconnected, FrameTooLong, Reason, RingFault
 from userspace_cni.fastpath.generator import Load, blast, blast_both, bounce, echo
@@ -93,12 +96,23 @@ def test_wait(wire: Wire) -> None:
     a, b = wire.pairs
     assert not b.wait(0)
     assert not b.wait(0.01)
-    a.send_frames([FRAME])
-    asleep = threading.Thread(target=wait_until, args=(lambda: wire.rx[1].wants_interrupt() and wire.step(),))
-    asleep.start()
-    assert b.wait(LONG)
-    asleep.join()
-    assert b.receive_frames() == [FRAME]
+    for patience in (LONG, float("inf"), None):
+        a.send_frames([FRAME])
+        asleep = threading.Thread(target=wait_until, args=(lambda: wire.rx[1].wants_interrupt() and wire.step(),))
+        asleep.start()
+        assert b.wait(patience)
+        asleep.join()
+        assert b.receive_frames() == [FRAME]
+
+
+@pytest.mark.parametrize(
+    ("size", "room", "offset"), [(0, 64, 0), (1, 64, 0), (3, 64, 0), (65536, 64, 0), (64, 13, 0), (64, 65536, 0), (64, 64, 8)]
+)
+def test_refused_sizes(size: int, room: int, offset: int) -> None:
+    """A ring that virtio does not know, a buffer for no frame, and memory that is not on a cache line make no queue."""
+    memory = ffi.from_buffer(mmap.mmap(-1, 4096))
+    assert lib.fp_driver_new(ffi.cast("char *", memory) + offset, size, room, 0) == ffi.NULL
+    assert ffi.errno == errno.EINVAL
 
 
 def _caught(call: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException]]:

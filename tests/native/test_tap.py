@@ -150,6 +150,16 @@ def test_both_ways_at_once(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -
     assert came == frames
 
 
+def test_frames_longer_than_the_mtu(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
+    """A switch whose port has a larger MTU loses those frames, which are counted, and no others."""
+    front, back = ends
+    with Running(tap, front) as running, packet_socket(pod) as packets:
+        sent = frame(64)
+        assert back.pairs[0].send_frames([frame(MTU + 500), sent]) == 2
+        assert packets.recv(65536) == sent
+        assert running.pump.carried.to_tap.dropped == 1
+
+
 def test_carrier(pod: str, tap: Tap) -> None:
     """The link has no carrier until it is told to."""
     assert links(pod)["net1"]["operstate"] == "DOWN"
@@ -315,6 +325,17 @@ def test_waits_for_a_switch_that_is_not_there(pod: str, place: Path) -> None:
                 tap.until("ready")
                 assert tap.end(signal.SIGINT) == 0
         assert tap.until("ended")["to_switch"]["dropped"] == 0
+
+
+def test_stopped_amid_an_attach(pod: str, place: Path) -> None:
+    """Whoever connects and never answers does not hold up a stop, and no socket is left."""
+    with TapProcess(pod, f"{place}/s", "--mode", "server") as tap, socket.socket(socket.AF_UNIX) as mute:
+        wait_until((place / "s").exists, SECONDS, "a socket")
+        mute.connect(f"{place}/s")
+        mute.settimeout(SECONDS)
+        assert mute.recv(1)
+        assert tap.end(signal.SIGTERM) == 0
+    assert (list(place.iterdir()), set(links(pod))) == ([], {"lo"})
 
 
 def test_counters_on_a_terminal(pod: str, place: Path) -> None:

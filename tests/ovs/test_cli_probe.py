@@ -16,6 +16,7 @@ import pytest
 
 from tests.cni.spec import paused_vswitchd
 from tests.lab.node import Node
+from tests.lab.served import ServedNode
 from tests.lab.switch import Switch, wait_until
 from userspace_cni import probes
 from userspace_cni.cli import probe as cli_probe
@@ -211,6 +212,8 @@ def test_a_killed_probe(bridges: tuple[str, str], switch: Switch, spotless: Node
 @pytest.mark.parametrize("node", ["agent"], indirect=True)
 def test_the_agent_removes_what_a_killed_probe_left(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
     """A pass of the agent's reconciliation takes the ports of a dead probe away, as it does with what dead calls left."""
+    assert isinstance(spotless, ServedNode)
+    spotless.serve()
     with running(spotless, "br-a", "--count", "1000000") as process:
         wait_until(lambda: "0x55636e" in dumped(switch, "br-a"))
         process.kill()

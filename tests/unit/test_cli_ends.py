@@ -13,6 +13,7 @@ import pytest
 from tests.unit.test_cli_commands import CONTAINER, OTHER, MemoryPorts, Seen, Town
 from userspace_cni.cli import ends
 from userspace_cni.cli.ends import End, Pair, ended_by_signals, mac_bytes, untagged_vlan
+from userspace_cni.cli.peers import connections
 from userspace_cni.cli.site import Refused
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable
@@ -187,6 +188,37 @@ def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
     told = lab.refusal(1, *NAMES)
     assert "default/b/net1 is in use: its pod is connected" in told
     assert "--bridge br0" in told
+
+
+def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to a port of type dpdkvhostuser is seen before link_state tells of it."""
+    lab.ports.seen[B] = {"interface_type": "dpdkvhostuser"}
+    monkeypatch.setattr(ends, "connections", lambda name: int(name == B))
+    assert "default/b/net1 is in use" in lab.refusal(1, *NAMES)
+
+
+def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
+    """Accepted ones count, by the name of their socket, once, in every namespace; those that listen do not."""
+    lines = [
+        "Num RefCount Protocol Flags Type St Inode Path",
+        "0000000000000000: 00000002 00000000 00010000 0001 01 100 /run/ovs/c0ffee-net1",
+        "0000000000000000: 00000003 00000000 00000000 0001 03 101 /run/ovs/c0ffee-net1",
+        "0000000000000000: 00000003 00000000 00000000 0001 03 102 /run/ovs/c0ffee-net10",
+        "0000000000000000: 00000003 00000000 00000000 0001 03 103",
+    ]
+    for pid, namespace, shown in (
+        ("7", "net:[1]", lines),
+        ("8", "net:[1]", ["other"]),
+        ("9", "net:[2]", [*lines[:2], *lines[3:]]),
+    ):
+        (tmp_path / pid / "net").mkdir(parents=True)
+        (tmp_path / pid / "ns").mkdir()
+        (tmp_path / pid / "ns" / "net").symlink_to(namespace)
+        (tmp_path / pid / "net" / "unix").write_text("\n".join(shown))
+    (tmp_path / "10").mkdir()
+    (tmp_path / "self").mkdir()
+    assert connections("c0ffee-net10", tmp_path) == 1
+    assert connections("c0ffee-net2", tmp_path) == 0
 
 
 def test_a_socket_on_which_somebody_listens(lab: Lab) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -229,6 +231,7 @@ def test_answers_that_can_not_be(path: Path, wrong: Any, reason: Reason) -> None
         error = failure(path, lambda number, message, step=step: wrong(message) if number == step else Act.GOOD)  # type: ignore[misc]
         assert isinstance(error, PeerError), error
         assert error.reason is reason
+        assert str(path) in error.look_at or "ovs-vswitchd.log" in error.look_at
 
 
 def test_an_answer_that_is_cut_off(path: Path) -> None:
@@ -513,3 +516,36 @@ def test_options_that_can_not_be(wrong: dict[str, int]) -> None:
     (name,) = wrong
     with pytest.raises(ValueError, match=re.escape(f"{name}={wrong[name]}")):
         FrontEndOptions(**wrong)  # type: ignore[arg-type]
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+from tests.lab.belongings import nothing_left
+from userspace_cni.fastpath.errors import MemoryShort
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions
+FrontEnd.connect(sys.argv[1], FrontEndOptions(queue_size=8, room=128)).close()
+lowest = os.open("/", os.O_RDONLY)
+os.close(lowest)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+short = 0
+for spare in range(20):
+    with nothing_left():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, hard))
+        try:
+            FrontEnd.connect(sys.argv[1], FrontEndOptions(queue_size=8, room=128)).close()
+        except MemoryShort as error:
+            assert "ulimit -n" in str(error), error
+            short += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print(short)
+"""
+
+
+def test_with_few_descriptors(path: Path) -> None:
+    """However few descriptors there are: an attachment, or an error that names the limit, and none is lost."""
+    with back_end(path):
+        argv = [sys.executable, "-c", FEW_DESCRIPTORS, str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 5 <= int(done.stdout) < 20

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+PROC: Final = Path("/proc")
 SWITCH: Final = "ovs-vswitchd"
 """What the name of its process begins with; Debian's has `-dpdk` behind it, as much of that as there is room for."""
 BUSY_ENOUGH: Final = 0.95
@@ -62,14 +63,11 @@ class Cores:
         told = []
         if self.polling and self.usable <= self.polling:
             told.append(
-                f"no core is free for the generator: all that it may use ({_listed(self.usable)}) poll for the switch, "
-                "so that these figures measure the scheduler"
+                f"the switch polls on every core that the generator may use ({_listed(self.usable)}): "
+                "these figures measure the scheduler"
             )
         if self.busy < BUSY_ENOUGH:
-            told.append(
-                f"the generator was on its core for {self.busy:.0%} of the time: something else runs there, "
-                "and these figures measure the scheduler too"
-            )
+            told.append(f"the generator had a core for {self.busy:.0%} of the time: these figures measure the scheduler too")
         return told
 
 
@@ -88,14 +86,18 @@ def kept() -> Iterator[Cores]:
             os.sched_setaffinity(0, allowed)
 
 
-def polling_cores(proc: Path = Path("/proc")) -> frozenset[int]:
+def polling_cores(proc: Path = PROC) -> frozenset[int]:
     """Cores of the polling threads of every switch that is seen from here."""
     found = set()
-    for process in proc.iterdir():
-        if process.name.isdigit() and _name(process).startswith(SWITCH):
-            with suppress(OSError):  # it has ended
-                found |= {int(match[1]) for thread in (process / "task").iterdir() if (match := _POLLING.match(_name(thread)))}
+    for process in switches(proc):
+        with suppress(OSError):  # it has ended
+            found |= {int(match[1]) for thread in (process / "task").iterdir() if (match := _POLLING.match(_name(thread)))}
     return frozenset(found)
+
+
+def switches(proc: Path = PROC) -> list[Path]:
+    """The directories in proc(5) of every ovs-vswitchd that is seen from here."""
+    return [process for process in proc.iterdir() if process.name.isdigit() and _name(process).startswith(SWITCH)]
 
 
 def _name(task: Path) -> str:

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from userspace_cni.cli import view
+from userspace_cni.cli.peers import connections
 from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, Refused, Site
 from userspace_cni.listing import SwitchPort, name_of, port_step
 from userspace_cni.records import Record
@@ -34,8 +35,8 @@ MTU: Final = 1500
 HEADER_BYTES: Final = 14
 ETHERTYPE: Final = bytes.fromhex("88b5")
 """Local experimental (IEEE 802)."""
-ATTACH_S: Final = 15.0
-"""The first port after a start of ovs-vswitchd waits seconds for its memory."""
+ATTACH_S: Final = 30.0
+"""The first port after a start of ovs-vswitchd waits for its memory: 7 s were seen, and 15 s where others had the cores."""
 SOCKET_MODE: Final = 0o660
 MEET_S: Final = 3.0
 _LOOK_S: Final = 0.05
@@ -134,14 +135,18 @@ def opened(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """The first of SIGINT, SIGTERM and SIGHUP becomes KeyboardInterrupt; what is put back then is not interrupted again."""
+    """The first of SIGINT, SIGTERM and SIGHUP becomes KeyboardInterrupt; what is put back then is not interrupted again.
+
+    One that is ignored already, as nohup(1) has it, stays so.
+    """
 
     def end(_number: int, _frame: FrameType | None) -> None:
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    former = {number: signal.signal(number, end) for number in _STOPPING}
+    heard = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, end) for number in heard}
     try:
         yield
     finally:
@@ -341,7 +346,8 @@ def _require_idle(site: Site, ends: Sequence[End]) -> None:
             raise Refused(f"{end.name}: the switch says of port {end.port}: {port.error}", FOUND)
         if port.bridge != end.bridge:
             raise Refused(f"{end.name}: port {end.port} is on bridge {port.bridge}, and was made on {end.bridge}", FOUND)
-        if port.link_state == "up" or port.status.get("status") == "connected":
+        told = port.link_state == "up" or port.status.get("status") == "connected"
+        if told or (port.interface_type == "dpdkvhostuser" and connections(end.port)):
             raise Refused(
                 f"{end.name} is in use: its pod is connected to port {end.port}, and attaching would cut it off. "
                 "Stop the pod's application, or use temporary ports on the same bridge: "

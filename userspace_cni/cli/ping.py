@@ -197,8 +197,7 @@ def _warnings(echo: Echo, way: Course, seat: cores.Cores) -> list[str]:
     told = [] if way.sleep or way.interval else seat.warnings()
     if echo.times and histogram.spread(echo.times).p50 >= RESTING_NS:
         told.append(
-            "so long a way is that of a switch at rest: its polling threads sleep when they are idle if other_config has "
-            "pmd-maxsleep or pmd-sleep-max (ovs-vsctl get Open_vSwitch . other_config), or share their cores"
+            "the switch's polling threads share their cores, or sleep when idle (other_config:pmd-maxsleep, pmd-sleep-max)"
         )
     return told
 

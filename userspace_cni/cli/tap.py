@@ -110,6 +110,8 @@ class _Told:
     def __call__(self, news: News) -> None:
         assert self.bridge is not None  # noqa: S101 - for mypy
         bridge, state = self.bridge, news.state.value
+        if sys.stderr.isatty():  # the line with the counters is there
+            click.echo("\r\x1b[2K", nl=False, err=True)
         if self._as_json:
             facts = {"state": state, "name": bridge.name, "socket": bridge.wanted.socket, "mode": bridge.mode.value}
             click.echo(json.dumps({**facts, "text": news.text}))
@@ -165,6 +167,7 @@ def _run(bridge: TapBridge) -> Exception | None:
             show(_rates(bridge.name, before, carried, now - at))
             before, at = carried, now
         thread.join(_LEAVE_S)
+        bridge.abandon()
     return failures[0] if failures else None
 
 

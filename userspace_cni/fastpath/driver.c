@@ -16,7 +16,8 @@
  *   - descriptors are written only when they change;
  *   - a transmit queue reads used.idx only when its room is too small, and descriptors come back unread;
  *   - a receive queue gives buffers back in lumps of a quarter of the ring;
- *   - all lines of a burst are prefetched before the first is touched.
+ *   - all lines of a burst are prefetched before the first is touched;
+ *   - a line that was written is handed over (CLDEMOTE): measured, that is a tenth of the throughput.
  *
  * Order of memory accesses: used.idx is loaded with acquire before what it covers is read, avail.idx is stored with release after
  * what it covers is written. One full fence stands between the store of avail.idx and the load of used.flags, and one between the
@@ -165,6 +166,17 @@ static inline void prefetch_to_write(const void *line)
 #endif
 }
 
+/* A line that was written is read by another core next: let it have it from the cache that both share, which is faster than from
+ * ours. A hint, and on processors that do not know it no instruction at all. */
+static inline void hand_over(const void *line)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("cldemote %0" : : "m"(*(const char *)line));
+#else
+	(void)line;
+#endif
+}
+
 /* Load used.idx; what it covers may be read afterwards, and ours be written that is back. */
 static inline int look(struct driver *driver)
 {
@@ -183,6 +195,7 @@ static void publish(struct driver *driver)
 		while (driver->published != driver->made)
 			driver->lent[driver->free[slot(driver, driver->published++)]] = 1;
 	__atomic_store_n(&driver->avail->index, driver->made, __ATOMIC_RELEASE);
+	hand_over(driver->avail);
 	driver->published = driver->made;
 	if (driver->kick < 0)
 		return;
@@ -269,6 +282,7 @@ static int driver_send(struct fp_queue *queue, const uint8_t *frames, uint32_t s
 			break;
 		id = next_id(driver, 0);
 		copy(frame_at(driver, id), frames + (size_t)i * stride, length);
+		hand_over(frame_at(driver, id));
 		describe(driver, id, length);
 		lend(driver, id);
 	}

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, Self
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.channel import Channel, Deadline, Peer
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, SocketRefused
+from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, PeerError, SocketRefused
 from userspace_cni.fastpath.handshake import Agreed, Handshake, Vring, Wishes
 from userspace_cni.fastpath.memory import Memory
 from userspace_cni.fastpath.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
@@ -258,8 +258,10 @@ class FrontEnd:
             assert self._channel is not None  # noqa: S101 - for mypy
             try:
                 self._agree(Handshake(self._channel, deadline, self._wake))
-            except BaseException:
+            except BaseException as error:
                 self._channel.shutdown()
+                if isinstance(error, PeerError):
+                    error.look_at = error.look_at or f"what serves {self.path}: its version and its log"
                 raise
             self._attached = True
             for queue in self._queues:

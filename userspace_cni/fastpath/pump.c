@@ -185,6 +185,12 @@ static int to_ring(struct fp_pump *pump, struct fp_queue *tx, int64_t now)
 	return count;
 }
 
+/* Frames that were longer than our buffers: the port's MTU is larger than the tap's */
+static uint64_t oversize_of(const struct fp_queue *rx)
+{
+	return __atomic_load_n(&rx->counters.oversize, __ATOMIC_RELAXED);
+}
+
 /**
  * to_tap() - Carry a batch from the ring to the tap
  * @pump:	Pump
@@ -195,7 +201,11 @@ static int to_ring(struct fp_pump *pump, struct fp_queue *tx, int64_t now)
 static int to_tap(struct fp_pump *pump, struct fp_queue *rx)
 {
 	int count = fp_receive(rx, pump->down, pump->stride, pump->down_lengths, FP_PUMP_BATCH);
+	uint64_t oversize = oversize_of(rx);
 	int i;
+
+	pump->to_tap.dropped += oversize - pump->oversize;
+	pump->oversize = oversize;
 
 	for (i = 0; i < count; i++) {
 		const uint8_t *frame = pump->down + (size_t)i * pump->stride;
@@ -371,6 +381,7 @@ int fp_pump_run(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx, 
 	if (ready < 0)
 		return -errno;
 
+	pump->oversize = oversize_of(rx);
 	if ((found = watch(ready, pump->tap, EPOLLIN)) == 0 && (found = watch(ready, pump->stop, EPOLLIN)) == 0 &&
 	    (found = watch(ready, wake, EPOLLIN)) == 0 && (found = watch(ready, control, EPOLLRDHUP)) == 0)
 		found = carry(pump, tx, rx, ends, ready, slice_ns);

@@ -44,6 +44,7 @@ struct fp_flow {
  * @tap, @stop:	The caller's; not closed here
  * @stride:	Bytes between frames in the buffers
  * @first, @held: Frames of @up that were read from the tap and not sent yet
+ * @oversize:	What the receiving queue had dropped as too long when it was last looked at
  * @full_since:	When the ring has last taken nothing, 0: it takes
  * @spin_ns:	Time to look for frames before the next sleep
  */
@@ -59,6 +60,7 @@ struct fp_pump {
 	uint32_t stride;
 	uint32_t first;
 	uint32_t held;
+	uint64_t oversize;
 	int64_t full_since;
 	int64_t spin_ns;
 	uint8_t *up;

@@ -23,6 +23,7 @@ from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, F
 
 LOT = 32  # frames of one burst of the convenient calls
 ROOMY = 16384  # bytes: the longest frame that receive_frames() takes
+FOREVER_S = 1e9  # what C can take in nanoseconds
 REASONS = {
     lib.FP_INDEX_JUMP: Reason.INDEX_JUMP,
     lib.FP_BAD_ID: Reason.BAD_ID,
@@ -144,7 +145,7 @@ class QueuePair:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = -1 if deadline is None else max(0, int((deadline - time.monotonic()) * 1e9))
+            left = -1 if deadline is None else int(max(0, min(deadline - time.monotonic(), FOREVER_S)) * 1e9)
             result: int = lib.fp_wait(self._awaited, 1, self.owner.control_fd, self.owner.wake_fd, left)
             if result >= 0:
                 return bool(result)

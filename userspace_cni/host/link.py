@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import ipaddress
 import os
 import stat
 import time
@@ -126,6 +125,8 @@ def set_up(name: str, settings: LinkSettings) -> None:
 
     Raises UserspaceError with the setting that was refused and the kernel's reason. Source: rtnetlink(7).
     """
+    from ipaddress import ip_interface
+
     from pyroute2 import IPRoute
 
     with _told(f"link {name}: finding it"), IPRoute() as kernel:
@@ -140,7 +141,7 @@ def set_up(name: str, settings: LinkSettings) -> None:
                 kernel.link("set", index=index, mtu=settings.mtu)
         for text in settings.addresses:
             with _told(f"link {name}: adding the address {text}"):
-                address = ipaddress.ip_interface(text)
+                address = ip_interface(text)
                 kernel.addr("add", index=index, address=str(address.ip), prefixlen=address.network.prefixlen)
         with _told(f"link {name}: setting it up"):
             kernel.link("set", index=index, state="up")

@@ -1,0 +1,69 @@
+"""The tests of the back-end once more, with all of our C under sanitizers: what Python hands to it, and for how long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+from cffi import FFI
+
+ROOT = Path(__file__).parents[2]
+OURS = Path("userspace_cni") / "fastpath"
+FLAGS = ["-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def _mirror(place: Path) -> Path:
+    """The project as links, but for the extension, which is not there."""
+    for source in (ROOT / "tests", ROOT / "localdb"):
+        (place / source.name).symlink_to(source)
+    (place / OURS).mkdir(parents=True)
+    for source in (ROOT / "userspace_cni").iterdir():
+        if source.name != OURS.name:
+            (place / "userspace_cni" / source.name).symlink_to(source)
+    for source in (ROOT / OURS).iterdir():
+        if source.suffix not in {".so", ""}:
+            (place / OURS / source.name).symlink_to(source)
+    (place / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider\npythonpath = .\n")
+    return place
+
+
+def _build(place: Path) -> None:
+    modules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
+    sources = [ROOT / source for module in modules if module["name"].endswith("_native") for source in module["sources"]]
+    ffi = FFI()
+    for source in sources:
+        ffi.cdef(source.with_suffix(".cdef").read_text())
+    ffi.set_source(
+        "userspace_cni.fastpath._native", "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in sources)
+    )
+    ffi.emit_c_code(str(place / "_native.c"))
+    target = place / OURS / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    paths = [f"-I{ROOT / OURS}", f"-I{sysconfig.get_path('include')}"]
+    subprocess.run(["gcc", *FLAGS, *paths, "-o", target, place / "_native.c", *sources, "-pthread"], check=True)
+
+
+def _library(name: str) -> str:
+    return subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_under_sanitizers(tmp_path: Path) -> None:
+    """No test of the back-end makes our C touch what it must not; Python's own memory is under watch as well."""
+    place = _mirror(tmp_path)
+    _build(place)
+    environment = os.environ | {
+        "LD_PRELOAD": f"{_library('libasan.so')}:{_library('libubsan.so')}",
+        "ASAN_OPTIONS": "detect_leaks=0,handle_segv=0",
+        "PYTHONMALLOC": "malloc",
+        "PYTHONPATH": str(place),
+    }
+    tests = [f"tests/native/test_back_end{name}.py" for name in ("", "_faults", "_hostile", "_rings")]
+    argv = [sys.executable, "-m", "pytest", "-q", "-c", "pytest.ini", "--timeout=100", *tests]
+    done = subprocess.run(argv, cwd=place, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-8000:]
+    loaded = [sys.executable, "-c", "from userspace_cni.fastpath import _native; print(_native.__file__)"]
+    where = subprocess.run(loaded, cwd=place, env=environment, capture_output=True, text=True, check=True).stdout
+    assert where.startswith(str(place)), where

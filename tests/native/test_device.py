@@ -1,0 +1,64 @@
+"""The rings of a guest that does what it likes, under sanitizers: see device_trial.c, whose memory has no byte to spare."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "userspace_cni" / "fastpath"
+STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", f"-I{SOURCE}"]
+SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+ALL_BUT_MEMORY = 0b111_1110
+"""Bits of enum fp_fault from FP_INDEX_JUMP to FP_BAD_FLAGS."""
+MEMORY_GONE = 1 << 7
+
+
+def _build(place: Path, *flags: str) -> Path:
+    """The trial; only device.c tells which of its code was reached."""
+    device, trial = place / "device.o", place / "trial"
+    compiler = ["gcc", *STRICT, *flags]
+    subprocess.run([*compiler, "-fsanitize-coverage=trace-pc", "-c", SOURCE / "device.c", "-o", device], check=True)
+    own = [Path(__file__).with_name("device_trial.c"), *(SOURCE / name for name in ("queue.c", "guard.c", "events.c"))]
+    subprocess.run([*compiler, *own, device, "-o", trial, "-pthread"], check=True)
+    return trial
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trial with every access and every shift looked at."""
+    return _build(tmp_path_factory.mktemp("device"), *SANITIZED)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trial as fast as it goes."""
+    return _build(tmp_path_factory.mktemp("device"), "-O2")
+
+
+def _run(trial: Path, mode: str, rounds: int) -> int:
+    """The faults that were met, as bits."""
+    done = subprocess.run([trial, mode, "1", str(rounds)], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    found = re.search(r"faults (0x[0-9a-f]+)", done.stdout)
+    assert found, done.stdout
+    return int(found[1], 16)
+
+
+def test_guests_made_of_bytes(sanitized: Path) -> None:
+    """Guests grown by what code they reach end in every kind of fault, and never in one of ours."""
+    assert _run(sanitized, "explore", 20000) & ALL_BUT_MEMORY == ALL_BUT_MEMORY
+
+
+@pytest.mark.parametrize("build", ["sanitized", "plain"])
+def test_rings_written_while_they_are_read(request: pytest.FixtureRequest, build: str) -> None:
+    """Another thread writes into descriptors and indexes all the time: what was judged is what is used."""
+    assert _run(request.getfixturevalue(build), "scribble", 300) & ALL_BUT_MEMORY
+
+
+@pytest.mark.parametrize("build", ["sanitized", "plain"])
+def test_memory_shrunk_while_it_is_used(request: pytest.FixtureRequest, build: str) -> None:
+    """Another thread truncates the memory at any moment: each time the burst ends with that fault, and with no other."""
+    assert _run(request.getfixturevalue(build), "shrink", 150) == MEMORY_GONE

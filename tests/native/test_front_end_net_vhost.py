@@ -1,0 +1,96 @@
+"""The front-end before a back-end that is not ours and no OVS: DPDK's net_vhost, in memory without hugepages."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.switch import wait_until
+from userspace_cni.fastpath.errors import SocketRefused
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.messages import Feature
+
+pytestmark = pytest.mark.skipif(shutil.which("dpdk-testpmd") is None, reason="needs DPDK's testpmd")
+
+OPTIONS = {
+    "one pair": FrontEndOptions(),
+    "two pairs, merged, out of order": FrontEndOptions(queue_pairs=2, receive_room=256, mergeable=True, in_order=False),
+}
+
+
+@contextmanager
+def net_vhost(path: Path, pairs: int, *, dials: bool) -> Iterator[None]:
+    """testpmd with one vhost port, which gives every frame back on the queue on which it came."""
+    device = f"net_vhost0,iface={path},queues={pairs}" + (",client=1" if dials else "")
+    argv = ["dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "256", "--no-pci", "--file-prefix", path.parent.name]
+    argv += ["--vdev", device, "--", "--auto-start", "--forward-mode=io", "--total-num-mbufs=8192"]
+    argv += [f"--rxq={pairs}", f"--txq={pairs}"]
+    with (path.parent / "log").open("w") as log:
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Where a socket may be."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory) / "s"
+
+
+@contextmanager
+def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[FrontEnd]:
+    """A front-end at the vhost port, whoever of the two connects."""
+    if dials:
+        with (
+            Listener(str(path), options) as listener,
+            net_vhost(path, options.queue_pairs, dials=True),
+            listener.accept(30) as front_end,
+        ):
+            yield front_end
+        return
+
+    def connected() -> FrontEnd | None:
+        try:
+            return FrontEnd.connect(str(path), options)
+        except SocketRefused:  # it has not got there yet
+            return None
+
+    with net_vhost(path, options.queue_pairs, dials=False), wait_until(connected, 30, "net_vhost's socket") as front_end:
+        yield front_end
+
+
+def comes_back(front_end: FrontEnd, frame: bytes) -> bool:
+    """Whether a frame that is sent on each pair is received again."""
+
+    def once() -> bool:
+        for pair in front_end.pairs:
+            pair.send_frames([frame])
+        return any(frame in pair.receive_frames() for pair in front_end.pairs if pair.wait(0.05))
+
+    return bool(wait_until(once, 20, f"a frame of {len(frame)} bytes"))
+
+
+@pytest.mark.parametrize("dials", [False, True], ids=["it listens", "it connects"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> None:
+    """Frames come back as they were, and again after an attachment anew; what was asked for was agreed."""
+    with attached(path, options, dials=dials) as front_end:
+        assert (Feature.IN_ORDER in front_end.features) == options.in_order
+        assert (Feature.NET_MRG_RXBUF in front_end.features) == options.mergeable
+        for _ in range(3):
+            for length in (14, 60, 64, 300, 1500):
+                assert comes_back(front_end, bytes(number % 251 for number in range(length)))
+            front_end.reattach(20)
+            assert front_end.alive()
