@@ -8,10 +8,12 @@
  *				varied further. Needs device.c to be compiled with -fsanitize-coverage=trace-pc
  *   scribble SEED ROUNDS	another thread writes into rings and descriptors while bursts are under way
  *   shrink SEED ROUNDS		another thread truncates the memory while bursts are under way
+ *   brim SEED ROUNDS		another thread keeps an eventfd full, and a blocking one, while it is notified
  */
 
 #define _GNU_SOURCE
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@
 #include <unistd.h>
 
 #include "device.h"
+#include "events.h"
 
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "line %d: %s\n", __LINE__, #what); abort(); } } while (0)
 #define EDGES 65536
@@ -411,6 +414,43 @@ static void poll_while(void *(*other)(void *), uint32_t rounds)
 	printf("%u bursts, faults %#x\n", bursts, faults);
 }
 
+static _Atomic uint32_t progress;
+
+/* Whoever waits for it to be emptied waits for ever: that happens only after the next notification */
+static void *fill_to_the_brim(void *none)
+{
+	int flags = fcntl(shared_fd, F_GETFL);
+	uint64_t value;
+	uint32_t seen;
+
+	while (!over) {
+		CHECK(!fcntl(shared_fd, F_SETFL, flags | O_NONBLOCK));
+		(void)!read(shared_fd, &value, sizeof(value));
+		value = UINT64_MAX - 1;
+		(void)!write(shared_fd, &value, sizeof(value));
+		seen = progress;
+		CHECK(!fcntl(shared_fd, F_SETFL, flags & ~O_NONBLOCK));
+		while (progress == seen && !over)
+			;
+	}
+	return none;
+}
+
+static void brim(uint32_t rounds)
+{
+	uint32_t notified = 0, i;
+	pthread_t thread;
+
+	shared_fd = eventfd(0, EFD_NONBLOCK);
+	CHECK(shared_fd >= 0 && !pthread_create(&thread, NULL, fill_to_the_brim, NULL));
+	for (i = 0; i < rounds; i++, progress++)
+		notified += (uint32_t)fp_notify(shared_fd);
+	over = 1;
+	pthread_join(thread, NULL);
+	close(shared_fd);
+	printf("%u of %u, faults 0\n", notified, rounds);
+}
+
 int main(int argc, char **argv)
 {
 	uint32_t rounds;
@@ -426,6 +466,8 @@ int main(int argc, char **argv)
 		poll_while(scribble, rounds);
 	else if (!strcmp(argv[1], "shrink"))
 		poll_while(shrink, rounds);
+	else if (!strcmp(argv[1], "brim"))
+		brim(rounds);
 	else
 		return 2;
 	CHECK(!fp_guard_count());

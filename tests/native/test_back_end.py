@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from tests.lab.switch import wait_until
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.back_end import BackEnd, BackEndListener, BackEndOptions
 from userspace_cni.fastpath.burst import Burst
-from userspace_cni.fastpath.errors import Closed, Disconnected, NegotiationFailed, TimedOut
+from userspace_cni.fastpath.errors import Closed, Disconnected, MemoryShort, NegotiationFailed, TimedOut
 from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.messages import Feature
 from userspace_cni.fastpath.queue_pair import QueuePair
@@ -186,8 +187,9 @@ def test_waiting_for_frames(attach: Attach) -> None:
     for here, there in ((front_end, back_end), (back_end, front_end)):
         with ThreadPoolExecutor() as pool:
             woken = pool.submit(_next_frames, there.pairs[0])
-            wait_until(lambda sender=here.pairs[0]: sender.send_frames([b"x" * 60]) and sender.counters.kicks)  # type: ignore[misc]
-            assert set(woken.result(20)) == {b"x" * 60}
+            wait_until(woken.running)
+            assert here.pairs[0].send_frames([b"x" * 60]) == 1
+            assert woken.result(20) == [b"x" * 60]
 
 
 def _next_frames(pair: QueuePair) -> list[bytes]:
@@ -301,6 +303,30 @@ def test_listener_is_closed_while_it_accepts(place: str) -> None:
     assert not Path(place).exists()
     with pytest.raises(TimedOut), BackEndListener(place) as again:
         again.accept(0.01)
+
+
+def test_no_more_descriptors(place: str) -> None:
+    """A process that has no descriptors left is told so by name, keeps the connections that it has, and recovers."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with BackEndListener(place) as listener, ExitStack() as stack, ExitStack() as others:
+        for _ in range(16):
+            others.enter_context(socket.socket(socket.AF_UNIX)).connect(place)
+        first = stack.enter_context(listener.accept(10))
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 6, hard))
+        try:
+            with pytest.raises(MemoryShort):
+                _accept_all(listener, stack)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert first.alive()
+        stack.enter_context(listener.accept(10))
+
+
+def _accept_all(listener: BackEndListener, stack: ExitStack) -> None:
+    for _ in range(15):
+        stack.enter_context(listener.accept(10))
 
 
 def test_bad_options() -> None:

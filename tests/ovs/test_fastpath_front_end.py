@@ -209,7 +209,7 @@ def test_a_switch_that_is_stuck(switch: Switch, attach: Attach, kind: str) -> No
     front_end = attach("vhost-a", kind)
     switch.pause_vswitchd()
     try:
-        with pytest.raises(TimedOut, match=r"GET_VRING_BASE|SET_VRING_ENABLE"):
+        with pytest.raises(TimedOut, match=r"GET_VRING_BASE|SET_VRING_ENABLE") if kind == CLIENT else nullcontext():
             front_end.detach(0.1)
         with pytest.raises(TimedOut, match="ovs-vswitchd"):
             front_end.reattach(0.2)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lab.backend import Act, Answer, back_end, dialling_back_end, good
+from tests.lab.backend import Act, Answer, ScriptedBackEnd, back_end, dialling_back_end, good
 from tests.lab.belongings import nothing_left
 from tests.lab.switch import wait_until
 from userspace_cni.fastpath.channel import Deadline
@@ -83,6 +83,14 @@ def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 5.0) -
     return FrontEnd.connect(str(path), options, seconds)
 
 
+@contextmanager
+def awaited(path: Path, answer: Answer = good, options: FrontEndOptions = SMALL, **offers: int) -> Iterator[ScriptedBackEnd]:
+    """A back-end, as that of a dpdkvhostuserclient port, to which a front-end was attached that is closed by now."""
+    with Listener(str(path), options) as listener, dialling_back_end(path, answer, **offers) as peer:
+        listener.accept(5).close()
+        yield peer
+
+
 def failure(path: Path, answer: Answer, seconds: float = 5.0) -> FastPathError:
     """The error with which an attachment to such a back-end ends; nothing is left of it."""
     with nothing_left(), back_end(path, answer), pytest.raises(FastPathError) as caught:
@@ -92,15 +100,28 @@ def failure(path: Path, answer: Answer, seconds: float = 5.0) -> FastPathError:
 
 
 def test_the_order_of_messages(path: Path) -> None:
-    """An attachment says what fastpath's peers need in their order, a close the farewell, and nothing is left of either."""
+    """An attachment says what fastpath's peers need in their order, and nothing is left of it."""
     with nothing_left(), back_end(path) as peer:
         with attach(path) as front_end:
             assert peer.names == ATTACHMENT
             assert front_end.alive()
             assert front_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER
             assert front_end.protocol_features == ProtocolFeature.REPLY_ACK
-        wait_until(lambda: peer.names == ATTACHMENT + FAREWELL)
         assert [len(message.fds) for message in peer.heard[4:8]] == [1, 0, 0, 1]
+
+
+def test_the_farewell(path: Path) -> None:
+    """A back-end that came to us is asked for the rings in the end."""
+    with nothing_left(), awaited(path) as peer:
+        wait_until(lambda: peer.names == ATTACHMENT + FAREWELL)
+
+
+def test_no_farewell(path: Path) -> None:
+    """One to which we connected is left without a word: OVS would take it for the word of who has connected since."""
+    with nothing_left(), back_end(path) as peer:
+        attach(path).close()
+        wait_until(lambda: peer.errors)
+        assert peer.names == ATTACHMENT
 
 
 def test_what_is_acknowledged(path: Path) -> None:
@@ -127,25 +148,38 @@ def test_memory_and_rings(path: Path) -> None:
 
 def test_a_poor_back_end(path: Path) -> None:
     """With VERSION_1 alone there are no acknowledgements, no enabling, and the last question is the barrier."""
-    with nothing_left(), back_end(path, features=Feature.VERSION_1) as peer:
-        with attach(path) as front_end:
-            assert front_end.features == Feature.VERSION_1
-            expected = [name for name in ATTACHMENT if "PROTOCOL" not in name and "ENABLE" not in name]
-            assert peer.names == expected
-            assert not any(message.need_reply for message in peer.heard)
+    with nothing_left(), back_end(path, features=Feature.VERSION_1) as peer, attach(path) as front_end:
+        assert front_end.features == Feature.VERSION_1
+        expected = [name for name in ATTACHMENT if "PROTOCOL" not in name and "ENABLE" not in name]
+        assert peer.names == expected
+        assert not any(message.need_reply for message in peer.heard)
+    path.unlink()
+    with awaited(path, features=Feature.VERSION_1) as peer:
         wait_until(lambda: peer.names == [*expected, "GET_VRING_BASE", "GET_VRING_BASE"])
 
 
 def test_several_pairs_of_queues(path: Path) -> None:
     """Pairs beyond the first need MQ of both kinds, and each has its rings."""
     options = FrontEndOptions(queue_pairs=3, queue_size=8, room=128, mergeable=True)
-    with nothing_left(), back_end(path) as peer:
-        with attach(path, options) as front_end:
-            assert [pair.index for pair in front_end.pairs] == [0, 1, 2]
-            assert Feature.NET_MQ | Feature.NET_MRG_RXBUF in front_end.features
-            assert peer.names.count("SET_VRING_ADDR") == 6
-            assert "GET_QUEUE_NUM" in peer.names
+    with nothing_left(), back_end(path) as peer, attach(path, options) as front_end:
+        assert [pair.index for pair in front_end.pairs] == [0, 1, 2]
+        assert Feature.NET_MQ | Feature.NET_MRG_RXBUF in front_end.features
+        assert peer.names.count("SET_VRING_ADDR") == 6
+        assert "GET_QUEUE_NUM" in peer.names
+    path.unlink()
+    with awaited(path, options=options) as peer:
         wait_until(lambda: peer.names.count("GET_VRING_BASE") == 6)
+
+
+def test_as_many_queues_as_there_can_be(path: Path) -> None:
+    """Messages for 256 rings do not fill both directions of the socket: answers are read in between."""
+    options = FrontEndOptions(queue_pairs=128, queue_size=8, room=64)
+    with nothing_left(), back_end(path, queues=128) as peer, attach(path, options) as front_end:
+        assert len(front_end.pairs) == 128
+        assert peer.names.count("SET_VRING_ENABLE") == 256
+    path.unlink()
+    with awaited(path, options=options, queues=128) as peer:
+        wait_until(lambda: peer.names.count("GET_VRING_BASE") == 256)
 
 
 @pytest.mark.parametrize(
@@ -278,21 +312,26 @@ def test_farewells_that_fail(path: Path) -> None:
     refusal = struct.pack("=IIIQ", Request.SET_VRING_ENABLE, FLAGS_REPLY, 8, 1)
     for answer in (Act.HANG_UP, b"rubbish that is no message", refusal):
         for step in range(4):
-            with nothing_left(), back_end(path, at(len(ATTACHMENT) + step, answer)), attach(path):
+            with nothing_left(), awaited(path, at(len(ATTACHMENT) + step, answer)):
                 pass
-            path.unlink()
 
 
 def test_a_detach_that_fails_is_told(path: Path) -> None:
     """Detach says what the back-end did not do; the front-end is detached all the same, and can be attached again."""
-    with nothing_left(), back_end(path, at(len(ATTACHMENT) + 3, Act.SILENT)) as peer, attach(path) as front_end:
+    silent = at(len(ATTACHMENT) + 3, Act.SILENT)
+    with (
+        nothing_left(),
+        Listener(str(path), SMALL) as listener,
+        dialling_back_end(path, silent),
+        listener.accept(5) as front_end,
+    ):
         with pytest.raises(TimedOut, match="GET_VRING_BASE"):
             front_end.detach(0.03)
-        peer.answer = good
         assert not front_end.alive()
         front_end.detach()
-        front_end.reattach(5)
-        assert front_end.alive()
+        with dialling_back_end(path):
+            front_end.reattach(5)
+            assert front_end.alive()
 
 
 def test_a_hang_up_is_noticed(path: Path) -> None:
@@ -314,9 +353,16 @@ def test_a_hang_up_is_noticed(path: Path) -> None:
 
 def test_reattach_of_one_that_is_alive(path: Path) -> None:
     """An attachment that is alive is ended in good order before the next."""
-    with nothing_left(), back_end(path) as peer, attach(path) as front_end:
+    with (
+        nothing_left(),
+        Listener(str(path), SMALL) as listener,
+        dialling_back_end(path) as first,
+        listener.accept(5) as front_end,
+        dialling_back_end(path) as second,
+    ):
         front_end.reattach(5)
-        assert peer.names == ATTACHMENT + FAREWELL + ATTACHMENT
+        assert first.names == ATTACHMENT + FAREWELL
+        assert second.names == ATTACHMENT
 
 
 def test_rings_begin_anew(path: Path) -> None:

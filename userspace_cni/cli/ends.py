@@ -7,12 +7,10 @@ nobody is there. A verb is never kept waiting: when DEL removes a port amid a me
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -225,8 +223,7 @@ class StandIn:
     Below its trusted prefix the path of the socket is walked through no link, for the pod can write there. Where OVS connects to
     the application (`listens`), a dead socket is replaced, and ours is removed as soon as OVS has come: an application that is
     started meanwhile finds its name free, and a killed process leaves nothing there. OVS goes over to it when we leave. Where OVS
-    listens, an application that comes takes the port over, and keeps it: we leave by hanging up, for OVS (3.1) takes a farewell
-    on any connection of the port for one of the application's, and disables its queues.
+    listens, an application that comes takes the port over, and keeps it.
     """
 
     def __init__(self, step: SocketFile | PlacedSocket, trusted: str, options: FrontEndOptions, access: Access) -> None:
@@ -257,18 +254,10 @@ class StandIn:
         from userspace_cni.fastpath.front_end import FrontEnd
 
         if self._listener is None:
-            front = self._stack.enter_context(FrontEnd.connect(self._path, self._options, deadline_s, trusted=self._trusted))
-            self._stack.callback(_hang_up, front)
-            return front
+            return self._stack.enter_context(FrontEnd.connect(self._path, self._options, deadline_s, trusted=self._trusted))
         front = self._stack.enter_context(self._listener.accept(deadline_s))
         self._listener.close()
         return front
-
-
-def _hang_up(front: FrontEnd) -> None:
-    """End the connection without a word."""
-    with suppress(OSError), socket.socket(fileno=os.dup(front.control_fd)) as connection:
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _stand_in(site: Site, record: Record, options: FrontEndOptions) -> StandIn:

@@ -51,17 +51,19 @@ class BackEnd:
 
     pairs[i].send() goes to the guest's receive queue i, pairs[i].receive() takes from its transmit queue i. When the front-end
     hangs up, or is hung up on, every call says why from then on; `failed` tells too. Safe to close in any thread, at any time.
+    `sock` is taken over, also when MemoryShort is raised.
     """
 
     def __init__(self, sock: socket.socket, options: BackEndOptions | None = None) -> None:
         options = options or BackEndOptions()
         self._patience_s = options.patience_s
         self._channel = Channel(sock)
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._bell = -1
         self._changed = threading.Condition()
         self._failure: FastPathError | None = None
         self._closing = False
         try:
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             offer = Offer(options.queue_pairs, options.mergeable, options.in_order)
             self._device = VhostDevice(offer, self._bell)
             self.peer: Peer = self._channel.peer()
@@ -71,9 +73,13 @@ class BackEnd:
             )
             self._thread = threading.Thread(target=self._serve, name="vhost-user back-end", daemon=True)
             self._thread.start()
-        except BaseException:
+        except BaseException as error:
             self._channel.close()
-            os.close(self._bell)
+            if self._bell >= 0:
+                os.close(self._bell)
+            if isinstance(error, OSError | RuntimeError):
+                what = "no descriptor or thread for another connection"
+                raise MemoryShort("back-end", what, f"limits of this process, ulimit -n and -u: {error}") from error
             raise
 
     @classmethod

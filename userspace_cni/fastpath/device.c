@@ -601,7 +601,7 @@ static void resume(struct fp_device *device, uint32_t base)
 
 /**
  * fp_device_attach() - Give a queue its rings
- * @queue:	Stopped
+ * @queue:	Stopped, without a fault: that stays for the life of the queue, whatever the front-end says later
  * @memory:	Where they are; stays until the queue is detached, attached anew or closed
  * @ring:	What the front-end says; its eventfds stay open as long
  *
@@ -632,7 +632,6 @@ int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, con
 	device->size = ring->size;
 	device->call = ring->call;
 	device->mergeable = ring->mergeable;
-	atomic_store(&queue->fault, FP_SOUND);
 	resume(device, ring->base);
 	want_kicks(device, 0);
 	rc = settled(device, 0);

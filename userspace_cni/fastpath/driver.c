@@ -636,7 +636,7 @@ int fp_driver_repeat(struct fp_queue *queue, uint32_t length, uint32_t count)
 }
 
 /**
- * fp_driver_discard() - Receive frames without copying them
+ * fp_driver_discard() - Receive frames, and count them, without copying them
  * @queue:	A driver that receives, taken
  * @capacity:	Most frames
  * @mark:	Eight bytes that ours have behind the Ethernet header, which is looked for, or NULL: nothing is looked at
@@ -649,6 +649,7 @@ int fp_driver_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *
 	struct driver *driver = driver_of(queue);
 	int back = arrived(driver, capacity), parts, id;
 	uint32_t count = 0, length;
+	uint64_t bytes = 0;
 
 	if (mark && back > 0)
 		prefetch_received(driver, (uint32_t)back < capacity ? (uint32_t)back : capacity);
@@ -656,8 +657,13 @@ int fp_driver_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *
 		if ((parts = merged(driver)) <= 0)
 			break;
 		for (int part = 0; part < parts; part++) {
+			uint32_t header = part ? 0 : FP_HEADER;
+
 			if ((id = take_back(driver, &length)) < 0)
 				return id;
+			if (length < header)
+				return faulty(driver, FP_BAD_LENGTH);
+			bytes += length - header;
 			if (mark && !part && memcmp(frame_at(driver, (uint32_t)id) + FP_SHORTEST, mark, FP_MARK))
 				++*foreign;
 			lend(driver, (uint32_t)id);
@@ -665,6 +671,8 @@ int fp_driver_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *
 	}
 	if (back < 0 || atomic_load_explicit(&queue->fault, memory_order_relaxed))
 		return -EBADMSG;
+	fp_count(&queue->counters.frames, count);
+	fp_count(&queue->counters.bytes, bytes);
 	recycle(driver);
 	return (int)count;
 }

@@ -68,6 +68,8 @@ class _Source(Protocol):
     """Where connections to the back-end come from."""
 
     path: str
+    alone: bool
+    """Nobody else can have another connection for the same port."""
 
     def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None: ...
 
@@ -197,7 +199,10 @@ class FrontEnd:
                 return
 
     def detach(self, deadline_s: float = ATTACH_SECONDS) -> None:
-        """Take the rings from the back-end and hang up: the port is down, and ready for the next.
+        """Hang up: the port is down, and ready for the next. The back-end of a `Listener` is asked for the rings before.
+
+        One to which we connected is not, for another may have connected since: OVS (3.1) knows the two by the path of their
+        socket, and would take the rings from that one. It stops ours when it sees that we are gone.
 
         Queues carry nothing until `reattach`. Nothing is done when it is not attached. Raises TimedOut, Disconnected,
         NegotiationFailed, PeerError; it has hung up then too.
@@ -247,7 +252,7 @@ class FrontEnd:
         if channel is None:
             return
         try:
-            if attached and not channel.hung_up():
+            if attached and self._source.alone and not channel.hung_up():
                 Handshake(channel, Deadline.after(seconds)).stop(self._agreed, len(self._queues))
         finally:
             channel.shutdown()
@@ -348,6 +353,7 @@ class Listener:
         replace_dead: bool = False,
     ) -> None:
         self.path = path
+        self.alone = True
         self.options = options
         self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=replace_dead)
 
@@ -387,6 +393,7 @@ class _Connector:
 
     def __init__(self, path: str, trusted: str) -> None:
         self.path = path
+        self.alone = False
         self._trusted = trusted
 
     def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:

@@ -84,10 +84,6 @@ static int discard(struct fp_queue *queue, struct fp_load *load)
 		return received;
 	received = queue->fault ? -EBADMSG : fp_driver_discard(queue, load->batch, load->touch ? load->frame + FP_SHORTEST : NULL,
 							       &foreign);
-	if (received > 0) {
-		fp_count(&queue->counters.frames, (uint64_t)received);
-		fp_count(&queue->counters.bytes, (uint64_t)received * load->length);
-	}
 	fp_release(queue);
 	load->foreign += foreign;
 	return received < 0 ? received : received - (int)foreign;

@@ -33,6 +33,8 @@ from userspace_cni.fastpath.messages import (
 )
 
 _LOG: Final = "ovs-vswitchd.log, and Interface.status and error of the port"
+_UNREAD_MAX: Final = 64
+"""Answers that may wait to be read. A socket holds some hundreds; who can not send more of them reads no more of our messages."""
 _SLOW: Final = f"whether ovs-vswitchd runs and is not stopped (the first attachment after its start takes seconds); {_LOG}"
 
 
@@ -119,11 +121,15 @@ class Handshake:
         self._acknowledged = bool(agreed.protocol & ProtocolFeature.REPLY_ACK)
         if agreed.features & Feature.PROTOCOL_FEATURES:
             self._enable(count, 0)
-        for index in range(count):
-            self._say(Request.GET_VRING_BASE, VringState(index, 0).pack())
-        self._flush()
-        self._read_acknowledgements()
-        return [self._base(index) for index in range(count)]
+        bases: list[int] = []
+        for first in range(0, count, _UNREAD_MAX):
+            some = range(first, min(first + _UNREAD_MAX, count))
+            for index in some:
+                self._say(Request.GET_VRING_BASE, VringState(index, 0).pack())
+            self._flush()
+            self._read_acknowledgements()
+            bases += [self._base(index) for index in some]
+        return bases
 
     def _protocol(self, wishes: Wishes) -> ProtocolFeature:
         self._say(Request.GET_PROTOCOL_FEATURES)
@@ -156,6 +162,9 @@ class Handshake:
         if fds:
             self._flush()
             self._fds = fds
+        if len(self._awaited) >= _UNREAD_MAX:
+            self._flush()
+            self._read_acknowledgements()
         wish = self._acknowledged and request not in _ANSWERED
         if wish:
             self._awaited.append(request)

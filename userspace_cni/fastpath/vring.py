@@ -97,6 +97,8 @@ class Vring:
         if memory is None or self._address is None:
             raise PeerError(Reason.BAD_ORDER, step, f"vring {self.index} without memory")
         self._pause()
+        if fault := self.fault():  # a burst was faster than this message
+            raise fault
         ring: Any = ffi.new("struct fp_ring *")
         ring.size, ring.base, ring.mergeable = self._size, self._base, int(mergeable)
         ring.descriptors, ring.available, ring.used = self._address.descriptors, self._address.available, self._address.used
