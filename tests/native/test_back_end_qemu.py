@@ -31,6 +31,8 @@ GUEST = bytes.fromhex("525400112233")
 US = bytes.fromhex("525400ddeeff")
 GUEST_IP, OUR_IP = bytes([192, 0, 2, 9]), bytes([192, 0, 2, 1])
 COOKIE = bytes.fromhex("63825363")
+HURRY = bytes([175, 3, 176, 1, 1])
+"""To the ROM: there will be no other offers to wait for (iPXE's no-pxedhcp)."""
 DISCOVER, OFFER, REQUEST, ACK = 1, 2, 3, 5
 MEMORY = 128 << 20
 _STEP_S = 60.0
@@ -88,7 +90,9 @@ def _kind(message: bytes) -> int:
 
 def _answer(kind: int, asked: bytes) -> bytes:
     """An OFFER or ACK for what was asked, in an Ethernet frame."""
-    options = COOKIE + bytes([53, 1, kind, 54, 4]) + OUR_IP + bytes([51, 4, 0, 0, 14, 16, 1, 4, 255, 255, 255, 0, 255])
+    options = (
+        COOKIE + bytes([53, 1, kind, 54, 4]) + OUR_IP + bytes([51, 4, 0, 0, 14, 16, 1, 4, 255, 255, 255, 0]) + HURRY + b"\xff"
+    )
     head = bytes([2, 1, 6, 0]) + asked[4:8] + bytes(8) + GUEST_IP + OUR_IP + bytes(4) + GUEST + bytes(10 + 192)
     datagram = head + options + bytes(64)
     udp = struct.pack("!HHHH", 67, 68, 8 + len(datagram), 0) + datagram
