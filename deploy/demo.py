@@ -1,4 +1,4 @@
-"""Three pods on a private OVS-DPDK, attached through the installed binary and the node agent; the agent killed; the proof.
+"""Three pods on a private OVS-DPDK, attached through the installed binary and the agent; the agent killed; a probe; the proof.
 
 What a runtime and a kubelet would do is done here by hand: network namespaces, emptyDir volumes, CNI calls. The application in
 two of the pods is DPDK's testpmd, started with just the arguments that the pod's own document gives it.
@@ -260,6 +260,18 @@ def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], a
     console.print(table)
 
 
+def show_datapath(demo: Demo, pods: list[Pod]) -> None:
+    """What tells a dead datapath from a silent application."""
+    for each in pods:
+        wait_for(lambda each=each: not is_up(demo, each), f"the link of {each.name} to go down")  # type: ignore[misc]
+    for args in (["probe", BRIDGE], ["ping", *(f"demo/{each.name}" for each in pods), "--count", "500"]):
+        with console.status(f"userspace-cni {args[0]}"):
+            shown = demo.command(*args)
+        console.print(f"   [dim]$[/] userspace-cni {' '.join(args)}")
+        show_output(shown)
+    tell_line("This switch's polling thread sleeps when idle, which is what takes milliseconds.")
+
+
 def show_leftovers(before: list[tuple[str, list[str]]], now: list[tuple[str, list[str]]]) -> None:
     """The proof: what was looked for is what was there before."""
     table = Table()
@@ -297,6 +309,9 @@ def play(demo: Demo) -> None:
             before = die_and_return(demo, agent, meter, leaving)
             show_frames(meter)
             show_made(demo, talking, results, apps)
+
+        demo.say("No application, no DPDK: a probe, and frames between the two pods' ports")
+        show_datapath(demo, talking)
 
         demo.say("DEL: the other pods go; the agent is told to stop")
         for each in talking:

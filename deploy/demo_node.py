@@ -42,7 +42,7 @@ APP_MIB = 64
 """Memory of each application, from hugepages of 2 MiB."""
 SHIM_MAX = 64 << 10
 AGENT_MAX_MIB = 80
-STEPS = 7
+STEPS = 8
 MARK = "DEMO_DIRECTORY"
 """Environment variable by which every process that the demo starts, and those that these start, are known."""
 

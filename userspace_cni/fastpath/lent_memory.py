@@ -2,7 +2,8 @@
 
 A front-end is a virtual machine or a container, and may say anything. Each region must be part of a file that is in memory or on
 a local disk, is as long as is said, and overlaps no other; each descriptor for notifications must be an eventfd. The mappings
-survive that the file is truncated later (guard.c). Must not know of messages beyond their regions, nor close descriptors.
+survive that the file is truncated later (guard.c). No page is touched before a frame is in it; one that we touch first is charged
+to us. Must not know of messages beyond their regions, nor close descriptors.
 """
 
 from __future__ import annotations
