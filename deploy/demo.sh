@@ -7,5 +7,5 @@ cd "$(dirname "$0")/.."
     echo "demo: needs root for OVS-DPDK, mounts and namespaces" >&2
     exit 1
 }
-deploy/prepare.sh
+deploy/prepare.sh demo
 exec .venv/bin/python -m deploy.demo

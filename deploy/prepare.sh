@@ -1,7 +1,8 @@
 #!/bin/bash
 # Installs what the demo and the tests need on Debian 12 or newer, and makes the project's virtual environment.
 #
-#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, compilers, Python; then .venv
+#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, QEMU, compilers, Python; then .venv
+#   deploy/prepare.sh demo       without runtimes, QEMU and the fuzzer's compiler
 #   deploy/prepare.sh unit       only Python, for the rootless tests
 #
 # Nothing that is installed already is touched, and no service is started: the demo and the tests run a switch of their own.
@@ -14,7 +15,11 @@ have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed';
 packages=(gcc libc6-dev python3 python3-dev python3-venv)
 if [[ ${1:-} != unit ]]; then
     packages+=(musl-tools openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps)
-    packages+=(containerd runc podman busybox-static iptables)
+fi
+if [[ -z ${1:-} ]]; then
+    packages+=(containerd runc podman busybox-static iptables qemu-system-x86 ipxe-qemu)
+    # libFuzzer's runtime comes with the compiler's version, which each Debian has another of
+    [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)
 fi
 missing=()
 for package in "${packages[@]}"; do

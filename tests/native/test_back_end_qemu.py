@@ -6,7 +6,6 @@ The ROM asks for an address by DHCP through our back-end, we answer by hand; tha
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import struct
 import subprocess
@@ -24,8 +23,6 @@ from userspace_cni.fastpath.back_end import BackEnd, BackEndListener, BackEndOpt
 from userspace_cni.fastpath.errors import Disconnected
 from userspace_cni.fastpath.messages import Feature
 from userspace_cni.fastpath.queue_pair import QueuePair
-
-pytestmark = pytest.mark.skipif(not shutil.which("qemu-system-x86_64"), reason="QEMU is not installed")
 
 GUEST = bytes.fromhex("525400112233")
 US = bytes.fromhex("525400ddeeff")

@@ -21,7 +21,7 @@ def _build(place: Path, *flags: str) -> Path:
     device, trial = place / "device.o", place / "trial"
     compiler = ["gcc", *STRICT, *flags]
     subprocess.run([*compiler, "-fsanitize-coverage=trace-pc", "-c", SOURCE / "device.c", "-o", device], check=True)
-    own = [Path(__file__).with_name("device_trial.c"), *(SOURCE / name for name in ("queue.c", "guard.c", "events.c"))]
+    own = [Path(__file__).with_name("device_trial.c"), *(SOURCE / name for name in ("queue.c", "guard.c", "events.c", "lent.c"))]
     subprocess.run([*compiler, *own, device, "-o", trial, "-pthread"], check=True)
     return trial
 

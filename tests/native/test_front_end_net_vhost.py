@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +14,6 @@ from tests.lab.switch import wait_until
 from userspace_cni.fastpath.errors import SocketRefused
 from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.messages import Feature
-
-pytestmark = pytest.mark.skipif(shutil.which("dpdk-testpmd") is None, reason="needs DPDK's testpmd")
 
 OPTIONS = {
     "one pair": FrontEndOptions(),

@@ -6,37 +6,12 @@
 
 #include <stdint.h>
 
-#include "guard.h"
+#include "lent.h"
 #include "queue.h"
 
-#define FP_REGIONS	8	/* regions of memory that a front-end may lend */
 #define FP_RING_MAX	32768	/* descriptors of a ring */
 #define FP_CHAIN_MAX	1024	/* descriptors that one frame may be spread over */
 #define FP_DEVICE_ROOM	65535	/* longest frame that is sent to a guest */
-
-/** struct fp_region - A part of the other side's memory
- * @guest:	Its address in descriptors
- * @user:	Its address in SET_VRING_ADDR
- * @size:	Bytes
- * @data:	Where we have it
- * @guard:	Our mapping of it, NULL for memory that is not a mapping (tests)
- */
-struct fp_region {
-	uint64_t guest;
-	uint64_t user;
-	uint64_t size;
-	uint8_t *data;
-	struct fp_guard *guard;
-};
-
-/** struct fp_memory - All memory that one front-end lends at a time
- * @count:	Regions
- * @regions:	None of which overlaps another
- */
-struct fp_memory {
-	uint32_t count;
-	struct fp_region regions[FP_REGIONS];
-};
 
 /** struct fp_ring - What a front-end says of one queue
  * @size:	Descriptors, a power of two
@@ -58,12 +33,6 @@ struct fp_ring {
 	int call;
 	int mergeable;
 };
-
-struct fp_memory *fp_memory_new(void);
-int fp_memory_put(struct fp_memory *memory, const struct fp_region *region);
-int fp_memory_add(struct fp_memory *memory, const struct fp_region *region, int fd, uint64_t offset);
-int fp_memory_gone(const struct fp_memory *memory);
-void fp_memory_free(struct fp_memory *memory);
 
 struct fp_queue *fp_device_new(int transmit, int alarm);
 int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, const struct fp_ring *ring);
