@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import click
+
 from userspace_cni.cli import view
 from userspace_cni.cli.peers import connections
 from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, Refused, Site
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from userspace_cni.probes import TestPort, TestPorts
 
 MTU: Final = 1500
+SIZE_MIN: Final = 60
+SIZE_MAX: Final = 9018
 HEADER_BYTES: Final = 14
 ETHERTYPE: Final = bytes.fromhex("88b5")
 """Local experimental (IEEE 802)."""
@@ -40,6 +44,30 @@ MEET_S: Final = 3.0
 _LOOK_S: Final = 0.05
 _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Tell = Callable[[str], None]
+
+
+def between_ports(function: Callable[..., None]) -> Callable[..., None]:
+    """What every command between two ports can be told: `names`, `bridge`, `size`, `as_json`."""
+    options = (
+        click.argument("names", nargs=-1, metavar="[A B]"),
+        click.option(
+            "--bridge",
+            default="",
+            metavar="BRIDGE",
+            help="Without A and B: two temporary ports on this bridge, not on one made for them.",
+        ),
+        click.option(
+            "--size",
+            default=64,
+            show_default=True,
+            type=click.IntRange(SIZE_MIN, SIZE_MAX),
+            help="Bytes of a frame, without its checksum.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="As a JSON object."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 @dataclass(frozen=True)

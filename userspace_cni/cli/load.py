@@ -13,7 +13,6 @@ import click
 
 from userspace_cni.cli import cores, ends, histogram, view
 from userspace_cni.cli.ends import Pair, Tell, Wanted
-from userspace_cni.cli.ping import SIZE_MAX, SIZE_MIN
 from userspace_cni.cli.site import FOUND, NodeCommand, open_site
 from userspace_cni.cli.view import Cell
 
@@ -84,24 +83,10 @@ class Course:
 
 
 @click.command("load", cls=NodeCommand, short_help="Measure the rate between two ports that nobody uses.")
-@click.argument("names", nargs=-1, metavar="[A B]")
-@click.option(
-    "--bridge",
-    default="",
-    metavar="BRIDGE",
-    help="Without A and B: two temporary ports on this bridge, not on one made for them.",
-)
 @click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1, 86400), help="How long.")
-@click.option(
-    "--size",
-    default=64,
-    show_default=True,
-    type=click.IntRange(SIZE_MIN, SIZE_MAX),
-    help="Bytes of a frame, without its checksum.",
-)
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
 @click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@ends.between_ports
 @click.pass_context
 def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_json: bool, **course: Any) -> None:
     """Send as many frames as the switch takes from A through it to B, and show how many arrive.

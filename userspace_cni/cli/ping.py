@@ -20,8 +20,6 @@ TIMEOUT_S: Final = 0.5
 SLICE: Final = 2000
 SLICE_S: Final = 0.2
 """Round trips at once, at most, and how long they may take: between two looks at signals and at the ends."""
-SIZE_MIN: Final = 60
-SIZE_MAX: Final = 9018
 RESTING_NS: Final = 200_000
 """A polling thread that is awake takes some microseconds; one that sleeps was seen to take one or two milliseconds."""
 LOST_IN_A_ROW: Final = 5
@@ -57,24 +55,10 @@ class Course:
 
 
 @click.command("ping", cls=NodeCommand, short_help="Measure round trips between two ports that nobody uses.")
-@click.argument("names", nargs=-1, metavar="[A B]")
-@click.option(
-    "--bridge",
-    default="",
-    metavar="BRIDGE",
-    help="Without A and B: two temporary ports on this bridge, not on one made for them.",
-)
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, 1_000_000), help="Round trips.")
 @click.option("--interval", default=0.0, show_default=True, type=click.FloatRange(0, 3600), help="Seconds from one to the next.")
-@click.option(
-    "--size",
-    default=64,
-    show_default=True,
-    type=click.IntRange(SIZE_MIN, SIZE_MAX),
-    help="Bytes of a frame, without its checksum.",
-)
 @click.option("--sleep/--poll", default=False, help="Sleep until a frame comes, or look all the time (the default).")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@ends.between_ports
 @click.pass_context
 def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_json: bool, **course: Any) -> None:
     """Send frames from A through the switch to B and back, and show how long that takes.

@@ -32,37 +32,7 @@
 
 #include "device.h"
 #include "events.h"
-
-#define DESC_NEXT	1
-#define DESC_WRITE	2
-#define DESC_INDIRECT	4
-#define AVAIL_NO_INTERRUPT 1
-#define USED_NO_NOTIFY	1
-#define NUM_BUFFERS	10	/* offset of that field in the header, and its two bytes are the last */
-
-struct desc {
-	uint64_t address;
-	uint32_t length;
-	uint16_t flags;
-	uint16_t next;
-};
-
-struct avail {
-	uint16_t flags;
-	uint16_t index;
-	uint16_t ring[];
-};
-
-struct used_element {
-	uint32_t id;
-	uint32_t length;
-};
-
-struct used {
-	uint16_t flags;
-	uint16_t index;
-	struct used_element ring[];
-};
+#include "vring.h"
 
 /** struct fp_device - A queue as its device sees it
  * @queue:	What is common; its event is an epoll descriptor of ours
@@ -199,7 +169,7 @@ static void publish(struct fp_device *device, uint32_t count)
 	if (device->call < 0)
 		return;
 	atomic_thread_fence(memory_order_seq_cst);
-	if (__atomic_load_n(&device->avail->flags, __ATOMIC_RELAXED) & AVAIL_NO_INTERRUPT)
+	if (__atomic_load_n(&device->avail->flags, __ATOMIC_RELAXED) & NO_INTERRUPT)
 		return;
 	fp_count(&device->queue.counters.kicks, (uint64_t)fp_notify(device->call));
 }
@@ -365,7 +335,7 @@ static int device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stri
 
 static void want_kicks(struct fp_device *device, int wanted)
 {
-	__atomic_store_n(&device->used->flags, wanted ? 0 : USED_NO_NOTIFY, __ATOMIC_RELAXED);
+	__atomic_store_n(&device->used->flags, wanted ? 0 : NO_NOTIFY, __ATOMIC_RELAXED);
 }
 
 /** device_arm() - Ask to be notified; see struct fp_operations. A driver that gave no eventfd has to be polled: 1 */

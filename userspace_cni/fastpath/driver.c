@@ -32,44 +32,14 @@
 
 #include "driver.h"
 #include "events.h"
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "virtio 1.x is little-endian, and so is this file"
-#endif
+#include "vring.h"
 
 #define LINE 64
 #define PAGE 4096
 #define HEADER_AT (LINE - FP_HEADER)	/* in a buffer: the frame then starts on a line */
 #define LARGEST_RING 32768
 #define LARGEST_ROOM 65535
-
-#define DESC_WRITE 2			/* VIRTQ_DESC_F_WRITE: the device may write */
-#define NO_INTERRUPT 1			/* VIRTQ_AVAIL_F_NO_INTERRUPT */
-#define NO_NOTIFY 1			/* VIRTQ_USED_F_NO_NOTIFY */
-#define MERGED_AT 10			/* num_buffers in the header */
 #define SMALL_RING 16			/* buffers go back at once */
-
-struct desc {
-	uint64_t address;
-	uint32_t length;
-	uint16_t flags;
-	uint16_t next;
-};
-
-struct avail {
-	uint16_t flags;
-	uint16_t index;
-	uint16_t ring[];
-};
-
-struct used {
-	uint16_t flags;
-	uint16_t index;
-	struct used_element {
-		uint32_t id;
-		uint32_t length;
-	} ring[];
-};
 
 /** struct driver - A queue of this kind; all indices run freely and wrap at 65536
  * @queue:	What every queue has
@@ -318,7 +288,7 @@ static inline int merged(struct driver *driver)
 	id = __atomic_load_n(&driver->used->ring[slot(driver, driver->seen)].id, __ATOMIC_RELAXED);
 	if (id >= driver->size)
 		return faulty(driver, FP_BAD_ID);
-	memcpy(&count, frame_at(driver, id) - FP_HEADER + MERGED_AT, sizeof(count));
+	memcpy(&count, frame_at(driver, id) - FP_HEADER + NUM_BUFFERS, sizeof(count));
 	__asm__ volatile("" : "+r"(count));	/* read once */
 	if (!count || count > driver->size)
 		return faulty(driver, FP_LOOP);
@@ -522,7 +492,7 @@ static void lay_out(struct driver *driver)
 		uint8_t *header = frame_at(driver, id) - FP_HEADER;
 
 		memset(header, 0, FP_HEADER);
-		header[MERGED_AT] = driver->transmit ? 0 : 1;
+		header[NUM_BUFFERS] = driver->transmit ? 0 : 1;
 		driver->desc[id].address = (uint64_t)(uintptr_t)header;
 		driver->desc[id].length = driver->transmit ? FP_HEADER : driver->span;
 		driver->desc[id].flags = driver->transmit ? 0 : DESC_WRITE;
