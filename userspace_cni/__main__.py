@@ -1,7 +1,7 @@
 """What a runtime executes with CNI_COMMAND set, and what people execute with arguments.
 
 `python -m userspace_cni`. With CNI_COMMAND it is the plugin, in-process; with arguments the command line; with neither it tells
-what it is. Nothing but the answer is ever written to stdout.
+what it is. Nothing but the answer is ever written to stdout. What a person waits for is imported where Ctrl-C is quiet already.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import signal
 import sys
 from contextlib import suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from userspace_cni import verbs
-from userspace_cni.errors import Interrupted, UnreadableInput
-from userspace_cni.log import say
-from userspace_cni.result import SUPPORTED_VERSIONS
+if TYPE_CHECKING:
+    from userspace_cni import verbs
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -30,9 +29,13 @@ def main() -> int:
         sys.stderr = None  # the interpreter would flush it once more, and answer 120 for the plugin
         return code
     if len(sys.argv) > 1:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # amid imports nobody catches KeyboardInterrupt; `run` hears it again
         from userspace_cni.cli.commands import run
 
         return run()
+    from userspace_cni.result import SUPPORTED_VERSIONS
+
     sys.stderr.write(
         "userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
         f"CNI protocol versions supported: {', '.join(SUPPORTED_VERSIONS)}\n"
@@ -42,6 +45,10 @@ def main() -> int:
 
 def plugin() -> int:
     """One CNI call: environment and stdin in, stdout and exit code out."""
+    from userspace_cni import verbs
+    from userspace_cni.errors import Interrupted
+    from userspace_cni.log import say
+
     for number in _STOPPING:
         signal.signal(number, _interrupt)
     stdin = _Stdin()
@@ -59,6 +66,8 @@ def plugin() -> int:
 
 def _interrupt(number: int, _: FrameType | None) -> None:
     """Turn the first signal into an error that undoes the verb; what undoes it is not interrupted again."""
+    from userspace_cni.errors import Interrupted
+
     for other in _STOPPING:
         signal.signal(other, signal.SIG_IGN)
     raise Interrupted(f"stopped by {signal.Signals(number).name}", "the call was undone; try again later")
@@ -72,6 +81,8 @@ class _Stdin:
 
     def read(self) -> bytes:
         """All of it. Raises UnreadableInput."""
+        from userspace_cni.errors import UnreadableInput
+
         if self._content is None:
             try:
                 with os.fdopen(0, "rb", closefd=False) as stream:

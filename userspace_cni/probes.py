@@ -3,8 +3,10 @@
 The second composition root beside `drivers`: it sees the switch and the host. A test port is nobody's attachment: it has no
 record, and an owner mark of its own, so that no verb and no reconciliation of attachments touches it. It carries the name of its
 run (`host.runs`), by which any later run, `gc` and the agent remove what a killed one left. Never may anything here connect to an
-attachment's own socket, touch a flow that is not ours, or leave a flow behind when its port goes: the next port might be given
-the same number.
+attachment's own socket, touch a flow that is not ours, or leave a flow behind when its port goes: a pod's port might be given the
+same number, and lose its frames to the flow. So a run ends in this order, and what can not be confirmed keeps what comes after
+it: flows are deleted, then ports, then the directory, by which those who look for dead runs know of it. Should all of that be
+circumvented, each flow has an end that no frame puts off; while a run lives, its flows are renewed.
 
 Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once to what listens already), accept, then
 `reflect` or `join`. A restart of ovs-vswitchd loses the flows.
@@ -23,35 +25,39 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 from localdb import Store
-from userspace_cni.dataplane import openflow, probe_ports
+from userspace_cni.dataplane import flows, openflow, probe_ports
 from userspace_cni.dataplane.flows import Flows
 from userspace_cni.dataplane.openflow import Flow
 from userspace_cni.dataplane.ovs import PortDriver
 from userspace_cni.dataplane.probe_ports import OWNER, Bridge, PortState, ProbeRow
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import Unavailable, UserspaceError
-from userspace_cni.host import link, runs
+from userspace_cni.errors import BadRequest, Unavailable, UserspaceError
+from userspace_cni.host import link, runs, standins
 from userspace_cni.host.root import HostRoot
 from userspace_cni.host.runs import PREFIX, Run
 from userspace_cni.journal import Journal
 from userspace_cni.log import say
 from userspace_cni.records import Record
 from userspace_cni.settings import Settings
-from userspace_cni.steps import Port
+from userspace_cni.steps import Port, SocketFile
 
 __all__ = ["Bridge", "DeadRun", "DeadRuns", "PortState", "TestPort", "TestPorts"]
 
 TIMEOUT_S: Final = 15.0
 """What one call may take: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
-FLOW_S: Final = 1.0
-"""What deleting flows may take; ovs-vswitchd forgets them by itself a minute later."""
+FLOW_S: Final = 2.0
+"""What a bridge gets to confirm that flows are gone, or are there still."""
 CLOSE_S: Final = 5.0
 IDLE_S: Final = 60
 """A flow without frames for so long goes by itself, should we be killed and its port be deleted by somebody else."""
+HARD_S: Final = 900
+"""And so does one that has frames, of whoever was given the port's number."""
+RENEW_S: Final = 300.0
+"""A run that lasts longer renews its flows; nearly all are shorter, and never disturbed by it."""
 _PORTS_MAX: Final = 16
 _TEMPORARY: Final = re.compile(PREFIX + "[0-9a-f]{9}")
 _STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_HINT: Final = "userspace-cni gc removes it, and so does the next probe"
+_HINT: Final = "userspace-cni gc removes it when the switch answers, and so do the next probe and the agent"
 
 
 @dataclass(frozen=True)
@@ -71,17 +77,19 @@ class TestPort:
 
 @dataclass(frozen=True)
 class DeadRun:
-    """What a run left whose process has ended: its ports, and a directory for sockets."""
+    """What a run left whose process has ended: a directory, its ports, and perhaps flows of them on any bridge."""
 
     run: Run
     ports: tuple[ProbeRow, ...]
+    sockets: tuple[SocketFile, ...] = ()
+    """Where pods' sockets belong and it was about to make its own; they may be there, dead."""
 
     @property
     def record(self) -> Record:
         """It, as records and findings are told: the run in place of a container."""
         steps = tuple(_step(port.name, port.bridge, port.marks["store"]) for port in self.ports)
         purpose = self.ports[0].marks.get("purpose", "") if self.ports else ""
-        return Record("deleting", purpose, f"run-{self.run.pid}", self.run.number, steps=steps)
+        return Record("deleting", purpose, f"run-{self.run.pid}", self.run.number, steps=steps + self.sockets)
 
 
 class DeadRuns:
@@ -96,12 +104,14 @@ class DeadRuns:
     def find(self, deadline: Deadline) -> list[DeadRun]:
         """Everything of dead runs; ports of other installations are left alone. Raises Unavailable."""
         rows = self._ports.look(probe_ports.probe_rows, {"owner": OWNER}, "looking for test ports", deadline)
-        found: dict[Run, list[ProbeRow]] = {run: [] for run in runs.runs_with_directory(self._settings.short_dir, self._root)}
+        notes = standins.notes(self._settings.run_dir, self._root)
+        directories = runs.runs_with_directory(self._settings.short_dir, self._root)
+        found: dict[Run, list[ProbeRow]] = {run: [] for run in (*directories, *notes)}
         for row in rows:
             run = Run.parse(row.marks.get("run", ""))
             if run and row.marks.get("store") == self._store():
                 found.setdefault(run, []).append(row)
-        dead = (DeadRun(run, tuple(ports)) for run, ports in found.items() if run.is_dead)
+        dead = (DeadRun(run, tuple(ports), notes.get(run, ())) for run, ports in found.items() if run.is_dead)
         return sorted(dead, key=lambda each: each.run.name)
 
     def records(self, deadline: Deadline) -> list[Record]:
@@ -113,9 +123,15 @@ class DeadRuns:
         return next((self.clear(dead, deadline) for dead in self.find(deadline) if dead.record.key == test.key), [])
 
     def clear(self, dead: DeadRun, deadline: Deadline) -> list[str]:
-        """Remove its flows, ports and directory; their names. Raises the first error when all was tried."""
-        for bridge in sorted({port.bridge for port in dead.ports}):
-            forget_flows(self._settings, bridge, [openflow.cookie_of(int(dead.run.number, 16))], deadline, openflow.RUN_BITS)
+        """Remove its flows, ports and directory; their names. Raises the first error, and what was to follow stays.
+
+        Where its flows are nobody knows for certain: somebody else may have deleted its ports. So every bridge is asked.
+        """
+        sockets = standins.clear(dead.run, dead.sockets, self._settings.run_dir, self._root)
+        cookie = openflow.cookie_of(int(dead.run.number, 16))
+        found = self._ports.look(probe_ports.bridges, {"owner": OWNER}, "listing the bridges", deadline)
+        for name in sorted({bridge.name for bridge in found if bridge.has_vhost} | {port.bridge for port in dead.ports} - {""}):
+            flows.forget(_management(self._settings, name), [cookie], deadline.within(FLOW_S), openflow.RUN_BITS)
         errors: list[UserspaceError] = []
         for port in dead.ports:
             try:
@@ -125,16 +141,25 @@ class DeadRuns:
         if errors:
             raise errors[0]
         runs.remove_directory(dead.run, self._settings.short_dir, self._root)
-        return [port.name for port in dead.ports] or [f"{PREFIX}{dead.run.name}"]
+        return [*(port.name for port in dead.ports), *sockets] or [f"{PREFIX}{dead.run.name}"]
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A flow of a living run, from one of its ports to another, or back to the same for None."""
+
+    source: TestPort
+    target: TestPort | None
+    flow: Flow
 
 
 class TestPorts:
     """The test ports of one run; a context manager that leaves nothing behind however it ends, but by SIGKILL.
 
     On the main thread, SIGTERM and SIGHUP end what is inside as Ctrl-C does, with KeyboardInterrupt, and what cleans up is not
-    interrupted again. `purpose` is told to who finds the ports. `ports`: a resident driver to use instead of a session of its
-    own. `timeout_s` bounds each call. All raise errors of `userspace_cni.errors`: Unavailable for a switch that does not answer,
-    SwitchRefused with what it says.
+    interrupted again; loops inside call `heed`. `purpose` is told to who finds the ports. `ports`: a resident driver to use
+    instead of a session of its own. `timeout_s` bounds each call. All raise errors of `userspace_cni.errors`: Unavailable for a
+    switch that does not answer, SwitchRefused with what it says.
     """
 
     __test__ = False
@@ -155,7 +180,11 @@ class TestPorts:
         self._count = 0
         self._reserved: dict[str, TestPort] = {}
         self._plugged: set[str] = set()
-        self._cookies: dict[str, set[int]] = {}
+        self._laid: list[_Laid] = []
+        self._laying = threading.Lock()
+        self._renewing: threading.Thread | None = None
+        self._over = threading.Event()
+        self._told_to_stop = ""
         self._temporary: set[str] = set()
         self._has_directory = False
         self._adopted = False
@@ -163,6 +192,8 @@ class TestPorts:
         self._handlers: dict[int, object] = {}
 
     def __enter__(self) -> Self:
+        import userspace_cni.dataplane.session  # noqa: F401 - it is long, and a signal within an import may get lost
+
         self._catch_signals()
         return self
 
@@ -170,7 +201,11 @@ class TestPorts:
         self.close()
 
     def connect(self) -> None:
-        """Open the session with OVSDB. Raises Unavailable, also for an ovs-vswitchd that is known to be dead."""
+        """Open the session with OVSDB. Raises Unavailable, also for an ovs-vswitchd that is known to be dead.
+
+        Raises RecordRefused for a state directory that has no id and can not be given one: nothing could be marked as ours.
+        """
+        self._store()
         self._ports.connect(self._deadline())
         self._require_life()
 
@@ -179,14 +214,26 @@ class TestPorts:
         found = self._ports.look(probe_ports.bridges, {"owner": OWNER}, "listing the bridges", self._deadline())
         return tuple(bridge for bridge in found if not (bridge.ours and _TEMPORARY.fullmatch(bridge.name)))
 
+    def require_bridge(self, name: str) -> Bridge:
+        """The bridge of that name. Raises BadRequest for one that is not there, or can have no vhost-user port."""
+        known = {bridge.name: bridge for bridge in self.bridges()}
+        bridge = known.get(name)
+        if bridge is None:
+            raise BadRequest(f"there is no bridge {name or repr(name)}", f"there are: {', '.join(sorted(known)) or 'none'}")
+        if not bridge.has_vhost:
+            kind = bridge.datapath or "system (the default)"
+            raise BadRequest(f"bridge {name} has datapath_type {kind}", "vhost-user ports need netdev")
+        return bridge
+
     def adopt(self) -> list[str]:
         """Remove what dead runs left; the names of it. What can not be removed is said, and stays for the next one."""
         self._adopted = True
         dead = DeadRuns(self._ports, self._settings, self._store)
         removed: list[str] = []
-        for each in dead.find(self._deadline()):
+        deadline = self._deadline()
+        for each in dead.find(deadline):
             try:
-                removed += dead.clear(each, self._deadline())
+                removed += dead.clear(each, deadline)
             except UserspaceError as error:
                 say("warning", "what a dead run left stays for now", run=each.run.name, error=error)
         return removed
@@ -216,10 +263,12 @@ class TestPorts:
 
     def plug(self, port: TestPort, *, mtu: int | None = None) -> None:
         """Add the port and wait until the switch has opened it; a bridge that is not temporary is never made."""
+        deadline = self._deadline()
         self._require_life()
-        self._plugged.add(port.name)
+        self._ports.connect(deadline)
         marks = {
             "owner": OWNER,
+            "store": self._store(),
             "run": self.run.name,
             "purpose": self._purpose,
             "pid": str(self.run.pid),
@@ -236,7 +285,8 @@ class TestPorts:
             marks=marks,
             foreign_bridge=port.bridge not in self._temporary,
         )
-        self._ports.apply(step, self._deadline())()
+        self._plugged.add(port.name)  # from now on nobody knows whether it is there
+        self._ports.apply(step, deadline)()
 
     def reflect(self, port: TestPort) -> None:
         """Have every frame that comes from the port sent back out of it."""
@@ -259,8 +309,16 @@ class TestPorts:
         return found or PortState("", {}, 0, "there is no such port")
 
     def unplug(self, port: TestPort) -> None:
-        """Remove the port and the flows to and from it; its bridge too, if we made that and this was its last port."""
-        self._unplug(port, self._deadline())
+        """Remove the flows to and from the port, and it; its bridge too, if we made that and this was its last port.
+
+        Raises what shows that the flows may be there still: the port is left then, so that nobody is given its number.
+        """
+        self._unplug(port, self._deadline().within(CLOSE_S))
+
+    def heed(self) -> None:
+        """End with KeyboardInterrupt if a signal has told us to: one that came in a callback of the interpreter got lost."""
+        if self._told_to_stop:
+            raise KeyboardInterrupt(self._told_to_stop)
 
     def close(self) -> None:
         """Remove everything of this run. What can not be removed is said, never raised."""
@@ -269,11 +327,14 @@ class TestPorts:
         self._closed = True
         self._ignore_signals()
         try:
+            self._over.set()
             deadline = Deadline.after(CLOSE_S)
             for name in sorted(self._plugged):
                 self._say(f"port {name}", lambda name=name: self._unplug(self._reserved[name], deadline))  # type: ignore[misc]
-            if self._has_directory:
+            if self._has_directory and not self._plugged and not self._laid:
                 self._say("its directory", lambda: runs.remove_directory(self.run, self._settings.short_dir, self._root))
+            if self._renewing:
+                self._renewing.join(FLOW_S)
             if self._own_session:
                 self._ports.close()
         finally:
@@ -295,13 +356,34 @@ class TestPorts:
 
     def _add_flows(self, bridge: str, pairs: Iterable[tuple[TestPort, TestPort | None]]) -> None:
         deadline = self._deadline()
-        with Flows(_management(self._settings, bridge), deadline) as flows:
-            for source, target in pairs:
-                cookie = openflow.cookie_of(int(self.run.number, 16), source.number)
-                for port in (source, target or source):
-                    self._cookies.setdefault(port.name, set()).add(cookie)
-                output = self._ofport(target) if target else None
-                flows.add(Flow(self._ofport(source), output, cookie, IDLE_S), deadline)
+        laid = []
+        for source, target in pairs:
+            cookie = openflow.cookie_of(int(self.run.number, 16), source.number)
+            output = self._ofport(target) if target else None
+            laid.append(_Laid(source, target, Flow(self._ofport(source), output, cookie, IDLE_S, HARD_S)))
+        with self._laying, Flows(_management(self._settings, bridge), deadline) as connection:
+            self._laid += laid  # from now on nobody knows whether they are there
+            for each in laid:
+                connection.add(each.flow, deadline)
+        if self._renewing is None:
+            self._renewing = threading.Thread(target=self._renew, name="renewing flows", daemon=True)
+            self._renewing.start()
+
+    def _renew(self) -> None:
+        """Put off the end of this run's flows, again and again, as long as their ports have their numbers still."""
+        while not self._over.wait(RENEW_S):
+            with self._laying:
+                for each in self._laid:
+                    try:
+                        self._lay_again(each, Deadline.after(FLOW_S))
+                    except UserspaceError as error:
+                        say("debug", "a flow was not renewed", port=each.source.name, error=error)
+
+    def _lay_again(self, laid: _Laid, deadline: Deadline) -> None:
+        output = self._ofport(laid.target) if laid.target else None
+        if not self._over.is_set() and (self._ofport(laid.source), output) == (laid.flow.in_port, laid.flow.output):
+            with Flows(_management(self._settings, laid.source.bridge), deadline) as connection:
+                connection.add(laid.flow, deadline)
 
     def _ofport(self, port: TestPort) -> int:
         state = self.state(port)
@@ -314,10 +396,28 @@ class TestPorts:
     def _unplug(self, port: TestPort, deadline: Deadline) -> None:
         if port.name not in self._plugged:
             return
-        forget_flows(self._settings, port.bridge, self._cookies.get(port.name, ()), deadline)
+        try:
+            self._forget_flows(port, deadline.half())
+        except UserspaceError as error:
+            if port.bridge not in self._temporary:
+                raise
+            say("debug", "flows of a temporary bridge go with it", bridge=port.bridge, error=error)
         self._ports.undo(_step(port.name, port.bridge, self._store()), deadline)
         self._plugged.discard(port.name)
-        self._cookies.pop(port.name, None)
+        self._laid = [each for each in self._laid if port not in (each.source, each.target)]
+
+    def _forget_flows(self, port: TestPort, deadline: Deadline) -> None:
+        """Return when there is no flow to or from the port any more."""
+        what = f"port {port.name}: deleting its flows"
+        if not self._laying.acquire(timeout=deadline.require(what)):
+            raise Unavailable(f"{what}: they are being renewed, and the switch does not answer", "does ovs-vswitchd hang?")
+        try:
+            mine = [each for each in self._laid if port in (each.source, each.target)]
+            if mine:
+                flows.forget(_management(self._settings, port.bridge), {each.flow.cookie for each in mine}, deadline)
+                self._laid = [each for each in self._laid if each not in mine]  # here, or it might be renewed
+        finally:
+            self._laying.release()
 
     def _say(self, what: str, act: Callable[[], None]) -> None:
         try:
@@ -333,10 +433,13 @@ class TestPorts:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) asks for that
                 self._handlers[number] = signal.signal(number, self._stop)
 
-    def _stop(self, number: int, _: FrameType | None) -> None:
-        """The first one ends what runs; those after it must not end what cleans up."""
-        self._ignore_signals()
-        raise KeyboardInterrupt(signal.Signals(number).name)
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """End what runs, each time: where the interpreter runs a callback, an exception gets lost, and `heed` finds it."""
+        self._told_to_stop = signal.Signals(number).name
+        former = self._handlers.get(number)
+        if callable(former):
+            former(number, frame)
+        raise KeyboardInterrupt(self._told_to_stop)
 
     def _ignore_signals(self) -> None:
         for number in self._handlers:  # not SIG_IGN: the interpreter complains of one that is on its way
@@ -346,22 +449,6 @@ class TestPorts:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._handlers.clear()
-
-
-def forget_flows(
-    settings: Settings, bridge: str, cookies: Iterable[int], deadline: Deadline, mask: int = openflow.ALL_BITS
-) -> None:
-    """Delete flows by cookie, best effort: a bridge or a switch that is gone has none, and a hung one forgets them by itself."""
-    wanted = sorted(cookies)
-    if not wanted:
-        return
-    left = deadline.within(FLOW_S)
-    try:
-        with Flows(_management(settings, bridge), left) as flows:
-            for cookie in wanted:
-                flows.delete(cookie, left, mask)
-    except UserspaceError as error:
-        say("debug", "flows of test ports were not deleted", bridge=bridge, error=error)
 
 
 def _management(settings: Settings, bridge: str) -> str:

@@ -22,7 +22,7 @@ from tests.lab.lender import BYTES, FEATURES, GUEST, NEXT, USER, WRITE, Buffer, 
 from tests.lab.switch import wait_until
 from userspace_cni.fastpath._native import lib
 from userspace_cni.fastpath.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.errors import Disconnected, FrameTooLong, PeerError
+from userspace_cni.fastpath.errors import Disconnected, FrameRefused, PeerError
 from userspace_cni.fastpath.messages import (
     Feature,
     Flag,
@@ -116,7 +116,7 @@ def _carry(back_end: BackEnd) -> None:
     """What a program does meanwhile; that the front-end is broken may be told here."""
     with suppress(PeerError, Disconnected):
         back_end.pairs[0].receive_frames()
-        with suppress(FrameTooLong):
+        with suppress(FrameRefused):
             back_end.pairs[0].send_frames([bytes(60), bytes(3000)])
 
 

@@ -16,7 +16,7 @@ from tests.lab.switch import wait_until
 from tests.lab.wire import Wire
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.burst import Burst
-from userspace_cni.fastpath.errors import Closed, Disconnected, FrameTooLong, Reason, RingFault
+from userspace_cni.fastpath.errors import Closed, Disconnected, FrameRefused, Reason, RingFault
 from userspace_cni.fastpath.generator import Load, blast, blast_both, bounce, echo
 from userspace_cni.fastpath.queue_pair import QueuePair
 
@@ -74,15 +74,15 @@ def test_lengths(wire: Wire) -> None:
     """A frame too long or too short is named when it is the first, and ends a burst before it otherwise."""
     a, b = wire.pairs
     for frame in (bytes(2049), bytes(13), b""):
-        with pytest.raises(FrameTooLong, match=f"{len(frame)} bytes"):
+        with pytest.raises(FrameRefused, match=f"{len(frame)} bytes"):
             a.send_frames([frame])
         assert a.send_frames([FRAME, frame, FRAME]) == 1
     burst = Burst(4, 4096)
     burst.lengths[0], burst.lengths[1] = 60, 2049
     assert a.send(burst, 2) == 1
-    with pytest.raises(FrameTooLong, match="2049"):
+    with pytest.raises(FrameRefused, match="2049"):
         a.send(burst, 1, first=1)
-    for count, first in ((5, 0), (1, 4), (4, 1), (1, -1)):
+    for count, first in ((5, 0), (-1, 0), (-(1 << 40), 0), (1, 4), (4, 1), (1, -1), (-1, 1)):
         with pytest.raises(ValueError, match="burst of 4"):
             a.send(burst, count, first)
     wire.step()
@@ -271,7 +271,7 @@ def test_generator_failures(wire: Wire) -> None:
             blast(*ends(wire), load)
     with pytest.raises(ValueError, match="30 bytes"):
         echo(wire.pairs[0], 1, frame=bytes(29))
-    with pytest.raises(FrameTooLong):
+    with pytest.raises(FrameRefused):
         blast(*ends(wire), Load(bytes(4000)))
     wire.problem = Disconnected("test", "gone")
     for call in (lambda: blast(*ends(wire), Load(FRAME)), lambda: echo(wire.pairs[0], 2, frame=FRAME, timeout_s=0.01)):

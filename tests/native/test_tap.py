@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import pty
 import select
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -214,6 +216,27 @@ def test_stopped_and_closed(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
         assert running.end() is End.CLOSED
 
 
+def test_stopped_while_it_is_closed(tap: Tap) -> None:
+    """A stop that comes while another thread closes the pump harms nothing: it writes to no descriptor that is not the pump's."""
+    raised: list[Exception] = []
+
+    def stop(pump: Pump, together: threading.Barrier) -> None:
+        together.wait()
+        try:
+            pump.stop()
+        except OSError as error:
+            raised.append(error)
+
+    for _ in range(300):
+        pump, together = Pump(tap), threading.Barrier(2)
+        thread = threading.Thread(target=stop, args=(pump, together))
+        thread.start()
+        together.wait()
+        pump.close()
+        thread.join()
+    assert raised == []
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [("lo", "a link of this name exists"), ("a/b", "does not take the name"), ("x" * 16, "longer than 15 bytes")],
@@ -311,6 +334,110 @@ def test_link_deleted_under_the_command(pod: str, place: Path) -> None:
             subprocess.run(["nsenter", f"--net={pod}", "ip", "link", "delete", "net1"], check=True)
             assert tap.finished() == 1
         assert "net1: it is gone" in tap.errors()
+
+
+def test_directory_that_is_not_there(pod: str, place: Path) -> None:
+    """A socket in no directory: that is what is said, and not what to do about a port."""
+    code, words = failing(pod, f"{place}/missing/s")
+    assert code == 1
+    assert f"listening at {place}/missing/s: its directory is not there" in words
+    assert set(links(pod)) == {"lo"}
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_port_of_somebody_else(pod: str, place: Path, accepted: bool) -> None:
+    """A port to which a program of the pod is connected is left to that, before the switch accepts it too."""
+    path = f"{place}/s"
+    with socket.socket(socket.AF_UNIX) as switch, socket_in(pod, socket.AF_UNIX) as application, ExitStack() as stack:
+        switch.bind(path)
+        switch.listen()
+        application.connect(path)
+        if accepted:
+            stack.enter_context(switch.accept()[0])
+        code, words = failing(pod, path)
+        assert code == 1
+        assert f"{path}: somebody is connected to it, and would be cut off; ss -xp: stop that program, or --force" in words
+        assert set(links(pod)) == {"lo"}
+        switch.setblocking(False)
+        if accepted:
+            with pytest.raises(BlockingIOError):
+                switch.accept()
+
+
+def test_port_taken_by_force(pod: str, place: Path) -> None:
+    """With --force it connects although somebody is connected."""
+    with BackEndListener(f"{place}/s") as listener, socket_in(pod, socket.AF_UNIX) as application:
+        application.connect(listener.path)
+        with listener.accept(), TapProcess(pod, listener.path, "--force") as tap, listener.accept() as back:
+            back.wait_started()
+            tap.until("ready")
+            assert tap.end(signal.SIGTERM) == 0
+
+
+def test_port_that_is_left_just_now(pod: str, place: Path) -> None:
+    """A program that is still leaving the port when the tap is started is waited for."""
+    with BackEndListener(f"{place}/s") as listener, socket_in(pod, socket.AF_UNIX) as application:
+        application.connect(listener.path)
+        with listener.accept(), TapProcess(pod, listener.path, "--name", "net1") as tap:
+            wait_until(lambda: "net1" in links(pod), SECONDS, "a link")
+            application.close()
+            with listener.accept() as back:
+                back.wait_started()
+                assert tap.until("ready")["mode"] == "client"
+
+
+def test_listener_that_is_no_switch(pod: str, place: Path) -> None:
+    """Of a listener that accepts and says nothing it is told after a while that it may be another front-end."""
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"{place}/s")
+        other.listen()
+        with TapProcess(pod, f"{place}/s") as tap:
+            words = tap.until("waiting")["text"]
+            assert f"{place}/s: who listens there has not answered" in words
+            assert "another front-end" in words
+
+
+def test_another_front_end(pod: str, place: Path) -> None:
+    """Two taps at one socket find out that neither is a switch; with the switch the first goes on."""
+    with TapProcess(pod, f"{place}/s", "--mode", "server") as first:
+        assert f"nobody has connected to {place}/s yet" in first.until("waiting")["text"]
+        with TapProcess(pod, f"{place}/s") as second:
+            for tap in (first, second):
+                assert "an application or another tap" in tap.until("waiting")["text"]
+            assert second.end(signal.SIGTERM) == 0
+        with BackEnd.connect(f"{place}/s") as back:
+            back.wait_started()
+            first.until("ready")
+            assert first.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("gone", ["file", "directory"])
+def test_socket_that_somebody_removes(pod: str, place: Path, gone: str) -> None:
+    """A socket that is removed while nobody is connected is made again, with its mode, and so is one in a new directory."""
+    path = place / "sub" / "s"
+    path.parent.mkdir()
+    with TapProcess(pod, str(path), "--mode", "server", "--socket-mode", "0666") as tap:
+        assert "nobody has connected" in tap.until("waiting")["text"]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+        if gone == "file":
+            path.unlink()
+        else:
+            shutil.rmtree(path.parent)
+            assert "its directory is not there" in tap.until("waiting")["text"]
+            path.parent.mkdir()
+        assert "had been removed and was made again" in tap.until("waiting")["text"]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+        with BackEnd.connect(str(path)) as back:
+            back.wait_started()
+            tap.until("ready")
+            path.unlink()
+        tap.until("lost")
+        assert "had been removed and was made again" in tap.until("waiting")["text"]
+        with BackEnd.connect(str(path)) as back:
+            back.wait_started()
+            tap.until("ready")
+            assert tap.end(signal.SIGTERM) == 0
+    assert (list(path.parent.iterdir()), set(links(pod))) == ([], {"lo"})
 
 
 def test_waits_for_a_switch_that_is_not_there(pod: str, place: Path) -> None:

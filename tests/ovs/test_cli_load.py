@@ -31,6 +31,7 @@ def test_frames_between_pods(pods: Pods, way: str) -> None:
     assert told["cores"]["polling"] != []
     assert 0 <= told["windows"]["p5"] <= told["windows"]["p50"] <= told["windows"]["p95"]
     assert told["each_second"][0]["sent"] == told["sent"]
+    assert sum(each["received"] for each in told["each_second"]) == told["received"]
     wait_until(pods.at_rest, what="ports down, and no socket of ours")
 
 

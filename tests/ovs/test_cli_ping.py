@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.idle import SECONDS, Pods, pods_on
+from tests.lab.idle import SECONDS, Idle, Pods, pods_on
 from tests.lab.node import Node
 from tests.lab.switch import Switch, wait_until
 from userspace_cni.cli.peers import connections
@@ -56,7 +60,10 @@ def test_a_bridge_that_drops_everything(pods: Pods, switch: Switch) -> None:
     subprocess.run(["ovs-ofctl", "add-flow", *flows], check=True)
     stderr = pods.run(*PING, a.name, b.name, code=1).stderr
     assert "no frame arrived at default/a/net1, default/b/net1" in stderr
-    assert "ovs-ofctl dump-flows br-test" in stderr
+    [hint] = re.findall(r"\((ovs-ofctl .*?)\)", stderr)
+    assert "drop" in subprocess.run(["sh", "-c", hint], capture_output=True, text=True, check=True).stdout
+    [hint] = re.findall(r"\((ovs-vsctl .*? list Port .*?)\)", stderr)
+    assert a.port in subprocess.run(["sh", "-c", hint], capture_output=True, text=True, check=True).stdout
     wait_until(pods.at_rest, what="ports down")
 
 
@@ -143,6 +150,75 @@ def test_a_kill_amid_it(pods: Pods) -> None:
     assert came_back(pods.told(*PING, a.name, b.name))
 
 
+@pytest.mark.parametrize("by", ["gc", "ping"])
+def test_a_kill_before_the_switch_has_come(pods: Pods, switch: Switch, by: str) -> None:
+    """SIGKILL leaves a socket then, which an application that wants its name can not take: gc removes it, and so does a ping."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "server")
+    hide(switch, a)
+    with pods.running("ping", *FOREVER, a.name, b.name) as process:
+        wait_until(a.socket.is_socket, SECONDS, "its socket")
+        process.kill()
+        process.wait()
+    assert a.socket.is_socket()
+    if by == "gc":
+        found = json.loads(pods.run("gc", "--dry-run", "--json", code=1).stdout)["found"]
+        assert [each["action"] for each in found if each["problem"] == "dead-test"] == [f"remove {a.socket}"]
+    else:
+        assert f"removed what a killed run had left: {a.socket}" in pods.run(*PING).stderr
+        assert not a.socket.exists()
+    assert "nothing left" in pods.run("gc").stderr
+    assert not a.socket.exists()
+    assert "nothing to do" in pods.run("gc", "--dry-run").stderr
+    assert came_back(pods.told(*PING, a.name, b.name))
+
+
+def test_a_switch_that_does_not_come(pods: Pods, switch: Switch) -> None:
+    """The names are free again after some seconds, and why is told."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "client")
+    hide(switch, a)
+    assert "the switch has not connected within" in pods.run(*PING, a.name, b.name, code=1).stderr
+    wait_until(pods.at_rest, what="ports down, and no socket")
+    pods.run("gc")
+
+
+def hide(switch: Switch, idle: Idle) -> None:
+    """Let the switch see the pod's directory no more, so that it finds no socket there."""
+    path = Path(switch.interface(idle.port)["options"]["vhost-server-path"])
+    subprocess.run(["umount", path.parent], check=True)
+
+
+def test_a_connection_that_the_switch_has_not_accepted(pods: Pods, switch: Switch) -> None:
+    """A switch that does not answer may have an application before its door: nothing is touched, and nothing is made."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "server")
+    with socket.socket(socket.AF_UNIX) as application, chdir(b.socket.parent):
+        switch.pause_vswitchd()
+        try:
+            application.connect(b.socket.name)
+            assert connections(b.port) == 1
+            refused = pods.run(*PING, a.name, b.name, "--json", code=3)
+            assert "ovs-vswitchd is silent" in json.loads(refused.stdout)["error"]
+            assert not a.socket.exists()
+        finally:
+            switch.resume_vswitchd()
+        wait_until(lambda: switch.appctl("version"), SECONDS, "the switch")
+        assert "is in use: its pod is connected" in pods.run(*PING, a.name, b.name, code=1).stderr
+        with pytest.raises(BlockingIOError):
+            application.recv(1, socket.MSG_DONTWAIT)
+    wait_until(lambda: connections(b.port) == 0, what="no connection")
+    assert came_back(pods.told(*PING, a.name, b.name))
+
+
+def test_a_socket_of_a_switch_that_was_restarted(pods: Pods) -> None:
+    """It is dead where the pod sees it: what puts that right is named."""
+    a, b = pods.attach("a", "client"), pods.attach("b", "server")
+    b.socket.unlink()
+    bind = f"import socket; socket.socket(socket.AF_UNIX).bind({b.socket.name!r})"
+    subprocess.run([sys.executable, "-c", bind], cwd=b.socket.parent, check=True)
+    stderr = pods.run(*PING, a.name, b.name, code=1).stderr
+    assert f"{b.name} can not be used" in stderr.replace("default/", "")
+    assert "userspace-cni gc puts its new socket in place" in stderr
+
+
 def test_a_del_amid_it(pods: Pods) -> None:
     """The runtime's DEL waits for nobody; the measurement ends, and says why."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
@@ -168,7 +244,10 @@ def test_temporary_ports(pods: Pods, switch: Switch) -> None:
     assert named["b"]["bridge"] == "br-admin"
     assert switch.bridges() == ["br-admin"]
     assert switch.ports("br-admin") == []
-    assert pods.run(*PING, "--bridge", "br-nowhere", code=3).stdout == ""
+    for name, words in (("br-nowhere", "there is no bridge br-nowhere"), ("", "there is no bridge ''")):
+        refused = pods.run(*PING, "--bridge", name, "--json", code=2)
+        assert words in json.loads(refused.stdout)["error"]
+        assert words in refused.stderr
     assert not any(Path(pods.node.short).glob("*"))
 
 

@@ -20,7 +20,7 @@ from tests.lab.served import ServedNode
 from tests.lab.switch import Switch, wait_until
 from userspace_cni import probes
 from userspace_cni.cli import probe as cli_probe
-from userspace_cni.cli.probe import Course
+from userspace_cni.cli.probe import Course, Verdict
 from userspace_cni.settings import load
 
 NETDEV = "datapath_type=netdev"
@@ -90,10 +90,10 @@ def test_bridges_that_forward(bridges: tuple[str, str], spotless: Node) -> None:
             ("negotiation", True),
             ("frame", True),
         ]
-        assert (each["frames"], each["problem"]) == (100, "")
+        assert (each["state"], each["asked"], each["frames"], each["problem"]) == ("forwards", 100, 100, "")
         assert 0 < each["rtt"]["min_ns"] <= each["rtt"]["p50_ns"]
         assert 0 < each["memory_bytes"] <= 1 << 20
-    assert found["removed"] == []
+    assert (found["removed"], found["interrupted"]) == ([], False)
 
 
 def test_what_people_see(bridges: tuple[str, str], spotless: Node) -> None:
@@ -102,6 +102,22 @@ def test_what_people_see(bridges: tuple[str, str], spotless: Node) -> None:
     assert lines[0][:2] == ["BRIDGE", "DATAPATH"]
     assert [line[:2] for line in lines[1:]] == [["br-b", "forwards"]]
     assert "none attached" in " ".join(lines[1])
+
+
+def test_on_a_terminal_of_80_columns(switch: Switch, spotless: Node) -> None:
+    """What the port cost and which applications are there is told, however long the bridge's name is, and nothing is folded."""
+    switch.vsctl("add-br", "br-of-15-letter", "--", "set", "Bridge", "br-of-15-letter", NETDEV)
+    lines = probe(spotless, COLUMNS="80").stdout.splitlines()
+    assert {"BRIDGE", "DATAPATH", "PORT", "FRAME", "RTT", "P50", "APPLICATIONS"} <= set(lines[0].split())
+    assert len(lines) == 2
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_probe_that_is_out_of_time(bridges: tuple[str, str], spotless: Node) -> None:
+    """When time is over before all frames were timed, the bridge forwards, and that it were fewer is said."""
+    done = probe(spotless, "br-a", "--count", "1000000", "--timeout", "0.3")
+    assert re.search(r"br-a: \d+ of 1000000 frames were timed", done.stderr)
+    assert "forwards" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -123,12 +139,68 @@ def test_no_switch(bare_node: Node) -> None:
     assert "OVSDB" in probe(bare_node, code=3).stderr
 
 
+@pytest.mark.parametrize("kind", ["directory", "state", "inodes", "descriptors"])
+def test_faults_of_this_side(bridges: tuple[str, str], switch: Switch, spotless: Node, kind: str) -> None:
+    """What is wrong here proves nothing of a bridge: each is unknown, and nobody is warned of things that were never made."""
+    node, file = spotless, spotless.directory / "config.toml"
+    if kind == "state":
+        assert "id of the state directory" in (done := probe(node, code=3, USERSPACE_CNI_STATE_DIR=f"{file}/x")).stderr
+    elif kind == "directory":
+        done = probe(node, code=3, USERSPACE_CNI_SHORT_DIR=str(file))
+    elif kind == "inodes":  # one for itself, one for the run's directory
+        node.short.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=2", "none", str(node.short)], check=True)
+        done = probe(node, code=3)
+        subprocess.run(["umount", str(node.short)], check=True)
+    else:
+        argv = ["prlimit", "--nofile=14", sys.executable, "-m", "userspace_cni", "probe"]
+        done = subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 3, (done.stdout, done.stderr)
+    if kind != "state":
+        assert [line.split()[:2] for line in done.stdout.splitlines()[1:3]] == [["br-a", "unknown"], ["br-b", "unknown"]]
+    assert "stays" not in done.stderr
+    assert switch.ports("br-a") == []
+
+
+def test_a_switch_that_freezes_amid_the_frames(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
+    """A bridge that stops to answer is dead, and no flow outlives its port: it stays until somebody can delete both."""
+    with running(spotless, "br-a", "--count", "1000000", "--json") as process:
+        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(switch, "br-a")))
+        with paused_vswitchd(switch):
+            output, errors = process.communicate(timeout=30)
+            assert process.returncode == 1
+            [found] = json.loads(output)["bridges"]
+            assert (found["state"], found["asked"]) == ("dead", 1000000)
+            assert found["problem"].startswith("frame: ")
+            assert 0 < found["lost"] <= found["frames"] < found["asked"]
+            assert "stays" in errors
+            assert len(switch.ports("br-a")) == 1
+            assert json.loads(gc(spotless, code=1))["remaining"]
+    assert "cookie=0x55636e" in dumped(switch, "br-a")
+    assert json.loads(gc(spotless))["actions"] == {"removed-dead-test": 1}
+
+
+def gc(node: Node, code: int = 0) -> str:
+    """What `gc --json` says, which ends with this code."""
+    argv = [sys.executable, "-m", "userspace_cni", "gc", "--json"]
+    done = subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    return done.stdout
+
+
 def test_a_dead_switch(own_switch: Switch, spotless: Node) -> None:
-    """A daemon that is known to be dead is told at once, and nothing is written to its database."""
+    """A daemon that dies amid the frames makes a dead bridge; one known to be dead is told at once, and nothing is left."""
     own_switch.vsctl("add-br", "br-a", "--", "set", "Bridge", "br-a", NETDEV)
-    own_switch.kill_vswitchd()
-    there = {"USERSPACE_CNI_OVSDB": own_switch.ovsdb, "OVS_RUNDIR": own_switch.rundir}
-    assert "ovs-vswitchd is dead" in probe(spotless, code=3, **there).stderr
+    spotless.settings |= {"USERSPACE_CNI_OVSDB": own_switch.ovsdb, "OVS_RUNDIR": own_switch.rundir}
+    with running(spotless, "br-a", "--count", "1000000", "--json") as process:
+        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(own_switch, "br-a")))
+        own_switch.kill_vswitchd()
+        output, _ = process.communicate(timeout=30)
+    [found] = json.loads(output)["bridges"]
+    assert (found["state"], process.returncode) == ("dead", 1)
+    assert "hung up" in found["problem"]
+    assert own_switch.ports("br-a") == []
+    assert "ovs-vswitchd is dead" in probe(spotless, code=3).stderr
     assert own_switch.ports("br-a") == []
 
 
@@ -145,7 +217,7 @@ def test_a_switch_that_hangs(bridges: tuple[str, str], switch: Switch, spotless:
 def test_a_bridge_that_drops(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
     """When the flow is taken away amid the frames, what is lost is counted, and the command does not go on for ever."""
     with running(spotless, "br-a", "--count", "1000000", "--json") as process:
-        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9]", dumped(switch, "br-a")))
+        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(switch, "br-a")))
         argv = ["ovs-ofctl", "-O", "OpenFlow13", "del-flows", f"{switch.rundir}/br-a.mgmt"]
         subprocess.run(argv, check=True)
         output, _ = process.communicate(timeout=30)
@@ -158,7 +230,9 @@ def test_a_bridge_that_never_forwards(bridges: tuple[str, str], spotless: Node, 
     """A port that is open and agreed on, and from which no frame comes back, is dead by the frame alone."""
     monkeypatch.setattr(probes.TestPorts, "reflect", lambda *_: None)
     with probes.TestPorts(load(spotless.environ)) as ports:
-        found = cli_probe.probe(ports.bridges()[0], ports, Course(0.5, 8)).to_json()
+        verdict = Verdict.of(ports.bridges()[0], 8)
+        cli_probe.probe(verdict, ports, Course(0.5))
+    found = verdict.to_json()
     assert not found["alive"]
     assert found["problem"].startswith("frame: no frame has come back within 0.5 s")
     assert [stage["ok"] for stage in found["stages"]] == [True, True, True, False]
@@ -172,20 +246,27 @@ def test_a_switch_that_does_not_come(bridges: tuple[str, str], spotless: Node, m
         probes.TestPorts, "reserve", lambda self, bridge: replace(reserve(self, bridge), server_path="/nowhere/at/all")
     )
     with probes.TestPorts(load(spotless.environ)) as ports:
-        found = cli_probe.probe(ports.bridges()[0], ports, Course(0.3, 8)).to_json()
+        verdict = Verdict.of(ports.bridges()[0], 8)
+        cli_probe.probe(verdict, ports, Course(0.3))
+    found = verdict.to_json()
     assert found["problem"].startswith("socket: the switch has not connected")
     assert [stage["ok"] for stage in found["stages"]] == [True, False, None, None]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_probe_that_is_stopped(bridges: tuple[str, str], switch: Switch, spotless: Node, number: signal.Signals) -> None:
-    """A signal amid the frames ends it, and everything is removed before it is over."""
-    with running(spotless, "br-a", "--count", "1000000") as process:
+    """A signal amid the frames ends it, what was found so far is told, and everything is removed before it is over."""
+    with running(spotless, "br-b", "br-a", "--count", "1000000", "--timeout", "0.5", "--json") as process:
         wait_until(lambda: "0x55636e" in dumped(switch, "br-a"))
         process.send_signal(number)
-        _, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in errors
+    told = json.loads(output)
+    assert told["interrupted"]
+    assert [each["bridge"] for each in told["bridges"]] == ["br-b", "br-a"]
+    assert told["bridges"][0]["state"] == "forwards"
+    assert told["bridges"][1]["state"] in ("forwards", "unknown")
 
 
 def test_a_killed_probe(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -201,3 +202,68 @@ def test_as_the_pod_was_told(switch: Switch, pods: tuple[str, str], place: Path)
         assert (found["address"], found["mtu"]) == (MAC, 1400)
         assert RIGHT in [address["local"] for address in found["addr_info"]]
         assert tap.end(signal.SIGTERM) == 0
+
+
+def test_a_port_that_is_in_use(switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """A dpdkvhostuser port that a tap of the pod has is refused to a second one, also when it was moved; force takes it over."""
+    left, right = pods
+    add_bridge(switch)
+    switch.vsctl("add-port", "br-tap", "tap-server", "--", "set", "Interface", "tap-server", "type=dpdkvhostuser")
+    made = Path(switch.rundir) / "tap-server"
+    wait_until(made.exists, SECONDS, "the switch's socket")
+    path = str(made.rename(made.with_name("moved")))
+    with ExitStack() as stack:
+        one = stack.enter_context(TapProcess(left, path, "--name", "net1", "--address", f"{LEFT}/24"))
+        other = listening_tap(stack, right, place / "b", RIGHT)
+        add_client_port(switch, place / "b")
+        one.until("ready")
+        other.until("ready")
+        second = stack.enter_context(TapProcess(left, path))
+        assert second.finished() == 1
+        assert f"{path}: somebody is connected to it" in second.errors()
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+        third = stack.enter_context(TapProcess(left, path, "--name", "net2", "--force"))
+        third.until("ready")
+        assert one.end(signal.SIGTERM) == 0
+        subprocess.run(["nsenter", f"--net={left}", "ip", "address", "add", f"{LEFT}/24", "dev", "net2"], check=True)
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo through the port that was taken")
+    Path(path).rename(made)  # where the switch removes it
+
+
+def test_a_port_that_is_attached_again_at_once(switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """However a tap ends at a dpdkvhostuser port, the next one gets it without being told to take it, and traffic flows."""
+    left, right = pods
+    add_bridge(switch)
+    switch.vsctl("add-port", "br-tap", "tap-server", "--", "set", "Interface", "tap-server", "type=dpdkvhostuser")
+    path = Path(switch.rundir) / "tap-server"
+    wait_until(path.exists, SECONDS, "the switch's socket")
+    with ExitStack() as stack:
+        other = listening_tap(stack, right, place / "b", RIGHT)
+        add_client_port(switch, place / "b")
+        other.until("ready")
+        for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT):
+            with TapProcess(left, str(path), "--name", "net1", "--address", f"{LEFT}/24") as one:
+                one.until("ready")
+                wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
+                one.end(number)
+                wait_until(lambda: "net1" not in links(left), SECONDS, "no link")
+        assert path.exists()
+
+
+def test_removed_socket_and_restarted_switch(own_switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """A tap whose socket somebody removed makes it again when the switch has gone, and the switch's next life finds it."""
+    left, right = pods
+    add_bridge(own_switch)
+    with ExitStack() as stack:
+        one, other = listening_tap(stack, left, place / "a", LEFT), listening_tap(stack, right, place / "b", RIGHT)
+        for name, tap in (("a", one), ("b", other)):
+            add_client_port(own_switch, place / name)
+            tap.until("ready")
+        (place / "a").unlink()
+        own_switch.kill_vswitchd()
+        one.until("lost")
+        assert "was made again" in one.until("waiting")["text"]
+        own_switch.restart_vswitchd()
+        one.until("ready")
+        other.until("ready")
+        wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")

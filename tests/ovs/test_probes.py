@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +22,7 @@ from tests.ovs.conftest import attach
 from userspace_cni import probes
 from userspace_cni.dataplane.ovs import PortDriver
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import SwitchRefused, Unavailable
+from userspace_cni.errors import BadRequest, SwitchRefused, Unavailable
 from userspace_cni.fastpath.front_end import FrontEndOptions, Listener
 from userspace_cni.host.runs import Run
 from userspace_cni.settings import Settings
@@ -123,7 +123,7 @@ def test_a_port_and_its_flow_come_and_go(switch: Switch, settings: Settings, bri
             assert row["options"] == {"vhost-server-path": port.server_path}
             assert (state.ofport, state.error) == (row["ofport"], "")
             assert f"priority=65535,in_port={row['ofport']} actions=IN_PORT" in flow
-            assert "idle_timeout=60" in flow
+            assert "idle_timeout=60, hard_timeout=900" in flow
             ports.unplug(port)
         assert flows(switch, bridge, version) == []
         assert switch.ports(bridge) == []
@@ -251,6 +251,126 @@ def test_bridges_that_can_not_be_probed(switch: Switch, settings: Settings) -> N
         with pytest.raises(Unavailable, match="br-absent is missing"):
             ports.plug(ports.reserve("br-absent"))
     assert switch.bridges() == ["br-kernel"]
+
+
+def test_bridges_that_are_named(switch: Switch, settings: Settings, bridge: str) -> None:
+    """A name is of a bridge for vhost-user ports, or a mistake of who gave it, which tells the names that there are."""
+    switch.vsctl("--no-wait", "add-br", "br-kernel")
+    with probes.TestPorts(settings) as ports:
+        assert ports.require_bridge(bridge).name == bridge
+        for name, text in (("br-kernel", "system"), ("br-no", "no bridge br-no; there are: br-kernel, br-test"), ("", "''")):
+            with pytest.raises(BadRequest, match=text):
+                ports.require_bridge(name)
+
+
+def del_flows(switch: Switch, bridge: str) -> None:
+    """Delete all flows of the bridge."""
+    subprocess.run(["ovs-ofctl", "-O", "OpenFlow13", "del-flows", f"{switch.rundir}/{bridge}.mgmt"], check=True)
+
+
+def test_flows_of_a_long_run(switch: Switch, settings: Settings, bridge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a run lives, its flows are laid again before they end, as long as their ports are there."""
+    monkeypatch.setattr(probes, "RENEW_S", 0.02)
+    with probes.TestPorts(settings) as ports:
+        first, second = ports.reserve(bridge), ports.reserve(bridge)
+        for port in (first, second):
+            ports.plug(port)
+            ports.reflect(port)
+        for _ in range(2):
+            del_flows(switch, bridge)
+            wait_until(lambda: len(flows(switch, bridge)) == 2)
+        ports.unplug(first)
+        wait_until(lambda: len(flows(switch, bridge)) == 1)
+        switch.vsctl("del-port", second.name)
+        del_flows(switch, bridge)
+        wait_until(lambda: ports.state(second).ofport == 0)
+    assert flows(switch, bridge) == []
+
+
+def test_a_switch_that_hangs_at_the_end(switch: Switch, settings: Settings, bridge: str) -> None:
+    """A port whose flow can not be deleted stays plugged in, and so does the run's directory, until the flow is gone."""
+    with probes.TestPorts(settings) as ports:
+        port = ports.reserve(bridge)
+        ports.plug(port)
+        ports.reflect(port)
+        with paused_vswitchd(switch):
+            with pytest.raises(Unavailable, match="OpenFlow"):
+                ports.unplug(port)
+            assert switch.ports(bridge) == [port.name]
+            assert Path(port.socket).parent.is_dir()
+        assert len(flows(switch, bridge)) == 1
+    assert flows(switch, bridge) == []
+    assert switch.ports(bridge) == []
+
+
+def test_a_temporary_bridge_when_the_switch_hangs(switch: Switch, settings: Settings) -> None:
+    """A bridge of a run's own goes though nobody confirms that its flows are gone: they go with it, and nothing is kept."""
+    with ExitStack() as stack:
+        ports = stack.enter_context(probes.TestPorts(settings))
+        port = ports.reserve()
+        ports.plug(port)
+        ports.reflect(port)
+        with paused_vswitchd(switch):
+            stack.close()
+            assert switch.bridges() == []
+            assert not Path(port.socket).parent.exists()
+    wait_until(lambda: not Path(switch.rundir, f"{port.bridge}.mgmt").exists())
+
+
+def test_flows_of_a_dead_run_without_ports(switch: Switch, settings: Settings, bridge: str) -> None:
+    """Flows of a killed run go though somebody else has deleted its port, and not before they do is the run forgotten."""
+    switch.vsctl("add-br", "br-other", *(part.replace("br-test", "br-other") for part in NETDEV))
+    with victim(settings, bridge) as dead:
+        dead.kill()
+        dead.wait(10)
+    [port] = switch.ports(bridge)
+    with paused_vswitchd(switch):
+        switch.vsctl("--no-wait", "del-port", port)
+        with probes.TestPorts(settings, timeout_s=1.0) as ports:
+            assert ports.adopt() == []
+        assert len(list(Path(settings.short_dir).glob("probe-*"))) == 1
+    assert len(flows(switch, bridge)) == 1
+    with probes.TestPorts(settings) as ports:
+        assert len(ports.adopt()) == 1
+    assert flows(switch, bridge) == []
+
+
+def test_a_dead_switch_has_no_flows(own_switch: Switch) -> None:
+    """What a killed run left in a switch that has ended since is removed at once: its flows ended with it."""
+    own_switch.vsctl("add-br", "br-test", *NETDEV)
+    with TemporaryDirectory(prefix="uc-") as directory:
+        settings = settings_of(own_switch, directory)
+        with victim(settings, "br-test") as dead:
+            dead.kill()
+            dead.wait(10)
+        own_switch.kill_vswitchd()
+        with probes.TestPorts(settings) as ports:
+            assert len(ports.adopt()) == 1
+        assert own_switch.ports("br-test") == []
+        assert list(Path(settings.short_dir).glob("probe-*")) == []
+
+
+def test_a_signal_that_got_lost(settings: Settings) -> None:
+    """Where a signal's exception was swallowed, it is not forgotten, and the next signal is heard, too."""
+    heard = []
+
+    def hear(number: int, _: object) -> None:
+        heard.append(number)
+
+    former = signal.signal(signal.SIGTERM, hear)
+    try:
+        with probes.TestPorts(settings) as ports:
+            ports.heed()
+            for _ in range(2):
+                with suppress(KeyboardInterrupt):
+                    signal.raise_signal(signal.SIGTERM)
+                with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+                    ports.heed()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert heard == [signal.SIGTERM, signal.SIGTERM]
 
 
 def test_a_switch_that_hangs(switch: Switch, settings: Settings, bridge: str) -> None:

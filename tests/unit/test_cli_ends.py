@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 import pytest
 
-from tests.unit.test_cli_commands import CONTAINER, OTHER, MemoryPorts, Seen, Town
+from tests.unit.test_cli_commands import CONTAINER, OTHER, Alive, MemoryPorts, Seen, Town
 from userspace_cni.cli import ends
-from userspace_cni.cli.ends import End, Pair, ended_by_signals, mac_bytes, untagged_vlan
+from userspace_cni.cli.ending import Ended, Ending
+from userspace_cni.cli.ends import End, Pair, mac_bytes, untagged_vlan
 from userspace_cni.cli.peers import connections
+from userspace_cni.cli.remote import Remote
 from userspace_cni.cli.site import Refused
+from userspace_cni.cli.standin import StandIn
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
-from userspace_cni.steps import Port
+from userspace_cni.fastpath.front_end import FrontEndOptions
+from userspace_cni.fastpath.sockets import Access
+from userspace_cni.host import standins
+from userspace_cni.host.root import HERE
+from userspace_cni.host.runs import Run
+from userspace_cni.records import Record
+from userspace_cni.steps import PlacedSocket, Port, SocketFile
 
 A, B = f"{CONTAINER[:12]}-net1", f"{OTHER[:12]}-net1"
 
@@ -80,7 +94,11 @@ class MemoryStandIn:
 
     lab: Lab
     container_id: str
-    listens: bool = True
+
+    @property
+    def place(self) -> SocketFile:
+        """Where it listens."""
+        return SocketFile("/pods/x", "/pods", self.container_id)
 
     def __enter__(self) -> Self:
         self.lab.entered += 1
@@ -89,14 +107,27 @@ class MemoryStandIn:
     def __exit__(self, *error: object) -> None:
         self.lab.entered -= 1
 
-    def listen(self) -> None:
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        self.lab.named += 1
+        yield
+        self.lab.named -= 1
+
+    def listen(self) -> AbstractContextManager[object]:
         """Remember it, unless somebody listens there."""
         if self.container_id in self.lab.taken:
             raise SocketRefused("listening at /pods/x", "another process has a socket there")
+        assert self.lab.notes() == [[CONTAINER, OTHER]]
         self.lab.touched.append(self.container_id)
+        return self._named()
+
+    def await_switch(self) -> None:
+        """It comes while names and a note are there."""
+        assert (self.lab.named, self.lab.notes()) == (2, [[CONTAINER, OTHER]])
 
     def attach(self, deadline_s: float) -> Front:
         """The front of this end."""
+        assert (self.lab.named, self.lab.notes()) == (0, [])
         if self.lab.refusing:
             raise self.lab.refusing
         return self.lab.fronts[self.container_id == OTHER]
@@ -113,6 +144,13 @@ class Lab:
     touched: list[str] = field(default_factory=list)
     refusing: Exception | None = None
     entered: int = 0
+    named: int = 0
+    """Sockets of ours in pods' directories."""
+
+    def notes(self) -> list[list[str]]:
+        """Names of sockets in the notes of runs."""
+        found = standins.notes(str(self.town.directory / "run"), HERE)
+        return [[place.name for place in places] for places in found.values()]
 
     def port(self, container: str, **changes: Any) -> None:
         """Another port step in the attachment's record."""
@@ -122,13 +160,13 @@ class Lab:
     def pair(self) -> Pair:
         """Both ends, attached."""
         named = (End("a", "p1", "br0", "02:00:00:00:00:01"), End("b", "p2", "br0", "02:00:00:00:00:02"))
-        return Pair(named, cast(Any, self.fronts))
+        return Pair(named, cast(Any, self.fronts), Remote("unix:/run/o v s/db.sock", "/run/o v s"))
 
     def refusal(self, code: int, *arguments: str) -> str:
         """What the command says when it refuses; it has touched nothing then."""
         result = self.town.cli("ping", *arguments)
         assert (result.exit_code, result.stdout, self.touched) == (code, "", []), (result.output, result.exception)
-        assert self.entered == 0
+        assert (self.entered, self.named, self.notes()) == (0, 0, [])
         return result.stderr
 
 
@@ -154,6 +192,8 @@ NAMES = ("a/net1", "default/b/net1")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("--bridge", "", *NAMES), "--bridge is for temporary ports"),
+        (("--interval", "nan"), "nan is not a number"),
         (("a/net1",), "two attachments are needed"),
         (("a/net1", "b/net1", "c/net1"), "two attachments are needed"),
         (("--bridge", "br0", *NAMES), "--bridge is for temporary ports"),
@@ -198,7 +238,7 @@ def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch
 
 
 def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
-    """Accepted ones count, by the name of their socket, once, in every namespace; those that listen do not."""
+    """They count by the name of their socket, once, in every namespace, accepted or not yet; those that listen do not."""
     lines = [
         "Num RefCount Protocol Flags Type St Inode Path",
         "0000000000000000: 00000002 00000000 00010000 0001 01 100 /run/ovs/c0ffee-net1",
@@ -206,11 +246,8 @@ def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
         "0000000000000000: 00000003 00000000 00000000 0001 03 102 /run/ovs/c0ffee-net10",
         "0000000000000000: 00000003 00000000 00000000 0001 03 103",
     ]
-    for pid, namespace, shown in (
-        ("7", "net:[1]", lines),
-        ("8", "net:[1]", ["other"]),
-        ("9", "net:[2]", [*lines[:2], *lines[3:]]),
-    ):
+    waiting = [f"0000000000000000: 00000002 00000000 00000000 0001 02 0 /run/ovs/c0ffee-net{number}" for number in (3, 3, 4)]
+    for pid, namespace, shown in (("7", "net:[1]", lines), ("8", "net:[1]", lines), ("9", "net:[2]", waiting)):
         (tmp_path / pid / "net").mkdir(parents=True)
         (tmp_path / pid / "ns").mkdir()
         (tmp_path / pid / "ns" / "net").symlink_to(namespace)
@@ -218,6 +255,7 @@ def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
     (tmp_path / "10").mkdir()
     (tmp_path / "self").mkdir()
     assert connections("c0ffee-net10", tmp_path) == 1
+    assert connections("c0ffee-net3", tmp_path) == 2
     assert connections("c0ffee-net2", tmp_path) == 0
 
 
@@ -276,6 +314,9 @@ def test_a_switch_that_does_not_come(lab: Lab) -> None:
     result = lab.town.cli("ping", *NAMES)
     assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
     assert "listening: nobody connected before the deadline; the port" in result.stderr
+    told = lab.town.cli("ping", *NAMES, "--json")
+    assert (told.exit_code, list(json.loads(told.stdout))) == (1, ["error"])
+    assert json.loads(told.stdout)["error"] in told.stderr
 
 
 def test_no_frame_arrives(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +326,8 @@ def test_no_frame_arrives(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     result = lab.town.cli("ping", *NAMES)
     assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
     assert "no frame arrived at default/b/net1 within" in result.stderr
-    assert "ovs-ofctl dump-flows br0" in result.stderr
+    assert "ovs-ofctl dump-flows unix:/var/run/openvswitch/br0.mgmt" in result.stderr
+    assert "ovs-vsctl --db=unix:/var/run/openvswitch/db.sock list Bridge br0" in result.stderr
 
 
 def test_the_first_frame_comes_from_the_second_end(lab: Lab) -> None:
@@ -334,6 +376,57 @@ def test_where_untagged_frames_go(
         assert untagged_vlan(port) == vlan
 
 
+@pytest.mark.parametrize("state", ["dead", "silent"])
+def test_a_switch_that_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """No socket is made for it, and none of its own is touched: somebody may have connected to that before it hung."""
+    monkeypatch.setattr(ends, "LIFE_S", 0.05)
+    lab.ports.alive = Alive(state, "no answer")
+    assert f"ovs-vswitchd is {state}: no answer" in lab.refusal(3, *NAMES)
+    assert "error" in json.loads(lab.town.cli("ping", *NAMES, "--json").stdout)
+
+
+def test_what_killed_runs_left_goes_first(lab: Lab) -> None:
+    """A socket of a killed run is removed before ours is made, and that is told."""
+    place = SocketFile("/pods/x", "/pods", "sock")
+    lab.town.tests.append(Record("deleting", "", "run-7", "12345678", steps=(place,)))
+    lab.refusing = TimedOut("listening", "enough")
+    assert "removed what a killed run had left: /pods/x/sock" in lab.town.cli("ping", *NAMES).stderr
+    assert lab.town.tests == []
+
+
+def test_hints_work_as_they_are_pasted(lab: Lab) -> None:
+    """They name the database and the bridge's socket, quoted for a shell."""
+    told = lab.pair().cut("five frames were lost")
+    assert "(ovs-ofctl dump-flows 'unix:/run/o v s/br0.mgmt')" in told
+    assert "ovs-vsctl '--db=unix:/run/o v s/db.sock' get Interface p1 link_state -- get Interface p2 link_state" in told
+
+
+def test_late_greetings_are_not_frames_of_others(lab: Lab) -> None:
+    """A frame that was sent twice, because the first was late, is waited for twice."""
+    a, b = (front.pairs[0] for front in lab.fronts)
+    late: list[bytes] = []
+
+    class Slow(Queue):
+        """What is sent first arrives when the second has come."""
+
+        def wait(self, timeout_s: float | None = None) -> bool:
+            if a.order.count(a) > 1:
+                self.inbox += late
+                late.clear()
+            return bool(self.inbox)
+
+    b.__class__ = Slow
+
+    def deliver(frames: list[bytes]) -> int:
+        a.order.append(a)
+        (late if a.order.count(a) == 1 else b.inbox).extend(frames)
+        return len(frames)
+
+    a.send_frames = deliver  # type: ignore[method-assign]
+    ends.meet(lab.pair(), 64)
+    assert (late, a.inbox, b.inbox) == ([], [], [])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_only_the_first_signal_counts(number: signal.Signals) -> None:
     """It ends what runs; another one does not end what cleans up; afterwards signals mean what they meant before."""
@@ -341,7 +434,7 @@ def test_only_the_first_signal_counts(number: signal.Signals) -> None:
     reached = []
 
     def run() -> None:
-        with ended_by_signals():
+        with Ending():
             try:
                 os.kill(os.getpid(), number)
             finally:
@@ -352,3 +445,104 @@ def test_only_the_first_signal_counts(number: signal.Signals) -> None:
         run()
     assert reached == ["the end"]
     assert signal.getsignal(number) == before
+
+
+class Watched:
+    """Something that a weak reference can be to."""
+
+
+def swallow(number: int) -> None:
+    """Have the signal's exception raised where the interpreter swallows it."""
+    watched = Watched()
+    reference = weakref.ref(watched, lambda _: os.kill(os.getpid(), number))
+    del watched
+    assert reference() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_whose_exception_was_lost() -> None:
+    """It is remembered, and those that come later are heard as the first."""
+    with Ending() as ending:
+        ending.check()
+        swallow(signal.SIGTERM)
+        assert ending.asked
+        with pytest.raises(Ended):
+            ending.check()
+        with pytest.raises(Ended):
+            os.kill(os.getpid(), signal.SIGINT)
+        ending.settle()
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+# -- sockets of ours in the places of others -------------------------------------------------------------------------------
+
+
+def stand_in(step: SocketFile | PlacedSocket, directory: Path) -> StandIn:
+    """In that place, below the test's directory."""
+    return StandIn(step, str(directory), FrontEndOptions(), Access())
+
+
+def test_a_name_is_taken_until_the_switch_has_come(tmp_path: Path) -> None:
+    """Not longer, whatever becomes of the connection then; and when the switch does not come it is free again too."""
+    step = SocketFile(str(tmp_path), str(tmp_path), "sock")
+    with stand_in(step, tmp_path) as standin, ExitStack() as names:
+        names.enter_context(standin.listen())
+        with socket.socket(socket.AF_UNIX) as switch:
+            switch.connect(str(tmp_path / "sock"))
+            standin.await_switch()
+            assert list(tmp_path.iterdir()) == []
+    with stand_in(step, tmp_path) as standin, pytest.raises(TimedOut, match="the switch has not connected"), standin.listen():
+        standin.await_switch(0.01)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_somebody_connects_a_moment_before_us(tmp_path: Path) -> None:
+    """Two connections to a port's socket: ours is closed before a word is said on it."""
+    source = str(tmp_path / f"{os.getpid()}-net1")
+    step = PlacedSocket(source, str(tmp_path), str(tmp_path), Path(source).name)
+    with socket.socket(socket.AF_UNIX) as switch, socket.socket(socket.AF_UNIX) as application:
+        switch.bind(source)
+        switch.listen()
+        application.connect(source)
+        with stand_in(step, tmp_path) as standin, pytest.raises(SocketRefused, match="1 connected a moment before us"):
+            standin.attach(5.0)
+        switch.accept()[0].close()
+        ours = switch.accept()[0]
+        with ours:
+            assert ours.recv(1) == b""
+
+
+def left_by(directory: Path, *names: str) -> None:
+    """Sockets that no process has any more."""
+    for name in names:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(directory / name))
+
+
+def test_a_note_of_a_dead_run(tmp_path: Path) -> None:
+    """What is dead in its places goes; what lives, what is no socket, and what is elsewhere stays; the note goes last."""
+    pods, run_dir = tmp_path / "pods", str(tmp_path / "run")
+    pods.mkdir()
+    left_by(pods, "dead", ".vhost-0123456789ab", "elsewhere")
+    (pods / "file").touch()
+    places = tuple(SocketFile(str(pods), str(tmp_path), name) for name in ("dead", "file", "alive", "nothing"))
+    gone = SocketFile(str(tmp_path / "gone"), str(tmp_path), "dead")
+    run = Run.new()
+    with socket.socket(socket.AF_UNIX) as alive:
+        alive.bind(str(pods / "alive"))
+        with standins.noted(run, [*places, gone], run_dir, HERE):
+            assert standins.notes(run_dir, HERE) == {run: (*places, gone)}
+            removed = standins.clear(run, [*places, gone], run_dir, HERE)
+            assert standins.notes(run_dir, HERE) == {}
+        assert sorted(removed) == [f"{pods}/.vhost-0123456789ab", f"{pods}/dead"]
+        assert sorted(path.name for path in pods.iterdir()) == ["alive", "elsewhere", "file"]
+
+
+def test_a_note_that_was_cut_off(tmp_path: Path) -> None:
+    """Its run had made no socket yet: it is a run of which nothing is left. Other files are no notes."""
+    run = Run.new()
+    (tmp_path / "stand-ins").mkdir()
+    (tmp_path / "stand-ins" / run.name).write_text('[["/pods", "/')
+    (tmp_path / "stand-ins" / "README").touch()
+    assert standins.notes(str(tmp_path), HERE) == {run: ()}
+    assert standins.notes(str(tmp_path / "nowhere"), HERE) == {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_cli_ends import NAMES, Lab, lab
+from tests.unit.test_cli_ends import NAMES, Lab, lab, swallow
 from userspace_cni.cli import cores
 from userspace_cni.cli.cores import Cores, polling_cores
 from userspace_cni.fastpath import generator
@@ -92,6 +92,35 @@ def test_a_line_for_each_second(lab: Lab, seat: None, monkeypatch: pytest.Monkey
     assert facts["core"] == "0, busy 100%; the switch polls on 1"
 
 
+def test_a_load_of_less_than_a_second(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no table of seconds then, and so no heading of one."""
+    use(monkeypatch, Blasting())
+    assert "second" not in lab.town.cli("load", *NAMES, "--seconds", "0.3").stdout
+    assert "nan is not a number" in lab.town.cli("load", *NAMES, "--seconds", "nan").stderr
+
+
+def test_cores_are_looked_at_when_the_ports_are_there(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A switch polls for its first port on: before that its cores would be taken for free ones."""
+    use(monkeypatch, Blasting())
+    monkeypatch.setattr(cores, "polling_cores", lambda: frozenset({lab.entered}))
+    told = json.loads(lab.town.cli("load", *NAMES, "--seconds", "0.2", "--json").stdout)
+    assert told["cores"]["polling"] == [2]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_gets_lost(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter swallows its exception in a callback: the measurement ends after that slice."""
+
+    class Losing(Blasting):
+        def end(self) -> None:
+            swallow(signal.SIGTERM)
+
+    blasting = use(monkeypatch, Losing(until=2))
+    result = lab.town.cli("load", *NAMES, "--seconds", "3600")
+    assert (result.exit_code, len(blasting.asked)) == (0, 3)
+    assert "ended by a signal" in result.stdout
+
+
 def test_both_ways(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """--both sends from B too."""
     blasting = use(monkeypatch, Blasting(), "blast_both")
@@ -119,6 +148,7 @@ def test_what_is_still_on_its_way_is_not_lost(lab: Lab, seat: None, monkeypatch:
     use(monkeypatch, Late(lost=40, until=0))
     told = json.loads(lab.town.cli("load", *NAMES, "--seconds", "0.2", "--json").stdout)
     assert (told["sent"], told["received"], told["lost"]) == (200_000, 200_000, 0)
+    assert [each["received"] for each in told["each_second"]] == [200_000]
 
 
 def test_nothing_arrives_any_more(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:

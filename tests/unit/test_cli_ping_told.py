@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_cli_ends import NAMES, Lab, lab
+from tests.unit.test_cli_ends import NAMES, Lab, lab, swallow
 from userspace_cni.fastpath import generator
 from userspace_cni.fastpath.errors import Disconnected
 from userspace_cni.fastpath.generator import Echoes
@@ -105,7 +105,7 @@ def test_all_are_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert result.exit_code == 1
     assert bouncing.done < 100
     assert "frames in a row were lost: the way is cut" in result.stdout
-    assert "ovs-ofctl dump-flows br0" in result.stdout
+    assert "ovs-ofctl dump-flows unix:/var/run/openvswitch/br0.mgmt" in result.stdout
 
 
 def test_ctrl_c_shows_what_was_measured(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +115,31 @@ def test_ctrl_c_shows_what_was_measured(lab: Lab, monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 0
     assert "0 lost; ended by a signal before 100000" in result.stdout
     assert lab.entered == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_that_gets_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter swallows its exception in a callback: the measurement ends all the same, with what was measured."""
+
+    class Losing(Bouncing):
+        def end(self) -> None:
+            swallow(signal.SIGINT)
+
+    bouncing = use(monkeypatch, Losing(1600, until=100))
+    result = lab.town.cli("ping", *NAMES, "--count", "100000")
+    assert (result.exit_code, lab.entered) == (0, 0)
+    assert "ended by a signal before 100000" in result.stdout
+    assert bouncing.done < 1000
+
+
+def test_one_frame_of_others(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is told as one."""
+
+    def bounce(a: object, b: object, count: int, **how: Any) -> Echoes:
+        return Echoes([1600] * count, 0, 1)
+
+    monkeypatch.setattr(generator, "bounce", bounce)
+    assert "1 round trip, 0 lost, 1 frame of others" in lab.town.cli("ping", *NAMES, "--count", "1").stdout
 
 
 def test_ctrl_c_before_anything_was_measured(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -110,3 +111,19 @@ def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) 
 def test_counted(number: int, shown: str) -> None:
     """One is one."""
     assert view.counted(number, "step") == shown
+
+
+def test_a_terminal_gets_no_blanks_at_the_end_of_a_line() -> None:
+    """What fills a table's lines is not shown there either, whatever colours are before it."""
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in on_terminal(100).splitlines()]
+    assert len(lines) >= 5
+    assert [line for line in lines if line != line.rstrip(" ")] == []
+
+
+def test_figures_are_not_folded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is room for stand on a line, each with its unit."""
+    monkeypatch.setenv("COLUMNS", "41")
+    view.say_figures([(name, "1.60 us") for name in ("min", "p50", "p90", "p99", "max")])
+    figure = "{} 1.60 us".format
+    lines = [["min", "p50", "p90"], ["p99", "max"]]
+    assert capsys.readouterr().out.splitlines() == ["  " + "   ".join(map(figure, line)) for line in lines]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from userspace_cni.dataplane import openflow
-from userspace_cni.dataplane.flows import Flows
+from userspace_cni.dataplane.flows import Flows, forget
 from userspace_cni.dataplane.openflow import ALL_BITS, RUN_BITS, Flow, Message
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import SwitchRefused, Unavailable
@@ -20,7 +21,7 @@ COOKIE = openflow.cookie_of(0x01020304, 5)
 FLOW_MOD_13 = bytes.fromhex(
     "040e0058 00000007"  # version 1.3, FLOW_MOD, 88 bytes, transaction 7
     "55636e0102030405 0000000000000000"  # cookie, mask
-    "00 00 003c 0000 ffff"  # table, add, idle, hard, priority
+    "00 00 003c 0e10 ffff"  # table, add, idle, hard, priority
     "ffffffff ffffffff ffffffff 0000 0000"  # buffer, output port, output group, flags
     "0001 000c 80000004 00000003 00000000"  # match: in_port 3
     "0004 0018 00000000"  # apply actions
@@ -28,7 +29,7 @@ FLOW_MOD_13 = bytes.fromhex(
 )
 FLOW_MOD_10 = bytes.fromhex(
     "01040040 00000007 00002320 0000000d"  # version 1.0, vendor, 64 bytes; Nicira, FLOW_MOD
-    "55636e0102030405 0000 003c 0000 ffff"  # cookie, add, idle, hard, priority
+    "55636e0102030405 0000 003c 0e10 ffff"  # cookie, add, idle, hard, priority
     "ffffffff ffff 0000 0006 000000000000"  # buffer, output port, flags, length of the match
     "00000002 0003 0000"  # in_port 3
     "0000 0008 0004 0000"  # output: 4
@@ -37,12 +38,12 @@ FLOW_MOD_10 = bytes.fromhex(
 
 def test_a_flow_of_version_1_3() -> None:
     """A flow back to its port has the bytes of the specification."""
-    assert openflow.add_flow(0x04, 7, Flow(3, None, COOKIE, 60)) == FLOW_MOD_13
+    assert openflow.add_flow(0x04, 7, Flow(3, None, COOKIE, 60, 3600)) == FLOW_MOD_13
 
 
 def test_a_flow_of_version_1_0() -> None:
     """A flow to another port goes as an extended FLOW_MOD where only 1.0 is spoken."""
-    assert openflow.add_flow(0x01, 7, Flow(3, 4, COOKIE, 60)) == FLOW_MOD_10
+    assert openflow.add_flow(0x01, 7, Flow(3, 4, COOKIE, 60, 3600)) == FLOW_MOD_10
 
 
 @pytest.mark.parametrize("version", sorted(openflow.VERSIONS))
@@ -183,7 +184,7 @@ def test_a_flow_is_added_and_deleted(switch_saying: Callable[[Answer], str]) -> 
         until_closed(peer)
 
     with Flows(switch_saying(answer), soon()) as flows:
-        flows.add(Flow(3, None, COOKIE, 60), soon())
+        flows.add(Flow(3, None, COOKIE, 60, 3600), soon())
     assert openflow.message(0x04, 14, 7, seen[0].body) == FLOW_MOD_13
     assert (seen[1].kind, seen[1].xid, seen[1].body) == (openflow.ECHO_REPLY, 77, b"alive?")
 
@@ -231,3 +232,42 @@ def test_no_switch(tmp_path: Path) -> None:
     """A socket that is not there names its path."""
     with pytest.raises(Unavailable, match=r"nothing\.mgmt: No such file"):
         Flows(str(tmp_path / "nothing.mgmt"), soon())
+
+
+def test_flows_where_nobody_listens(tmp_path: Path) -> None:
+    """A bridge or a process that is gone has no flows, however its socket was left and however long the path is."""
+    directory = tmp_path / ("long" * 30)
+    forget(str(directory / "b.mgmt"), [COOKIE], soon())
+    directory.mkdir()
+    forget(str(directory / "b.mgmt"), [COOKIE], soon())
+    with contextlib.chdir(directory), socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("b.mgmt")
+    forget(str(directory / "b.mgmt"), [COOKIE], soon())
+
+
+def test_flows_of_a_bridge_that_speaks_no_version_of_ours(switch_saying: Callable[[Answer], str]) -> None:
+    """What could never be given a flow of ours has none."""
+    body = struct.pack("!HHI", 1, 8, 1 << 2)
+    forget(switch_saying(saying(openflow.message(0x02, openflow.HELLO, 1, body))), [COOKIE], soon())
+
+
+@pytest.mark.parametrize("said", [b"", openflow.message(0x04, openflow.HELLO, 1)])
+def test_flows_of_which_nobody_knows(switch_saying: Callable[[Answer], str], said: bytes) -> None:
+    """A switch that does not answer, or not to the end, has confirmed nothing."""
+
+    def answer(peer: socket.socket) -> None:
+        peer.sendall(said)
+        until_closed(peer)
+
+    with pytest.raises(Unavailable, match="no answer in time"):
+        forget(switch_saying(answer), [COOKIE], Deadline.after(0.2))
+
+
+def test_a_switch_that_accepts_nobody(tmp_path: Path) -> None:
+    """One that is stopped and has its queue full is there still, with its flows."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as other:
+        listener.bind(str(tmp_path / "b.mgmt"))
+        listener.listen(0)
+        other.connect(str(tmp_path / "b.mgmt"))
+        with pytest.raises(Unavailable, match=r"b\.mgmt: "):
+            forget(str(tmp_path / "b.mgmt"), [COOKIE], Deadline.after(0.2))

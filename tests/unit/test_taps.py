@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,8 @@ def test_options_override_what_the_pod_is_told() -> None:
     assert Wanted("").overriding(of_document) == of_document
     given = Wanted("", Mode.CLIENT, "eth7", "", 9000, ("10.2.2.2/24",))
     assert given.overriding(of_document) == Wanted("/s", Mode.CLIENT, "eth7", MAC, 9000, ("10.2.2.2/24",))
+    given = Wanted("", socket_mode=0o666, force=True)
+    assert given.overriding(of_document) == replace(of_document, socket_mode=0o666, force=True)
 
 
 def test_who_makes_the_socket(tmp_path: Path) -> None:
@@ -90,6 +93,9 @@ def test_pod_that_is_told_nothing(tmp_path: Path) -> None:
         (["/s", "--address", "10.1.1.1"], "no prefix length"),
         (["/s", "--address", "10.1.1.300/24"], "10.1.1.300/24"),
         (["/s", "--mode", "both"], "both"),
+        (["/s", "--socket-mode", "0888"], "'0888' is no mode of a file, as 0660"),
+        (["/s", "--socket-mode", "rw"], "'rw' is no mode of a file"),
+        (["/s", "--socket-mode", "4755"], "'4755' is no mode of a file"),
         (["/s", "--interface", "net1"], "--interface is for a pod's own interfaces"),
         (["/s", "--dir", "/x"], "--dir is for a pod's own interfaces"),
     ],

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ from userspace_cni.fastpath.errors import (
     TimedOut,
 )
 from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.hugepages import Pool
 from userspace_cni.fastpath.messages import Feature, ProtocolFeature, Region, Request, VringAddress, unpack_table
 from userspace_cni.fastpath.sockets import connect
 
@@ -351,6 +353,15 @@ def test_a_hang_up_is_noticed(path: Path) -> None:
         assert front_end.pairs[0].wait(0) is False
 
 
+def test_one_that_is_closed_holds_no_buffers(path: Path) -> None:
+    """Those of `receive_frames` go with it, and are not left to the garbage collector."""
+    with back_end(path), attach(path) as front_end:
+        front_end.pairs[0].receive_frames()
+        buffers = weakref.ref(front_end.pairs[0]._burst)
+        assert buffers() is not None
+    assert buffers() is None
+
+
 def test_reattach_of_one_that_is_alive(path: Path) -> None:
     """An attachment that is alive is ended in good order before the next."""
     with (
@@ -555,6 +566,11 @@ def test_a_listener_that_is_closed(path: Path) -> None:
         {"room": 10},
         {"room": 1 << 16},
         {"receive_room": 0},
+        {"hugepage_bytes": 3},
+        {"hugepage_bytes": 0},
+        {"hugepage_bytes": -(2 << 20)},
+        {"hugepage_bytes": 4096},
+        {"hugepage_bytes": 1 << 45},
     ],
 )
 def test_options_that_can_not_be(wrong: dict[str, int]) -> None:
@@ -562,6 +578,39 @@ def test_options_that_can_not_be(wrong: dict[str, int]) -> None:
     (name,) = wrong
     with pytest.raises(ValueError, match=re.escape(f"{name}={wrong[name]}")):
         FrontEndOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_sizes_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A size that the kernel has is taken, another one told with those that it has; where none is known any power of two is."""
+    has = tuple(Pool(size, None, 0, 0, 0, 0) for size in (2 << 20, 1 << 30))
+    monkeypatch.setattr("userspace_cni.fastpath.front_end.machine_pools", lambda: has)
+    assert FrontEndOptions(hugepage_bytes=2 << 20).hugepage_bytes == 2 << 20
+    with pytest.raises(ValueError, match=r"2097152 \(2 MiB\) or 1073741824 \(1 GiB\) bytes"):
+        FrontEndOptions(hugepage_bytes=4 << 20)
+    monkeypatch.setattr("userspace_cni.fastpath.front_end.machine_pools", tuple)
+    assert FrontEndOptions(hugepage_bytes=4 << 20)
+    with pytest.raises(ValueError, match="powers of two"):
+        FrontEndOptions(hugepage_bytes=3 << 20)
+
+
+def test_another_front_end(path: Path) -> None:
+    """When both ask and nobody answers each is told that the other is none to be attached to."""
+    raised: list[FastPathError] = []
+
+    def accept(listener: Listener) -> None:
+        try:
+            listener.accept(5)
+        except FastPathError as error:
+            raised.append(error)
+
+    with nothing_left(), Listener(str(path), SMALL) as listener:
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        with pytest.raises(PeerError, match="another tap, and no switch") as caught:
+            attach(path)
+        thread.join()
+    assert caught.value.reason is Reason.NOT_A_REPLY
+    assert "another tap, and no switch" in str(raised[0])
 
 
 FEW_DESCRIPTORS = """

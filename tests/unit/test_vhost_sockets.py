@@ -166,14 +166,54 @@ def test_no_link_below_the_trusted_part(place: Path) -> None:
         connect("/tmp/s", Deadline.after(1), trusted=trusted)
 
 
-@pytest.mark.parametrize("path", ["", "/", "/tmp/", "/tmp/..", "/tmp/.", "/tmp/a\0b", "/nowhere/at/all/s", "/dev/null/s"])
-def test_paths_that_can_not_be(path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        *((path, "this is no path of a socket") for path in ("", "/", "/tmp/", "/tmp/..", "/tmp/.", "/tmp/a\0b")),
+        ("/nowhere/at/all/s", "its directory is not there"),
+        ("/dev/null/s", "a part of the path is no directory"),
+    ],
+)
+def test_paths_that_can_not_be(path: str, words: str) -> None:
     """A path without a name, or below nothing, is refused with its reason by both sides."""
     with nothing_left():
-        with pytest.raises(SocketRefused, match="listening at"):
+        with pytest.raises(SocketRefused, match=f"listening at .*: {words}"):
             ListeningSocket(path)
-        with pytest.raises(SocketRefused, match="connecting to"):
+        with pytest.raises(SocketRefused, match=f"connecting to .*: {words}"):
             connect(path, Deadline.after(1))
+
+
+def test_an_empty_path() -> None:
+    """A path that is empty can be seen in the message."""
+    with pytest.raises(SocketRefused, match="connecting to '': this is no path of a socket"):
+        connect("", Deadline.after(1))
+
+
+def test_a_socket_that_is_not_made_yet(place: Path) -> None:
+    """In a directory that is there the port is what to look at; the dead socket of a pod can be had anew."""
+    with pytest.raises(SocketRefused, match=r"nothing is there; the port: Interface\.status"):
+        connect(str(place / "s"), Deadline.after(1))
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(place / "s"))
+    with pytest.raises(SocketRefused, match="userspace-cni gc"):
+        connect(str(place / "s"), Deadline.after(1))
+
+
+def test_whether_it_is_in_place(place: Path) -> None:
+    """A socket that was removed, replaced, or whose directory was, is not found at its path any more, and moved back it is."""
+    path = place / "sub" / "s"
+    path.parent.mkdir()
+    with ListeningSocket(str(path)) as listening:
+        assert listening.in_place()
+        path.rename(place / "s")
+        assert not listening.in_place()
+        path.touch()
+        assert not listening.in_place()
+        (place / "s").rename(path)
+        assert listening.in_place()
+        path.parent.rename(place / "other")
+        assert not listening.in_place()
+    assert not listening.in_place()
 
 
 def test_nobody_comes(place: Path) -> None:

@@ -34,7 +34,7 @@ _WHY: Final[Mapping[str, str]] = {
     "sandbox-gone": "its network namespace is gone, and its pod if it is known to have had one",
     "record-lost": "a port of ours without a record, whose sandbox is gone",
     "foreign": "a port of another installation's state directory",
-    "dead-test": "a probe, ping or load was killed before it removed its ports",
+    "dead-test": "a probe, ping or load ended before it could remove what it made",
 }
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "ADD died while it leased addresses",
@@ -178,7 +178,7 @@ def _left(finding: Finding) -> Left:
     why = _UNFINISHED[record.state] if problem == "unfinished" else _WHY.get(problem, "")
     action = "undo " + _kinds(record.steps[::-1])
     if problem == "dead-test":
-        action = f"remove {view.joined([summary(step) for step in record.steps], 'its directory')}"
+        action = f"remove {view.joined([summary(step) for step in record.steps], 'its flows and its directory')}"
     elif problem == "lost":
         kinds = view.joined(list(dict.fromkeys(step.kind for step in finding.steps)))
         why, action = f"parts of it are gone: {kinds}", f"make again: {view.joined([summary(step) for step in finding.steps])}"

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
 import click
 
 from userspace_cni.cli.agent import agent_command
@@ -12,9 +19,12 @@ from userspace_cni.cli.install import InstallError, install_launcher, install_sh
 from userspace_cni.cli.load import load_command
 from userspace_cni.cli.ping import ping_command
 from userspace_cni.cli.probe import probe_command
-from userspace_cni.cli.site import INTERRUPTED
+from userspace_cni.cli.site import FOUND, INTERRUPTED
 from userspace_cni.cli.status import status_command
 from userspace_cni.cli.tap import tap_command
+from userspace_cni.cli.view import plain
+
+_STDERR: Final = 2
 
 
 @click.group()
@@ -71,12 +81,41 @@ for command in (
 
 
 def run() -> int:
-    """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130."""
+    """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130, a closed or full stdout with 1."""
+    _require_stdout()
     try:
-        code = userspace_cni.main(standalone_mode=False)
+        with _interruptible():
+            code = userspace_cni.main(standalone_mode=False)
+        sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except OSError as error:
+        click.echo(f"Error: {plain(str(error))}", err=True)
+        sys.stdout = None  # the interpreter would flush it once more, and complain
+        return FOUND
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """While inside, Ctrl-C is KeyboardInterrupt, unless it is ignored; before and after it ends the process without a word."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _require_stdout() -> None:
+    """Where stdin, stdout or stderr is closed, have its number taken: no socket of ours may get it, and what prints must fail."""
+    while (fd := os.open(os.devnull, os.O_RDONLY)) <= _STDERR:
+        pass
+    os.close(fd)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)

@@ -7,26 +7,30 @@ nobody is there. A verb is never kept waiting: when DEL removes a port amid a me
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.attachments import summary
+from userspace_cni.cli.ending import Ending
 from userspace_cni.cli.peers import connections
+from userspace_cni.cli.remote import Remote
 from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, Refused, Site
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import Unavailable, UserspaceError
 from userspace_cni.listing import SwitchPort, name_of, port_step
 from userspace_cni.records import Record
 from userspace_cni.steps import PlacedSocket, Port, SocketFile
 
 if TYPE_CHECKING:
-    from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+    from userspace_cni.cli.standin import StandIn
+    from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions
     from userspace_cni.fastpath.queue_pair import QueuePair
     from userspace_cni.fastpath.sockets import Access
     from userspace_cni.probes import TestPort, TestPorts
@@ -41,8 +45,13 @@ ATTACH_S: Final = 30.0
 """The first port after a start of ovs-vswitchd waits for its memory: 7 s were seen, and 15 s where others had the cores."""
 SOCKET_MODE: Final = 0o660
 MEET_S: Final = 3.0
+LIFE_S: Final = 3.0
+"""How often ovs-vswitchd is asked whether it lives: it is silent for a moment where others have the cores."""
+REST_S: Final = 0.5
+"""Another ping or load has a container's lock for as long as reading its record takes; a call of the runtime for longer."""
+_TIDY_S: Final = 5.0
 _LOOK_S: Final = 0.05
-_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_LATE_S: Final = 0.2
 Tell = Callable[[str], None]
 
 
@@ -52,7 +61,6 @@ def between_ports(function: Callable[..., None]) -> Callable[..., None]:
         click.argument("names", nargs=-1, metavar="[A B]"),
         click.option(
             "--bridge",
-            default="",
             metavar="BRIDGE",
             help="Without A and B: two temporary ports on this bridge, not on one made for them.",
         ),
@@ -99,6 +107,7 @@ class Pair:
 
     ends: tuple[End, End]
     fronts: tuple[FrontEnd, FrontEnd]
+    remote: Remote
 
     @property
     def queues(self) -> tuple[QueuePair, QueuePair]:
@@ -119,39 +128,42 @@ class Pair:
         """What happened, and what to look at when frames do not arrive any more."""
         return (
             f"{what}: the way is cut, or an application took over a port of type dpdkvhostuser. Look at the flows "
-            f"(ovs-ofctl dump-flows {self.ends[0].bridge}) and the links ({self.links()})"
+            f"({self.remote.flows(self.ends[0].bridge)}) and the links ({self.links()})"
         )
 
     def links(self) -> str:
         """The command that tells whether both ports are up."""
-        return f"ovs-vsctl get Interface {self.ends[0].port} link_state -- get Interface {self.ends[1].port} link_state"
+        a, b = self.ends
+        return self.remote.vsctl("get", "Interface", a.port, "link_state", "--", "get", "Interface", b.port, "link_state")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the caller asked for: two names or none, then a bridge or "" for a temporary one; `size` of the frames in bytes."""
+    """What the caller asked for: two names or none, then a bridge or None for a temporary one; `size` of the frames in bytes."""
 
     names: tuple[str, ...]
-    bridge: str
+    bridge: str | None
     size: int
 
     def require_possible(self) -> None:
         """Refuse what can only be a mistake in the call."""
         if len(self.names) not in (0, 2):
             raise Refused("two attachments are needed, or none for two temporary ports", USAGE)
-        if self.names and self.bridge:
+        if self.names and self.bridge is not None:
             raise Refused("--bridge is for temporary ports: two attachments are on the bridge that they are on", USAGE)
 
 
 @contextmanager
-def opened(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
-    """Both ends, with frames on their way; everything is put back at the end. Raises Refused, UserspaceError."""
+def opened(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[Pair]:
+    """Both ends, with frames on their way; everything is put back at the end. Raises Refused, UserspaceError, Ended."""
     from userspace_cni.fastpath.errors import FastPathError
 
     wanted.require_possible()
     with ExitStack() as stack:
         try:
-            pair = stack.enter_context(_attachments(site, wanted, tell) if wanted.names else _temporary(site, wanted, tell))
+            pair = stack.enter_context(
+                _attachments(site, wanted, tell) if wanted.names else _temporary(site, wanted, tell, ending)
+            )
             tell("sending the first frames")
             meet(pair, wanted.size)
         except FastPathError as error:
@@ -160,24 +172,14 @@ def opened(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """The first of SIGINT, SIGTERM and SIGHUP becomes KeyboardInterrupt; what is put back then is not interrupted again.
-
-    One that is ignored already, as nohup(1) has it, stays so.
-    """
-
-    def end(_number: int, _frame: FrameType | None) -> None:
-        for number in _STOPPING:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    heard = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    former = {number: signal.signal(number, end) for number in heard}
+def refused_as(*, as_json: bool) -> Iterator[None]:
+    """Where JSON is wanted, why nothing was measured is JSON on stdout too: an object with `error` alone."""
     try:
         yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+    except (Refused, UserspaceError) as error:
+        if as_json:
+            view.show_json({"error": str(error)})
+        raise
 
 
 def meet(pair: Pair, size: int, seconds: float = MEET_S) -> None:
@@ -187,8 +189,10 @@ def meet(pair: Pair, size: int, seconds: float = MEET_S) -> None:
         a, b = pair.ends
         raise Refused(
             f"no frame arrived at {view.joined([end.name for end in missing])} within {seconds:g} s. Look at "
-            f"the VLANs (ovs-vsctl list Port {a.port} {b.port}), "
-            f"the flows (ovs-ofctl dump-flows {a.bridge}), and the links ({pair.links()})",
+            f"the VLANs ({pair.remote.vsctl('list', 'Port', a.port, b.port)}), "
+            f"the flows ({pair.remote.flows(a.bridge)}), and the links ({pair.links()}). "
+            f"With STP or RSTP on the bridge ({pair.remote.vsctl('list', 'Bridge', a.bridge)}) a port forwards nothing in its "
+            "first 30 s",
             FOUND,
         )
 
@@ -219,8 +223,6 @@ def untagged_vlan(port: Port) -> int:
 
 @contextmanager
 def _attachments(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
-    from userspace_cni.fastpath.errors import SocketRefused
-
     tell("reading the records and asking the switch")
     records = [_record(site, name) for name in wanted.names]
     ends = (_end(records[0]), _end(records[1]))
@@ -228,67 +230,74 @@ def _attachments(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
     for record in records:
         _require_rest(site, record)
     _require_idle(site, ends)
+    _tidy(site)
     options = _options(ends)
     with ExitStack() as stack:
         standins = [stack.enter_context(_stand_in(site, record, options)) for record in records]
-        for end, standin in zip(ends, standins, strict=True):
-            try:
-                standin.listen()
-            except SocketRefused as error:
-                raise Refused(f"{end.name} can not be used: {error}", FOUND) from error
+        _listen(site, list(zip(ends, standins, strict=True)), tell)
         fronts = []
         for end, standin in zip(ends, standins, strict=True):
-            tell(f"attaching to {end.name}" + (": OVS tries to connect once a second" if standin.listens else ""))
-            if not standin.listens:
+            tell(f"attaching to {end.name}")
+            if standin.place is None:
                 _require_idle(site, [end])
-            fronts.append(standin.attach(ATTACH_S))
-        yield Pair(ends, (fronts[0], fronts[1]))
+            fronts.append(_attached(end, standin))
+        yield Pair(ends, (fronts[0], fronts[1]), Remote.of(site))
 
 
-class StandIn:
-    """In the place of an attachment's application; a context manager. Raises FastPathError.
+def _listen(site: Site, standins: Sequence[tuple[End, StandIn]], tell: Tell) -> None:
+    """Until OVS has come to those to which it connects: so long, and no longer, are the names of their sockets taken."""
+    from userspace_cni.fastpath.errors import SocketRefused
 
-    Below its trusted prefix the path of the socket is walked through no link, for the pod can write there. Where OVS connects to
-    the application (`listens`), a dead socket is replaced, and ours is removed as soon as OVS has come: an application that is
-    started meanwhile finds its name free, and a killed process leaves nothing there. OVS goes over to it when we leave. Where OVS
-    listens, an application that comes takes the port over, and keeps it.
-    """
+    listening = [(end, standin) for end, standin in standins if standin.place]
+    with ExitStack() as names:
+        if listening:
+            names.enter_context(_noted(site, [standin.place for _, standin in listening if standin.place]))
+        for end, standin in listening:
+            try:
+                names.enter_context(standin.listen())
+            except SocketRefused as error:
+                raise Refused(f"{end.name} can not be used: {error}", FOUND) from error
+        for end, standin in listening:
+            tell(f"waiting for the switch at {end.name}: it tries to connect once a second")
+            standin.await_switch()
 
-    def __init__(self, step: SocketFile | PlacedSocket, trusted: str, options: FrontEndOptions, access: Access) -> None:
-        self.listens = isinstance(step, SocketFile)
-        self._path = f"{trusted}{step.directory.removeprefix(step.trusted.rstrip('/'))}/{step.name}"
-        self._trusted = trusted
-        self._options = options
-        self._access = access
-        self._stack = ExitStack()
-        self._listener: Listener | None = None
 
-    def __enter__(self) -> Self:
-        return self
+def _attached(end: End, standin: StandIn) -> FrontEnd:
+    from userspace_cni.fastpath.errors import SocketRefused
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stack.close()
+    try:
+        return standin.attach(ATTACH_S)
+    except SocketRefused as error:
+        hint = "" if standin.place else "; where ovs-vswitchd was restarted, userspace-cni gc puts its new socket in place"
+        raise Refused(f"{end.name} can not be used: {error}{hint}", FOUND) from error
 
-    def listen(self) -> None:
-        """Make the socket to which OVS connects; nothing where OVS listens. SocketRefused: somebody else has it."""
-        from userspace_cni.fastpath.front_end import Listener
 
-        if self.listens:
-            listener = Listener(self._path, self._options, self._access, trusted=self._trusted, replace_dead=True)
-            self._listener = self._stack.enter_context(listener)
+@contextmanager
+def _noted(site: Site, places: Sequence[SocketFile]) -> Iterator[None]:
+    """While inside, a note tells where sockets of ours are, should we be killed."""
+    from userspace_cni.host import standins
+    from userspace_cni.host.root import HostRoot
+    from userspace_cni.host.runs import Run
 
-    def attach(self, deadline_s: float) -> FrontEnd:
-        """The connection with OVS, which ends with this context."""
-        from userspace_cni.fastpath.front_end import FrontEnd
+    with standins.noted(Run.new(), places, site.settings.run_dir, HostRoot(site.settings.host_root)):
+        yield
 
-        if self._listener is None:
-            return self._stack.enter_context(FrontEnd.connect(self._path, self._options, deadline_s, trusted=self._trusted))
-        front = self._stack.enter_context(self._listener.accept(deadline_s))
-        self._listener.close()
-        return front
+
+def _tidy(site: Site) -> None:
+    """Remove what killed runs left: that may be a socket at one of these ports, or a test port on their bridge."""
+    deadline = Deadline.after(_TIDY_S)
+    try:
+        for test in site.node.dead_tests.records(deadline):
+            site.node.dead_tests.remove(test, deadline)
+            left = view.joined([summary(step) for step in test.steps], "its directory")
+            view.note(f"removed what a killed run had left: {left}")
+    except UserspaceError as error:
+        view.note(f"what a killed run left stays for now: {error}")
 
 
 def _stand_in(site: Site, record: Record, options: FrontEndOptions) -> StandIn:
+    from userspace_cni.cli.standin import StandIn
+
     step = next((step for step in record.steps if isinstance(step, SocketFile | PlacedSocket)), None)
     if step is None:
         raise Refused(f"{name_of(record)}: its record names no socket; userspace-cni show tells its steps", FOUND)
@@ -341,12 +350,25 @@ def _require_path(ends: Sequence[End], size: int) -> None:
 
 def _require_rest(site: Site, record: Record) -> None:
     """Refuse an attachment on which a verb works now, or has worked since its record was read."""
-    lock = site.node.journal.try_container_lock(record.container_id)
-    if lock is None:
-        raise Refused(f"{name_of(record)}: a call of the runtime works on its container now; try again", FOUND)
-    with lock:
-        if site.node.journal.read_key(record.key) != record:
-            raise Refused(f"{name_of(record)} was changed a moment ago; try again", FOUND)
+    try:
+        with site.node.journal.container_lock(record.container_id, Deadline.after(REST_S)):
+            current = site.node.journal.read_key(record.key)
+    except Unavailable as error:
+        raise Refused(f"{name_of(record)}: a call of the runtime works on its container now; try again", FOUND) from error
+    if current != record:
+        raise Refused(f"{name_of(record)} was changed a moment ago; try again", FOUND)
+
+
+def _require_life(site: Site) -> None:
+    """Refuse a switch that does not answer: it might have an application's connection before it, and not have said so.
+
+    What can not be known from here, that of a database over TCP, is left to the next looks.
+    """
+    deadline = Deadline.after(LIFE_S)
+    while (liveness := site.node.ports.watch_liveness()).state == "silent" and deadline.remaining():
+        pass
+    if liveness.state in ("dead", "silent"):
+        raise Refused(f"ovs-vswitchd is {liveness.state}: {liveness.reason}; see its log", UNREACHABLE)
 
 
 def _require_idle(site: Site, ends: Sequence[End]) -> None:
@@ -354,6 +376,7 @@ def _require_idle(site: Site, ends: Sequence[End]) -> None:
     problem = site.switch_problem()
     if problem:
         raise Refused(f"the switch can not be asked, and may have ports in use: {problem}", UNREACHABLE)
+    _require_life(site)
     ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.ports.known()}
     for end in ends:
         port = ports.get(end.port)
@@ -366,7 +389,8 @@ def _require_idle(site: Site, ends: Sequence[End]) -> None:
         told = port.link_state == "up" or port.status.get("status") == "connected"
         if told or (port.interface_type == "dpdkvhostuser" and connections(end.port)):
             raise Refused(
-                f"{end.name} is in use: its pod is connected to port {end.port}, and attaching would cut it off. "
+                f"{end.name} is in use: its pod is connected to port {end.port}, or another ping or load is. "
+                "Attaching would cut that off. "
                 "Stop the pod's application, or use temporary ports on the same bridge: "
                 f"--bridge {end.bridge} without names",
                 FOUND,
@@ -377,15 +401,18 @@ def _require_idle(site: Site, ends: Sequence[End]) -> None:
 
 
 @contextmanager
-def _temporary(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
+def _temporary(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[Pair]:
     from userspace_cni.fastpath.front_end import Listener
 
     with _test_ports(site) as ports:
+        ending.listen()  # until `ports` cleans up, a signal is ours to remember
         ports.connect()
+        if wanted.bridge is not None:
+            ports.require_bridge(wanted.bridge)
         for leftover in ports.adopt():
             view.note(f"removed what a killed run had left: {leftover}")
         tell(f"making two ports on bridge {wanted.bridge}" if wanted.bridge else "making a bridge with two ports")
-        first = ports.reserve(wanted.bridge or None)
+        first = ports.reserve(wanted.bridge)
         second = ports.reserve(first.bridge)
         mtu = max(MTU, wanted.size - HEADER_BYTES)
         ends = (_test_end(first, "port A", mtu), _test_end(second, "port B", mtu))
@@ -398,7 +425,7 @@ def _temporary(site: Site, wanted: Wanted, tell: Tell) -> Iterator[Pair]:
             tell("attaching to both")
             fronts = [stack.enter_context(listener.accept(ATTACH_S)) for listener in listeners]
             ports.join(first, second)
-            yield Pair(ends, (fronts[0], fronts[1]))
+            yield Pair(ends, (fronts[0], fronts[1]), Remote.of(site))
 
 
 def _test_ports(site: Site) -> TestPorts:
@@ -423,23 +450,29 @@ def _options(ends: Sequence[End]) -> FrontEndOptions:
 
 def _greet(pair: Pair, size: int, seconds: float) -> tuple[bool, bool]:
     """Whether a frame of the other end arrived at each, at most so many seconds after the first was sent."""
-    arrived = [False, False]
+    sent, heard = [0, 0], [0, 0]
     until = time.monotonic() + seconds
-    while not all(arrived) and time.monotonic() < until and not pair.hung_up():
+    while not all(heard) and time.monotonic() < until and not pair.hung_up():
         # B first: so A is known to nobody yet, and hears of B because unknown addresses go to every port
         for target, back in ((0, True), (1, False)):
-            if not arrived[target]:
+            if not heard[target]:
                 frame = pair.frame(size, back=back)
-                pair.queues[1 - target].send_frames([frame])
-                arrived[target] = _hears(pair.queues[target], frame)
-    return arrived[0], arrived[1]
+                sent[target] += pair.queues[1 - target].send_frames([frame])
+                heard[target] += _heard(pair.queues[target], frame, _LOOK_S)
+    if all(heard):  # what is late would be taken for a frame of others
+        for target, back in ((0, True), (1, False)):
+            until = time.monotonic() + _LATE_S
+            while heard[target] < sent[target] and time.monotonic() < until:
+                heard[target] += _heard(pair.queues[target], pair.frame(size, back=back), _LOOK_S)
+    return heard[0] > 0, heard[1] > 0
 
 
-def _hears(queue: QueuePair, frame: bytes) -> bool:
-    """Whether the frame comes within a moment."""
-    until = time.monotonic() + _LOOK_S
+def _heard(queue: QueuePair, frame: bytes, seconds: float) -> int:
+    """How many of the frame come, of which the first is waited for so long."""
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if any(bytes(each[:HEADER_BYTES]) == frame[:HEADER_BYTES] for each in queue.receive_frames()):
-            return True
-        queue.wait(_LOOK_S)
-    return False
+        count = sum(bytes(each[:HEADER_BYTES]) == frame[:HEADER_BYTES] for each in queue.receive_frames())
+        if count:
+            return count
+        queue.wait(seconds)
+    return 0

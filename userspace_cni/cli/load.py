@@ -12,7 +12,9 @@ from typing import Any, Final
 import click
 
 from userspace_cni.cli import cores, ends, histogram, view
+from userspace_cni.cli.ending import Ending
 from userspace_cni.cli.ends import Pair, Tell, Wanted
+from userspace_cni.cli.seconds import Seconds
 from userspace_cni.cli.site import FOUND, NodeCommand, open_site
 from userspace_cni.cli.view import Cell
 
@@ -83,12 +85,12 @@ class Course:
 
 
 @click.command("load", cls=NodeCommand, short_help="Measure the rate between two ports that nobody uses.")
-@click.option("--seconds", default=5.0, show_default=True, type=click.FloatRange(0.1, 86400), help="How long.")
+@click.option("--seconds", default=5.0, show_default=True, type=Seconds(0.1, 86400), help="How long.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
 @click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")
 @ends.between_ports
 @click.pass_context
-def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_json: bool, **course: Any) -> None:
+def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | None, as_json: bool, **course: Any) -> None:
     """Send as many frames as the switch takes from A through it to B, and show how many arrive.
 
     A and B are attachments whose applications are not connected, as POD/IFNAME, NAMESPACE/POD/IFNAME or
@@ -101,22 +103,29 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_
     Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames arrived, 1 when none did or the ports can not be
     used, 2 for a mistake in the call, 3 when the switch can not be reached.
     """
+    # All that is heavy at once: no signal is lost in an import then.
+    from userspace_cni import probes  # noqa: F401
+    from userspace_cni.fastpath import generator  # noqa: F401
+
     site = open_site(ctx)
     wanted = Wanted(names, bridge, course["size"])
     way = Course(**course)
     flow = Flow()
-    with ends.ended_by_signals():
+    with ends.refused_as(as_json=as_json), Ending() as ending:
         try:
             with ExitStack() as stack:
                 quiet = stack if as_json else stack.enter_context(ExitStack())
                 tell = quiet.enter_context(view.progress("looking at the ports"))
-                seat = stack.enter_context(cores.kept())
-                pair = stack.enter_context(ends.opened(site, wanted, tell))
+                pair = stack.enter_context(ends.opened(site, wanted, tell, ending))
+                seat = stack.enter_context(cores.kept())  # the switch polls on its cores by now
                 flow.pair = pair.ends
                 if not as_json:
                     quiet.close()  # a line for each second tells the progress from here on
                     _show_head(pair, way)
-                measure(pair, way, flow, seat, lambda: _tell(flow, way, tell if as_json else None))
+                try:
+                    measure(pair, way, flow, seat, lambda: _tell(flow, way, tell if as_json else None), ending)
+                finally:
+                    ending.settle()
         except KeyboardInterrupt:
             if not flow.total.sent:
                 raise
@@ -129,13 +138,14 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_
         ctx.exit(FOUND)
 
 
-def measure(pair: Pair, way: Course, flow: Flow, seat: cores.Cores, told: Callable[[], None]) -> None:
+def measure(pair: Pair, way: Course, flow: Flow, seat: cores.Cores, told: Callable[[], None], ending: Ending) -> None:
     """Send for `way.seconds`, and put into `flow` what comes of it, also when it ends with an exception; `told` each second."""
     from userspace_cni.fastpath.errors import FastPathError
 
     second, silent = Count(), 0
     try:
         while flow.total.seconds < way.seconds and not flow.problem:
+            ending.check()
             with seat.measured():
                 count = _blast(pair, way, min(SLICE_S, way.seconds - flow.total.seconds), flow)
             flow.total.add(count)
@@ -146,7 +156,9 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: cores.Cores, told: Callab
                 flow.each_second.append(second)
                 second = Count()
                 told()
-        flow.total.received += _drain(pair, way)
+        late = Count(received=_drain(pair, way))
+        flow.total.add(late)
+        (second if second.seconds else flow.each_second[-1]).add(late)
     except FastPathError as error:
         flow.problem = pair.hung_up() or str(error)
     finally:
@@ -155,7 +167,7 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: cores.Cores, told: Callab
 
 
 def to_json(flow: Flow, way: Course, seat: cores.Cores) -> dict[str, Any]:
-    """The JSON object of `--json`. Keys are added, never renamed.
+    """The JSON object of `--json`. Keys are added, never renamed. Where nothing could be measured it has `error` alone.
 
     a, b             name, port, bridge, mac, mtu, vlan of each end
     size, batch, both                  what was asked for
@@ -231,8 +243,6 @@ def _show_head(pair: Pair, way: Course) -> None:
     arrow = view.spelled("↔" if way.both else "→")
     rest = f" on {a.bridge}, {way.size} bytes, {way.batch} in a burst, {way.seconds:g} s"
     view.say(Cell(f"{a.name} {arrow} {b.name}", "bold"), rest)
-    view.say("")
-    view.say(Cell(f"  {'second':>6}  {'Mpps':>7}  {'Gbit/s':>7}  {'lost':>8}", "bold"))
 
 
 def _tell(flow: Flow, way: Course, tell: Tell | None) -> None:
@@ -241,6 +251,9 @@ def _tell(flow: Flow, way: Course, tell: Tell | None) -> None:
     if tell:
         tell(f"{len(flow.each_second)} of {way.seconds:g} s, {last.mpps:.2f} Mpps")
         return
+    if len(flow.each_second) == 1:
+        view.say("")
+        view.say(Cell(f"  {'second':>6}  {'Mpps':>7}  {'Gbit/s':>7}  {'lost':>8}", "bold"))
     lost = last.lost / last.sent if last.sent else 0.0
     figures = f"  {len(flow.each_second):>6}  {last.mpps:>7.2f}  {last.gbps(way.size):>7.2f}  "
     view.say(figures, Cell(f"{lost:>8.3%}", "red" if lost > 0.001 else ""))

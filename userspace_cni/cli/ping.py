@@ -10,8 +10,10 @@ from typing import Any, Final
 import click
 
 from userspace_cni.cli import cores, ends, histogram, view
+from userspace_cni.cli.ending import Ending
 from userspace_cni.cli.ends import Pair, Tell, Wanted
 from userspace_cni.cli.histogram import Bucket
+from userspace_cni.cli.seconds import Seconds
 from userspace_cni.cli.site import FOUND, NodeCommand, open_site
 from userspace_cni.cli.view import Bar, Cell
 
@@ -56,11 +58,11 @@ class Course:
 
 @click.command("ping", cls=NodeCommand, short_help="Measure round trips between two ports that nobody uses.")
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, 1_000_000), help="Round trips.")
-@click.option("--interval", default=0.0, show_default=True, type=click.FloatRange(0, 3600), help="Seconds from one to the next.")
+@click.option("--interval", default=0.0, show_default=True, type=Seconds(0, 3600), help="Seconds from one to the next.")
 @click.option("--sleep/--poll", default=False, help="Sleep until a frame comes, or look all the time (the default).")
 @ends.between_ports
 @click.pass_context
-def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_json: bool, **course: Any) -> None:
+def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | None, as_json: bool, **course: Any) -> None:
     """Send frames from A through the switch to B and back, and show how long that takes.
 
     A and B are attachments whose applications are not connected, as POD/IFNAME, NAMESPACE/POD/IFNAME or
@@ -70,19 +72,26 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_
     Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames came back, 1 when none did or the ports can not
     be used, 2 for a mistake in the call, 3 when the switch can not be reached.
     """
+    # All that is heavy at once: no signal is lost in an import then.
+    from userspace_cni import probes  # noqa: F401
+    from userspace_cni.fastpath import generator  # noqa: F401
+
     site = open_site(ctx)
     wanted = Wanted(names, bridge, course["size"])
     way = Course(**course)
     echo = Echo()
-    with ends.ended_by_signals():
+    with ends.refused_as(as_json=as_json), Ending() as ending:
         try:
             with (
                 view.progress("looking at the ports") as tell,
+                ends.opened(site, wanted, tell, ending) as pair,
                 cores.kept() as seat,
-                ends.opened(site, wanted, tell) as pair,
             ):
                 echo.pair = pair.ends
-                measure(pair, way, echo, seat, tell)
+                try:
+                    measure(pair, way, echo, seat, tell, ending)
+                finally:
+                    ending.settle()
         except KeyboardInterrupt:
             if not echo.sent:
                 raise
@@ -96,12 +105,13 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str, as_
         ctx.exit(FOUND)
 
 
-def measure(pair: Pair, way: Course, echo: Echo, seat: cores.Cores, tell: Tell) -> None:
+def measure(pair: Pair, way: Course, echo: Echo, seat: cores.Cores, tell: Tell, ending: Ending) -> None:
     """Send `way.count` frames to and fro, and put into `echo` what comes of it, also when it ends with an exception."""
     from userspace_cni.fastpath.errors import FastPathError
 
     lump, due = 1, time.monotonic()
     while echo.sent < way.count and not echo.problem:
+        ending.check()
         tell(f"{echo.sent} of {view.counted(way.count, 'round trip')}, {echo.lost} lost")
         if way.interval:
             time.sleep(max(0.0, due - time.monotonic()))
@@ -121,7 +131,7 @@ def measure(pair: Pair, way: Course, echo: Echo, seat: cores.Cores, tell: Tell) 
 
 
 def to_json(echo: Echo, way: Course, warnings: list[str]) -> dict[str, Any]:
-    """The JSON object of `--json`. Keys are added, never renamed.
+    """The JSON object of `--json`. Keys are added, never renamed. Where nothing could be measured it has `error` alone.
 
     a, b             name, port, bridge, mac, mtu, vlan of each end
     size             bytes of a frame
@@ -163,12 +173,12 @@ def show(echo: Echo, way: Course, warnings: list[str]) -> None:
         view.say("")
         view.show_bars(_bars(histogram.buckets(echo.times)))
         view.say("")
-        view.say("  ", *(part for name, value in figures for part in _figure(name, value)))
+        view.say_figures([(name, view.spelled(histogram.shown(value))) for name, value in figures])
     lost = f", {echo.lost / echo.sent:.2%}" if echo.lost else ""
     view.say(
         f"  {view.counted(len(echo.times), 'round trip')}, ",
         Cell(f"{echo.lost} lost{lost}", "red" if echo.lost else "green"),
-        f", {echo.foreign} frames of others" if echo.foreign else "",
+        f", {view.counted(echo.foreign, 'frame')} of others" if echo.foreign else "",
         f"; ended by a signal before {way.count}" if echo.interrupted else "",
     )
     if echo.problem:
@@ -199,7 +209,3 @@ def _bounce(pair: Pair, count: int, way: Course, echo: Echo) -> None:
 def _bars(found: list[Bucket]) -> list[Bar]:
     most, total = max(each.count for each in found), sum(each.count for each in found)
     return [Bar(histogram.shown_range(each), each.count / most, (str(each.count), f"{each.count / total:.1%}")) for each in found]
-
-
-def _figure(name: str, nanoseconds: int) -> tuple[Cell | str, ...]:
-    return Cell(f"{name} ", "dim"), Cell(view.spelled(histogram.shown(nanoseconds)), "bold"), "   "

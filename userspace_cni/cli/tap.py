@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from userspace_cni.cli import view
+from userspace_cni.cli.seconds import Seconds
 from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _DOCUMENT_S: Final = 120.0
 """Kubelet refreshes a pod's annotations file every 60 to 90 s, if nothing else wakes it."""
 _MTU: Final = click.IntRange(68, 65517)
 _MAC: Final = re.compile(r"[0-9A-Fa-f][02468ACEace](?::[0-9A-Fa-f]{2}){5}")
+
+_OCTAL: Final = re.compile(r"0?[0-7]{3}")
 
 
 def _mac(_: click.Context, __: click.Parameter, text: str) -> str:
@@ -55,11 +58,22 @@ def _addresses(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
     return texts
 
 
+def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
+    if not _OCTAL.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is no mode of a file, as 0660 or 0666")
+    return int(text, 8)
+
+
 @click.command("tap", cls=NodeCommand, short_help="Make a kernel link of a vhost-user socket, until SIGTERM.")
 @click.argument("socket", required=False, default="", metavar="[SOCKET]")
 @click.option("--interface", default="", metavar="NAME", help="Without SOCKET: which of the pod's interfaces, if it has several.")
 @click.option(
-    "--wait", "wait_s", default=_DOCUMENT_S, metavar="SECONDS", help="Without SOCKET: how long to wait to be told of it."
+    "--wait",
+    "wait_s",
+    default=_DOCUMENT_S,
+    type=Seconds(0, 86400),
+    metavar="SECONDS",
+    help="Without SOCKET: how long to wait to be told of it.",
 )
 @click.option("--annotations", default="", metavar="FILE", help="Without SOCKET: the pod's annotations (downward API).")
 @click.option(
@@ -76,6 +90,15 @@ def _addresses(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) ->
 @click.option("--mac", default="", callback=_mac, metavar="MAC", help="The link's MAC address.")
 @click.option("--mtu", type=_MTU, metavar="BYTES", help="The link's MTU; the port's has to be as large.")
 @click.option("--address", "addresses", multiple=True, callback=_addresses, metavar="CIDR", help="An address for it; repeatable.")
+@click.option(
+    "--socket-mode",
+    default="0660",
+    callback=_octal,
+    metavar="OCTAL",
+    show_default=True,
+    help="server: who may connect to the socket; 0666 for an OVS that does not run as root.",
+)
+@click.option("--force", is_flag=True, help="client: take the port from a program that is connected to it, which is cut off.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object for each change, a line each.")
 def tap_command(as_json: bool, **options: Any) -> None:
     """Carry frames between a link of the kernel and a vhost-user SOCKET, until SIGTERM or Ctrl-C.
@@ -84,7 +107,8 @@ def tap_command(as_json: bool, **options: Any) -> None:
     pod's own annotations tell socket, role, name, MAC address, MTU and addresses; options override them.
 
     A line on stdout tells when traffic can flow, and again when it could not meanwhile: a switch that restarts is attached to
-    anew, and the link has no carrier until then. Exit code: 0 when it was stopped, 1 when link or socket can not be had, 2 for
+    anew, and the link has no carrier until then. What it waits for is told on stderr. A port to which a program of this network
+    namespace is connected is left to that. Exit code: 0 when it was stopped, 1 when link or socket can not be had, 2 for
     usage, 3 when the pod is not told of its interface in time.
     """
     with _signalled(sys.exit):
@@ -125,7 +149,7 @@ def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
     """What the options and the pod's document ask for."""
     from userspace_cni.taps import Mode, TapBridge, Wanted, of_pod, sources_of
 
-    given = ("socket", "name", "mac", "mtu", "addresses")
+    given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force")
     wanted: Wanted = Wanted(mode=Mode(options["mode"]), **{key: options[key] for key in given})
     told_by = {
         option: options[key] for option, key in (("interface", "interface"), ("annotations", "annotations"), ("dir", "directory"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ _UNFOLDED: Final = 4096
 """Columns of what is no terminal: nothing is folded there."""
 _BAR_MAX: Final = 60
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
+_FILLING: Final = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
+"""Blanks at the end of a line, and what ends their colours."""
 _ASCII: Final = str.maketrans({"µ": "u", "→": "-", "↔": "="})
 """What bars and figures need, where only ASCII is shown."""
 
@@ -74,6 +77,18 @@ def say(*cells: Cell | str) -> None:
     for cell in cells:
         line.append_text(_text(cell))
     _print(_console(), line)
+
+
+def say_figures(figures: Sequence[tuple[str, str]], indent: int = 2) -> None:
+    """Names with their values, as many on a line as there is room for; none is folded."""
+    width, line = _console().width, [_blank(indent)]
+    for name, value in figures:
+        taken = sum(len(each.text) for each in line)
+        if len(line) > 1 and taken + 3 + len(name) + 1 + len(value) > width:
+            say(*line)
+            line = [_blank(indent)]
+        line += [Cell("   " if len(line) > 1 else ""), Cell(f"{name} ", "dim"), Cell(value, "bold")]
+    say(*line)
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
@@ -187,14 +202,15 @@ def _console() -> Console:
 
 
 def _print(console: Console, what: RenderableType) -> None:
-    """Print it; into a pipe without the blanks that fill a table's lines."""
-    if console.is_terminal:
-        console.print(what)
-        return
+    """Print it, without the blanks that fill a table's lines."""
     with console.capture() as captured:
         console.print(what)
-    sys.stdout.write("".join(f"{line.rstrip(' ')}\n" for line in captured.get().splitlines()))
+    sys.stdout.write("".join(_FILLING.sub(r"\1", line) + "\n" for line in captured.get().splitlines()))
     sys.stdout.flush()
+
+
+def _blank(count: int) -> Cell:
+    return Cell(" " * count)
 
 
 def _natural_width(console: Console, table: Table) -> int:

@@ -7,14 +7,36 @@ cookie is not ours, run a program, or wait without a deadline.
 from __future__ import annotations
 
 import itertools
+import os
 import socket
+from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from userspace_cni.dataplane import openflow
 from userspace_cni.dataplane.openflow import ALL_BITS, Flow, Message
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import Unavailable
+from userspace_cni.errors import SwitchRefused, Unavailable
+
+
+def forget(path: str, cookies: Iterable[int], deadline: Deadline, mask: int = ALL_BITS) -> None:
+    """Return when the bridge whose management socket is `path` has no flow of these cookies any more, in the bits of `mask`.
+
+    Where nobody listens there are none: they were in the process that did. A bridge that speaks no version of ours was never
+    given any. Raises Unavailable and SwitchRefused as Flows does: then nobody knows.
+    """
+    try:
+        flows = Flows(path, deadline)
+    except SwitchRefused:
+        return
+    except Unavailable as error:
+        if isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
+            return
+        raise
+    with flows:
+        for cookie in cookies:
+            flows.delete(cookie, deadline, mask)
 
 
 class Flows:
@@ -27,7 +49,10 @@ class Flows:
     def __init__(self, path: str, deadline: Deadline) -> None:
         self._path = path
         self._xids = itertools.count(1)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise self._broken(error) from error
         try:
             self._limit(deadline)
             self._connect()
@@ -58,12 +83,19 @@ class Flows:
         self.close()
 
     def _connect(self) -> None:
+        """However long the path is: that of a socket has room for 107 bytes."""
+        path = Path(self._path)
         try:
-            self._socket.connect(self._path)
+            directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+            try:
+                self._socket.connect(f"/proc/self/fd/{directory}/{path.name}")
+            finally:
+                os.close(directory)
+        except TimeoutError as error:
+            raise self._broken(error) from error
         except OSError as error:
-            reason = "it is too long for a socket" if error.errno is None else error.strerror
             raise Unavailable(
-                f"OpenFlow at {self._path}: {reason}",
+                f"OpenFlow at {self._path}: {error.strerror or error}",
                 "is ovs-vswitchd running, and setting ovs_rundir right?",
             ) from error
 

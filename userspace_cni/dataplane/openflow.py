@@ -59,14 +59,15 @@ _OXM_IN_PORT: Final = 0x8000_0004
 class Flow:
     """What comes in at `in_port` goes out of `output`, or back out of `in_port` for None.
 
-    `cookie`: 64 bits. `idle_s`: the switch forgets it after so many seconds without a frame; 0 for never. The port numbers are
-    Interface.ofport.
+    `cookie`: 64 bits. `idle_s`: the switch forgets it after so many seconds without a frame; `hard_s`: after so many seconds,
+    whatever comes; 0 for never. The port numbers are Interface.ofport.
     """
 
     in_port: int
     output: int | None
     cookie: int
     idle_s: int = 0
+    hard_s: int = 0
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,11 @@ def add_flow(version: int, xid: int, flow: Flow) -> bytes:
     if version == VERSION_10:
         match = struct.pack("!IH", _NXM_OF_IN_PORT, flow.in_port)
         output = _IN_PORT_10 if flow.output is None else flow.output
-        return _nicira_flow_mod(xid, _ADD, flow.cookie, flow.idle_s, match, struct.pack("!HHHH", 0, 8, output, 0))
+        return _nicira_flow_mod(xid, _ADD, flow, match, struct.pack("!HHHH", 0, 8, output, 0))
     output = _IN_PORT if flow.output is None else flow.output
     action = struct.pack("!HHIH6x", 0, 16, output, 0)
     instruction = struct.pack("!HH4x", 4, 8 + len(action)) + action
-    fixed = _flow_mod(flow.cookie, 0, 0, _ADD, flow.idle_s)
+    fixed = _flow_mod(_ADD, flow, 0, 0)
     return message(version, _FLOW_MOD, xid, fixed + _match(struct.pack("!II", _OXM_IN_PORT, flow.in_port)) + instruction)
 
 
@@ -130,8 +131,10 @@ def delete_flows(version: int, xid: int, cookie: int, mask: int = ALL_BITS) -> b
     if mask >> 8 != RUN_BITS >> 8 or cookie >> 40 != COOKIE_PREFIX:
         raise ValueError(f"cookie {cookie:#x}/{mask:#x} is not ours alone")
     if version == VERSION_10:
-        return _nicira_flow_mod(xid, _DELETE, ALL_BITS, 0, struct.pack("!IQQ", _NXM_NX_COOKIE_W, cookie, mask), b"")
-    return message(version, _FLOW_MOD, xid, _flow_mod(cookie, mask, _EVERY_TABLE, _DELETE, 0) + _match(b""))
+        every = Flow(0, None, ALL_BITS)
+        return _nicira_flow_mod(xid, _DELETE, every, struct.pack("!IQQ", _NXM_NX_COOKIE_W, cookie, mask), b"")
+    fixed = _flow_mod(_DELETE, Flow(0, None, cookie), mask, _EVERY_TABLE)
+    return message(version, _FLOW_MOD, xid, fixed + _match(b""))
 
 
 def barrier(version: int, xid: int) -> bytes:
@@ -164,9 +167,10 @@ def header(data: bytes) -> tuple[Message, int]:
     return Message(version, kind, xid, b""), length - HEADER.size
 
 
-def _flow_mod(cookie: int, mask: int, table: int, command: int, idle_s: int) -> bytes:
-    """ofp_flow_mod up to its match; 1.4 calls the last two bytes `importance`."""
-    return struct.pack("!QQBBHHHIIIHH", cookie, mask, table, command, idle_s, 0, PRIORITY, _NO_BUFFER, _ANY, _ANY, 0, 0)
+def _flow_mod(command: int, flow: Flow, mask: int, table: int) -> bytes:
+    """ofp_flow_mod up to its match, with the flow's cookie and timeouts; 1.4 calls the last two bytes `importance`."""
+    head = struct.pack("!QQBBHHH", flow.cookie, mask, table, command, flow.idle_s, flow.hard_s, PRIORITY)
+    return head + struct.pack("!IIIHH", _NO_BUFFER, _ANY, _ANY, 0, 0)
 
 
 def _match(fields: bytes) -> bytes:
@@ -174,8 +178,9 @@ def _match(fields: bytes) -> bytes:
     return _padded(struct.pack("!HH", 1, 4 + len(fields)) + fields)
 
 
-def _nicira_flow_mod(xid: int, command: int, cookie: int, idle_s: int, match: bytes, actions: bytes) -> bytes:
-    fixed = struct.pack("!IIQHHHHI", _NICIRA, _NXT_FLOW_MOD, cookie, command, idle_s, 0, PRIORITY, _NO_BUFFER)
+def _nicira_flow_mod(xid: int, command: int, flow: Flow, match: bytes, actions: bytes) -> bytes:
+    timeouts = (flow.idle_s, flow.hard_s)
+    fixed = struct.pack("!IIQHHHHI", _NICIRA, _NXT_FLOW_MOD, flow.cookie, command, *timeouts, PRIORITY, _NO_BUFFER)
     sizes = struct.pack("!HHH6x", _ANY_10, 0, len(match))
     return message(VERSION_10, _EXPERIMENTER, xid, fixed + sizes + _padded(match) + actions)
 

@@ -7,7 +7,7 @@
     ├── TimedOut               the deadline passed; what was awaited
     ├── Disconnected           the other side hung up; attaching anew may help
     ├── Closed                 we closed it ourselves, perhaps in another thread
-    ├── FrameTooLong           a frame is longer than what the queue was made for
+    ├── FrameRefused           a frame is longer than what the queue was made for, or shorter than its header
     └── PeerError              the other side broke the protocol; `reason` says how, the connection is of no use any more
         └── RingFault          the same in a virtqueue
 
@@ -57,7 +57,7 @@ class Closed(FastPathError):
     """The object was closed by us."""
 
 
-class FrameTooLong(FastPathError):
+class FrameRefused(FastPathError):
     """A frame is longer than the queue's `longest`, or shorter than an Ethernet header."""
 
 

@@ -10,10 +10,12 @@ owner, and who had it before is cut off. Needs neither root nor hugepages.
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,8 +23,9 @@ from typing import Any, Final, Protocol, Self
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.channel import Channel, Deadline, Peer
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, PeerError, SocketRefused
+from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, PeerError, Reason, SocketRefused
 from userspace_cni.fastpath.handshake import Agreed, Handshake, Vring, Wishes
+from userspace_cni.fastpath.hugepages import machine_pools, size_text
 from userspace_cni.fastpath.memory import Memory
 from userspace_cni.fastpath.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.queue_pair import QueuePair
@@ -42,7 +45,7 @@ class FrontEndOptions:
     `queue_pairs`: each a queue to send and one to receive. `queue_size`: descriptors of each, a power of two up to 32768. `room`:
     bytes of the longest frame that can be sent. `receive_room`: bytes of a frame that one buffer holds, None: as `room`; with
     `mergeable` a longer frame is spread over several. `in_order`: taken when it is offered. `hugepage_bytes`: size of pages for
-    the memory.
+    the memory, one that the kernel has (2 << 20); when too few of them are free others are used, see `FrontEnd.fallback`.
     """
 
     queue_pairs: int = 1
@@ -62,6 +65,16 @@ class FrontEndOptions:
         for name, room in (("room", self.room), ("receive_room", self.receive_room)):
             if room is not None and not 64 <= room <= _ROOM_MAX:
                 raise ValueError(f"{name}={room}: 64 to {_ROOM_MAX} bytes are possible")
+        if self.hugepage_bytes is not None:
+            _require_page_size(self.hugepage_bytes)
+
+
+def _require_page_size(size: int) -> None:
+    """Refuse what is no size of huge pages; which ones the kernel has is known where there is a sysfs."""
+    possible = [pool.page_bytes for pool in machine_pools()]
+    if size <= mmap.PAGESIZE or size & (size - 1) or (possible and size not in possible):
+        known = " or ".join(f"{page} ({size_text(page)})" for page in possible) or f"powers of two above {mmap.PAGESIZE}"
+        raise ValueError(f"hugepage_bytes={size}: huge pages of this kernel have {known} bytes")
 
 
 class _Source(Protocol):
@@ -100,15 +113,23 @@ class FrontEnd:
 
     @classmethod
     def connect(
-        cls, path: str, options: FrontEndOptions = FrontEndOptions(), deadline_s: float = ATTACH_SECONDS, *, trusted: str = ""
+        cls,
+        path: str,
+        options: FrontEndOptions = FrontEndOptions(),
+        deadline_s: float = ATTACH_SECONDS,
+        *,
+        trusted: str = "",
+        connected: Callable[[], None] | None = None,
     ) -> FrontEnd:
         """Connect to a back-end that listens at `path`, as OVS does for a `dpdkvhostuser` port, within `deadline_s` seconds.
 
         Below `trusted`, when it is given, the path is walked through no link. A port that was added just now may take a second to
         answer; OVS drops what is for the port for some more milliseconds, so that only a frame proves that its data path is
-        there. Raises SocketRefused, NegotiationFailed, TimedOut, Disconnected, PeerError, MemoryShort.
+        there. Raises SocketRefused, NegotiationFailed, TimedOut, Disconnected, PeerError, MemoryShort. `connected` is called
+        while the connection stands and nothing has been said on it, at which the back-end does nothing yet; what it raises
+        closes it.
         """
-        return cls._attached_to(_Connector(path, trusted), options, deadline_s)
+        return cls._attached_to(_Connector(path, trusted, connected), options, deadline_s)
 
     @classmethod
     def _attached_to(cls, source: _Source, options: FrontEndOptions, deadline_s: float) -> FrontEnd:
@@ -245,6 +266,8 @@ class FrontEnd:
         self._kicks.clear()
         self._calls.clear()
         self._queues.clear()  # freed with the last reference, which a thread in a burst may have
+        for pair in self.pairs:
+            pair.drop_buffers()
 
     def _take_leave(self, seconds: float) -> None:
         channel, attached = self._channel, self._attached
@@ -266,11 +289,16 @@ class FrontEnd:
             except BaseException as error:
                 self._channel.shutdown()
                 if isinstance(error, PeerError):
-                    error.look_at = error.look_at or f"what serves {self.path}: its version and its log"
+                    error.look_at = error.look_at or self._suspect(error.reason)
                 raise
             self._attached = True
             for queue in self._queues:
                 lib.fp_start(queue)
+
+    def _suspect(self, reason: Reason) -> str:
+        if reason is Reason.NOT_A_REPLY:
+            return f"who is at the other end of {self.path}: it asks as we do, an application or another tap, and no switch"
+        return f"what serves {self.path}: its version and its log"
 
     def _open(self, deadline: Deadline, *, again: bool) -> None:
         sock = None if self._closed else self._source.open(deadline, self._wake, again=again)
@@ -375,6 +403,10 @@ class Listener:
         """The listening descriptor, readable when somebody has connected; -1 when closed."""
         return self._socket.fileno()
 
+    def in_place(self) -> bool:
+        """Whether who connects to the path comes here: False when somebody has removed or replaced the socket."""
+        return self._socket.in_place()
+
     def close(self) -> None:
         """Listen no more and remove the socket. Front-ends go on, and can not reattach. Again is fine."""
         self._socket.close()
@@ -391,22 +423,31 @@ class Listener:
 class _Connector:
     """Connects to a path; `again`: waits while nobody listens there."""
 
-    def __init__(self, path: str, trusted: str) -> None:
+    def __init__(self, path: str, trusted: str, connected: Callable[[], None] | None) -> None:
         self.path = path
         self.alone = False
         self._trusted = trusted
+        self._connected = connected
 
     def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:
         poller = select.poll()
         poller.register(wake, select.POLLIN)
         while True:
             try:
-                return connect(self.path, deadline, trusted=self._trusted)
+                sock = connect(self.path, deadline, trusted=self._trusted)
+                break
             except SocketRefused:
                 if not again or deadline.remaining() <= _AGAIN_SECONDS:
                     raise
             if poller.poll(int(_AGAIN_SECONDS * 1000)):
                 return None
+        try:
+            if self._connected:
+                self._connected()
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
 
 def _eventfd(step: str) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.burst import Burst
-from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, FrameTooLong, Reason, RingFault
+from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, FrameRefused, Reason, RingFault
 
 LOT = 32  # frames of one burst of the convenient calls
 ROOMY = 16384  # bytes: the longest frame that receive_frames() takes
@@ -92,11 +92,11 @@ class QueuePair:
         """Send frames `first` to `first + count` of `burst`; how many were taken, in order: fewer when the ring is full.
 
         None is taken while the connection is not up. A frame longer than `longest` or shorter than 14 bytes ends the burst before
-        it; FrameTooLong when it is the first.
+        it; FrameRefused when it is the first. ValueError for frames that the burst has no room for.
         """
         if first:
             return self._send_from(burst, count, first)
-        if count > burst.capacity:
+        if not 0 <= count <= burst.capacity:
             raise ValueError(f"{count} frames of a burst of {burst.capacity}")
         sent: int = _send(self.tx, burst.pointer, burst.stride, burst.lengths_pointer, count)
         if sent < 0:
@@ -173,7 +173,7 @@ class QueuePair:
         """The exception for a negative result of a C function on this pair; `length` is that of the frame concerned."""
         if code in (-errno.EMSGSIZE, -errno.EINVAL):
             what = f"a frame of {length} bytes, which must have {lib.FP_SHORTEST} to {self.longest}"
-            return FrameTooLong(f"{step} on queue pair {self.index}", what, "the MTU of the port, and `room` of the connection")
+            return FrameRefused(f"{step} on queue pair {self.index}", what, "the MTU of the port, and `room` of the connection")
         if code == -errno.EBADMSG:
             return self._ring_fault(step, self.tx if lib.fp_fault_of(self.tx) else self.rx)
         if known := self.owner.failed():
@@ -205,6 +205,11 @@ class QueuePair:
         if sent < 0:
             raise self.failure(sent, "send", stride)
         return sent
+
+    def drop_buffers(self) -> None:
+        """For the owner, when it closes: pair and owner refer to each other, and the garbage collector, which takes such a ring
+        apart in any order, complains of a memoryview within that is in use still."""
+        self._burst = None
 
     def _roomy(self) -> Burst:
         if self._burst is None:

@@ -22,6 +22,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -38,7 +39,10 @@ _TIMEVAL: Final = struct.Struct("@ll")
 
 _REASONS: Final = {
     errno.ENOENT: ("nothing is there", "the port: Interface.status and error in OVSDB, ovs-vswitchd.log"),
-    errno.ECONNREFUSED: ("the socket is dead: nobody listens", "the process that made it has ended; ovs-vswitchd.log"),
+    errno.ECONNREFUSED: (
+        "the socket is dead: nobody listens",
+        "the process that made it has ended; a pod's socket that OVS lost in a restart is made anew by userspace-cni gc",
+    ),
     errno.EACCES: ("permission denied", "connecting needs write permission for the socket, and search for each directory"),
     errno.EPERM: ("permission denied", "owner and mode of the directory"),
     errno.ELOOP: ("there is a symbolic link on the way, and none is followed", "the directory below its trusted part"),
@@ -48,6 +52,7 @@ _REASONS: Final = {
     errno.EPROTOTYPE: ("the socket there is of another type", "what made it"),
     errno.EROFS: ("the file system is read-only", "the mount of the directory"),
 }
+_NO_DIRECTORY: Final = ("its directory is not there", "the path, and whether the volume is mounted there")
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
@@ -68,8 +73,8 @@ def connect(path: str, deadline: Deadline, *, trusted: str = "") -> socket.socke
 
     Raises SocketRefused, MemoryShort, and TimedOut when whoever listens does not accept and its queue is full.
     """
-    step = f"connecting to {path}"
-    with _told(step), _opened(path, trusted) as fd:
+    step = f"connecting to {path or repr(path)}"
+    with _told(step, path), _opened(path, trusted) as fd:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             raise SocketRefused(step, "what is there is no socket", "the path")
         sock = socket.socket(socket.AF_UNIX, _TYPE)
@@ -89,7 +94,7 @@ def connect(path: str, deadline: Deadline, *, trusted: str = "") -> socket.socke
 
 def is_alive(path: str) -> bool:
     """Whether a process has the socket at `path`; nothing is sent to it and it does not notice. Raises SocketRefused."""
-    with _told(f"looking at the socket {path}"), _opened(path, "") as fd:
+    with _told(f"looking at the socket {path}", path), _opened(path, "") as fd:
         return _is_alive(fd)
 
 
@@ -102,14 +107,14 @@ class ListeningSocket:
 
     def __init__(self, path: str, access: Access | None = None, *, trusted: str = "", replace_dead: bool = False) -> None:
         self.path = path
-        self._step = f"listening at {path}"
+        self._step = f"listening at {path or repr(path)}"
         self._name = ""
         self._directory = -1
         self._identity: tuple[int, int] | None = None
         self._sock = socket.socket(socket.AF_UNIX, _TYPE | socket.SOCK_NONBLOCK)
         try:
-            with _told(self._step):
-                self._name = _name(path)
+            with _told(self._step, path):
+                self._name = os.path.basename(path)
                 self._directory = _directory(path, trusted)
                 self._appear(access or Access(), replace_dead)
         except BaseException:
@@ -149,6 +154,13 @@ class ListeningSocket:
                 if error.errno in _SHORT:
                     raise MemoryShort(self._step, os.strerror(error.errno), "limit of open files (ulimit -n)") from error
                 raise Closed(self._step, "it was closed by us") from error
+
+    def in_place(self) -> bool:
+        """Whether its path leads to this socket still; False when somebody has removed or replaced it, or it is closed."""
+        try:
+            return _identity(Path(self.path).lstat()) == self._identity
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Remove the file unless somebody has put something else there, and listen no more. Again is fine."""
@@ -232,22 +244,26 @@ class ListeningSocket:
 
 
 @contextmanager
-def _told(step: str) -> Iterator[None]:
-    """Errors of the system become ours, with the step and advice."""
+def _told(step: str, path: str) -> Iterator[None]:
+    """Errors of the system about `path` become ours, with the step and advice."""
     try:
+        if os.path.basename(path) in {"", ".", ".."} or "\0" in path:
+            raise SocketRefused(step, "this is no path of a socket", "the path: it has to end with a name, without NUL")
         yield
     except OSError as error:
         number = error.errno or 0
         if number in _SHORT:
             raise MemoryShort(step, os.strerror(number), "limits of this process: open files (ulimit -n), memory") from error
         what, look_at = _REASONS.get(number, (os.strerror(number) if number else str(error), "the directory and what is in it"))
+        if number == errno.ENOENT and not Path(path).parent.is_dir():
+            what, look_at = _NO_DIRECTORY
         raise SocketRefused(step, what, look_at) from error
 
 
 @contextmanager
 def _opened(path: str, trusted: str) -> Iterator[int]:
     """What is at the path, opened with O_PATH: connect(2) through this reaches nothing else."""
-    name = _name(path)
+    name = os.path.basename(path)
     directory = _directory(path, trusted) if trusted else -1
     try:
         fd = paths.openat2(directory, name, os.O_PATH | os.O_NOFOLLOW) if trusted else os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -258,14 +274,6 @@ def _opened(path: str, trusted: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def _name(path: str) -> str:
-    """The last part of a path, which must have one."""
-    name = os.path.basename(path)
-    if name in {"", ".", ".."} or "\0" in path:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-    return name
 
 
 def _directory(path: str, trusted: str) -> int:

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import struct
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -154,6 +155,7 @@ class Pump:
     def __init__(self, tap: Tap, mtu: int = 1500, *, spin_us: float | None = None, hold_ms: float | None = None) -> None:
         self._tap = tap
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._closing = threading.RLock()  # a signal's handler may stop while a stop is under way in the same thread
         pump = lib.fp_pump_new(tap.fileno(), self._stop, mtu + ETHERNET)
         if pump == ffi.NULL:
             os.close(self._stop)
@@ -185,8 +187,9 @@ class Pump:
 
     def stop(self) -> None:
         """End the run that is under way, and all later ones."""
-        if self._stop >= 0:
-            os.eventfd_write(self._stop, 1)
+        with self._closing:
+            if self._stop >= 0:
+                os.eventfd_write(self._stop, 1)
 
     @property
     def stop_fd(self) -> int:
@@ -200,9 +203,10 @@ class Pump:
 
     def close(self) -> None:
         """Give the memory back; no run may be under way. The counters stay. Again: nothing."""
-        if self._stop >= 0:
-            os.close(self._stop)
-            self._stop = -1
+        with self._closing:
+            stop, self._stop = self._stop, -1
+        if stop >= 0:
+            os.close(stop)
 
 
 def _flow(flow: Any) -> Flow:

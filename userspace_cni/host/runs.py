@@ -5,7 +5,8 @@ tell whether it lives: process, the moment when that started, boot and PID names
 namespace is not seen, and so not taken for dead.
 
 Its directory `<short_dir>/probe-<name>` is made by root where no pod can write; OVS's group may enter it and connect to what is
-made in it. Sockets in it are at most 107 bytes long, as `settings` limits short_dir.
+made in it. It is the record of the run, too: made before anything is in the switch, and removed when nothing is there any more.
+Sockets in it are at most 107 bytes long, as `settings` limits short_dir.
 """
 # Single names in a directory of ours rather than pathlib's.
 # ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH116, PTH123, PTH208
@@ -91,7 +92,7 @@ def make_directory(run: Run, short_dir: str, ovs_rundir: str, root: HostRoot) ->
 def remove_directory(run: Run, short_dir: str, root: HostRoot) -> None:
     """Remove its directory with the sockets in it; gone is fine, and what is no socket is left with a warning."""
     path = directory_of(run, root.path(short_dir))
-    with translated(f"directory {directory_of(run, short_dir)}"), suppress(FileNotFoundError):
+    with translated(f"directory {directory_of(run, short_dir)}"), suppress(FileNotFoundError, NotADirectoryError):
         for name in os.listdir(path):
             if stat.S_ISSOCK(os.stat(f"{path}/{name}", follow_symlinks=False).st_mode):
                 os.unlink(f"{path}/{name}")

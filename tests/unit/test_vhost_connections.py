@@ -1,0 +1,116 @@
+"""Who is connected to a socket, as the kernel tells it: accepted or not, whatever the name, from this network namespace."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.runtime import netns
+from tests.lab.taps import entered, socket_in
+from userspace_cni.fastpath import connections as module
+from userspace_cni.fastpath.connections import connections
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
+
+
+@pytest.fixture(scope="module")
+def pod() -> Iterator[str]:
+    """A network namespace, in which nobody else is connected to anything."""
+    with netns() as path:
+        yield path
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short path."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def listener(place: Path) -> Iterator[socket.socket]:
+    """Somebody of another namespace who listens at `s` there, as the switch."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(place / "s"))
+        made.listen(500)
+        yield made
+
+
+def connected(pod: str, path: Path) -> socket.socket:
+    """A connection of the pod to a socket."""
+    made = socket_in(pod, socket.AF_UNIX)
+    made.connect(str(path))
+    return made
+
+
+def seen(pod: str, path: Path) -> int:
+    """How many connections are seen in the pod."""
+    return entered(pod, lambda: connections(str(path)))
+
+
+def test_accepted_or_not(pod: str, place: Path, listener: socket.socket) -> None:
+    """A connection counts from connect on, until the end that is here has gone, whether the listener has noticed or not."""
+    path = place / "s"
+    assert seen(pod, path) == 0
+    with connected(pod, path):
+        assert seen(pod, path) == 1
+        with listener.accept()[0]:
+            assert seen(pod, path) == 1
+            with connected(pod, path):
+                assert seen(pod, path) == 2
+            assert seen(pod, path) == 1
+    assert seen(pod, path) == 0
+    with listener.accept()[0]:
+        assert seen(pod, path) == 0
+
+
+def test_a_socket_of_another_name(pod: str, place: Path, listener: socket.socket) -> None:
+    """An accepted connection is that of its file, under whatever name, and not one of a namesake's."""
+    with connected(pod, place / "s"), listener.accept()[0]:
+        (place / "pod").mkdir()
+        (place / "s").rename(place / "pod" / "other")
+        (place / "link").symlink_to("pod/other")
+        for path in ("pod/other", "link"):
+            assert seen(pod, place / path) == 1
+        with socket.socket(socket.AF_UNIX) as namesake:
+            namesake.bind(str(place / "s"))
+            namesake.listen()
+            assert seen(pod, place / "s") == 0
+
+
+def test_another_namespace(pod: str, place: Path, listener: socket.socket) -> None:
+    """What is connected from this namespace is not seen from another one."""
+    with connected(pod, place / "s"), listener.accept()[0]:
+        assert connections(str(place / "s")) == 0
+        with netns() as other:
+            assert seen(other, place / "s") == 0
+
+
+@pytest.mark.parametrize("path", ["", "/nowhere/s", "/dev/null", "/tmp", "a\0b"])
+def test_where_no_socket_is(path: str) -> None:
+    """Nobody is connected to what is no socket."""
+    assert connections(path) == 0
+
+
+def test_many_connections(pod: str, place: Path, listener: socket.socket) -> None:
+    """An answer of the kernel in many parts is read to its end."""
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(connected(pod, place / "s"))
+        for _ in range(200):
+            stack.enter_context(listener.accept()[0])
+        assert seen(pod, place / "s") == 300
+    assert seen(pod, place / "s") == 0
+
+
+def test_a_kernel_that_can_not_be_asked(pod: str, place: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sock_diag the listing of names is what there is."""
+    monkeypatch.setattr(module, "_BY_FAMILY", 4711)
+    with connected(pod, place / "s"), connected(pod, place / "s"), listener.accept()[0]:
+        assert seen(pod, place / "s") == 2
