@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from userspace_cni.fastpath import ffi
 from userspace_cni.fastpath.burst import Burst
 
 
@@ -50,3 +53,23 @@ def test_refused() -> None:
     for index in (-1, 4):
         with pytest.raises(IndexError):
             burst.frame(index)
+
+
+def test_the_collector_does_not_mind() -> None:
+    """A burst in a ring of references is collected without a complaint, whatever it is taken apart by first."""
+    for buffer in (None, bytearray(4 * 64)):
+        ring: list[object] = [Burst(4, 64, buffer)]
+        ring.append(ring)
+        del ring
+    gc.collect()  # a complaint is a warning, which is an error here
+
+
+def test_frames_outlive_their_burst() -> None:
+    """A view of a frame keeps the memory that it shows, which begins on a cache line."""
+    burst = Burst(2, 64)
+    assert int(ffi.cast("uintptr_t", burst.pointer)) % 64 == 0
+    burst.fill([b"a" * 64, b"b" * 64])
+    frame = burst.frame(1)
+    del burst
+    gc.collect()
+    assert bytes(frame) == b"b" * 64

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -351,15 +350,6 @@ def test_a_hang_up_is_noticed(path: Path) -> None:
             assert front_end.control_fd == number
         assert front_end.pairs[0].send_frames([bytes(64)]) == 1
         assert front_end.pairs[0].wait(0) is False
-
-
-def test_one_that_is_closed_holds_no_buffers(path: Path) -> None:
-    """Those of `receive_frames` go with it, and are not left to the garbage collector."""
-    with back_end(path), attach(path) as front_end:
-        front_end.pairs[0].receive_frames()
-        buffers = weakref.ref(front_end.pairs[0]._burst)
-        assert buffers() is not None
-    assert buffers() is None
 
 
 def test_reattach_of_one_that_is_alive(path: Path) -> None:

@@ -6,7 +6,6 @@ gets pointers that are made once, here. A burst belongs to one thread at a time,
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 CAPACITY = 32
 STRIDE = 2048
+LINE = 64  # bytes of a cache line
 
 
 class Burst:
@@ -31,13 +31,9 @@ class Burst:
         if not (0 < capacity < 1 << 31 and 0 < stride < 1 << 32):
             raise ValueError(f"a burst of {capacity} frames of {stride} bytes")
         size = capacity * stride
-        view = memoryview(mmap.mmap(-1, size) if buffer is None else buffer).cast("B")
-        if view.nbytes < size:
-            raise ValueError(f"{view.nbytes} bytes are no room for {capacity} frames of {stride} bytes")
         self.capacity = capacity
         self.stride = stride
-        self.buffer = view[:size]
-        self.pointer: Any = ffi.from_buffer("uint8_t[]", self.buffer, require_writable=True)
+        self.pointer, self.buffer = _own(size) if buffer is None else _lent(buffer, size)
         self.lengths_pointer: Any = ffi.new("uint32_t[]", capacity)
         self.lengths = memoryview(ffi.buffer(self.lengths_pointer)).cast("B").cast("I")
 
@@ -65,3 +61,18 @@ class Burst:
         buffer, stride = self.buffer, self.stride
         starts = range(0, count * stride, stride)
         return [buffer[start : start + length].tobytes() for start, length in zip(starts, self.lengths[:count], strict=True)]
+
+
+def _own(size: int) -> tuple[Any, memoryview]:
+    """Memory that begins on a line, for C and for Python. The view keeps it, and exports nothing, which the collector would mind."""
+    memory: Any = ffi.new("uint8_t[]", size + LINE)
+    skip = -int(ffi.cast("uintptr_t", memory)) % LINE
+    return memory + skip, memoryview(ffi.buffer(memory)).cast("B")[skip : skip + size]
+
+
+def _lent(buffer: WriteableBuffer, size: int) -> tuple[Any, memoryview]:
+    """The caller's memory, for C and for Python. Raises ValueError when it is too small."""
+    view = memoryview(buffer).cast("B")
+    if view.nbytes < size:
+        raise ValueError(f"{view.nbytes} bytes are no room for {size}")
+    return ffi.from_buffer("uint8_t[]", buffer, require_writable=True), view[:size]

@@ -266,8 +266,6 @@ class FrontEnd:
         self._kicks.clear()
         self._calls.clear()
         self._queues.clear()  # freed with the last reference, which a thread in a burst may have
-        for pair in self.pairs:
-            pair.drop_buffers()
 
     def _take_leave(self, seconds: float) -> None:
         channel, attached = self._channel, self._attached

@@ -206,11 +206,6 @@ class QueuePair:
             raise self.failure(sent, "send", stride)
         return sent
 
-    def drop_buffers(self) -> None:
-        """For the owner, when it closes: pair and owner refer to each other, and the garbage collector, which takes such a ring
-        apart in any order, complains of a memoryview within that is in use still."""
-        self._burst = None
-
     def _roomy(self) -> Burst:
         if self._burst is None:
             self._burst = Burst(LOT, ROOMY)
