@@ -64,7 +64,7 @@ class Burst:
 
 
 def _own(size: int) -> tuple[Any, memoryview]:
-    """Memory that begins on a line, for C and for Python. The view keeps it, and exports nothing, which the collector would mind."""
+    """Memory that begins on a line, for C and for Python. The view keeps it, and exports nothing, which a collector minds."""
     memory: Any = ffi.new("uint8_t[]", size + LINE)
     skip = -int(ffi.cast("uintptr_t", memory)) % LINE
     return memory + skip, memoryview(ffi.buffer(memory)).cast("B")[skip : skip + size]
