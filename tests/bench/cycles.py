@@ -114,12 +114,20 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table("memory", "port", "cycles", "attach or again, ms", "detach, ms", "left behind", title="attachments")
+    Console().print(shown(rows))
+
+
+def shown(rows: list[dict[str, Any]]) -> Table:
+    """Milliseconds as least / median / 99 of 100; what was left as ours + the switch's."""
+    table = Table(title="Attachments", title_justify="left")
+    for column in ("memory", "port", "cycles", "attach", "detach", "descriptors", "mappings", "hugepages KiB", "resident KiB"):
+        table.add_column(column, justify="left" if column in ("memory", "port") else "right")
     for row in rows:
-        attach = row.get("attach") or row["again"]
-        left = {name: value for name, value in row.items() if "," in name or "KiB" in name}
-        table.add_row(row["memory"], row["port"], str(row["cycles"]), str(attach), str(row["detach"]), str(left))
-    Console(width=200).print(table)
+        times = [" / ".join(map(str, each.values())) for each in (row.get("attach") or row["again"], row["detach"])]
+        ours, theirs = row["our descriptors, mappings"], row["its descriptors, mappings"]
+        left = [f"{mine} + {its}" for mine, its in (*zip(ours, theirs, strict=True), row["resident KiB, our and its"])]
+        table.add_row(row["memory"], row["port"], str(row["cycles"]), *times, *left[:2], str(row["its hugepages KiB"]), left[2])
+    return table
 
 
 if __name__ == "__main__":
