@@ -114,7 +114,9 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return
-    Console().print(shown(rows))
+    console = Console()
+    console.width = max(console.width, 150)
+    console.print(shown(rows))
 
 
 def shown(rows: list[dict[str, Any]]) -> Table:
