@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import resource
@@ -334,3 +335,20 @@ def test_bad_options() -> None:
     for pairs in (0, 129):
         with pytest.raises(ValueError, match="queue pairs"):
             BackEndOptions(queue_pairs=pairs)
+
+
+def test_close_waits_for_no_collector(place: str) -> None:
+    """Ends that were closed hold no descriptor, though nobody has collected them yet."""
+    gc.disable()
+    try:
+        with BackEndListener(place) as listener:
+            before = len(list(Path("/proc/self/fd").iterdir()))
+            kept = []
+            for _ in range(5):
+                with ThreadPoolExecutor(1) as pool:
+                    other = pool.submit(FrontEnd.connect, place)
+                    with listener.accept() as back_end, other.result() as front_end:
+                        kept.append((back_end, front_end))
+            assert len(list(Path("/proc/self/fd").iterdir())) == before
+    finally:
+        gc.enable()

@@ -282,3 +282,9 @@ def test_generator_failures(wire: Wire) -> None:
     for call in (lambda: blast(*ends(wire), Load(FRAME)), lambda: echo(wire.pairs[0], 2, frame=FRAME)):
         with pytest.raises(Closed):
             call()
+
+
+def test_views_of_other_items(wire: Wire) -> None:
+    """A view whose items are not bytes is refused, and not sent cut short."""
+    with pytest.raises(ValueError, match="bytes"):
+        ends(wire)[0].send_frames([memoryview(bytes(64)).cast("I")])

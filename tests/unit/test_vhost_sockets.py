@@ -318,3 +318,25 @@ def test_a_directory_below_another(place: Path) -> None:
         for below in ("link", "link/b", "missing", "../"):
             with pytest.raises(OSError):  # noqa: PT011 - which one is what test_paths shows
                 paths.directory(str(place), below)
+
+
+def test_a_child_closes_only_its_own(place: Path) -> None:
+    """A child after fork that closes the socket takes it from nobody; one that shuts it down ends the parent's accept at once."""
+    with ListeningSocket(str(place / "s")) as listening:
+        for act in (listening.close, lambda: listening._sock.shutdown(socket.SHUT_RDWR)):
+            child = os.fork()
+            if child == 0:
+                try:
+                    act()
+                finally:
+                    os._exit(0)
+            assert os.waitpid(child, 0) == (child, 0)
+            assert listening.in_place()
+        with pytest.raises(Closed, match="closed"):
+            listening.accept(Deadline.after(30))
+
+
+def test_deadlines_that_poll_can_not_count() -> None:
+    """Months are as good as never."""
+    assert Deadline.after(3e6).milliseconds() is None
+    assert Deadline.after(1e6).milliseconds() is not None

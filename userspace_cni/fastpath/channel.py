@@ -28,6 +28,7 @@ from userspace_cni.fastpath.messages import FDS_MAX, HEADER_BYTES, PAYLOAD_MAX, 
 _FD_BYTES = struct.calcsize("i")
 _CREDENTIALS = struct.Struct("3i")
 _HUNG_UP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
+_LONGEST_MS = 2**31 - 1
 _BUFFER = 16 * (HEADER_BYTES + 8)
 
 
@@ -47,9 +48,9 @@ class Deadline:
         return max(0.0, self.at - time.monotonic())
 
     def milliseconds(self) -> int | None:
-        """What poll(2) may wait, rounded up so that it does not return early; None: forever."""
-        left = self.remaining()
-        return None if math.isinf(left) else math.ceil(left * 1000)
+        """What poll(2) may wait, rounded up so that it does not return early; None: forever, as is what poll can not count."""
+        left = self.remaining() * 1000
+        return None if left >= _LONGEST_MS else math.ceil(left)
 
     def within(self, seconds: float) -> Deadline:
         """The earlier of this one and `seconds` from now."""

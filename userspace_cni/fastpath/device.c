@@ -498,11 +498,22 @@ uint16_t fp_device_base(const struct fp_queue *queue)
 }
 
 /**
+ * fp_device_close() - Give back what a queue has of the kernel
+ * @queue:	A device, closed and detached; it can be asked for faults and counters, and freed
+ */
+void fp_device_close(struct fp_queue *queue)
+{
+	if (queue->event >= 0)
+		close(queue->event);
+	queue->event = -1;
+}
+
+/**
  * fp_device_free() - Free a queue
  * @queue:	Closed
  */
 void fp_device_free(struct fp_queue *queue)
 {
-	close(queue->event);
+	fp_device_close(queue);
 	free(queue);
 }

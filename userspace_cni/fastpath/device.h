@@ -38,6 +38,7 @@ struct fp_queue *fp_device_new(int transmit, int alarm);
 int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, const struct fp_ring *ring);
 void fp_device_detach(struct fp_queue *queue);
 uint16_t fp_device_base(const struct fp_queue *queue);
+void fp_device_close(struct fp_queue *queue);
 void fp_device_free(struct fp_queue *queue);
 
 #endif /* FASTPATH_DEVICE_H */

@@ -201,7 +201,10 @@ class QueuePair:
             mixed = Burst(count, longest, bytearray(count * longest))
             mixed.fill(frames)  # type: ignore[arg-type]
             return self.send(mixed, count)
-        sent: int = _send(self.tx, b"".join(frames), stride, _alike(count, stride), count)
+        joined = b"".join(frames)
+        if len(joined) != count * stride:  # len() of a view is not its bytes
+            raise ValueError("frames are bytes, or views whose items are bytes")
+        sent: int = _send(self.tx, joined, stride, _alike(count, stride), count)
         if sent < 0:
             raise self.failure(sent, "send", stride)
         return sent

@@ -107,6 +107,7 @@ class ListeningSocket:
 
     def __init__(self, path: str, access: Access | None = None, *, trusted: str = "", replace_dead: bool = False) -> None:
         self.path = path
+        self._maker = os.getpid()
         self._step = f"listening at {path or repr(path)}"
         self._name = ""
         self._directory = -1
@@ -146,6 +147,8 @@ class ListeningSocket:
                 raise TimedOut(self._step, "nobody connected before the deadline", self._advice())
             if wake in ready:
                 return None
+            if ready[fd] & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
+                raise Closed(self._step, "it was closed, by us or by a process that has it from us")
             try:
                 return self._sock.accept()[0]
             except BlockingIOError:
@@ -163,14 +166,19 @@ class ListeningSocket:
             return False
 
     def close(self) -> None:
-        """Remove the file unless somebody has put something else there, and listen no more. Again is fine."""
-        if self._identity is not None:
+        """Remove the file unless somebody has put something else there, and listen no more. Again is fine.
+
+        In a child after fork(2) it only gives back the child's descriptors: the socket is its parent's.
+        """
+        ours = self._maker == os.getpid()
+        if self._identity is not None and ours:
             with suppress(OSError):
                 if _identity(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)) == self._identity:
                     os.unlink(self._name, dir_fd=self._directory)
-            self._identity = None
-        with suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)  # whoever polls it in another thread sees the end
+        self._identity = None
+        if ours:
+            with suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)  # whoever polls it in another thread sees the end
         self._sock.close()
         if self._directory >= 0:
             os.close(self._directory)

@@ -142,6 +142,7 @@ class Vring:
         """For good: when this returns no thread is inside, and nothing of the front-end's is referred to."""
         lib.fp_close(self.queue)
         lib.fp_device_detach(self.queue)
+        lib.fp_device_close(self.queue)
         self.started = self.running = self._attached = False
         for kind in self._fds:
             self._put(kind, -1)
