@@ -14,6 +14,7 @@ from __future__ import annotations
 import select
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -250,7 +251,7 @@ def _queue_size(mtu: int) -> int:
     return 1024 if mtu <= 2048 else 256
 
 
-class _Attach:
+class _Attach(ABC):
     """Where the next connection comes from. `tell` is told what it waits for; `stop_fd` is readable when it shall stop."""
 
     def __init__(self, wanted: Wanted, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:
@@ -262,14 +263,14 @@ class _Attach:
         self._stop_fd = stop_fd
         self._said = ""
 
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027 - not every source has something to do then
         """The link is there, and `next` comes."""
 
+    @abstractmethod
     def next(self) -> FrontEnd | None:
         """The next connection, attached; None when it was stopped before. Raises FastPathError; it may be tried anew then."""
-        raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nor then
         """Leave nothing behind; in any thread, and again, is fine."""
 
     def _ready(self, seconds: float) -> list[int]:
