@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,8 +14,6 @@ from tests.lab.runtime import netns
 from tests.lab.taps import entered, socket_in
 from userspace_cni.fastpath import connections as module
 from userspace_cni.fastpath.connections import connections
-
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes namespaces")
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,42 @@
+"""Sockets for other users, which only root can make or be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from userspace_cni.fastpath.sockets import Access, ListeningSocket
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory with a short path."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory)
+
+
+def test_another_owner(place: Path) -> None:
+    """Root may make a socket for another user."""
+    with ListeningSocket(str(place / "s"), Access(owner=65534, group=65533)):
+        facts = (place / "s").stat()
+    assert (facts.st_uid, facts.st_gid) == (65534, 65533)
+
+
+def test_as_nobody(place: Path) -> None:
+    """Whoever may write in the directory can listen there without being root, and is told when it may not connect."""
+    place.chmod(0o777)
+    script = (
+        "import os, sys; from userspace_cni.fastpath.sockets import *; from userspace_cni.fastpath.channel import Deadline\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "with ListeningSocket(sys.argv[1] + '/mine') as mine: connect(sys.argv[1] + '/mine', Deadline.after(1)).close()\n"
+        "try: connect(sys.argv[1] + '/other', Deadline.after(1))\n"
+        "except Exception as error: print(error)\n"
+    )
+    with ListeningSocket(str(place / "other")):
+        done = subprocess.run([sys.executable, "-c", script, str(place)], capture_output=True, text=True, check=True)
+    assert "write permission" in done.stdout
