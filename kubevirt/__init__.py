@@ -1,0 +1,1 @@
+"""KubeVirt: VM interfaces on vhost-user, by a network binding sidecar."""

@@ -1,0 +1,34 @@
+"""Why a VM's definition is not made: one tree, and the names by which people and `userspace-cni kubevirt lint` know each reason.
+
+    KubevirtError             what was tried and what happened; `remedy`, what to do; `name`, as docs/kubevirt.md has it
+    ├── BadInput              what KubeVirt sent is not what its documents say: domain XML, VMI, network-info, DRA metadata
+    ├── Refused               it is understood, and a VM made so would not start, or start without its network
+    └── NotYet                what is asked for is not there yet; it may come within the time that KubeVirt gives
+"""
+
+from __future__ import annotations
+
+
+class KubevirtError(Exception):
+    """`name` is one of `findings.TRAPS`, `message` says what was tried and happened, `remedy` what to look at or to change."""
+
+    def __init__(self, name: str, message: str, remedy: str) -> None:
+        super().__init__(f"{message} ({name}); {remedy}")
+        self.name = name
+        self.message = message
+        self.remedy = remedy
+
+
+class BadInput(KubevirtError):
+    """Input that can not be read."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__("bad-input", message, remedy)
+
+
+class Refused(KubevirtError):
+    """A definition that could not work."""
+
+
+class NotYet(KubevirtError):
+    """Something that KubeVirt or the kubelet still has to bring."""

@@ -1,0 +1,63 @@
+"""What the two sides of a KubeVirt VM's interface agree on without telling each other: names, the socket's path, the MAC.
+
+The one side is the plugin, which makes the directory and the port when the VM's launcher pod is attached; the other the sidecar in
+that pod, which writes the socket's path into the VM's definition. Each can derive all of this from names that it knows anyway, so
+that nothing has to travel between them, and the pod that a VM migrates to has the same as the one it comes from. Pure.
+
+Sources: KubeVirt's pkg/network/namescheme (interface names), pkg/virt-controller/services (the pod's name and volumes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+QEMU_ID = 107
+"""User and group as which QEMU and the sidecar run in a launcher pod."""
+VOLUME = "public"
+"""The emptyDir of every launcher pod, mounted in its compute container at MOUNT."""
+MOUNT = "/var/run/kubevirt"
+DIRECTORY = "vhostuser"
+"""Our directory in that volume, with the sockets of all interfaces of the VM."""
+MAPPED_DIR = f"{MOUNT}/{DIRECTORY}/"
+"""That directory as QEMU sees it."""
+
+_PREFIX = "virt-launcher-"
+_GENERATED = 58
+"""Characters of metadata.generateName that the API server keeps; five random ones follow (apiserver, storage/names)."""
+_RANDOM = 5
+_POD = re.compile(r"virt-launcher-.+[a-z0-9]{5}", re.ASCII)
+
+
+def interface_name(network: str) -> str:
+    """The pod's interface for a VM's secondary network, CNI_IFNAME: `pod` and 11 hexadecimal digits (legacy pods: net1, …)."""
+    return f"pod{hashlib.sha256(network.encode()).hexdigest()[:11]}"
+
+
+def socket_file(ifname: str) -> str:
+    """The socket's name in DIRECTORY."""
+    return f"{ifname}.sock"
+
+
+def socket_path(ifname: str) -> str:
+    """The socket as QEMU sees it."""
+    return MAPPED_DIR + socket_file(ifname)
+
+
+def machine_of_pod(pod: str) -> str:
+    """The VM's name as far as its launcher pod's name has it; "" for another pod."""
+    if not _POD.fullmatch(pod):
+        return ""
+    return pod[len(_PREFIX) : -_RANDOM].rstrip("-.")
+
+
+def machine_part(machine: str) -> str:
+    """What of a VM's name is left in its launcher pod's name: all of it, unless it is longer than 43 characters."""
+    return f"{_PREFIX}{machine}-"[:_GENERATED][len(_PREFIX) :].rstrip("-.")
+
+
+def derived_mac(namespace: str, machine: str, ifname: str) -> str:
+    """The locally administered unicast MAC of a VM's interface for which none is given; `machine` as `machine_part` has it."""
+    digest = bytearray(hashlib.sha256("\0".join((namespace, machine, ifname)).encode("utf-8", "surrogateescape")).digest()[:6])
+    digest[0] = digest[0] & 0xFC | 0x02
+    return digest.hex(":")
