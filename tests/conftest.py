@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ from tests.lab.node import Node, clean
 from tests.lab.runtime import netns
 from tests.lab.served import served
 from tests.lab.switch import Switch
+
+os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 kind=${1:-all}
+lanes=2   # tests run side by side, each process with a switch of its own: more would starve the polling threads
 shift || true
 started=$SECONDS
 say() { printf '\n== %s (%ds)\n' "$*" $((SECONDS - started)); }
 
 if [[ $kind == unit ]]; then
     deploy/prepare.sh unit
-    exec .venv/bin/python -m pytest -q tests/unit "$@"
+    exec .venv/bin/python -m pytest -q -n "$lanes" --dist loadfile tests/unit "$@"
 fi
 [[ $EUID == 0 ]] || {
     echo "tests/run.sh: needs root for OVS-DPDK, mounts and namespaces; 'tests/run.sh unit' does not" >&2
@@ -35,6 +36,14 @@ say "style, types, import rules"
 }
 rm -f "/tmp/userspace-cni-imports.$$"
 
+# What the virtual machines need is made while other tests run; theirs come last and alone, for a guest takes both cores
+.venv/bin/python -m tests.lab.beds >"/tmp/userspace-cni-beds.$$" 2>&1 &
+status=0
 say "tests"
-.venv/bin/python -m pytest -q --durations=10 "$@"
+.venv/bin/python -m pytest -q -n "$lanes" --dist loadfile --ignore=tests/kubevirt --durations=10 "$@" || status=$?
+say "tests with virtual machines"
+wait $! || cat "/tmp/userspace-cni-beds.$$"
+rm -f "/tmp/userspace-cni-beds.$$"
+.venv/bin/python -m pytest -q --durations=10 tests/kubevirt "$@" || status=$?
 say "done"
+exit "$status"

@@ -146,8 +146,9 @@ class TestProcess:
 
     def test_100_killed_with_its_children(self, node: Node, sandbox: str) -> None:
         """At the deadline the delegate is killed with everything in its process group, which is its own."""
+        node.settings["USERSPACE_CNI_DEADLINE_S"] = "0.7"
         delegate = scripted(node).tell("ADD", hang=True, grandchild=True)
-        refused(node.run("ADD", node.network(ipam=ipam(delegate)), sandbox, USERSPACE_CNI_DEADLINE_S="0.7"), 11, "scripted")
+        refused(node.run("ADD", node.network(ipam=ipam(delegate)), sandbox), 11, "scripted")
         told = delegate.calls()[0]
         assert told["sid"] == told["pid"]
         wait_until(lambda: not (_lives(told["pid"]) or _lives(told["grandchild"])), what="both processes are gone")

@@ -80,7 +80,8 @@ class Dying:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Killed when everything is done but the pod's annotation, whose request is under way."""
+        """Killed when everything is done but the pod's annotation, whose request is under way; an agent goes on to its deadline."""
+        self.node.settings["USERSPACE_CNI_DEADLINE_S"] = "4"
         self.api.faults.append(Fault("PATCH", hang=60))
         with self._started() as process:
             wait_until(lambda: self.api.count("PATCH"), what="a PATCH")
