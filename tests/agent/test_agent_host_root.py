@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -16,11 +17,10 @@ UID = "7d1a2c00-0000-4000-8000-000000000001"
 
 
 @pytest.fixture
-def contained(node: Node, sandbox: str, tmp_path: Path) -> Iterator[Agent]:
+def contained(node: Node, sandbox: str) -> Iterator[Agent]:
     """An agent that sees the host's root below a directory of its own, and nothing that is mounted later on a private mount."""
-    seen_at = tmp_path / "host"
-    seen_at.mkdir()
-    with shared_mounts(node.directory.parent):
+    with TemporaryDirectory(prefix="uc-") as directory, shared_mounts(node.directory.parent):
+        seen_at = Path(directory)
         install_shim(node)
         script = 'mount --rbind / "$USERSPACE_CNI_HOST_ROOT" && exec "$@"'
         prefix = ("unshare", "--mount", "--propagation", "unchanged", "sh", "-c", script, "sh")

@@ -27,7 +27,7 @@ from userspace_cni.host.kube import PodView, Volume
 from userspace_cni.host.leases import LeaseDriver
 from userspace_cni.host.link import is_own, link_exists, namespace
 from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.place import find_place
+from userspace_cni.host.place import find_launcher_place, find_place
 from userspace_cni.host.placement import PlacedSocketDriver
 from userspace_cni.host.root import HostRoot
 from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
@@ -192,7 +192,7 @@ def test_device_info(root: HostRoot, host: Path) -> None:
     assert driver.check(step, soon()) == []
     driver.undo(step, soon())
     assert not driver.present(step)
-    assert not Path("/run/k8s.cni.cncf.io").exists()
+    assert not Path(path).exists()
 
 
 def test_config_file(root: HostRoot, pod: Path) -> None:
@@ -244,6 +244,23 @@ def test_place_of_an_emptydir(root: HostRoot, host: Path) -> None:
         "/var/run/kubelet",
     )
     DirectoryDriver(root).apply(Directory(place.path, place.trusted), soon())
+
+
+def test_place_of_a_vm(root: HostRoot, host: Path) -> None:
+    """A launcher pod's emptyDir `public` is looked for on the host, and QEMU's directory made there; without it, nowhere."""
+    volumes = host / "run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir"
+    settings = Settings(kubelet_dir="/var/run/kubelet")
+    (volumes / "shared-dir").mkdir(parents=True)
+    with pytest.raises(DirectoryRefused, match="emptyDir 'public' is not at /var/run/kubelet/pods/u1/"):
+        find_launcher_place(settings, "u1", root)
+    (volumes / "public").mkdir()
+    place = find_launcher_place(settings, "u1", root)
+    assert place.path == "/var/run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/public/vhostuser"
+    assert (place.trusted, place.create, place.own, place.mount_name) == ("/var/run/kubelet", True, True, "")
+    DirectoryDriver(root).apply(Directory(place.path, place.trusted, place.create, place.own), soon())
+    assert (volumes / "public" / "vhostuser").is_dir()
+    with pytest.raises(BadEnvironment, match="K8S_POD_UID"):
+        find_launcher_place(settings, "", root)
 
 
 def test_place_of_a_hostpath(root: HostRoot, host: Path, pod: Path) -> None:
