@@ -1,8 +1,9 @@
 #!/bin/bash
 # Installs what the demo and the tests need on Debian 12 or newer, and makes the project's virtual environment.
 #
-#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, QEMU, compilers, Python; then .venv
-#   deploy/prepare.sh demo       without runtimes, QEMU and the fuzzer's compiler
+#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, QEMU, libvirt, debootstrap, compilers,
+#                                Python; then .venv
+#   deploy/prepare.sh demo       without runtimes, QEMU, libvirt and the fuzzer's compiler
 #   deploy/prepare.sh unit       only Python, for the rootless tests
 #
 # Nothing that is installed already is touched, and no service is started: the demo and the tests run a switch of their own.
@@ -18,6 +19,7 @@ if [[ ${1:-} != unit ]]; then
 fi
 if [[ -z ${1:-} ]]; then
     packages+=(containerd runc podman busybox-static iptables qemu-system-x86 ipxe-qemu)
+    packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
     # libFuzzer's runtime comes with the compiler's version, which each Debian has another of
     [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)
 fi

@@ -1,9 +1,9 @@
 """Why a VM's definition is not made: one tree, and the names by which people and `userspace-cni kubevirt lint` know each reason.
 
-    KubevirtError             what was tried and what happened; `remedy`, what to do; `name`, as docs/kubevirt.md has it
-    ├── BadInput              what KubeVirt sent is not what its documents say: domain XML, VMI, network-info, DRA metadata
-    ├── Refused               it is understood, and a VM made so would not start, or start without its network
-    └── NotYet                what is asked for is not there yet; it may come within the time that KubeVirt gives
+KubevirtError             what was tried and what happened; `remedy`, what to do; `name`, as docs/kubevirt.md has it
+├── BadInput              what KubeVirt sent is not what its documents say: domain XML, VMI, network-info, DRA metadata
+├── Refused               it is understood, and a VM made so would not start, or start without its network
+└── NotYet                what is asked for is not there yet; it may come within the time that KubeVirt gives
 """
 
 from __future__ import annotations

@@ -7,20 +7,78 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 Severity = Literal["error", "warning", "note"]
+"""error: the VM does not start, or has no network; warning: until something happens; note: as it should be known."""
+SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "note")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found. `where`: file and object, or what on the node; `remedy`: what to do about it, in one sentence."""
+    """One thing found. `where`: file and object, or what on the node; `path`: the place in the object, "" for all of it.
+
+    `remedy`: what to do about it, in one sentence.
+    """
 
     name: str
     severity: Severity
     where: str
     message: str
     remedy: str
+    path: str = ""
 
 
 TRAPS: Final[Mapping[str, str]] = {
+    "annotation-place": "an annotation stands at the VM, not in its template, where nobody reads it: it has no effect",
     "bad-input": "what KubeVirt, Kubernetes or a file gave can not be read",
+    "binding-nad": "the binding names a network definition of its own, for which a second CNI plugin is run at each interface",
+    "consumer-missing": "the network is not said to be for VMs: the socket is where QEMU does not look, and the VM waits",
+    "domain-attachment": "KubeVirt adds a tap device of its own for the interface, beside or in place of the vhost-user one",
+    "dra-not-mounted": "the sidecar does not see what the DRA driver tells of the socket, and the VM is not defined",
+    "failure-ignored": "when the sidecar fails, the VM starts without its vhost-user interface, and nobody is told",
+    "foreign-interface": "the name of the interface is taken by one of another type: the vhost-user one is not added",
+    "hco-overwrites": "the HyperConverged operator writes the KubeVirt object anew, and the registration is gone",
+    "hugepages-short": "there are fewer huge pages than the guest needs, or a part of one is asked for: it does not start",
+    "ignored-option": "the network has a key that the plugin does not know or not use: it has no effect",
+    "iommu": "DPDK in the guest finds no IOMMU for vfio-pci, or the switch does not know of it: no packets",
+    "kernel-binding": "the VM wants a kernel interface of a network that has none: it does not start",
+    "lossy-sidecar": "another sidecar writes the definition anew from a model that has no vhost-user socket: libvirt refuses it",
+    "mac-conflict": "two interfaces have one MAC: frames go to the one that was heard last",
+    "mac-mismatch": "the VM and its network say different MACs, or one that can not be a NIC's: it is not defined",
+    "mixed-multus-and-dra": "KubeVirt refuses a VM with networks of Multus and of resource claims",
+    "mtu-element": "libvirt before 12 can not set an MTU on a vhost-user interface: the VM does not start",
+    "mtu-mismatch": "the guest sends larger frames than the port takes: they are dropped, small ones pass",
+    "network-refused": "the plugin refuses the network's configuration: the VM's pod is never made",
+    "no-device-info": "the sidecar is not told where the socket is and derives it, which is wrong with a device plugin's",
+    "no-hook-directory": "the sidecar has nowhere to put its socket: virt-launcher waits for it and gives up",
+    "no-hugepages": "guest memory is ordinary pages: it works, slower",
+    "no-listener": "nobody listens, or nobody connects, at the socket: the VM is started and does not run",
+    "no-shared-memory": "the switch can not see the guest's memory: libvirt refuses the VM, or it has no packets",
+    "no-source": "nothing tells where the socket of an interface is: the VM is not defined",
+    "no-vhost-directory": "the launcher pod has no directory for the socket, or none that QEMU may write: the VM does not start",
+    "not-given": "something that decides was not among the files, and was not looked at",
+    "not-migratable": "KubeVirt does not migrate the VM, which is noticed when a node is drained",
+    "other-binding": "the sidecar does not know the name under which it is registered: the VM is not defined",
+    "other-namespace": "the network is in another namespace than the one that the VM names: its pod is never made",
+    "ovs-user": "ovs-vswitchd runs as a user who may not open QEMU's socket: the VM is started and does not run",
+    "path-not-allowed": "the socket would be where QEMU can not make one, or should not: the VM is not defined",
+    "path-too-long": "a unix socket's path has 107 bytes at most: QEMU or the switch refuses it",
+    "pci-address": "the PCI address that an interface asks for is another device's: libvirt refuses the VM",
+    "plugin-socket": "KubeVirt does not find the sidecar's socket, waits 30 seconds and gives up",
+    "plugins-gate": "with gate Plugins KubeVirt writes the definition anew from a model that has no vhost-user socket",
+    "pod-network": "the interface is on the pod's own network, which is vhost-user only if the cluster's CNI is this plugin",
+    "port-down": "the port is absent or not open: QEMU waits for the switch, and the VM's start hangs",
+    "post-copy": "a migration that turns to post-copy fails with a vhost-user interface, and takes the VM with it",
+    "private-memory": "guest memory is private, and the switch can not see it: libvirt refuses the VM, or it has no packets",
+    "queues-over-port": "more queues than a DPDK port takes: QEMU gives up on the connection, and there is no network",
+    "queues-over-vcpus": "queues that no vCPU serves: memory and polling time for nothing, or no multiqueue at all",
+    "reconnect": "libvirt refuses a listening socket that is to reconnect",
+    "ring-size": "libvirt or QEMU refuses the ring's size: the VM does not start",
+    "selinux": "SELinux may keep the switch from QEMU's socket: the VM is started and does not run",
+    "server-mode": "the switch makes the socket and QEMU connects: its restart ends the VM's network, a start may hang",
+    "short-mount": "the switch has no way to the pod's directory that is short enough and follows no link",
+    "sidecar-memory": "the sidecar is killed for want of memory, and with it the VM's start",
+    "socket-name-collision": "two sidecars or two interfaces have one socket's name: the launcher ends, or one has no network",
+    "target-managed": "libvirt refuses a vhost-user interface whose target is not managed",
+    "unknown-binding": "the VM names a binding that is not registered: KubeVirt refuses it",
+    "wrong-model": "only virtio models have a vhost-user backend: libvirt refuses the VM",
 }
 """Name of each trap -> what happens to a VM that falls into it, in half a sentence. docs/kubevirt.md lists them all."""

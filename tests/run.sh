@@ -22,7 +22,9 @@ fi
     exit 1
 }
 deploy/prepare.sh
+make_beds() { .venv/bin/python -m tests.lab.trixie && .venv/bin/python -m tests.lab.guest; }
 if [[ $kind != all ]]; then
+    [[ $kind != kubevirt ]] || make_beds
     exec .venv/bin/python -m pytest -q "tests/$kind" "$@"
 fi
 
@@ -37,7 +39,7 @@ say "style, types, import rules"
 rm -f "/tmp/userspace-cni-imports.$$"
 
 # What the virtual machines need is made while other tests run; theirs come last and alone, for a guest takes both cores
-.venv/bin/python -m tests.lab.beds >"/tmp/userspace-cni-beds.$$" 2>&1 &
+make_beds >"/tmp/userspace-cni-beds.$$" 2>&1 &
 status=0
 say "tests"
 .venv/bin/python -m pytest -q -n "$lanes" --dist loadfile --ignore=tests/kubevirt --durations=10 "$@" || status=$?

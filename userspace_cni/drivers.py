@@ -19,13 +19,15 @@ from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.journal import Journal
 from userspace_cni.log import say
 from userspace_cni.options import Options
-from userspace_cni.plan import Allocation, Facts, Pod, port_name
+from userspace_cni.plan import Allocation, Facts, Place, Pod, port_name
+from userspace_cni.pod import launcher
 from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.settings import Settings
 from userspace_cni.spool import Spool
 from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, PodMount, Port, Resource, Step
 
 if TYPE_CHECKING:
+    from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.ovs import KnownPort, PortDriver
     from userspace_cni.host.kube import Clients, PodView
     from userspace_cni.host.leases import LeaseDriver
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from userspace_cni.probes import DeadRuns
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
+_COUNTERS_S: Final = 2.0
+"""Less than whoever scrapes us waits: the other metrics are wanted all the more when the switch is silent."""
 
 
 class Drivers:
@@ -144,25 +148,23 @@ class Drivers:
 
     def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
         """What is known of node and pod; asks the API server when there is one and the runtime named the pod."""
-        from userspace_cni.host.kube import mapped_dir
-        from userspace_cni.host.place import find_place
-        from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
-
         environment, settings = request.environment, self.settings
         name = port_name(environment.container_id, environment.ifname)
         foreign_bridge = self.ports.reach(name, options.bridge, deadline)
         kubeconfig = self._kubeconfig(options)
         view = self._ask_for_pod(environment, options, kubeconfig, deadline)
         uid = environment.pod_uid or (view.uid if view else "")
-        place = find_place(settings, uid, view, environment.container_id, options.shared_dir, self.root)
+        place, mapped_dir = self._places(environment, options, uid, view)
         allocation, existed = _read_device_info(options.asked.device_info_file, self.root)
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
             netns_inode=0,
-            pod=Pod(environment.pod_namespace, environment.pod_name, uid),
+            pod=Pod(
+                environment.pod_namespace, environment.pod_name, uid, view.annotations.get(launcher.DOMAIN, "") if view else ""
+            ),
             place=place,
-            mapped_dir=mapped_dir(view, settings.shared_volume) if view else DEFAULT_MAPPED_DIR,
+            mapped_dir=mapped_dir,
             short_dir=settings.short_dir,
             mount_always=settings.mount_pod_dirs == "always",
             ovs_sockdir=self._ovs_sockdir(options, allocation, deadline),
@@ -172,6 +174,18 @@ class Drivers:
             device_info_existed=existed,
             foreign_bridge=foreign_bridge,
         )
+
+    def _places(self, environment: Environment, options: Options, uid: str, view: PodView | None) -> tuple[Place, str]:
+        """The directory for the pod's sockets on the host, and what its containers call it."""
+        from userspace_cni.host.kube import mapped_dir
+        from userspace_cni.host.place import find_launcher_place, find_place
+        from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
+
+        settings = self.settings
+        if options.kubevirt:
+            return find_launcher_place(settings, uid, self.root), launcher.MAPPED_DIR
+        place = find_place(settings, uid, view, environment.container_id, options.shared_dir, self.root)
+        return place, mapped_dir(view, settings.shared_volume) if view else DEFAULT_MAPPED_DIR
 
     def _kubeconfig(self, options: Options) -> str:
         """Whose credentials are used: a path, or "" for this process's own, which an agent has and a plugin has not."""
@@ -323,6 +337,10 @@ class Drivers:
         except UserspaceError:
             return None
 
+    def counters(self) -> list[Counters]:
+        """What the switch has counted at our ports until now. Raises Unavailable and SwitchRefused."""
+        return self.ports.counters(Deadline.after(_COUNTERS_S))
+
     @cached_property
     def dead_tests(self) -> DeadRuns:
         """What killed tests of the datapath left."""
@@ -418,8 +436,7 @@ def _read_device_info(path: str, root: HostRoot) -> tuple[Allocation | None, boo
         return None, False
     from userspace_cni.host.device_info import read_allocation
 
-    found = read_allocation(path, root)
-    return (Allocation(found.mode, found.path, found.content) if found else None), os.path.lexists(root.path(path))
+    return read_allocation(path, root), os.path.lexists(root.path(path))
 
 
 def _directory(node: Drivers) -> Driver[Any]:

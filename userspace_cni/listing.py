@@ -93,6 +93,7 @@ def describe(record: Record, ports: Mapping[str, SwitchPort] | None, *, boot_id:
         "addresses": addresses(record),
         "vlan": _vlan(step),
         "mtu": step.mtu if step else None,
+        "vm": step.marks.get("vm-name", "") if step else "",
         "link_state": (port.link_state if port else "") or "unknown",
         "vhost": _vhost(port),
         "error": port.error if port else "",

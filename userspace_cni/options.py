@@ -4,17 +4,21 @@ Formats are those of the plugin of CNI type `userspace` that this one replaces, 
 without regard to case, unknown keys in a block are ignored with a warning, and `vhost.mode` is `client` or else means server.
 What is understood but can not be served is refused before any effect (UnsupportedField, 2); a value that can not be meant is
 InvalidConfig (7); a value of the wrong JSON type is Undecodable (6).
+
+With `consumer: kubevirt` the application is QEMU in a virt-launcher pod, of which everything is known: what the network says
+otherwise is refused, for such a VM would not start, or would lose its network with OVS's next restart.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from userspace_cni.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.log import LEVELS
+from userspace_cni.pod import launcher
 from userspace_cni.request import Request, typed
 
 Role = Literal["client", "server"]
@@ -31,6 +35,8 @@ _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "do
 _MTU_RANGE: Final = (68, 65535)
 _QUEUES_MAX = 128
 _QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
+_QEMU_DIRECTORY_MODE: Final = 0o755
+"""Of QEMU's directory: only QEMU makes sockets in it, and OVS may run as any user."""
 
 _TOP_KEYS: Final = ("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "bandwidth", "consumer")
 _LOWER_TOP_KEYS: Final = frozenset(key.lower() for key in _TOP_KEYS)
@@ -87,7 +93,7 @@ class Application:
 
 @dataclass(frozen=True)
 class Options:
-    """What this plugin is asked to do. `ovs_role` is OVS's side of the vhost-user connection; "" where the config names none."""
+    """What this plugin is asked to do. `ovs_role`: OVS's side of the vhost-user connection; `kubevirt`: for VMs' launchers."""
 
     ovs_role: Role
     role_given: bool
@@ -117,8 +123,9 @@ def read_options(request: Request, warn: Warn) -> Options:
     container = _block(top, "container", warn)
     _check_engine(host, container)
     vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
+    kubevirt = _read_consumer(top)
     role_given = "host" in top
-    ovs_role: Role = "client" if not role_given or vhost.get("mode") == "client" else "server"
+    ovs_role: Role = "client" if not role_given or kubevirt or vhost.get("mode") == "client" else "server"
     for key in ("queues", "queueSize"):
         if key in vhost:
             warn(
@@ -127,6 +134,8 @@ def read_options(request: Request, warn: Warn) -> Options:
     if typed(top, "logLevel", str, "") and not read_log_level(raw):
         warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
     _warn_of_roles(ovs_role, vhost, _part(container, "vhost"), warn)
+    if kubevirt:
+        _check_for_qemu(vhost, top, warn)
     if typed(top, "logFile", str, ""):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
     return Options(
@@ -136,12 +145,12 @@ def read_options(request: Request, warn: Warn) -> Options:
         vlan=_read_vlan(bridge),
         mtu=_in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
         socket_file=_read_socket_file(vhost),
-        access=_read_access(vhost),
+        access=_access_of_qemu(_read_access(vhost)) if kubevirt else _read_access(vhost),
         application=_read_application(container),
         asked=_read_asked(request, host, runtime, warn),
         kubeconfig=_absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
         shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
-        kubevirt=_read_consumer(top),
+        kubevirt=kubevirt,
         dns=_read_dns(typed(raw, "dns", dict, {})),
     )
 
@@ -392,6 +401,30 @@ def _read_consumer(top: Mapping[str, Any]) -> bool:
     if consumer not in ("", "pod", "kubevirt"):
         raise InvalidConfig(f"key 'consumer' is {consumer!r}", "it can be 'pod' or 'kubevirt'")
     return bool(consumer == "kubevirt")
+
+
+def _check_for_qemu(vhost: Mapping[str, Any], top: Mapping[str, Any], warn: Warn) -> None:
+    """Refuse what can not be for a VM: its socket's name and role are agreed upon with the sidecar in its pod."""
+    consumer = "with consumer 'kubevirt'"
+    if vhost.get("mode") not in (None, "", "client"):
+        raise InvalidConfig(
+            f"key 'host.vhost.mode' is {vhost['mode']!r} {consumer}",
+            "it can be 'client' or left out: QEMU makes the socket, or a restart of OVS would end the network of every VM",
+        )
+    if vhost.get("socketfile"):
+        raise InvalidConfig(
+            f"key 'host.vhost.socketfile' is {vhost['socketfile']!r} {consumer}",
+            "remove it: a VM's sockets are named after its interfaces, so that its sidecar finds them",
+        )
+    if top.get("sharedDir"):
+        warn(f"key 'sharedDir' is ignored {consumer}: the socket is in the launcher pod's emptyDir '{launcher.VOLUME}'")
+
+
+def _access_of_qemu(access: Access) -> Access:
+    """The directory is QEMU's, as far as the network does not give it to somebody else."""
+    mode = _QEMU_DIRECTORY_MODE if access.directory_mode is None else access.directory_mode
+    owner = str(launcher.QEMU_ID)
+    return replace(access, user=access.user or owner, group=access.group or owner, directory_mode=mode)
 
 
 def _unicast(mac: str, where: str) -> str:

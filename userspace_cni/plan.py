@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from userspace_cni.errors import BadEnvironment, InvalidConfig
 from userspace_cni.options import Access, Options, Role
+from userspace_cni.pod import launcher
 from userspace_cni.pod.document import build_entry, render_file
 from userspace_cni.request import Request
 from userspace_cni.result import LATEST, Addresses, Interface, build
@@ -47,6 +48,8 @@ class Pod:
     namespace: str = ""
     name: str = ""
     uid: str = ""
+    domain: str = ""
+    """Annotation launcher.DOMAIN: the name of the VM in it, if it is a VM's."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
     role = _ovs_role(options, facts.allocation)
     socket_file = _socket_file(request, options, facts.allocation)
     place, access = facts.place, options.access
-    pod_path = facts.allocation.path if facts.allocation else facts.mapped_dir + socket_file
+    pod_path = _pod_path(options, facts, socket_file)
     _fits(pod_path, "the path in the pod")
     if not _is_text(request.environment.ifname):
         raise BadEnvironment(f"CNI_IFNAME {request.environment.ifname!a} is not UTF-8", "OVSDB takes no other names")
@@ -136,7 +139,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
         vlan_mode=options.vlan.mode,
         mtu=options.mtu,
         mac=mac,
-        marks=_marks(request, facts),
+        marks=_marks(request, options, facts),
         foreign_bridge=facts.foreign_bridge,
     )
     directory = Directory(
@@ -171,7 +174,7 @@ def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
     return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
 
 
-def _marks(request: Request, facts: Facts) -> dict[str, str]:
+def _marks(request: Request, options: Options, facts: Facts) -> dict[str, str]:
     marks = owner_marks(request.environment.container_id, request.network.name, request.environment.ifname)
     marks |= {
         "boot-id": facts.boot_id,
@@ -181,6 +184,7 @@ def _marks(request: Request, facts: Facts) -> dict[str, str]:
         "pod-namespace": facts.pod.namespace,
         "pod-name": facts.pod.name,
         "pod-uid": facts.pod.uid,
+        "vm-name": launcher.machine_name(facts.pod.name, facts.pod.domain) if options.kubevirt else "",
     }
     return {key: value for key, value in marks.items() if value and _is_text(value)}
 
@@ -189,6 +193,11 @@ def _ovs_role(options: Options, allocation: Allocation | None) -> Role:
     """OVS's side: the configuration's, or the opposite of what a device plugin told the application."""
     if allocation is None:
         return options.ovs_role
+    if options.kubevirt and allocation.mode != "server":
+        raise InvalidConfig(
+            f"the device plugin allocated mode {allocation.mode!r} with consumer 'kubevirt'",
+            "a VM's QEMU makes the socket: configure the device plugin for mode 'server', or give the network no resourceName",
+        )
     role: Role = "server" if allocation.mode == "client" else "client"
     if options.role_given and role != options.ovs_role:
         raise InvalidConfig(
@@ -198,8 +207,17 @@ def _ovs_role(options: Options, allocation: Allocation | None) -> Role:
     return role
 
 
+def _pod_path(options: Options, facts: Facts, socket_file: str) -> str:
+    """The socket as the application sees it. A VM must find it at the same path on whichever node it is: no allocation's."""
+    if facts.allocation and not options.kubevirt:
+        return facts.allocation.path
+    return facts.mapped_dir + socket_file
+
+
 def _socket_file(request: Request, options: Options, allocation: Allocation | None) -> str:
     environment = request.environment
+    if options.kubevirt:
+        return _checked_name(launcher.socket_file(environment.ifname), environment.ifname, "KubeVirt's are pod… or net…")
     allocated = allocation.path.rpartition("/")[2] if allocation else ""
     if allocated and options.socket_file and allocated != options.socket_file:
         raise InvalidConfig(
@@ -212,10 +230,14 @@ def _socket_file(request: Request, options: Options, allocation: Allocation | No
             f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; see the file runtimeConfig.CNIDeviceInfoFile",
         )
     name = allocated or options.socket_file or port_name(environment.container_id, environment.ifname)
+    return _checked_name(name, environment.ifname, "give 'host.vhost.socketfile'")
+
+
+def _checked_name(name: str, ifname: str, hint: str) -> str:
     if not _PATH_SAFE.fullmatch(name):
         raise BadEnvironment(
-            f"CNI_IFNAME {environment.ifname!r} can not be part of a socket's name",
-            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; give 'host.vhost.socketfile'",
+            f"CNI_IFNAME {ifname!r} can not be part of a socket's name",
+            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; {hint}",
         )
     return name
 
@@ -257,19 +279,14 @@ def _placed_socket(port: Port, place: Place, socket_file: str, access: Access, f
 
 def _derived_mac(request: Request, options: Options, facts: Facts) -> str:
     """A locally administered unicast MAC: the same for the same attachment, or for the same VM wherever it runs."""
-    environment = request.environment
-    parts = (request.network.name, environment.container_id, environment.ifname)
+    environment, pod = request.environment, facts.pod
     if options.kubevirt:
-        parts = (facts.pod.namespace, _virtual_machine(facts.pod.name), request.network.name)
+        machine = launcher.machine_of_pod(pod.name) or pod.name or pod.uid
+        return launcher.derived_mac(pod.namespace, machine, environment.ifname)
+    parts = (request.network.name, environment.container_id, environment.ifname)
     digest = bytearray(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()[:6])
     digest[0] = digest[0] & 0xFC | 0x02
     return digest.hex(":")
-
-
-def _virtual_machine(pod: str) -> str:
-    """The VM behind a launcher pod's name (virt-launcher-<vm>-<5 random characters>)."""
-    match = re.fullmatch(r"virt-launcher-(.+)-[a-z0-9]{5}", pod)
-    return match[1] if match else pod
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ class Directory(Step):
     """The host directory in which the vhost-user socket appears and which the pod mounts.
 
     `trusted` is the prefix of `path` that no pod can write; what is below it is opened without following links.
-    `create`: make it when missing (and then remove it with its last holder); an emptyDir or hostPath is never ours to make.
+    `create`: make it when missing (and then remove it with its last holder), but nothing between it and `trusted`; an emptyDir or
+    hostPath is never ours to make.
     `own`: owner, mode and label may be set on it; never on a hostPath from a pod's spec.
     """
 

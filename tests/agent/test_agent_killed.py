@@ -157,7 +157,7 @@ def test_between_any_two_steps(live: LiveNode, sandbox: str, verb: str) -> None:
         if verb == "DEL":
             assert victim.call("ADD").code == 0
         live.start(until=point)
-        answered = live.run(verb, victim.network, sandbox)
+        answered = live.run(verb, victim.network, sandbox, CNI_ARGS=victim.args)
         live.await_death()
         if verb == "DEL":
             succeeded(answered)

@@ -8,6 +8,8 @@ run on one private switch, in turns, and compared as ratios: the machine's own s
                 durable record of the size of an ADD's. The budget of an ADD is 1.5 bare + 3 records
     burst       so many ADDs at once; bare: one transaction with as many ports, awaited
     idle        processor time and memory of an agent with 400 ports and nothing to do
+    scrape      one GET of /metrics, with so many attachments whose applications are connected as far as counters go: wall, and
+                processor time of agent and ovsdb-server
     endurance   memory, threads, descriptors, files and rows before and after 10,000 ADDs and DELs
 """
 
@@ -38,7 +40,12 @@ from tests.lab.node import Node, clean
 from tests.lab.runtime import netns
 from tests.lab.switch import Switch, wait_until
 
-PARTS = ("status", "single", "burst", "idle", "endurance")
+PARTS = ("status", "single", "burst", "idle", "scrape", "endurance")
+COUNTED = (
+    *(f"{way}_{what}" for way in ("rx", "tx") for what in ("packets", "bytes", "dropped")),
+    *(f"tx_q0_size_{size}_packets" for size in range(66)),
+)
+"""Columns of Interface.statistics of a port in use: as many as OVS 3.1 has, of which six are ours."""
 CYCLES = 10_000
 LANES = 8
 REST_S = 12
@@ -251,6 +258,43 @@ def idle(shim: Shim, agent: Agent, seconds: float) -> dict[str, Any]:
         return {"seconds": seconds, "core percent": round(100 * used / seconds, 3), "resident MiB": memory_mib(agent.pid)}
 
 
+@contextmanager
+def counters(switch: Switch) -> Iterator[None]:
+    """Every port of ours has counters, as if its application were connected; ovs-vswitchd would take them away again."""
+    names = [name for name in switch.ports(BRIDGE) if not name.startswith("old")]
+    switch.pause_vswitchd()
+    try:
+        values = [f"statistics:{key}=123456789" for key in COUNTED]
+        for start in range(0, len(names), 40):
+            commands = [word for name in names[start : start + 40] for word in ("--", "set", "Interface", name, *values)]
+            switch.vsctl("--no-wait", *commands)
+        yield
+    finally:
+        switch.resume_vswitchd()
+
+
+def scrape(node: Node, shim: Shim, agent: Agent, counts: list[int], rounds: int) -> dict[str, Any]:
+    """GET of /metrics at every count of attachments."""
+    assert node.switch
+    found = {}
+    for count in counts:
+        with existing_ports(node.switch, node.directory, 0), attached(shim, count), counters(node.switch):
+            pids = agent.pid, node.switch.ovsdb_pid
+            before, walls, size = [processor_s(pid) for pid in pids], [], 0
+            for _ in range(rounds):
+                began = time.perf_counter()
+                size = len(agent.get("/metrics")[1])
+                walls.append(time.perf_counter() - began)
+            spent = [round((processor_s(pid) - used) / rounds * 1000, 2) for pid, used in zip(pids, before, strict=True)]
+            found[f"{count} ports"] = {
+                **milliseconds(walls),
+                "agent cpu": spent[0],
+                "ovsdb-server cpu": spent[1],
+                "KiB": round(size / 1024),
+            }
+    return found
+
+
 def standing(node: Node, agent: Agent) -> dict[str, float]:
     """What could grow."""
     assert node.switch
@@ -308,6 +352,8 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
         if "idle" in parts:
             with existing_ports(node.switch, node.directory, 0):
                 report["idle"] = idle(shim, agent, options.seconds)
+        if "scrape" in parts:
+            report["scrape"] = scrape(node, shim, agent, counts, 10 * options.rounds)
         if "endurance" in parts:
             with existing_ports(node.switch, node.directory, 0):
                 report["endurance"] = endurance(node, shim, agent, options.cycles)

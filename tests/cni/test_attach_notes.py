@@ -211,6 +211,7 @@ def test_two_directories_in_one_pod(noted: Noted) -> None:
 
 def test_virtual_machine_without_a_note(noted: Noted) -> None:
     """For `consumer: kubevirt` the note is a convenience: a server that refuses all makes a warning, and the VM is attached."""
+    noted.node.empty_dir(noted.pod.uid, "public")
     noted.api.faults.append(Fault(status=503))
     added = noted.call("ADD", consumer="kubevirt")
     succeeded(added)

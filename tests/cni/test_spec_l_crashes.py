@@ -80,7 +80,7 @@ class Dying:
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Killed when everything is done but the pod's annotation, whose request is under way; an agent goes on to its deadline."""
+        """Killed when everything is done but the pod's annotation, whose request goes on under an agent to its deadline."""
         self.node.settings["USERSPACE_CNI_DEADLINE_S"] = "4"
         self.api.faults.append(Fault("PATCH", hang=60))
         with self._started() as process:

@@ -29,8 +29,14 @@ POINTS = {
         *around("placed-socket", "device-info", "config-file", "writing ready"),
     ],
 }
+POINTS["kubevirt"] = POINTS["client"]
 OF_SERVER_MODE = around("port", "rest of port", "placed-socket")
-CASES = [("client", point) for point in POINTS["client"]] + [("server", point) for point in OF_SERVER_MODE]
+OF_VMS = ["before directory", "after directory", "after pod-mount", "after writing ready"]
+CASES = [
+    *(("client", point) for point in POINTS["client"]),
+    *(("server", point) for point in OF_SERVER_MODE),
+    *(("kubevirt", point) for point in OF_VMS),
+]
 
 
 @pytest.mark.parametrize("mode", POINTS)

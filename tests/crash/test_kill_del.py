@@ -26,8 +26,14 @@ POINTS = {
         *around("undo directory", "writing holders", "undo lease", "dropping the record"),
     ],
 }
+POINTS["kubevirt"] = POINTS["client"]
 OF_SERVER_MODE = around("undo placed-socket", "undo port")
-CASES = [("client", point) for point in POINTS["client"]] + [("server", point) for point in OF_SERVER_MODE]
+OF_VMS = ["after undo pod-mount", "before undo directory", "after undo directory"]
+CASES = [
+    *(("client", point) for point in POINTS["client"]),
+    *(("server", point) for point in OF_SERVER_MODE),
+    *(("kubevirt", point) for point in OF_VMS),
+]
 
 
 @pytest.mark.parametrize("mode", POINTS)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tests.lab.inside import Trip, answer, killed_at
 from tests.lab.node import Node
+from tests.lab.vm_pods import LauncherPod
 from userspace_cni.verbs import Answer
 
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -18,27 +19,47 @@ CALLS = 10
 
 @dataclass(frozen=True)
 class Victim:
-    """A pod on a node, in a network that asks for an address, a directory of its own and a device-info file."""
+    """A pod on a node, in a network that asks for an address, a directory of its own and a device-info file.
+
+    `mode`: OVS's, "client" or "server"; or "kubevirt" for a VM's launcher pod.
+    """
 
     node: Node
     netns: str
     mode: str = "client"
+    launcher: LauncherPod = field(default_factory=LauncherPod)
+
+    def __post_init__(self) -> None:
+        if self.mode == "kubevirt":
+            self.launcher.public(self.node)
 
     @property
     def network(self) -> bytes:
         """Its configuration."""
         device_info = {"CNIDeviceInfoFile": f"{self.node.directory}/devinfo/net1"}
         network = self.node.network("1.0.0", ipam=self.node.host_local(), runtimeConfig=device_info)
-        network["host"]["vhost"]["mode"] = self.mode
+        if self.mode == "kubevirt":
+            network["consumer"] = self.mode
+        else:
+            network["host"]["vhost"]["mode"] = self.mode
         return json.dumps(network).encode()
+
+    @property
+    def args(self) -> str:
+        """CNI_ARGS; of pods nothing is told but of a VM's."""
+        return self.launcher.args if self.mode == "kubevirt" else ""
+
+    def variables(self, verb: str) -> dict[str, str]:
+        """The environment of a call for it."""
+        return self.node.variables(verb, self.netns, CNI_ARGS=self.args)
 
     def call(self, verb: str, watch: Callable[[str], None] | None = None) -> Answer:
         """One call for it, in this process."""
-        return answer(self.node.variables(verb, self.netns), self.network, watch or Trip())
+        return answer(self.variables(verb), self.network, watch or Trip())
 
     def kill(self, verb: str, point: str) -> None:
         """One call for it in a process that dies at `point`, which it must come to."""
-        assert killed_at(self.node.variables(verb, self.netns), self.network, point)
+        assert killed_at(self.variables(verb), self.network, point)
 
     def leftovers(self) -> dict[str, Any]:
         """What is left, with device-info files."""

@@ -95,6 +95,54 @@ def test_unknown_user(room: Path, key: str, name: str) -> None:
     assert tree(room) == set()
 
 
+def in_a_volume(room: Path) -> Directory:
+    """A step of a VM: it is made in an emptyDir of its launcher pod."""
+    return Directory(
+        f"{room}/pods/uid/public/vhostuser", f"{room}/pods", create=True, own=True, user="107", group="107", mode=0o755
+    )
+
+
+def test_directory_in_a_volume(room: Path) -> None:
+    """In the emptyDir of another group, which it inherits, a directory is made with owner and mode as asked; it goes alone."""
+    volume = room / "pods" / "uid" / "public"
+    volume.mkdir(parents=True)
+    os.chown(volume, 0, NOBODY)
+    volume.chmod(0o2777)
+    driver.apply(in_a_volume(room), soon())
+    facts = (volume / "vhostuser").stat()
+    assert (facts.st_uid, facts.st_gid, mode(volume / "vhostuser")) == (107, 107, 0o755)
+    assert driver.check(in_a_volume(room), soon()) == []
+    driver.undo(in_a_volume(room), soon())
+    assert (tree(volume), mode(volume)) == (set(), 0o2777)
+
+
+@pytest.mark.parametrize("there", ["pods", "pods/uid"])
+def test_volume_that_is_gone(room: Path, there: str) -> None:
+    """What is above the directory is the kubelet's: when it has removed it, it is not made anew, by making nor by undoing."""
+    (room / there).mkdir(parents=True)
+    with pytest.raises(DirectoryRefused, match=r"public/vhostuser: it does not exist"):
+        driver.apply(in_a_volume(room), soon())
+    driver.undo(in_a_volume(room), soon())
+    assert list((room / "pods").rglob("*")) == ([] if there == "pods" else [room / there])
+
+
+@pytest.mark.parametrize("place", ["pods/uid", "pods/uid/public", "pods/uid/public/vhostuser"])
+def test_link_on_the_way_to_it(room: Path, place: str) -> None:
+    """A link anywhere below the trusted prefix is refused by name, and nothing is made or owned behind it."""
+    target = room / "target"
+    (target / "public" / "vhostuser").mkdir(parents=True)
+    (room / place).parent.mkdir(parents=True)
+    behind = {"pods/uid": target, "pods/uid/public": target / "public"}.get(place, target / "public" / "vhostuser")
+    (room / place).symlink_to(behind)
+    before = descriptors()
+    with pytest.raises(DirectoryRefused, match=f"{place} is a symbolic link"):
+        driver.apply(in_a_volume(room), soon())
+    assert descriptors() == before
+    assert (target / "public" / "vhostuser").stat().st_uid == 0
+    driver.undo(in_a_volume(room), soon())
+    assert (target / "public" / "vhostuser").is_dir()
+
+
 def test_undo_removes_it_alone(room: Path) -> None:
     """Undoing removes the directory and leaves its parents; a second time does nothing."""
     driver.apply(created(room), soon())

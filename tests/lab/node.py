@@ -151,7 +151,7 @@ class Node:
             "mounts": mounts_below(self.directory),
             "short": _files(self.short),
             "shared": _files(self.shared),
-            "volumes": [str(path) for path in self.kubelet.rglob("*") if not path.is_dir()],
+            "volumes": [str(path) for path in self.kubelet.rglob("*") if not path.is_dir() or path.name == "vhostuser"],
             "leases": leases,
         }
         return {kind: items for kind, items in found.items() if items}

@@ -119,6 +119,74 @@ def test_each_vhost_port_tells_of_its_application() -> None:
     assert told == {"a": (1, 1), "b": (0, 0), "c": (0, 0), "d": (0, 0)}
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """What the switch counted at a port."""
+
+    name: str
+    marks: Mapping[str, str]
+    statistics: Mapping[str, int]
+
+
+MARKS = {
+    "owner": "userspace-cni",
+    "container-id": "c0ffee",
+    "network": "net",
+    "ifname": "pod37a8eec1ce1",
+    "pod-namespace": "ns",
+    "pod-name": "virt-launcher-vm-1-abcde",
+    "vm-name": "vm-1",
+}
+LABELS = {
+    "bridge": "br0",
+    "port": "a",
+    "namespace": "ns",
+    "pod": "virt-launcher-vm-1-abcde",
+    "vm": "vm-1",
+    "network": "net",
+    "interface": "pod37a8eec1ce1",
+}
+
+
+def test_traffic_of_attachments() -> None:
+    """What the switch has counted is a counter by way and kind, labelled with pod and VM; what it does not count is absent."""
+    counted = [
+        Traffic("a", MARKS, {"rx_packets": 7, "tx_bytes": 2**60, "rx_dropped": 0, "ovs_tx_retries": 3}),
+        Traffic("b", {"container-id": "c", "network": "net", "ifname": "net1"}, {"rx_packets": 8}),
+    ]
+    text = text_of(Metrics(lambda: PORTS, {}, lambda: counted))
+    assert value(text, "userspace_cni_port_rx_packets_total", **LABELS) == 7
+    assert value(text, "userspace_cni_port_tx_bytes_total", **LABELS) == 2**60
+    assert value(text, "userspace_cni_port_rx_dropped_total", **LABELS) == 0
+    unnamed = {**LABELS, "port": "b", "namespace": "", "pod": "", "vm": "", "interface": "net1"}
+    assert value(text, "userspace_cni_port_rx_packets_total", **unnamed) == 8
+    names = {name for name, _ in read(text) if name.startswith("userspace_cni_port_")}
+    assert names == {f"userspace_cni_port_{each}_total" for each in ("rx_packets", "tx_bytes", "rx_dropped")}
+    assert b"HELP userspace_cni_port_rx_packets_total Packets that the switch received from the application, by port" in text
+
+
+def test_traffic_of_others_is_left_out() -> None:
+    """Ports of a test and ports that the switch does not know any more make no series."""
+    counted = [Traffic("b", {"run": "1-2"}, {"rx_packets": 1}), Traffic("gone", MARKS, {"rx_packets": 1})]
+    assert b"userspace_cni_port_" not in text_of(Metrics(lambda: PORTS, {}, lambda: counted))
+
+
+def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
+    """Without ports nobody asks, and a database that fails leaves out the counters and nothing else."""
+    asked = []
+
+    def away() -> list[Traffic]:
+        asked.append(1)
+        raise Unavailable("OVSDB is away")
+
+    assert b"userspace_cni_build_info" in text_of(Metrics(list, {}, away))
+    assert asked == []
+    text = text_of(Metrics(lambda: PORTS, {}, away))
+    assert asked == [1]
+    assert b"userspace_cni_vhost_connected" in text
+    assert b"userspace_cni_port_" not in text
+
+
 def test_a_names_characters_do_not_break_the_text() -> None:
     """A port that somebody named with quotes and newlines is one sample."""
     name = 'a"b\\c\nd{}'

@@ -57,6 +57,15 @@ class Alive:
 
     state: str = "alive"
     reason: str = "ovs-vswitchd 3.1.0"
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the switch is set to."""
+
+    other_config: Mapping[str, str] = field(default_factory=dict)
+    mtus: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,6 +76,7 @@ class MemoryPorts:
     serving_error: NotServing | None = None
     errors: dict[str, str] = field(default_factory=dict)
     alive: Alive = field(default_factory=Alive)
+    told: Facts = field(default_factory=Facts)
 
     def connect(self, deadline: Deadline) -> None:
         """Unless it is away."""
@@ -81,6 +91,10 @@ class MemoryPorts:
     def watch_liveness(self) -> Alive:
         """As the test says."""
         return self.alive
+
+    def facts(self, deadline: Deadline) -> Facts:
+        """As the test says."""
+        return self.told
 
     def serving(self, bridge: str, deadline: Deadline) -> None:
         """As the test says."""

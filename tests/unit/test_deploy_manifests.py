@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 from kubernetes.client import ApiClient
 
 from userspace_cni.host.root import HostRoot

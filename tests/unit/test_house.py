@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("userspace_cni", "localdb")
+PACKAGES = ("userspace_cni", "localdb", "kubevirt")
 TESTS = ROOT / "tests"
 LINES_MAX = 500
 SLEEPERS = frozenset({"wait_until", "eventually", "test_an_idle_polling_thread_sleeps"})
@@ -22,7 +22,7 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not path.stem.endswith("_pb2"))
 TEST_SOURCES = sorted(TESTS.rglob("*.py"))
 TEST_FILES = [path for path in TEST_SOURCES if path.name.startswith("test_")]
 

@@ -86,12 +86,19 @@ def test_a_client_port_with_everything() -> None:
         "addresses": ["10.1.2.3/24", "fd00::3/64"],
         "vlan": {"tag": 100, "trunks": [1, 2], "mode": ""},
         "mtu": 9000,
+        "vm": "",
         "link_state": "up",
         "vhost": {"state": "connected", "mode": "client"},
         "error": "",
         "created": {"boot": "boot-1", "boottime_ns": 42},
         "steps": ["lease", "directory", "socket-file", "pod-mount", "port", "pod-note"],
     }
+
+
+def test_a_vm_is_named() -> None:
+    """A VM's name is there by the mark of its port."""
+    port = replace(PORT, marks={"vm-name": "vm-1"})
+    assert describe(replace(RECORD, steps=(port,)), known())["vm"] == "vm-1"
 
 
 def test_a_server_port() -> None:

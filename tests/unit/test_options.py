@@ -185,3 +185,48 @@ def test_log_file_is_refused_politely() -> None:
     warnings: list[str] = []
     options(warnings, logFile="/etc/passwd")
     assert any("logFile" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("keys", [{}, {"host": {}}, {"host": {"mtu": 9000}}, {"host": host(vhost={"mode": "client"})}])
+def test_a_vm_is_always_the_server(keys: dict[str, Any]) -> None:
+    """With `consumer: kubevirt` OVS is the client, also where a host block names no mode, and nothing is deprecated about it."""
+    warnings: list[str] = []
+    read = options(warnings, consumer="kubevirt", **keys)
+    assert (read.ovs_role, read.kubevirt, warnings) == ("client", True, [])
+
+
+@pytest.mark.parametrize(
+    ("vhost", "named"),
+    [
+        ({"mode": "server"}, "host.vhost.mode"),
+        ({"mode": "Client"}, "host.vhost.mode"),
+        ({"mode": "client", "socketfile": "vhost.sock"}, "host.vhost.socketfile"),
+        ({"socketfile": "vhost.sock"}, "host.vhost.socketfile"),
+    ],
+)
+def test_what_a_vm_can_not_have(vhost: dict[str, str], named: str) -> None:
+    """A server-mode port and a socket of another name are refused with 7 for a VM, saying what to do; a pod may have both."""
+    with pytest.raises(InvalidConfig, match=f"{named}.*consumer 'kubevirt'") as refused:
+        options(consumer="kubevirt", host=host(vhost=vhost))
+    assert refused.value.code == 7
+    assert refused.value.details
+    options(consumer="pod", host=host(vhost=vhost))
+
+
+def test_a_vms_directory_is_qemus() -> None:
+    """User, group and mode are QEMU's unless the network says otherwise; those of a pod's directory are left as they are."""
+    access = options(consumer="kubevirt").access
+    assert (access.user, access.group, access.directory_mode, access.socket_mode) == ("107", "107", 0o755, None)
+    access = options(consumer="kubevirt", host=host(vhost={"user": 0, "group": "ovs", "dirmode": "0770"})).access
+    assert (access.user, access.group, access.directory_mode) == ("0", "ovs", 0o770)
+    access = options(consumer="pod").access
+    assert (access.user, access.group, access.directory_mode) == ("", "", None)
+
+
+def test_shared_dir_is_not_for_a_vm() -> None:
+    """`sharedDir` can not move a VM's socket, and a warning says where it is."""
+    warnings: list[str] = []
+    options(warnings, consumer="kubevirt", sharedDir="/x")
+    assert len(warnings) == 1
+    assert "sharedDir" in warnings[0]
+    assert "emptyDir 'public'" in warnings[0]

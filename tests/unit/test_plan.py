@@ -11,6 +11,7 @@ import pytest
 from userspace_cni.errors import BadEnvironment, InvalidConfig
 from userspace_cni.options import read_options
 from userspace_cni.plan import Allocation, Attachment, Facts, Place, Pod, plan, port_name
+from userspace_cni.pod import launcher
 from userspace_cni.pod.document import parse_entry, render
 from userspace_cni.request import Request, read_environment, read_network
 from userspace_cni.result import EMPTY, Addresses, Interface
@@ -71,6 +72,16 @@ def only(attachment: Attachment, kind: type[Step]) -> Any:
     """The one step of a type."""
     [step] = [step for step in attachment.steps if isinstance(step, kind)]
     return step
+
+
+PUBLIC = f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/public"
+LAUNCHER = replace(
+    FACTS,
+    pod=Pod("ns", "virt-launcher-vm-1-abcde", UID),
+    place=Place(f"{PUBLIC}/vhostuser", "/var/lib/kubelet", create=True, own=True),
+    mapped_dir=launcher.MAPPED_DIR,
+)
+"""What is known of a virt-launcher pod."""
 
 
 def server(**vhost: Any) -> dict[str, Any]:
@@ -225,31 +236,118 @@ def test_derived_mac(environ: dict[str, str], keys: dict[str, Any], mac: str) ->
     assert int(mac[:2], 16) & 3 == 2
 
 
+def vm_mac(pod: Pod, **environ: str) -> str:
+    """The MAC of an interface of the VM whose launcher pod it is."""
+    return planned(replace(LAUNCHER, pod=pod), environ=environ, consumer="kubevirt").interface.mac
+
+
 def test_mac_of_a_vm_follows_it() -> None:
-    """For KubeVirt the MAC is a function of namespace, VM and network: the pod of a migration's target has the same one."""
-    macs = {
-        planned(
-            replace(FACTS, pod=Pod("ns", pod, uid)), environ={"CNI_CONTAINERID": container}, consumer="kubevirt"
-        ).interface.mac
-        for pod, uid, container in (("virt-launcher-vm-1-abcde", "u1", "aaaa"), ("virt-launcher-vm-1-x9z2q", "u2", "bbbb"))
-    }
-    assert macs == {"c6:bc:85:c2:b1:83"}
+    """For KubeVirt the MAC is that which the sidecar derives: the pod of a migration's target has the same one."""
+    source = vm_mac(Pod("ns", "virt-launcher-vm-1-abcde", "u1"), CNI_IFNAME="pod37a8eec1ce1", CNI_CONTAINERID="aaaa")
+    target = vm_mac(Pod("ns", "virt-launcher-vm-1-x9z2q", "u2"), CNI_IFNAME="pod37a8eec1ce1", CNI_CONTAINERID="bbbb")
+    assert source == target == launcher.derived_mac("ns", launcher.machine_part("vm-1"), "pod37a8eec1ce1") == "12:a4:ac:49:27:11"
+
+
+def test_mac_of_a_vm_with_a_long_name() -> None:
+    """A pod's name has the beginning of a long VM's name only, and the sidecar derives the MAC from as much."""
+    machine = "m" * 40 + "-very-long-name"
+    pod = Pod("ns", f"virt-launcher-{machine}-"[:58] + "abcde", UID, domain=machine)
+    assert vm_mac(pod) == launcher.derived_mac("ns", launcher.machine_part(machine), "net1")
+
+
+def test_macs_of_other_vms_and_interfaces() -> None:
+    """Another VM, another namespace and another interface of one network have other MACs; so have pods that are no launchers."""
+    launchers = [Pod(namespace, f"virt-launcher-{vm}-abcde") for namespace in ("ns", "n2") for vm in ("vm-1", "vm-2")]
+    others = [Pod("ns", "app-1"), Pod("ns", "app-2"), Pod("", "", "u1"), Pod("", "", "u2")]
+    macs = {vm_mac(pod, CNI_IFNAME=name) for pod in [*launchers, *others] for name in ("net1", "net2")}
+    assert len(macs) == 2 * 8
+
+
+def test_vm_in_its_launcher_pod() -> None:
+    """OVS as client: QEMU's directory made for it, the socket named by the interface, a short mount, and QEMU's own path told."""
+    attachment = planned(LAUNCHER, consumer="kubevirt", host={"mtu": 9000})
+    path = f"{PUBLIC}/vhostuser"
+    target = "/var/lib/vhost_sockets/99ffee2108a64760"
+    assert attachment.steps[:3] == (
+        Directory(path, "/var/lib/kubelet", create=True, own=True, user="107", group="107", mode=0o755),
+        SocketFile(path, "/var/lib/kubelet", "net1.sock"),
+        PodMount(path, "/var/lib/kubelet", target),
+    )
+    port = only(attachment, Port)
+    assert (port.name, port.interface_type) == (f"{CID}-net1", "dpdkvhostuserclient")
+    assert (port.server_path, port.mtu) == (f"{target}/net1.sock", 9000)
+    note = only(attachment, PodNote)
+    assert (note.mapped_dir, note.optional) == ("/var/run/kubevirt/vhostuser/", True)
+    assert parse_entry(note.entry)["config"]["vhost"] == {"mode": "server", "socketfile": "net1.sock"}
+    written = only(planned(LAUNCHER, consumer="kubevirt", runtimeConfig=INFO), DeviceInfo)
+    assert json.loads(written.content)["vhost-user"] == {"mode": "server", "path": "/var/run/kubevirt/vhostuser/net1.sock"}
+    assert written.existed is False
+
+
+def test_directory_of_a_vm_for_somebody_else() -> None:
+    """What the network says of user, group, mode and label goes before QEMU's, each on its own."""
+    access = only(
+        planned(LAUNCHER, consumer="kubevirt", host={"vhost": {"group": "hugetlbfs", "selinuxLabel": "a:b"}}), Directory
+    )
+    assert (access.user, access.group, access.mode, access.selinux_label) == ("107", "hugetlbfs", 0o755, "a:b")
+    access = only(planned(LAUNCHER, consumer="kubevirt", host={"vhost": {"user": "0", "dirmode": "0775"}}), Directory)
+    assert (access.user, access.group, access.mode) == ("0", "107", 0o775)
 
 
 @pytest.mark.parametrize(
     ("pod", "name"),
-    [(Pod("ns", "virt-launcher-vm-2-abcde"), "net"), (Pod("n2", "virt-launcher-vm-1-abcde"), "net")],
+    [
+        (Pod("ns", "virt-launcher-vm-1-abcde"), "vm-1"),
+        (Pod("ns", f"virt-launcher-{'m' * 43}-abcde", domain="m" * 43), "m" * 43),
+        (Pod("ns", f"virt-launcher-{'m' * 44}abcde", domain="m" * 60), "m" * 60),
+        (Pod("ns", "virt-launcher-vm-1-abcde", domain="vm-2"), "vm-1"),
+        (Pod("ns", "virt-launcher-vm-1-abcde", domain="vm-1\n"), "vm-1"),
+        (Pod("ns", "app", domain="vm-1"), None),
+    ],
+    ids=["pod's name", "whole name", "annotation", "another's annotation", "no name", "no launcher"],
 )
-def test_mac_of_another_vm(pod: Pod, name: str) -> None:
-    """Another VM, or the same name in another namespace, has another MAC."""
-    other = planned(replace(FACTS, pod=pod), consumer="kubevirt", name=name).interface.mac
-    assert other != "c6:bc:85:c2:b1:83"
+def test_mark_of_a_vm(pod: Pod, name: str | None) -> None:
+    """The port is marked with the VM's name: the whole of it where the pod's annotation agrees with the pod's name."""
+    assert only(planned(replace(LAUNCHER, pod=pod), consumer="kubevirt"), Port).marks.get("vm-name") == name
 
 
-def test_mac_of_two_networks_of_a_vm() -> None:
-    """Two networks of one VM have two MACs."""
-    facts = replace(FACTS, pod=Pod("ns", "virt-launcher-vm-1-abcde"))
-    assert planned(facts, consumer="kubevirt").interface.mac != planned(facts, consumer="kubevirt", name="b").interface.mac
+def test_no_mark_of_a_vm_for_a_pod() -> None:
+    """A network that is not for VMs marks no VM, whatever the pod is called."""
+    facts = replace(FACTS, pod=Pod("ns", "virt-launcher-vm-1-abcde", UID, domain="vm-1"))
+    assert "vm-name" not in only(planned(facts), Port).marks
+
+
+def test_allocation_for_a_vm() -> None:
+    """A device plugin's path gives way to the VM's own, which is the same on every node; what else it wrote is kept."""
+    facts = replace(LAUNCHER, allocation=device_info("server", "/run/vhost/sock-3", pci={"x": 1}), device_info_existed=True)
+    attachment = planned(facts, consumer="kubevirt", runtimeConfig=INFO)
+    assert only(attachment, SocketFile).name == "net1.sock"
+    written = only(attachment, DeviceInfo)
+    assert json.loads(written.content) == {
+        "type": "vhost-user",
+        "version": "1.1.0",
+        "vhost-user": {"mode": "server", "path": "/var/run/kubevirt/vhostuser/net1.sock"},
+        "pci": {"x": 1},
+    }
+    assert written.existed
+
+
+@pytest.mark.parametrize("host", [None, {"mtu": 1500}, {"vhost": {"mode": "client"}}])
+def test_allocation_of_a_server_port_for_a_vm(host: dict[str, Any] | None) -> None:
+    """A device plugin that makes QEMU the client is refused with 7: OVS would have to be the server."""
+    facts = replace(LAUNCHER, allocation=device_info("client", "/run/vhost/sock-3"))
+    keys: dict[str, Any] = {} if host is None else {"host": host}
+    with pytest.raises(InvalidConfig, match="device plugin allocated mode 'client' with consumer 'kubevirt'") as refused:
+        planned(facts, consumer="kubevirt", runtimeConfig=INFO, **keys)
+    assert refused.value.code == 7
+
+
+def test_interface_of_a_vm_that_is_no_file_name() -> None:
+    """An interface whose name can not be a socket's is refused with 4, without advice that a VM's network could not take."""
+    with pytest.raises(BadEnvironment, match="can not be part of a socket's name") as refused:
+        planned(LAUNCHER, environ={"CNI_IFNAME": "a=b"}, consumer="kubevirt")
+    assert refused.value.code == 4
+    assert "socketfile" not in refused.value.details
 
 
 def test_bridge_vlan_and_mtu_reach_the_port() -> None:

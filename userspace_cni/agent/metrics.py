@@ -1,8 +1,8 @@
 """What the agent counts, in Prometheus' text form.
 
 A registry of its own, so that nothing of a library gets in. Every label's values are known beforehand or are ports of this node:
-a caller's mistakes can not add series. What is asked for at a scrape (ports, spool, threads) comes from callbacks; one that
-fails, as when the switch is away, leaves its own series out and never fails the scrape.
+a caller's mistakes can not add series. What is asked for at a scrape (ports and their counters, spool, threads) comes from
+callbacks; one that fails, as when the switch is away, leaves its own series out and never fails the scrape.
 
 The only module that knows prometheus_client; its exceptions stay here.
 """
@@ -14,10 +14,10 @@ import re
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest, start_http_server
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
@@ -48,13 +48,38 @@ _SCRAPE_S: Final = 10.0
 """How long a peer on the TCP port may be silent amid its request: it holds a thread as long."""
 
 
+class Counted(Protocol):
+    """What the switch has counted at one port of ours: Interface.external_ids and Interface.statistics."""
+
+    @property
+    def name(self) -> str:
+        """Port.name."""
+        ...
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """Our marks; a port without `container-id` is no attachment's."""
+        ...
+
+    @property
+    def statistics(self) -> Mapping[str, int]:
+        """By OVS's names, as rx_packets; what this kind of port does not count is absent."""
+        ...
+
+
 class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
-    `ports` gives every port to be shown; `gauges` are further numbers by name. Both are asked at each scrape, not before.
+    `ports` gives every port to be shown; `gauges` are further numbers by name; `counters` are what was counted at ports of ours.
+    All are asked at each scrape, not before.
     """
 
-    def __init__(self, ports: Callable[[], Iterable[SwitchPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(
+        self,
+        ports: Callable[[], Iterable[SwitchPort]],
+        gauges: Mapping[str, Callable[[], float]],
+        counters: Callable[[], Iterable[Counted]] = tuple,
+    ) -> None:
         self._registry = CollectorRegistry()
         self._calls = Histogram(
             "userspace_cni_verb_seconds",
@@ -78,7 +103,7 @@ class Metrics:
         build = Gauge("userspace_cni_build_info", "Always 1", ("version", "python"), registry=self._registry)
         build.labels(_version(), platform.python_version()).set(1)
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Asked(ports, gauges))
+        self._registry.register(_Asked(ports, gauges, counters))
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
         """One call has ended: its CNI code (0 for success), its seconds, and those of each stage that it went through."""
@@ -151,9 +176,15 @@ def parse_listen(listen: str) -> tuple[str, int]:
 class _Asked(Collector):
     """What is looked up at each scrape."""
 
-    def __init__(self, ports: Callable[[], Iterable[SwitchPort]], gauges: Mapping[str, Callable[[], float]]) -> None:
+    def __init__(
+        self,
+        ports: Callable[[], Iterable[SwitchPort]],
+        gauges: Mapping[str, Callable[[], float]],
+        counters: Callable[[], Iterable[Counted]],
+    ) -> None:
         self._ports = ports
         self._gauges = gauges
+        self._counters = counters
         self._failing: set[str] = set()
 
     def describe(self) -> Iterable[Metric]:
@@ -169,6 +200,10 @@ class _Asked(Collector):
         ports = self._ask("ports", lambda: list(self._ports()))
         if ports is not None:
             yield from _of_ports(ports)
+        if ports:
+            bridges = {port.name: port.bridge for port in ports}
+            counted = self._ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
+            yield from _of_traffic(counted or [], bridges)
 
     def _ask(self, name: str, look: Callable[[], Any]) -> Any:
         """What the callback says, None when it fails; that is logged once, until it works again."""
@@ -214,6 +249,43 @@ def _of_ports(ports: list[SwitchPort]) -> Iterator[Metric]:
             negotiated.add_metric(where, "features" in port.status)
     yield connected
     yield negotiated
+
+
+_WAYS: Final = (("rx", "the switch received from the application"), ("tx", "the switch sent to the application"))
+_COUNTED: Final[Mapping[str, str]] = {
+    "packets": "Packets that {}",
+    "bytes": "Bytes that {}",
+    "dropped": "Packets dropped of those that {}",
+    "errors": "Packets with errors among those that {}",
+}
+_OWNER: Final[Mapping[str, str]] = {
+    "namespace": "pod-namespace",
+    "pod": "pod-name",
+    "vm": "vm-name",
+    "network": "network",
+    "interface": "ifname",
+}
+"""Label -> mark of the port."""
+
+
+def _of_traffic(counted: list[Counted], bridges: Mapping[str, str]) -> Iterator[Metric]:
+    """Counters of attachments' ports; `bridges` by port. Not of test ports, which come and go and would each leave series."""
+    attached = [
+        ((bridges[port.name], port.name, *(port.marks.get(mark, "") for mark in _OWNER.values())), port.statistics)
+        for port in counted
+        if port.marks.get("container-id")
+    ]
+    for way, direction in _WAYS:
+        for what, text in _COUNTED.items():
+            key = f"{way}_{what}"
+            family = CounterMetricFamily(
+                f"userspace_cni_port_{key}", f"{text.format(direction)}, by port", labels=("bridge", "port", *_OWNER)
+            )
+            for labels, statistics in attached:
+                if key in statistics:
+                    family.add_metric(labels, statistics[key])
+            if family.samples:
+                yield family
 
 
 def _state(port: SwitchPort) -> str:

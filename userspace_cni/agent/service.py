@@ -23,7 +23,7 @@ from typing import Final
 from userspace_cni import protocol, verbs
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.keeper import Keeper
-from userspace_cni.agent.metrics import CONTENT_TYPE, Metrics
+from userspace_cni.agent.metrics import CONTENT_TYPE, Counted, Metrics
 from userspace_cni.agent.pool import Job, Pool
 from userspace_cni.agent.server import Server
 from userspace_cni.deadline import Deadline
@@ -76,7 +76,7 @@ class Agent:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
-        self.metrics = Metrics(self._ports, self._gauges())
+        self.metrics = Metrics(self._ports, self._gauges(), self._counters)
         self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group)
         self.keeper = Keeper(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.pool = Pool()
@@ -113,6 +113,9 @@ class Agent:
 
     def _ports(self) -> list[SwitchPort]:
         return list(self.node.known_ports() or ())
+
+    def _counters(self) -> list[Counted]:
+        return list(self.node.counters())
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         return {

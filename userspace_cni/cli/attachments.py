@@ -194,6 +194,7 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
     return [
         ("container", each["container"]),
         ("pod UID", pod.get("uid", "")),
+        ("VM", each["vm"]),
         ("netns", each["netns"]),
         ("MAC", each["mac"]),
         ("addresses", view.joined(each["addresses"])),

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import click
 
+from userspace_cni.cli.kubevirt_define import define_command
+from userspace_cni.cli.kubevirt_doctor import doctor_command
+from userspace_cni.cli.kubevirt_lint import lint_command
+from userspace_cni.cli.kubevirt_manifests import manifests_command
+
 
 @click.group("kubevirt", short_help="Manifests for KubeVirt, and what in them or on this node would fail.")
 def kubevirt_command() -> None:
     """VM interfaces on OVS-DPDK: manifests for KubeVirt, and what in them or on this node would fail. See docs/kubevirt.md."""
+
+
+kubevirt_command.add_command(lint_command)
+kubevirt_command.add_command(manifests_command)
+kubevirt_command.add_command(doctor_command)
+kubevirt_command.add_command(define_command)

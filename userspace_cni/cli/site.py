@@ -52,6 +52,25 @@ class Liveness(Protocol):
         """In words; of one that is alive its version."""
         ...
 
+    @property
+    def pid(self) -> int | None:
+        """Its process, as it calls itself; None while that is not known."""
+        ...
+
+
+class SwitchFacts(Protocol):
+    """What the switch is set to, and what it made of it."""
+
+    @property
+    def other_config(self) -> Mapping[str, str]:
+        """Open_vSwitch.other_config."""
+        ...
+
+    @property
+    def mtus(self) -> Mapping[str, int]:
+        """Interface.mtu, by name of the port."""
+        ...
+
 
 class Ports(Protocol):
     """The switch, as far as people ask for it."""
@@ -66,6 +85,10 @@ class Ports(Protocol):
 
     def watch_liveness(self) -> Liveness:
         """Ask ovs-vswitchd whether it lives."""
+        ...
+
+    def facts(self, deadline: Deadline) -> SwitchFacts:
+        """What the switch is set to. Raises Unavailable."""
         ...
 
     def serving(self, bridge: str, deadline: Deadline) -> None:

@@ -231,6 +231,13 @@ def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({}))
     return [row for row in rows if row is not None]
 
 
+def switch_facts(session: Session) -> ovs_rows.SwitchFacts:
+    """Settings of the switch, and MTUs of the replicated ports that are open."""
+    interfaces = session.replica.names("Interface").items()
+    mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
+    return ovs_rows.SwitchFacts(other_config(session), mtus)
+
+
 def other_config(session: Session) -> dict[str, str]:
     """Open_vSwitch.other_config."""
     return dict(value_of(session.root(), "other_config"))

@@ -26,6 +26,7 @@ from userspace_cni.log import say
 from userspace_cni.steps import OWNER, Port
 
 if TYPE_CHECKING:
+    from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.session import Clause, Session, Watch
 
 __all__ = ["FoundPort", "KnownPort", "PortDriver"]
@@ -202,6 +203,12 @@ class PortDriver:
 
         return self._standing().look(known_ports)
 
+    def counters(self, deadline: Deadline) -> list[Counters]:
+        """What the switch has counted at the ports with our owner mark, asked of the server over a connection of its own."""
+        from userspace_cni.dataplane import counters
+
+        return counters.ask(self._ovsdb, deadline)
+
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         """The port of that name, None if there is none."""
         from userspace_cni.dataplane.commands import find_port
@@ -220,6 +227,12 @@ class PortDriver:
         from userspace_cni.dataplane.session import with_marks
 
         return self._read(look, with_marks(dict(chosen)), what, deadline)
+
+    def facts(self, deadline: Deadline) -> ovs_rows.SwitchFacts:
+        """What the switch is set to, with the MTUs of all ports of a resident driver. Raises Unavailable."""
+        from userspace_cni.dataplane.commands import switch_facts
+
+        return self._read(switch_facts, frozenset(), "reading the switch's settings", deadline)
 
     def vhost_sock_dir(self, deadline: Deadline) -> str:
         """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""

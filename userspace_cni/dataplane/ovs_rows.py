@@ -16,7 +16,7 @@ from userspace_cni.steps import MARK_SCHEMA, OWNER, Port
 IDENTITY = ("owner", "container-id", "network", "ifname")
 """The marks that say whose port it is."""
 
-MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", "pod-namespace", "pod-name", "pod-uid")
+MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", "pod-namespace", "pod-name", "pod-uid", "vm-name")
 """Every mark that we write; other keys of external_ids are somebody else's and stay as they are."""
 
 ATTACHED_MAC = "attached-mac"
@@ -56,6 +56,14 @@ class KnownPort:
     link_state: str
     status: Mapping[str, str]
     error: str
+
+
+@dataclass(frozen=True)
+class SwitchFacts:
+    """What the switch is set to, and what it made of it: Open_vSwitch.other_config, and Interface.mtu by name of the port."""
+
+    other_config: Mapping[str, str]
+    mtus: Mapping[str, int]
 
 
 def marks_of(step: Port, store: str) -> dict[str, str]:

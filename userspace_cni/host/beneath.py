@@ -28,7 +28,7 @@ DIRECTORY_MODE = 0o750
 """Of a directory made for one attachment when none is asked for: what the plugin that we replace uses."""
 
 PARENT_MODE = 0o711
-"""Of its missing parents: whoever may enter the directory must be able to get there, and has nothing to list on the way."""
+"""Of a missing prefix: whoever may enter the directory must be able to get there, and has nothing to list on the way."""
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """What opening through no link says when the object that we made is no longer at its path."""
@@ -143,22 +143,27 @@ def directory_if_there(path: str, trusted: str, root: HostRoot = HERE) -> Iterat
 def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE) -> tuple[int, bool]:
     """The directory at `path`, made with `mode` when it is missing, and whether it was made now.
 
-    Missing parents are made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours.
+    A missing prefix is made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours. What
+    is between must be there: a kubelet that is just removing a pod would be left with directories that nobody removes.
     """
     components = _below(path, trusted)
     with translated(f"directory {trusted}"):
         prefix = root.path(trusted)
         made = make_trusted(prefix, PARENT_MODE if components else mode)
         current = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    for depth, name in enumerate(components, 1):
+    if not components:
+        return current, made
+    try:
+        parent = paths.openat2(current, "/".join(components[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
         try:
-            made, below = _make_component(name, current, mode if depth == len(components) else PARENT_MODE)
-        except OSError as error:
-            raise refusal(f"directory {path}", error, _obstacle(trusted, components, root)) from error
+            made, below = _make_component(components[-1], parent, mode)
         finally:
-            os.close(current)
-        current = below
-    return current, made
+            os.close(parent)
+    except OSError as error:
+        raise refusal(f"directory {path}", error, _obstacle(trusted, components, root)) from error
+    finally:
+        os.close(current)
+    return below, made
 
 
 def make_trusted(path: str, mode: int) -> bool:

@@ -3,17 +3,20 @@
 The rules of the plugin that this one replaces, in its order: the pod volume of the configured name (an emptyDir, found by the
 pod's UID without asking the API; or a hostPath, known from the pod's spec), `sharedDir`, the default directory. What a pod's
 spec names is never made or owned by us: the spec is the pod author's, we are root.
+
+A VM has one place only, known by the pod's UID: QEMU must find its sockets at the same path in every launcher pod of the VM.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from userspace_cni.errors import DirectoryRefused
+from userspace_cni.errors import BadEnvironment, DirectoryRefused
 from userspace_cni.host.kube import PodView, Volume
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 from userspace_cni.plan import Place
+from userspace_cni.pod import launcher
 from userspace_cni.settings import Settings
 
 
@@ -51,12 +54,31 @@ def find_place(
     return Place(f"{base}/{container_id[:12]}", trusted=base, create=True, own=True)
 
 
+def find_launcher_place(settings: Settings, uid: str, root: HostRoot = HERE) -> Place:
+    """The directory for the sockets of the VM in the virt-launcher pod of that UID. There is no other place to fall back to.
+
+    Raises BadEnvironment for a pod whose UID is not known, DirectoryRefused for one that is no virt-launcher.
+    """
+    if not uid:
+        raise BadEnvironment(
+            "CNI_ARGS holds no K8S_POD_UID, and consumer 'kubevirt' needs the pod's UID",
+            "a runtime that does not send it needs a 'kubeconfig' in the network; this network is for virt-launcher pods",
+        )
+    volume = _empty_dir(settings, uid, launcher.VOLUME)
+    if not _is_directory(volume, root):
+        raise DirectoryRefused(
+            f"the pod's emptyDir '{launcher.VOLUME}' is not at {volume}",
+            "every virt-launcher pod has it, and consumer 'kubevirt' is for no other pods; is the setting kubelet_dir right?",
+        )
+    return Place(f"{volume}/{launcher.DIRECTORY}", trusted=settings.kubelet_dir, create=True, own=True)
+
+
 def _is_directory(path: str, root: HostRoot) -> bool:
     return Path(root.path(path)).is_dir()
 
 
-def _empty_dir(settings: Settings, uid: str) -> str:
-    return f"{settings.kubelet_dir}/pods/{uid}/volumes/kubernetes.io~empty-dir/{settings.shared_volume}"
+def _empty_dir(settings: Settings, uid: str, volume: str = "") -> str:
+    return f"{settings.kubelet_dir}/pods/{uid}/volumes/kubernetes.io~empty-dir/{volume or settings.shared_volume}"
 
 
 def _empty_dir_place(settings: Settings, uid: str) -> Place:

@@ -32,14 +32,14 @@ from userspace_cni.errors import InvalidConfig, NoteRefused, Unavailable, Usersp
 from userspace_cni.host.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
 from userspace_cni.host.kube import MIRROR, PodView, is_pod, view_of
 from userspace_cni.log import say
-from userspace_cni.pod import document
+from userspace_cni.pod import document, launcher
 
 KEPT_LIMIT: Final = 32 << 10
 """Bytes kept of one pod. What is longer has somebody's odd text under our keys, and is read when it is needed."""
 STOP_S: Final = 1.0
 
 _KEPT_METADATA: Final = ("namespace", "name", "uid", "resourceVersion", "deletionTimestamp")
-_KEPT_ANNOTATIONS: Final = (document.CONFIGURATION_DATA, document.MAPPED_DIR, document.DPDK_ARGS, MIRROR)
+_KEPT_ANNOTATIONS: Final = (document.CONFIGURATION_DATA, document.MAPPED_DIR, document.DPDK_ARGS, MIRROR, launcher.DOMAIN)
 _NODE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 _DIGITS_MAX: Final = 100

@@ -1,8 +1,8 @@
 """What the two sides of a KubeVirt VM's interface agree on without telling each other: names, the socket's path, the MAC.
 
-The one side is the plugin, which makes the directory and the port when the VM's launcher pod is attached; the other the sidecar in
-that pod, which writes the socket's path into the VM's definition. Each can derive all of this from names that it knows anyway, so
-that nothing has to travel between them, and the pod that a VM migrates to has the same as the one it comes from. Pure.
+The one side is the plugin, which makes the directory and the port when the VM's launcher pod is attached; the other the sidecar
+in that pod, which writes the socket's path into the VM's definition. Each can derive all of this from names that it knows anyway,
+so that nothing has to travel between them, and the pod that a VM migrates to has the same as the one it comes from. Pure.
 
 Sources: KubeVirt's pkg/network/namescheme (interface names), pkg/virt-controller/services (the pod's name and volumes).
 """
@@ -22,7 +22,11 @@ DIRECTORY = "vhostuser"
 MAPPED_DIR = f"{MOUNT}/{DIRECTORY}/"
 """That directory as QEMU sees it."""
 
+DOMAIN = "kubevirt.io/domain"
+"""Annotation of a launcher pod: the VM's name."""
+
 _PREFIX = "virt-launcher-"
+_MACHINE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", re.ASCII)
 _GENERATED = 58
 """Characters of metadata.generateName that the API server keeps; five random ones follow (apiserver, storage/names)."""
 _RANDOM = 5
@@ -56,8 +60,18 @@ def machine_part(machine: str) -> str:
     return f"{_PREFIX}{machine}-"[:_GENERATED][len(_PREFIX) :].rstrip("-.")
 
 
+def machine_name(pod: str, domain: str) -> str:
+    """The VM of a launcher pod, "" for another pod. `domain`: the pod's annotation DOMAIN, "" where it is not known.
+
+    The annotation has the whole name; whoever may write annotations can not name another VM than the pod's own name does.
+    """
+    found = machine_of_pod(pod)
+    return domain if found and _MACHINE.fullmatch(domain) and machine_part(domain) == found else found
+
+
 def derived_mac(namespace: str, machine: str, ifname: str) -> str:
     """The locally administered unicast MAC of a VM's interface for which none is given; `machine` as `machine_part` has it."""
-    digest = bytearray(hashlib.sha256("\0".join((namespace, machine, ifname)).encode("utf-8", "surrogateescape")).digest()[:6])
+    names = f"{namespace}\0{machine}\0{ifname}"
+    digest = bytearray(hashlib.sha256(names.encode("utf-8", "surrogateescape")).digest()[:6])
     digest[0] = digest[0] & 0xFC | 0x02
     return digest.hex(":")

@@ -1,0 +1,150 @@
+"""The sidecar's process: `python -m kubevirt`, which KubeVirt starts beside a VM's virt-launcher, as user 107, without arguments.
+
+So everything can be said by environment too. It serves until it is told to end (SIGTERM, SIGINT, the Shutdown callback), and
+then does so at once: virt-launcher waits for it. Needs no privilege, writes nothing but its sockets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from kubevirt.definition import Definer
+from kubevirt.domain import Policy
+from kubevirt.errors import KubevirtError, Refused
+from kubevirt.log import say
+from kubevirt.placing import Placed, socket_file
+from kubevirt.sources import Places
+
+VERSION: Final = "0.1.0"
+"""The project's; the image has no package data to read it from."""
+PREFIX: Final = "USERSPACE_CNI_KUBEVIRT_"
+HOOKS: Final = "/var/run/kubevirt-hooks"
+BINDING: Final = "vhostuser"
+STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+
+_MTU: Final = ("off", "element", "override", "auto")
+_ABOUT: Final = """Adds the vhost-user interfaces of a KubeVirt VM to its definition. KubeVirt starts it as the sidecar of a
+network binding; see docs/kubevirt.md. Every option can be given as environment variable too."""
+
+
+def main() -> int:
+    """Serve until told to end; the exit code: 1 when that is not possible. Does not return after serving."""
+    arguments = _arguments(sys.argv[1:], os.environ)
+    # blocked before any thread is made, and waited for by this one alone: a signal that comes early stays pending
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        sockets = _sockets(arguments, os.environ)
+        _serve(_definer(arguments), sockets)
+    except KubevirtError as error:
+        say("error", error.message, trap=error.name, remedy=error.remedy)
+        return 1
+    # a thread that waits for a socket's source would hold a plain exit up until its deadline
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _serve(definer: Definer, sockets: Sequence[Placed]) -> None:
+    from kubevirt.server import Server
+
+    waiting = threading.get_ident()
+    server = Server(definer, lambda: signal.pthread_kill(waiting, signal.SIGTERM))
+    try:
+        for socket in sockets:
+            socket.prepare()
+            server.listen(socket.address)
+        server.start()
+        gc.freeze()  # what stays to the end need not be looked through after each definition
+        for socket in sockets:
+            socket.publish()
+        facts = {"binding": definer.binding, "mtu": definer.policy.mtu, "version": VERSION, "pid": os.getpid()}
+        say("info", "serving", sockets=",".join(str(socket.path) for socket in sockets), **facts)
+        number = signal.sigwait(STOPPING)
+        say("info", "ending", signal=signal.Signals(number).name)
+    finally:
+        for socket in sockets:
+            socket.withdraw()
+        server.stop()
+    say("info", "ended")
+
+
+def _definer(arguments: argparse.Namespace) -> Definer:
+    places = Places(podinfo=arguments.podinfo, claims=arguments.claims)
+    return Definer(arguments.binding, places, Policy(mtu=arguments.mtu, libvirt=arguments.libvirt))
+
+
+def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Placed]:
+    """Where to serve: what of the two places there is. Raises Refused when there is neither."""
+    sockets: list[Placed] = []
+    missing: list[str] = []
+    hooks, container = Path(arguments.hooks_directory), environment.get("CONTAINER_NAME", "")
+    if hooks.is_dir():
+        file = socket_file(arguments.binding, container)
+        # virt-launcher has the whole volume there, of which this container has the part with its own name
+        sockets.append(Placed(hooks / file, seen=hooks / container / file))
+    else:
+        missing.append(str(hooks))
+    if arguments.plugin_socket:
+        plugin = Path(arguments.plugin_socket)
+        if plugin.parent.is_dir():
+            sockets.append(Placed(plugin))
+        else:
+            missing.append(str(plugin.parent))
+    if not sockets:
+        raise Refused(
+            "no-hook-directory",
+            f"there is nowhere to serve: no directory {' nor '.join(missing)}",
+            "run it as a KubeVirt sidecar, which has that directory, or name another one (--hooks-directory, --plugin-socket)",
+        )
+    if missing and arguments.plugin_socket:
+        say("warning", "one of the two places is missing and not served at", missing=missing[0])
+    return sockets
+
+
+def _arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
+    """What was asked for: argument, else environment, else default. Ends the process for --help, --version and what is wrong."""
+    parser = argparse.ArgumentParser("python -m kubevirt", description=_ABOUT)
+    places = Places()
+
+    def option(name: str, default: str, metavar: str, text: str, read: Callable[[str], object] = str) -> None:
+        variable = PREFIX + name.removeprefix("--").replace("-", "_").upper()
+        value = environment.get(variable) or default
+        parser.add_argument(
+            name, default=value, type=read, metavar=metavar, help=f"{text} [{variable}; else {default or 'none'}]"
+        )
+
+    option("--hooks-directory", HOOKS, "DIR", "where virt-launcher looks for hook sidecars")
+    option("--plugin-socket", "", "PATH", "serve at this socket too, as a structured plugin")
+    option("--binding", BINDING, "NAME", "name of the binding where KubeVirt does not tell it by NETWORK_BINDING_PLUGIN_NAME")
+    option("--mtu", "off", "|".join(_MTU), "how the guest learns its MTU; auto: by element where --libvirt can", _mtu)
+    option("--libvirt", "", "X.Y.Z", "version of libvirt in virt-launcher", _version)
+    option("--podinfo", str(places.podinfo), "FILE", "the downward API's network-info")
+    option("--claims", str(places.claims), "DIR", "where the kubelet puts the metadata of resource claims")
+    parser.add_argument("--version", action="version", version=VERSION)
+    arguments = parser.parse_args(argv)
+    arguments.binding = environment.get("NETWORK_BINDING_PLUGIN_NAME") or arguments.binding
+    return arguments
+
+
+def _mtu(text: str) -> str:
+    if text not in _MTU:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_MTU)}")
+    return text
+
+
+def _version(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(".")) if text else ()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no version, such as 11.10.0") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

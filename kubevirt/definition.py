@@ -1,0 +1,142 @@
+"""A VM's definition on its way through the sidecar: what virt-launcher sends, what it gets back, what the log tells of it.
+
+The one handler behind all versions of the hook protocol. It may be called any number of times, at once and for the same VM, and
+on a migration's target too, where KubeVirt throws the answer away. Speaks no gRPC, and never logs the definition itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Final
+
+from kubevirt.domain import Policy, mutate
+from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.log import say
+from kubevirt.sources import Places, resolve
+from kubevirt.vmi import Machine, bound, read_vmi
+
+DOMAIN_MAX: Final = 256 << 10
+"""Bytes of a definition; KubeVirt's have some 10 to 100 KiB. More would not fit in the memory that the sidecar is given."""
+VMI_MAX: Final = 2 << 20
+"""Bytes of a VMI; the API server's store takes 1.5 MiB."""
+WAIT_S: Final = 48.0
+"""How long sources are waited for when the caller names no deadline; virt-launcher's is a minute."""
+_SHARE: Final = 0.8
+"""Of the time that the caller leaves us: the rest is for the work, on a fifth of a CPU."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call. `hook` is its name for the log, `seconds` what the caller leaves us (None: no limit told).
+
+    `ours`: the caller asks us only for VMs that use our binding, so that one which does not is a mistake.
+    """
+
+    hook: str
+    domain: bytes
+    vmi: bytes
+    seconds: float | None = None
+    ours: bool = True
+
+
+class Failed(Exception):
+    """A call that ended without a definition. Its text is for the caller: VM, networks, reason, remedy. `cause`: of what kind."""
+
+    def __init__(self, text: str, cause: Exception) -> None:
+        super().__init__(text)
+        self.cause = cause
+
+
+@dataclass(frozen=True)
+class Definer:
+    """Adds the interfaces bound by `binding` to definitions: one at a time, so that memory holds one parsed document."""
+
+    binding: str
+    places: Places
+    policy: Policy
+    _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def define(self, call: Call) -> bytes:
+        """The definition with the VM's interfaces in it. Logs one line, besides those about the sources. Raises Failed."""
+        began = time.monotonic()
+        facts: dict[str, object] = {"hook": call.hook}
+        try:
+            domain = self._defined(call, facts)
+        except KubevirtError as error:
+            say("error", error.message, **facts, trap=error.name, remedy=error.remedy, ms=_since(began))
+            raise Failed(f"{_about(facts)}: {error}", error) from error
+        except Exception as error:
+            say("error", "a fault in the sidecar", **facts, ms=_since(began), traceback=traceback.format_exc())
+            fault = f"{type(error).__name__}: {str(error)[:200]}"
+            raise Failed(f"{_about(facts)}: a fault in the sidecar, whose log has more: {fault}", error) from error
+        say("info", "domain defined", **facts, ms=_since(began))
+        return domain
+
+    def _defined(self, call: Call, facts: dict[str, object]) -> bytes:
+        machine = _machine(call.vmi)
+        facts["vm"] = machine
+        interfaces = bound(machine, self.binding)
+        facts["networks"] = ",".join(interface.network for interface in interfaces) or "none"
+        self._expect(machine, call)
+        before = _text(call.domain)
+        if not interfaces:
+            return call.domain
+        wait = WAIT_S if call.seconds is None else min(WAIT_S, call.seconds * _SHARE)
+        found = resolve(machine, self.binding, self.places, wait, lambda line: say("info", line, vm=machine))
+        facts["sources"] = ",".join(f"{network}:{source.origin}" for network, source in found.items())
+        with self._turn:
+            try:
+                after = mutate(before, machine, found, self.policy)
+            finally:
+                # a document that was read is a cycle: left to itself it stays until much more has been allocated
+                gc.collect()
+        facts["changed"] = "no" if after == before else "yes"
+        return after.encode()
+
+    def _expect(self, machine: Machine, call: Call) -> None:
+        """KubeVirt starts a binding's sidecar only for VMs that use it; older ones do not tell it under which name."""
+        if not call.ours or any(interface.binding == self.binding for interface in machine.interfaces):
+            return
+        others = sorted({interface.binding for interface in machine.interfaces if interface.binding})
+        raise Refused(
+            "other-binding",
+            f"no interface of the VM has the binding {self.binding!r}, whose sidecar this is, but: {', '.join(others) or 'none'}",
+            "set USERSPACE_CNI_KUBEVIRT_BINDING in the sidecar's image to the name under which KubeVirt has it, "
+            "or register it as 'vhostuser'",
+        )
+
+
+def _about(facts: dict[str, object]) -> str:
+    networks = facts.get("networks")
+    return f"VM {facts.get('vm', 'unknown')}" + (f", networks {networks}" if networks else "")
+
+
+def _machine(vmi: bytes) -> Machine:
+    if len(vmi) > VMI_MAX:
+        raise BadInput(
+            f"the VMI has {len(vmi)} bytes and {VMI_MAX} are read at most", "make its annotations and cloud-init data smaller"
+        )
+    return read_vmi(vmi)
+
+
+def _text(domain: bytes) -> str:
+    if len(domain) > DOMAIN_MAX:
+        raise BadInput(
+            f"the domain XML has {len(domain)} bytes and {DOMAIN_MAX} are read at most",
+            "look at what other sidecars and plugins put into it",
+        )
+    try:
+        return domain.decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"the domain XML is not UTF-8 (byte {error.start})", "look at what other sidecars and plugins put into it"
+        ) from error
+
+
+def _since(began: float) -> int:
+    """Milliseconds."""
+    return round((time.monotonic() - began) * 1000)

@@ -1,0 +1,238 @@
+"""A VM's definition with its vhost-user interfaces in it: the one thing for which the sidecar is there. Pure.
+
+`mutate` adds what is missing for the networks it is told of, and shared memory for them; every other byte of the definition
+stays as it was, so that whatever KubeVirt or another sidecar writes, known here or not, survives. It may be called any number of
+times: what holds already is not written again, also when libvirt wrote it in its own way. It never touches an interface that is
+not ours, and never guesses: what could not work is refused, with the VM, the network and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from kubevirt.document import REMEDY, Document, Element, read_document
+from kubevirt.edits import Edits, Fragment
+from kubevirt.errors import BadInput, Refused
+from kubevirt.interface import KIND, Fact, Setting, alias, differences, facts, fragment, mtu, pci_address
+from kubevirt.memory import share_memory
+from kubevirt.override import override_mtus
+from kubevirt.source import Source
+from kubevirt.vmi import Interface, Machine
+
+MTU_WORKS: Final = (12, 8)
+"""First libvirt seen to start a vhost-user interface with `<mtu>`; the change is in none of its release notes."""
+MTU_FAILS: Final = (11, 3)
+"""Last libvirt seen to refuse one: `Cannot set interface MTU on ''`."""
+
+_PCI: Final = "{:04x}:{:02x}:{:02x}.{:x}"
+_VCPUS: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How an MTU that is known is told to the guest.
+
+    `off`: not at all; `element`: `<mtu>`; `override`: QEMU's host_mtu by `<qemu:override>`, for a libvirt whose `<mtu>` fails (it
+    marks the VM as tainted); `auto`: `<mtu>` if `libvirt`, the launcher's version, is known to take it. () is not known.
+    """
+
+    mtu: Literal["off", "element", "override", "auto"] = "off"
+    libvirt: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """One interface that the definition must have."""
+
+    interface: Interface
+    source: Source
+    facts: list[Fact]
+
+
+def mutate(domain_xml: str, vmi: Machine, sources: Mapping[str, Source], policy: Policy = Policy()) -> str:
+    """The definition with a vhost-user interface for each network of `sources`, in the VM's order.
+
+    An interface with `state: absent` is left out. Without any, the definition comes back as it is, unread. Raises BadInput for
+    what can not be read, Refused for what would not work.
+    """
+    if unknown := sorted(set(sources) - {each.network for each in vmi.interfaces}):
+        raise BadInput(f"VM {vmi} has no interface {', '.join(unknown)}", "its interfaces and networks must have the same names")
+    chosen = [each for each in vmi.interfaces if each.network in sources and each.state != "absent"]
+    if not chosen:
+        return domain_xml
+    document = read_document(domain_xml)
+    if (document.root.namespace, document.root.name) != ("", "domain"):
+        raise BadInput(f"VM {vmi}: the definition's root is <{document.root.name}>, not <domain> without a namespace", REMEDY)
+    devices = document.root.find("devices")
+    if devices is None:
+        raise BadInput(f"VM {vmi}: the definition has no <devices>", REMEDY)
+    _check_policy(vmi, policy)
+    setting = _setting(document, vmi, policy)
+    wanted = [_Wanted(each, sources[each.network], facts(each, sources[each.network], setting)) for each in chosen]
+    _check_paths(wanted, setting)
+    edits = Edits(document)
+    share_memory(edits, str(vmi))
+    place_interfaces(edits, devices, wanted, setting)
+    if policy.mtu == "override":
+        override_mtus(edits, _mtus(wanted, setting))
+    return edits.apply().decode()
+
+
+def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted], setting: Setting) -> None:
+    """Correct the interfaces of ours that are there, insert those that are not: after the one before it in the VM's order, else
+    before the one after it, else after the last interface, else as the last device.
+    """
+    there = {each.interface.network: _find_ours(devices, each, setting) for each in wanted}
+    _check_addresses(devices, wanted, there, setting)
+    last = next(reversed(devices.find_all("interface")), None)
+    new: list[Fragment] = []
+    anchor: Element | None = None
+    for each in wanted:
+        found = there[each.interface.network]
+        if found is not None:
+            for fresh in new:
+                edits.insert_before(found, devices, fresh)
+            new, anchor = [], found
+            _correct(edits, devices, found, each)
+        elif anchor is not None:
+            edits.insert_after(anchor, devices, fragment(each.facts))
+        else:
+            new.append(fragment(each.facts))
+    if last is None:
+        if new:
+            edits.append(devices, new, edits.document.root)
+        return
+    for fresh in new:
+        edits.insert_after(last, devices, fresh)
+
+
+def _find_ours(devices: Element, wanted: _Wanted, setting: Setting) -> Element | None:
+    """The interface that carries the network's alias. An alias is a device's name: nothing else may have it."""
+    name = alias(wanted.interface.network)
+    found = [device for device in devices.children for mark in device.find_all("alias") if mark.get("name") == name]
+    who = setting.who(wanted.interface.network)
+    for device in found:
+        if device.name != "interface" or device.namespace:
+            what, remedy = f"a <{device.name}>", "give the network another name than the VM's volume or device has"
+        elif device.get("type") != KIND or device.find("backend") is not None:
+            what = f"an interface of type {_kind(device)}"
+            remedy = "leave `domainAttachmentType` out of the binding's registration, and register no other sidecar for it"
+        else:
+            continue
+        raise Refused("foreign-interface", f"{who}: alias {name} is already that of {what}", remedy)
+    if len(found) > 1:
+        raise Refused(
+            "foreign-interface", f"{who}: {len(found)} interfaces have alias {name}", "one other sidecar adds it: remove that one"
+        )
+    return found[0] if found else None
+
+
+def _kind(interface: Element) -> str:
+    """passt, too, is vhost-user for libvirt, with a back-end of its own."""
+    backend = interface.find("backend")
+    return f"{interface.get('type')!r}" + (f", back-end {backend.get('type')!r}" if backend is not None else "")
+
+
+def _correct(edits: Edits, devices: Element, element: Element, wanted: _Wanted) -> None:
+    attributes, children = differences(element, wanted.facts)
+    for child, name, value in attributes:
+        edits.set_attribute(child, name, value)
+    if children:
+        edits.append(element, children, devices)
+    source = element.find("source")
+    if source is not None and wanted.source.mode == "server":
+        for reconnect in source.find_all("reconnect"):
+            edits.remove(reconnect, source)
+
+
+def _setting(document: Document, vmi: Machine, policy: Policy) -> Setting:
+    enabled, most = _vcpus(document, vmi)
+    element = policy.mtu == "element" or (policy.mtu == "auto" and policy.libvirt >= MTU_WORKS)
+    return Setting(
+        machine=str(vmi),
+        vcpus=enabled,
+        vcpus_max=most,
+        multiqueue=vmi.multiqueue,
+        transitional=vmi.transitional,
+        secure=document.root.find("launchSecurity") is not None,
+        mtu_element=element,
+    )
+
+
+def _vcpus(document: Document, vmi: Machine) -> tuple[int, int]:
+    """vCPUs at start, and with those that can be plugged in: KubeVirt counts queues by the former."""
+    element = document.root.find("vcpu")
+    if element is None:
+        return (vmi.vcpus or 1,) * 2
+    text = document.text(element).strip()
+    current = element.get("current").strip() or text
+    if not (_VCPUS.fullmatch(text) and _VCPUS.fullmatch(current)):
+        raise BadInput(f"VM {vmi}: the definition's <vcpu> is {text[:20]!r}, current {current[:20]!r}: not numbers", REMEDY)
+    each = document.root.find("vcpus")
+    enabled = sum(one.get("enabled") == "yes" for one in each.find_all("vcpu")) if each else 0
+    return enabled or int(current) or 1, int(text) or 1
+
+
+def _check_policy(vmi: Machine, policy: Policy) -> None:
+    if policy.mtu == "element" and policy.libvirt and policy.libvirt[:2] <= MTU_FAILS:
+        version = ".".join(map(str, policy.libvirt))
+        raise Refused(
+            "mtu-element",
+            f"VM {vmi}: libvirt {version} does not start a vhost-user interface with <mtu>",
+            "set the sidecar's MTU policy to off or override",
+        )
+
+
+def _check_paths(wanted: list[_Wanted], setting: Setting) -> None:
+    """QEMU would take over the socket that it made for the first interface, without a word."""
+    seen: dict[str, str] = {}
+    for each in wanted:
+        network, path = each.interface.network, each.source.path
+        if path in seen:
+            raise Refused(
+                "socket-name-collision",
+                f"{setting.who(network)}: its socket {path} is that of network {seen[path]} too",
+                "give each network a path of its own",
+            )
+        seen[path] = network
+
+
+def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None], setting: Setting) -> None:
+    """A PCI address that the VM asks for and another device has: libvirt would say so too, but not which two they are."""
+    asked = {each.interface.network: where for each in wanted if (where := _asked(each)) is not None}
+    moving = [there[network] for network in asked]
+    taken = {where: _called(device) for device in devices.children if device not in moving for where in _addresses(device)}
+    for network, where in asked.items():
+        if where in taken:
+            raise Refused(
+                "pci-address",
+                f"{setting.who(network)}: pciAddress {_PCI.format(*where)} is that of {taken[where]}",
+                "give one of the two another address, or leave it out",
+            )
+        taken[where] = f"network {network}"
+
+
+def _asked(wanted: _Wanted) -> tuple[int, ...] | None:
+    return next((pci_address(fact.attributes) for fact in wanted.facts if fact.child == "address"), None)
+
+
+def _addresses(device: Element) -> Iterable[tuple[int, ...]]:
+    return [where for address in device.find_all("address") if (where := pci_address(address.attributes)) is not None]
+
+
+def _called(device: Element) -> str:
+    names = [mark.get("name") for mark in device.find_all("alias")]
+    return f"a <{device.name}>" + (f" ({names[0]})" if names else "")
+
+
+def _mtus(wanted: list[_Wanted], setting: Setting) -> dict[str, int]:
+    """Alias -> MTU of the interfaces for which one is known."""
+    known: dict[str, int] = {}
+    for each in wanted:
+        size = mtu(setting.who(each.interface.network), each.source)
+        if size is not None:
+            known[alias(each.interface.network)] = size
+    return known

@@ -1,0 +1,160 @@
+"""Objects for a cluster with KubeVirt, judged before anybody applies them: what would keep a VM from its vhost-user network.
+
+Pure: it takes decoded objects and texts of domains, and never fails for what is in them. Each object is judged by itself, and
+against the others where they are given together: a VM against the registration of its binding and the definitions of its
+networks. Where these are not given there is a note, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubevirt.findings import SEVERITIES, Finding
+from kubevirt.lint_cluster import read_cluster
+from kubevirt.lint_domain import Domain, judge_domain, read_domain
+from kubevirt.lint_guest import judge_guest
+from kubevirt.lint_machine import Machine, judge_machines, judge_networks, read_machine
+from kubevirt.lint_network import Definition, judge_definition, read_definition
+from kubevirt.lint_pod import is_launcher, judge_pod
+from kubevirt.lint_reading import Report, Spot
+from kubevirt.lint_registration import judge_cluster, post_copy
+from kubevirt.lint_sidecars import judge_sidecars
+
+_MACHINES: Final = ("VirtualMachine", "VirtualMachineInstance")
+_GROUPS: Final[Mapping[str, str]] = {
+    **dict.fromkeys((*_MACHINES, "KubeVirt"), "kubevirt.io"),
+    "HyperConverged": "hco.kubevirt.io",
+    "NetworkAttachmentDefinition": "k8s.cni.cncf.io",
+    "MigrationPolicy": "migrations.kubevirt.io",
+    "Plugin": "plugin.kubevirt.io",
+    "Pod": "",
+}
+"""The API group of each kind that is judged."""
+DOMAIN: Final = "domain"
+_NESTED_MAX: Final = 5
+_NAME_MAX: Final = 100
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a file: a decoded object, or the text of a libvirt domain."""
+
+    file: str
+    content: object
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`findings`: the gravest first in each object, objects in the order given. `checked`: how many of each kind.
+
+    `ignored`: file, kind and name of what is of no concern here. `definitions`: the networks, for what only the plugin can judge.
+    """
+
+    findings: tuple[Finding, ...]
+    checked: Mapping[str, int]
+    ignored: tuple[str, ...]
+    definitions: tuple[Definition, ...] = ()
+
+
+def lint(documents: Sequence[Document], bindings: Collection[str] = ()) -> list[Finding]:
+    """What is wrong. `bindings`: names of the bindings that are ours; without any they are known by name, image and network."""
+    return list(judge(documents, bindings).findings)
+
+
+def judge(documents: Sequence[Document], bindings: Collection[str] = ()) -> Judged:
+    """The same, with what was looked at and what was not."""
+    reports: list[Report] = []
+    objects: list[tuple[str, Spot]] = []
+    domains: list[Domain] = []
+    checked: dict[str, int] = {}
+    ignored: list[str] = []
+    for document in documents:
+        for kind, content in _flattened(document.content):
+            where = f"{document.file}: {_label(kind, content)}"
+            if kind == "":
+                ignored.append(where)
+                continue
+            reports.append(Report(where))
+            checked[kind] = checked.get(kind, 0) + 1
+            if kind == DOMAIN:
+                domain = read_domain(str(content), reports[-1])
+                domains += [domain] if domain else []
+            else:
+                objects.append((kind, Spot(content, "", reports[-1])))
+    definitions = _judge_objects(objects, domains, bindings)
+    return Judged(tuple(_ordered(reports)), checked, tuple(ignored), tuple(definitions))
+
+
+def kind_of(content: object) -> str:
+    """Kind of a document that is judged, "" for all others. A patch of a KubeVirt or HyperConverged object counts as one."""
+    if isinstance(content, str):
+        return DOMAIN
+    if not isinstance(content, Mapping):
+        return ""
+    kind = content.get("kind")
+    group = str(content.get("apiVersion") or "").rpartition("/")[0]
+    if isinstance(kind, str) and kind:
+        known = kind in _GROUPS and group in ("", _GROUPS[kind])
+        return kind if known and (kind != "Pod" or is_launcher(Spot(content, "", Report("")))) else ""
+    spec = content.get("spec")
+    if not isinstance(spec, Mapping):
+        return ""
+    return "KubeVirt" if isinstance(spec.get("configuration"), Mapping) else "HyperConverged" if "networkBinding" in spec else ""
+
+
+def _judge_objects(objects: Sequence[tuple[str, Spot]], domains: Sequence[Domain], bindings: Collection[str]) -> list[Definition]:
+    cluster = read_cluster(objects, bindings)
+    definitions = [read_definition(spot) for kind, spot in objects if kind == "NetworkAttachmentDefinition"]
+    machines = [read_machine(spot, kind, cluster, definitions) for kind, spot in objects if kind in _MACHINES]
+    judge_cluster(cluster)
+    for kind, spot in objects:
+        if kind == "MigrationPolicy":
+            post_copy(spot.child("spec"))
+        elif kind == "Pod":
+            judge_pod(spot)
+    used = _used(machines)
+    for definition in definitions:
+        judge_definition(definition, machines=bool(machines), used=any(definition is each for each in used))
+    for machine in machines:
+        judge_networks(machine, cluster)
+        judge_sidecars(machine, cluster)
+        judge_guest(machine)
+    judge_machines(machines)
+    for domain in domains:
+        judge_domain(domain, machines)
+    return definitions
+
+
+def _used(machines: Sequence[Machine]) -> list[Definition]:
+    return [nic.definition for machine in machines for nic in machine.vhost_user if nic.definition]
+
+
+def _flattened(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:
+    """A document with its kind, of a list what is in it."""
+    if isinstance(content, Mapping) and depth < _NESTED_MAX and isinstance(content.get("items"), list):
+        kind = content.get("kind")
+        if kind is None or (isinstance(kind, str) and kind.endswith("List")):
+            for item in content["items"]:
+                yield from _flattened(item, depth + 1)
+            return
+    yield kind_of(content), content
+
+
+def _label(kind: str, content: object) -> str:
+    """Kind, namespace and name."""
+    if isinstance(content, str):
+        return "domain XML"
+    fields: Mapping[str, Any] = content if isinstance(content, Mapping) else {}
+    given = fields.get("kind")
+    metadata = fields.get("metadata")
+    names = [metadata.get(key) for key in ("namespace", "name")] if isinstance(metadata, Mapping) else []
+    name = "/".join(each for each in names if isinstance(each, str) and each)
+    written = given if isinstance(given, str) and given else f"a part of {kind}" if kind else "no object of Kubernetes"
+    return f"{written} {name}".strip()[:_NAME_MAX]
+
+
+def _ordered(reports: Sequence[Report]) -> Iterator[Finding]:
+    for report in reports:
+        yield from sorted(report.found, key=lambda finding: SEVERITIES.index(finding.severity))

@@ -1,0 +1,134 @@
+"""What a KubeVirt or HyperConverged object registers and allows, and what of it would fail. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kubevirt.lint_reading import Spot
+
+_OUR_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar", re.IGNORECASE)
+_UPSTREAM_IMAGE: Final = re.compile(r"vhost-?user", re.IGNORECASE)
+"""Images of other vhost-user bindings, which have one fixed name for their socket."""
+_HCO_GATES: Final = "kubevirt.kubevirt.io/jsonpatch"
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A network binding plugin: its name, and what the cluster says of it."""
+
+    name: str
+    spot: Spot
+    operator: str
+    """Kind of the object that has it."""
+
+    @property
+    def image(self) -> str:
+        """Its sidecar's; "" for none."""
+        return self.spot.text("sidecarImage")
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether its sidecar is this project's, as far as the image's name tells."""
+        return bool(_OUR_IMAGE.search(self.image))
+
+    @property
+    def is_vhost_user(self) -> bool:
+        """Whether it is a vhost-user binding, by what it is called."""
+        return self.is_ours or "vhost" in self.name.lower() or bool(_UPSTREAM_IMAGE.search(self.image))
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What all objects together register.
+
+    `whole`: what is not registered here is nowhere, for an object is not just a patch; `gated`: the same of feature gates, of
+    which HyperConverged objects do not tell all. `named`: the bindings that whoever asks says are ours; else names tell.
+    """
+
+    registrations: tuple[Registration, ...] = ()
+    gates: frozenset[str] = frozenset()
+    whole: bool = False
+    gated: bool = False
+    plugins: tuple[Spot, ...] = ()
+    named: frozenset[str] = frozenset()
+    kubevirts: tuple[Spot, ...] = ()
+    operators: tuple[Spot, ...] = ()
+
+    def registered(self, name: str) -> list[Registration]:
+        """Every registration of that name: one, unless KubeVirt and HyperConverged objects are both given."""
+        return [each for each in self.registrations if each.name == name]
+
+    def is_vhost_user(self, name: str) -> bool:
+        """Whether interfaces with that binding are vhost-user ones."""
+        if self.named:
+            return name in self.named
+        found = self.registered(name)
+        return any(each.is_vhost_user for each in found) if found else "vhost" in name.lower()
+
+    @property
+    def hooked(self) -> list[Spot]:
+        """The Plugins with a sidecar that edits definitions."""
+        return [spot for spot in self.plugins if any(hook.has("sidecar") for hook in spot.child("spec").items("domainHooks"))]
+
+    def vhost_user(self) -> list[Registration]:
+        """The registrations of vhost-user bindings."""
+        return [each for each in self.registrations if self.is_vhost_user(each.name)]
+
+
+def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = ()) -> Cluster:
+    """What these objects, by their kinds, say; of other kinds nothing is read."""
+    kubevirts = tuple(spot for kind, spot in objects if kind == "KubeVirt")
+    operators = tuple(spot for kind, spot in objects if kind == "HyperConverged")
+    registrations = [*_registrations(kubevirts, "KubeVirt"), *_registrations(operators, "HyperConverged")]
+    gates = {gate for spot in kubevirts for gate in configuration(spot).child("developerConfiguration").texts("featureGates")}
+    gates |= {gate for spot in operators for gate in _patched_gates(spot)}
+    return Cluster(
+        registrations=tuple(registrations),
+        gates=frozenset(gates),
+        whole=any(map(_is_whole, (*kubevirts, *operators))),
+        gated=any(map(_is_whole, kubevirts)),
+        plugins=tuple(spot for kind, spot in objects if kind == "Plugin"),
+        named=frozenset(named),
+        kubevirts=kubevirts,
+        operators=operators,
+    )
+
+
+def configuration(kubevirt: Spot) -> Spot:
+    """`spec.configuration` of a KubeVirt object."""
+    return kubevirt.child("spec", "configuration")
+
+
+def _is_whole(spot: Spot) -> bool:
+    """Whether it is the object itself, and no patch with a registration."""
+    fetched = spot.has("status") or spot.child("metadata").has("uid")
+    kept = configuration(spot).value if spot.text("kind") == "KubeVirt" else spot.child("spec").value
+    return fetched or bool(set(kept or ()) - {"network", "networkBinding", "networking", "configuration"})
+
+
+def _registrations(spots: Sequence[Spot], kind: str) -> Iterator[Registration]:
+    for spot in spots:
+        for bindings in _bindings(spot, kind):
+            for name in bindings.value or ():
+                if isinstance(name, str):
+                    yield Registration(name, bindings.child(name), kind)
+
+
+def _bindings(spot: Spot, kind: str) -> list[Spot]:
+    """Where an object registers: v1beta1 and v1 of HyperConverged have it in different places."""
+    if kind == "KubeVirt":
+        return [configuration(spot).child("network", "binding")]
+    spec = spot.child("spec")
+    return [spec.child("networkBinding"), spec.child("networking", "networkBinding")]
+
+
+def _patched_gates(spot: Spot) -> Iterator[str]:
+    """Gates that a HyperConverged object sets through its annotation of JSON patches for the KubeVirt object."""
+    patches = spot.child("metadata", "annotations").json(_HCO_GATES)
+    for patch in patches.value if patches and isinstance(patches.value, list) else ():
+        path, value = (patch.get("path"), patch.get("value")) if isinstance(patch, dict) else ("", None)
+        if isinstance(path, str) and "featureGates" in path:
+            yield from (gate for gate in (value if isinstance(value, list) else [value]) if isinstance(gate, str))

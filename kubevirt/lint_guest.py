@@ -1,0 +1,223 @@
+"""A VM's memory, vCPUs and annotations, as far as its vhost-user interfaces depend on them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from kubevirt.annotation import ANNOTATION, Wish, read_annotation
+from kubevirt.errors import KubevirtError
+from kubevirt.interface import PORT_QUEUES
+from kubevirt.lint_machine import Machine, Nic
+from kubevirt.lint_network import DEFAULT_MTU
+from kubevirt.lint_reading import Spot
+from kubevirt.lint_sidecars import HOOKS
+from kubevirt.quantity import amount
+from kubevirt.socket_paths import OWNER_ROOTS, canonical, check_path
+from userspace_cni.pod import launcher
+
+_MEMFD: Final = "kubevirt.io/memfd"
+_GUEST_DPDK: Final = re.compile(r"vfio[-_]pci|intel_iommu=on|enable_unsafe_noiommu_mode")
+_CLOUD_INIT: Final = ("cloudInitNoCloud", "cloudInitConfigDrive")
+
+
+def judge_guest(machine: Machine) -> None:
+    """Everything of a VM that has a vhost-user interface."""
+    _judge_annotation_place(machine)
+    if not machine.vhost_user:
+        return
+    _judge_memory(machine)
+    wishes = _read_wishes(machine)
+    _judge_mtus(machine, wishes)
+    _judge_queues(machine, wishes)
+    _judge_paths(machine, wishes)
+    _judge_iommu(machine)
+
+
+def vcpus(machine: Machine) -> int | None:
+    """How many the VM has, as KubeVirt counts; None when an instance type says it."""
+    domain = machine.instance.child("domain")
+    cpu = domain.child("cpu")
+    counts = [cpu.number(name) for name in ("sockets", "cores", "threads")]
+    if machine.sized_elsewhere and not any(counts):
+        return None
+    if any(counts):
+        sockets, cores, threads = (count or 1 for count in counts)
+        return max(1, sockets * cores * threads)
+    resources = domain.child("resources")
+    return resources.child("limits").amount("cpu") or resources.child("requests").amount("cpu") or 1
+
+
+def _judge_annotation_place(machine: Machine) -> None:
+    """Annotations of a VirtualMachine are not its instance's: KubeVirt takes those of the template."""
+    for name in (ANNOTATION, HOOKS, _MEMFD) if machine.own else ():
+        if machine.own and machine.own.has(name) and not machine.annotations.has(name):
+            Spot(None, machine.own.at(name), machine.spot.report).find(
+                "annotation-place",
+                "warning",
+                f"annotation {name} is of the VirtualMachine, and nobody reads it there",
+                "move it to spec.template.metadata.annotations",
+            )
+
+
+def _judge_memory(machine: Machine) -> None:
+    domain = machine.instance.child("domain")
+    memory = domain.child("memory")
+    page_text = memory.child("hugepages").text("pageSize")
+    if not memory.has("hugepages"):
+        _judge_ordinary_pages(machine, domain)
+        return
+    if machine.annotations.text(_MEMFD) == "false":
+        Spot(None, machine.annotations.at(_MEMFD), machine.spot.report).find(
+            "private-memory",
+            "note",
+            "without memfd the guest's memory is shared by nothing but what the sidecar writes into the definition",
+            "remove the annotation, unless the node's QEMU can not do memfd with huge pages",
+        )
+    page, size = amount(page_text), _guest_memory(domain)
+    if page and size is not None and size % page:
+        memory.child("hugepages").find(
+            "hugepages-short",
+            "error",
+            f"the guest's memory ({size >> 20} MiB) is no multiple of pageSize {page_text}",
+            f"let memory.guest be a multiple of {page_text}",
+        )
+
+
+def _judge_ordinary_pages(machine: Machine, domain: Spot) -> None:
+    if domain.child("cpu", "numa").has("guestMappingPassthrough"):
+        domain.child("cpu", "numa").find(
+            "no-hugepages",
+            "error",
+            "guestMappingPassthrough without huge pages: KubeVirt refuses it",
+            "add memory.hugepages.pageSize, or remove guestMappingPassthrough",
+        )
+    elif not machine.sized_elsewhere:
+        domain.find(
+            "no-hugepages",
+            "note",
+            "no huge pages: the sidecar shares the guest's memory by memfd, which works and is slower",
+            "add `memory: {hugepages: {pageSize: 2Mi}}` (or 1Gi) where the nodes have free ones",
+        )
+
+
+def _guest_memory(domain: Spot) -> int | None:
+    """Bytes; the guest's own figure, else what its pod asks for."""
+    found = domain.child("memory").amount("guest")
+    resources = domain.child("resources")
+    for part in ("requests", "limits"):
+        found = resources.child(part).amount("memory") if found is None else found
+    return found
+
+
+def _read_wishes(machine: Machine) -> Mapping[str, Wish]:
+    try:
+        return read_annotation(machine.annotations.text(ANNOTATION), [nic.name for nic in machine.nics])
+    except KubevirtError as error:
+        _annotation(machine).find(error.name, "error", error.message, error.remedy)
+        return {}
+
+
+def _annotation(machine: Machine) -> Spot:
+    return Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
+
+
+def _judge_mtus(machine: Machine, wishes: Mapping[str, Wish]) -> None:
+    for nic in machine.vhost_user:
+        wish = wishes.get(nic.name, Wish())
+        if not wish.mtu or not nic.definition or nic.definition.is_ours is not True:
+            continue
+        given = nic.definition.mtu
+        port = given or DEFAULT_MTU
+        if wish.mtu == port:
+            continue
+        said = f"host.mtu {given}" if given else f"no host.mtu, so {DEFAULT_MTU}"
+        _annotation(machine).find(
+            "mtu-mismatch",
+            "error" if wish.mtu > port else "warning",
+            f"interface '{nic.name}' is to have MTU {wish.mtu}, and network {nic.definition} has {said}: "
+            + (
+                "larger frames are dropped by the switch" if wish.mtu > port else "the guest drops larger frames that others send"
+            ),
+            f'write "mtu": {wish.mtu} in the host block of network {nic.definition}, or {port} in the annotation',
+        )
+
+
+def _judge_queues(machine: Machine, wishes: Mapping[str, Wish]) -> None:
+    for nic in machine.vhost_user:
+        queues = wishes.get(nic.name, Wish()).queues or 0
+        if queues > PORT_QUEUES:
+            _annotation(machine).find(
+                "queues-over-port",
+                "error",
+                f"interface '{nic.name}' is to have {queues} queues, and a DPDK vhost-user port takes {PORT_QUEUES}",
+                f"ask for {PORT_QUEUES} at most",
+            )
+    count = vcpus(machine)
+    if count is not None:
+        _judge_vcpus(machine, wishes, count)
+
+
+def _judge_vcpus(machine: Machine, wishes: Mapping[str, Wish], count: int) -> None:
+    cpu, devices = (machine.instance.child("domain", name) for name in ("cpu", "devices"))
+    most = count // (cpu.number("sockets") or 1) * (cpu.number("maxSockets") or cpu.number("sockets") or 1)
+    for nic in machine.vhost_user:
+        queues = wishes.get(nic.name, Wish()).queues or 0
+        if queues > max(count, most):
+            _annotation(machine).find(
+                "queues-over-vcpus",
+                "error",
+                f"interface '{nic.name}' is to have {queues} queues, and the VM has {max(count, most)} vCPUs: it is refused",
+                f"ask for {max(count, most)} queues at most, or give the VM more vCPUs",
+            )
+    if devices.flag("networkInterfaceMultiqueue") and count == 1:
+        Spot(True, devices.at("networkInterfaceMultiqueue"), machine.spot.report).find(
+            "queues-over-vcpus",
+            "note",
+            "networkInterfaceMultiqueue with one vCPU is one queue",
+            "give the VM more vCPUs (domain.cpu.cores), or remove networkInterfaceMultiqueue",
+        )
+
+
+def _judge_paths(machine: Machine, wishes: Mapping[str, Wish]) -> None:
+    taken: dict[str, Nic] = {}
+    for nic in machine.vhost_user:
+        wish = wishes.get(nic.name, Wish())
+        path = canonical(wish.path or launcher.socket_path(launcher.interface_name(nic.name)))
+        other = taken.setdefault(path, nic)
+        if other is not nic:
+            _annotation(machine).find(
+                "socket-name-collision",
+                "error",
+                f"interfaces '{other.name}' and '{nic.name}' have one socket, {path}",
+                "give each a path of its own, or none: each then has one that is derived from its name",
+            )
+        if wish.mode == "client":
+            _annotation(machine).find(
+                "server-mode",
+                "error",
+                f"interface '{nic.name}' is to be a client: its socket would be the switch's, without which QEMU does not start",
+                "remove mode, or let it be server: the switch then connects, and again after it was restarted",
+            )
+        if wish.path:
+            try:
+                check_path(wish.path, OWNER_ROOTS, f"annotation {ANNOTATION}")
+            except KubevirtError as error:
+                _annotation(machine).find(error.name, "error", error.message, error.remedy)
+
+
+def _judge_iommu(machine: Machine) -> None:
+    """DPDK in the guest, as far as what cloud-init is given shows it."""
+    for volume in machine.instance.items("volumes"):
+        for kind in _CLOUD_INIT:
+            data = volume.child(kind)
+            text = data.text("userData") if data.has("userData") else ""
+            if match := _GUEST_DPDK.search(text):
+                volume.find(
+                    "iommu",
+                    "note",
+                    f"the guest is to use {match[0]}: vfio-pci needs an IOMMU in the VM, which KubeVirt does not give it",
+                    "load vfio with enable_unsafe_noiommu_mode=1 in the guest; an IOMMU of the VM would need "
+                    "other_config:vhost-iommu-support=true of Open vSwitch too",
+                )

@@ -1,0 +1,260 @@
+"""A VM's networks and interfaces against what is registered and defined. Pure; its memory, vCPUs and annotations: lint_guest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kubevirt.errors import KubevirtError
+from kubevirt.lint_cluster import Cluster
+from kubevirt.lint_network import Definition, matching
+from kubevirt.lint_reading import Spot
+from kubevirt.mac import read_mac
+
+BINDING_METHODS: Final = ("bridge", "masquerade", "sriov", "macvtap", "passt", "passtBinding", "slirp")
+MIGRATABLE: Final = ("masquerade", "passt", "passtBinding")
+
+
+@dataclass(frozen=True)
+class Nic:
+    """One interface. `binding`: its binding plugin; `network`: its entry in `networks`; `definition`: the network, if given."""
+
+    name: str
+    spot: Spot
+    binding: str
+    network: Spot
+    definition: Definition | None
+    elsewhere: Definition | None
+    """A definition of that name in another namespace, when there is none in the right one."""
+    is_vhost_user: bool
+
+    @property
+    def definition_name(self) -> str:
+        """[namespace/]name as the VM has it; "" unless the network is of Multus."""
+        return self.network.child("multus").text("networkName")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A VM or an instance. `instance`: the instance's spec, `annotations`: the instance's, `own`: those of the VM itself."""
+
+    name: str
+    namespace: str
+    spot: Spot
+    instance: Spot
+    annotations: Spot
+    own: Spot | None
+    nics: tuple[Nic, ...]
+    labels: Spot
+    """Of the template, and so of the launcher pod."""
+    sized_elsewhere: bool
+    """Whether an instance type says how many vCPUs and how much memory it has."""
+
+    @property
+    def vhost_user(self) -> list[Nic]:
+        """The interfaces that this is about; those that are to go are left out."""
+        return [nic for nic in self.nics if nic.is_vhost_user and nic.spot.text("state") != "absent"]
+
+
+def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: list[Definition]) -> Machine:
+    """What a VirtualMachine or VirtualMachineInstance says."""
+    template = spot.child("spec", "template") if kind == "VirtualMachine" else spot
+    instance = template.child("spec")
+    namespace = spot.child("metadata").text("namespace")
+    networks = {each.text("name"): each for each in instance.items("networks")}
+    nics = []
+    for each in instance.child("domain", "devices").items("interfaces"):
+        name = each.text("name")
+        network = networks.get(name, Spot(None, "", spot.report))
+        binding = each.child("binding").text("name")
+        wanted = network.child("multus").text("networkName")
+        definition, elsewhere = matching(definitions, wanted, namespace) if wanted else (None, None)
+        ours = bool(binding) and (cluster.is_vhost_user(binding) or _is_ours(definition, cluster))
+        nics.append(Nic(name, each, binding, network, definition, elsewhere, ours))
+    return Machine(
+        name=spot.child("metadata").text("name"),
+        namespace=namespace,
+        spot=spot,
+        instance=instance,
+        annotations=template.child("metadata", "annotations"),
+        own=spot.child("metadata", "annotations") if kind == "VirtualMachine" else None,
+        nics=tuple(nics),
+        labels=template.child("metadata", "labels"),
+        sized_elsewhere=spot.child("spec").has("instancetype"),
+    )
+
+
+def judge_networks(machine: Machine, cluster: Cluster) -> None:
+    """Networks, bindings and sidecars of a VM."""
+    for nic in machine.nics:
+        _judge_kernel_binding(nic)
+        if nic in machine.vhost_user:
+            _judge_nic(nic, machine, cluster)
+    if not machine.vhost_user:
+        return
+    _judge_mix(machine)
+    _judge_migration(machine, cluster)
+    _judge_addresses(machine)
+    _judge_extent(machine, cluster)
+
+
+def judge_machines(machines: Sequence[Machine]) -> None:
+    """What several VMs have together: MACs."""
+    owners: dict[str, Machine] = {}
+    for machine in machines:
+        for nic in machine.vhost_user:
+            mac = _plain(nic.spot.text("macAddress"))
+            owner = owners.setdefault(mac, machine) if mac else machine
+            if owner is not machine:
+                nic.spot.find(
+                    "mac-conflict",
+                    "error",
+                    f"VM {owner.name} has the MAC {nic.spot.text('macAddress')} too",
+                    "give each VM its own macAddress, or none: one is then derived from namespace, VM and network",
+                )
+
+
+def _is_ours(definition: Definition | None, cluster: Cluster) -> bool:
+    return bool(definition and definition.is_ours and not cluster.named)
+
+
+def _judge_kernel_binding(nic: Nic) -> None:
+    method = next((each for each in BINDING_METHODS if nic.spot.has(each)), "")
+    if not nic.binding and nic.definition and nic.definition.is_ours:
+        nic.spot.find(
+            "kernel-binding",
+            "error",
+            f"interface '{nic.name}' is bound by '{method or 'default'}', and network {nic.definition} has no kernel interface",
+            "write `binding: {name: vhostuser}` in place of it, with the name that the KubeVirt object registers",
+        )
+
+
+def _judge_nic(nic: Nic, machine: Machine, cluster: Cluster) -> None:
+    _judge_registered(nic, cluster)
+    if (model := nic.spot.text("model")) not in ("", "virtio"):
+        nic.spot.find(
+            "wrong-model",
+            "error",
+            f"interface '{nic.name}' has model '{model}', which has no vhost-user backend",
+            "remove model, or let it be virtio",
+        )
+    if nic.network.value is None:
+        nic.spot.find("no-source", "error", f"interface '{nic.name}' has no network of its name", "add it to spec.networks")
+    elif nic.network.has("pod"):
+        nic.spot.find(
+            "pod-network",
+            "warning",
+            f"interface '{nic.name}' binds the pod's own network, which is vhost-user only if the cluster's CNI is this plugin",
+            "use a network of Multus, and masquerade for the pod's own",
+        )
+    if nic.elsewhere:
+        nic.network.find(
+            "other-namespace",
+            "error",
+            f"network '{nic.definition_name}' is looked for in namespace {machine.namespace or 'of the VM'}; "
+            f"the one that was given is {nic.elsewhere}",
+            f"write networkName: {nic.elsewhere}, if the cluster's Multus allows other namespaces; or define the network here",
+        )
+    elif "/" in nic.definition_name and nic.definition_name.partition("/")[0] != (machine.namespace or "default"):
+        nic.network.find(
+            "other-namespace",
+            "note",
+            f"network '{nic.definition_name}' is in another namespace than the VM: a Multus with namespaceIsolation refuses it",
+            "define the network in the VM's namespace where that is set",
+        )
+
+
+def _judge_registered(nic: Nic, cluster: Cluster) -> None:
+    found = cluster.registered(nic.binding)
+    if not found and cluster.registrations:
+        names = ", ".join(sorted(each.name for each in cluster.registrations))
+        nic.spot.find(
+            "unknown-binding",
+            "error",
+            f"binding '{nic.binding}' is not registered; what is: {names}",
+            "write the name that is registered, or register this one (`userspace-cni kubevirt manifests` writes the patch)",
+        )
+    elif not found and cluster.whole:
+        nic.spot.find(
+            "unknown-binding",
+            "error",
+            f"binding '{nic.binding}' is not registered, and no other is",
+            "register it (`userspace-cni kubevirt manifests` writes the patch)",
+        )
+
+
+def _judge_mix(machine: Machine) -> None:
+    networks = machine.instance.items("networks")
+    multus = [each.text("name") for each in networks if each.has("multus")]
+    claims = [each.text("name") for each in networks if each.has("resourceClaim")]
+    if multus and claims:
+        Spot(None, machine.instance.at("networks"), machine.spot.report).find(
+            "mixed-multus-and-dra",
+            "error",
+            f"networks of Multus ({', '.join(multus)}) and of resource claims ({', '.join(claims)}) in one VM",
+            "let all secondary networks of the VM be of one kind",
+        )
+
+
+def _judge_migration(machine: Machine, cluster: Cluster) -> None:
+    for nic in machine.nics:
+        if not nic.network.has("pod") or any(nic.spot.has(method) for method in MIGRATABLE):
+            continue
+        found = cluster.registered(nic.binding)
+        if nic.binding and (not found or any(each.spot.has("migration") for each in found)):
+            continue
+        how = f"binding '{nic.binding}', which has no 'migration'" if nic.binding else "bridge"
+        nic.spot.find(
+            "not-migratable",
+            "warning",
+            f"interface '{nic.name}' binds the pod's network by {how}: KubeVirt does not migrate the VM",
+            "use masquerade for the pod's network",
+        )
+
+
+def _judge_addresses(machine: Machine) -> None:
+    seen: dict[str, Nic] = {}
+    slots: dict[str, Nic] = {}
+    for nic in machine.nics:
+        slot = nic.spot.text("pciAddress").lower()
+        first = slots.setdefault(slot, nic) if slot else nic
+        if first is not nic and (nic.is_vhost_user or first.is_vhost_user):
+            nic.spot.find(
+                "pci-address",
+                "error",
+                f"interface '{first.name}' has pciAddress {slot} too",
+                "give one of the two another address, or leave it out",
+            )
+        try:
+            mac = read_mac(nic.spot.text("macAddress"), "macAddress", "correct it, or leave it out: one is then derived")
+        except KubevirtError as error:
+            if nic.is_vhost_user:
+                nic.spot.find("mac-mismatch", "error", error.message, error.remedy)
+            continue
+        other = seen.setdefault(mac, nic) if mac else nic
+        if other is not nic and (nic.is_vhost_user or other.is_vhost_user):
+            nic.spot.find("mac-conflict", "error", f"interface '{other.name}' has the same MAC", "give each interface its own")
+
+
+def _judge_extent(machine: Machine, cluster: Cluster) -> None:
+    """What could not be judged, in one note."""
+    missing = []
+    if not cluster.registrations and not cluster.whole:
+        missing.append("the KubeVirt or HyperConverged object")
+    for nic in machine.vhost_user:
+        known = nic.definition is not None and nic.definition.is_ours is not None
+        if nic.definition_name and not known and not nic.elsewhere:
+            missing.append(f"the configuration of network '{nic.definition_name}'")
+    if missing:
+        machine.spot.find(
+            "not-given",
+            "note",
+            f"not given, and not looked at: {', '.join(dict.fromkeys(missing))}",
+            "give these files too, to have the VM judged together with them",
+        )
+
+
+def _plain(mac: str) -> str:
+    """A MAC as it can be compared."""
+    return mac.strip().replace("-", ":").lower()

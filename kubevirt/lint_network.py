@@ -1,0 +1,158 @@
+"""A NetworkAttachmentDefinition, as far as a VM on it depends on it. Pure.
+
+Whether the plugin takes the configuration is not judged here: the plugin's own reader does, in the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kubevirt.lint_reading import Spot, folded
+
+OUR_TYPE: Final = "userspace"
+DEFAULT_MTU: Final = 1500
+"""What Open vSwitch gives a port without mtu_request."""
+_RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A network. `namespace` "" when the object does not say; `config`: our plugin's own configuration, its keys in lower case.
+
+    `is_ours`: None when the configuration is not in the object, or can not be read.
+    """
+
+    name: str
+    namespace: str
+    spot: Spot
+    config: Mapping[str, Any]
+    is_ours: bool | None
+
+    @property
+    def for_kubevirt(self) -> bool:
+        """Whether it says that its consumers are VMs."""
+        return self.config.get("consumer") == "kubevirt"
+
+    @property
+    def mtu(self) -> int | None:
+        """Its ports' MTU; None when it says none."""
+        mtu = folded(self.config.get("host")).get("mtu")
+        return mtu if isinstance(mtu, int) and not isinstance(mtu, bool) else None
+
+    @property
+    def mode(self) -> str | None:
+        """Open vSwitch's role as the configuration says it: "" when its `host` block leaves it open, None without that block."""
+        if "host" not in self.config:
+            return None
+        mode = folded(folded(self.config.get("host")).get("vhost")).get("mode")
+        return mode if isinstance(mode, str) else ""
+
+    @property
+    def resource(self) -> str:
+        """The device plugin's resource that goes with it."""
+        return self.spot.child("metadata", "annotations").text(_RESOURCE)
+
+    def __str__(self) -> str:
+        """As people call it."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def read_definition(spot: Spot) -> Definition:
+    """What the object says."""
+    metadata = spot.child("metadata")
+    written = spot.child("spec").json("config")
+    plugins = _plugins(written) if written else []
+    ours = next((plugin for plugin in plugins if plugin.get("type") == OUR_TYPE), None)
+    known = bool(plugins)
+    return Definition(
+        name=metadata.text("name"),
+        namespace=metadata.text("namespace"),
+        spot=spot,
+        config=folded(ours),
+        is_ours=ours is not None if known else None,
+    )
+
+
+def plugins_of(config: object) -> list[Mapping[str, Any]]:
+    """The plugins of a CNI configuration: of a list all, else the one. What is no object is left out."""
+    if not isinstance(config, Mapping):
+        return []
+    listed = config.get("plugins")
+    if isinstance(listed, list):
+        return [plugin for plugin in listed if isinstance(plugin, Mapping)]
+    return [config]
+
+
+def matching(definitions: list[Definition], name: str, namespace: str) -> tuple[Definition | None, Definition | None]:
+    """The network that a VM of `namespace` means by [namespace/]name; or else one of that name in another namespace.
+
+    A namespace that is not written may be any.
+    """
+    wanted, _, short = name.rpartition("/")
+    wanted = wanted or namespace
+    same = [each for each in definitions if each.name == (short or name)]
+    found = next((each for each in same if not (wanted and each.namespace) or each.namespace == wanted), None)
+    return found, next(iter(same), None) if found is None else None
+
+
+def judge_definition(definition: Definition, *, machines: bool, used: bool) -> None:
+    """What the network itself tells. `machines`: VMs were given; `used`: one of them has it as a vhost-user network."""
+    if not definition.is_ours:
+        return
+    spot = Spot(definition.config, "spec.config", definition.spot.report)
+    if not definition.for_kubevirt:
+        _judge_consumer(definition, spot, machines=machines, used=used)
+    server = (
+        definition.mode not in (None, "client") if not definition.for_kubevirt else definition.mode not in (None, "", "client")
+    )
+    if server and (used or definition.for_kubevirt):
+        spot.find(
+            "server-mode",
+            "error",
+            f"host.vhost.mode is {definition.mode!r}: Open vSwitch would make the socket, and QEMU makes it too"
+            if definition.mode
+            else "there is a host block without vhost.mode: Open vSwitch would make the socket, and QEMU makes it too",
+            'add `"consumer": "kubevirt"`, and let host.vhost.mode be "client" or leave it out',
+        )
+    if definition.for_kubevirt or used:
+        _judge_for_machines(definition, spot)
+
+
+def _judge_consumer(definition: Definition, spot: Spot, *, machines: bool, used: bool) -> None:
+    remedy = 'add `"consumer": "kubevirt"` at the top of the configuration, in a network that is for VMs alone'
+    if used:
+        message = (
+            f"VMs use network {definition}, which does not say that its consumer is kubevirt: sockets go where no QEMU looks"
+        )
+        spot.find("consumer-missing", "error", message, remedy)
+    elif not machines:
+        message = f"network {definition} does not say that its consumer is kubevirt: it is for pods, not for VMs"
+        spot.find("consumer-missing", "note", message, remedy)
+
+
+def _judge_for_machines(definition: Definition, spot: Spot) -> None:
+    if mac := folded(definition.config.get("host")).get("mac"):
+        spot.find(
+            "mac-conflict",
+            "warning",
+            f"host.mac is {mac!r}: every VM on network {definition} has this MAC",
+            "remove host.mac, and give macAddress in the VM if it has to be a certain one",
+        )
+    capabilities = definition.config.get("capabilities")
+    if definition.resource and folded(capabilities).get("cnideviceinfofile") is not True:
+        spot.find(
+            "no-device-info",
+            "note",
+            f"network {definition} has the resource {definition.resource}, and not the capability CNIDeviceInfoFile: "
+            "what the device plugin allocated is not told on",
+            'add `"capabilities": {"CNIDeviceInfoFile": true}`, or remove the annotation',
+        )
+
+
+def _plugins(written: Spot) -> list[Mapping[str, Any]]:
+    if not isinstance(written.value, Mapping):
+        written.is_odd("a CNI configuration, which is an object")
+        return []
+    return plugins_of(written.value)

@@ -1,0 +1,187 @@
+"""A binding's registration, and what beside it in the cluster's objects would fail: gates, Plugins, migrations. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubevirt.lint_cluster import Cluster, Registration, configuration
+from kubevirt.lint_reading import Spot
+
+_SIDECAR_ENOUGH: Final = 64_000_000
+"""Bytes: what KubeVirt gives a sidecar by default."""
+_SIDECAR_LEAST: Final = 48 << 20
+"""Bytes: what ours is made to stay below."""
+_PLUGIN_SOCKETS: Final = "/var/run/kubevirt-plugin/"
+_HCO_NAME: Final = "kubevirt-kubevirt-hyperconverged"
+
+
+def judge_cluster(cluster: Cluster) -> None:
+    """Everything that the objects themselves tell; what VMs make of it is judged with the VMs."""
+    for registration in cluster.vhost_user():
+        _judge_registration(registration, hooked=bool(cluster.hooked))
+    _judge_shared_images(cluster)
+    _judge_owners(cluster)
+    _judge_gates(cluster)
+    for spot in cluster.kubevirts:
+        _judge_sidecar_memory(spot)
+        post_copy(configuration(spot).child("migrations"))
+    for spot in cluster.operators:
+        post_copy(spot.child("spec", "liveMigrationConfig"))
+        post_copy(spot.child("spec", "virtualization", "liveMigrationConfig"))
+    for spot in cluster.plugins:
+        _judge_plugin(spot)
+
+
+def post_copy(migrations: Spot) -> None:
+    """Migrations that may turn to post-copy."""
+    if migrations.flag("allowPostCopy"):
+        Spot(True, migrations.at("allowPostCopy"), migrations.report).find(
+            "post-copy",
+            "warning",
+            "migrations may turn to post-copy, which Open vSwitch does not serve by default",
+            "set it to false for VMs with vhost-user interfaces, by a MigrationPolicy that selects them; or set other_config:"
+            "vhost-postcopy-support=true and restart every ovs-vswitchd, which then must not lock its memory (--mlockall)",
+        )
+
+
+def _judge_registration(registration: Registration, *, hooked: bool) -> None:
+    spot, name = registration.spot, registration.name
+    if kind := spot.text("domainAttachmentType"):
+        spot.find(
+            "domain-attachment",
+            "error",
+            f"binding '{name}' has domainAttachmentType '{kind}': KubeVirt adds an interface of that type itself",
+            "remove domainAttachmentType: the sidecar adds the interface",
+        )
+    if not registration.image and not hooked:
+        spot.find(
+            "no-source",
+            "error",
+            f"binding '{name}' has no sidecarImage, and no Plugin with a sidecar was given: nobody adds the interface",
+            "name the sidecar's image, or give the Plugin's file too",
+        )
+    if definition := spot.text("networkAttachmentDefinition"):
+        spot.find(
+            "binding-nad",
+            "warning",
+            f"binding '{name}' has networkAttachmentDefinition '{definition}': its plugin is run beside each network's own",
+            "remove networkAttachmentDefinition: the VM's own networks name what they need",
+        )
+    if not spot.has("migration"):
+        spot.find(
+            "not-migratable",
+            "warning",
+            f"binding '{name}' has no 'migration': a VM whose first interface is bound by it can not be migrated",
+            "add `migration: {}`",
+        )
+    elif method := spot.child("migration").text("method"):
+        spot.find(
+            "not-migratable",
+            "note",
+            f"binding '{name}' has migration method '{method}': the guest sees its link go down and up at each migration",
+            "write `migration: {}` unless guests have to ask for their address again",
+        )
+    if spot.text("downwardAPI") != "device-info":
+        spot.find(
+            "no-device-info",
+            "note",
+            f"binding '{name}' has no `downwardAPI: device-info`: MAC, MTU and a device plugin's socket do not reach the sidecar",
+            "add `downwardAPI: device-info`",
+        )
+
+
+def _judge_shared_images(cluster: Cluster) -> None:
+    """One image under two names: its sidecars make sockets of one name, unless they are ours."""
+    first: dict[tuple[str, str], Registration] = {}
+    for each in cluster.vhost_user():
+        if not each.image or each.is_ours:
+            continue
+        other = first.setdefault((each.operator, each.image), each)
+        if other is not each:
+            each.spot.find(
+                "socket-name-collision",
+                "warning",
+                f"bindings '{other.name}' and '{each.name}' have one image: where its socket has a fixed name, a VM with both "
+                "waits for the second and ends",
+                "use one of the two bindings in a VM, or this project's image, whose sockets have names of their own",
+            )
+
+
+def _judge_owners(cluster: Cluster) -> None:
+    """Registrations in a KubeVirt object that the HyperConverged operator owns."""
+    for spot in cluster.kubevirts:
+        metadata = spot.child("metadata")
+        owned = any(owner.text("kind") == "HyperConverged" for owner in metadata.items("ownerReferences"))
+        managed = owned or metadata.text("name") == _HCO_NAME or bool(cluster.operators)
+        there = {each.name for each in cluster.registrations if each.operator == "HyperConverged"}
+        lost = [each for each in cluster.vhost_user() if each.spot.report is spot.report and each.name not in there]
+        for each in lost if managed else ():
+            each.spot.find(
+                "hco-overwrites",
+                "warning",
+                f"binding '{each.name}' is registered in a KubeVirt object that the HyperConverged operator writes",
+                "register it in the HyperConverged object: spec.networkBinding",
+            )
+
+
+def _judge_gates(cluster: Cluster) -> None:
+    if not cluster.vhost_user():
+        return
+    where = next((spot for spot in (*cluster.kubevirts, *cluster.operators) if spot.has("kind")), None)
+    if "Plugins" in cluster.gates and not cluster.hooked and where:
+        where.find(
+            "plugins-gate",
+            "warning",
+            "feature gate Plugins is on, and no Plugin object with a sidecar hook was given: as soon as any Plugin applies to "
+            "a VM, KubeVirt drops what the binding's sidecar added",
+            "register the sidecar as a Plugin too (`userspace-cni kubevirt manifests` writes one), or turn the gate off",
+        )
+    if cluster.gated and cluster.hooked and "Plugins" not in cluster.gates:
+        cluster.hooked[0].find(
+            "plugins-gate",
+            "warning",
+            "the Plugin does nothing: feature gate Plugins is not among those of the KubeVirt object given",
+            "add Plugins to spec.configuration.developerConfiguration.featureGates, or leave the Plugin out",
+        )
+
+
+def _judge_sidecar_memory(kubevirt: Spot) -> None:
+    for each in configuration(kubevirt).items("supportContainerResources"):
+        limit = each.child("resources", "limits").amount("memory") if each.text("type") == "sidecar" else None
+        sidecar_memory(each.child("resources", "limits"), limit)
+
+
+def sidecar_memory(limits: Spot, limit: int | None) -> None:
+    """A sidecar's memory limit in bytes that is not enough."""
+    if limit is not None and limit < _SIDECAR_ENOUGH:
+        least = limit < _SIDECAR_LEAST
+        limits.find(
+            "sidecar-memory",
+            "error" if least else "warning",
+            f"sidecars get {limit >> 20} MiB: ours takes up to 48 MiB",
+            "give 64M, which is KubeVirt's default, or more",
+        )
+
+
+def _judge_plugin(spot: Spot) -> None:
+    name = spot.child("metadata").text("name")
+    wanted = f"{_PLUGIN_SOCKETS}{name}/" if name else _PLUGIN_SOCKETS
+    strategy = spot.child("spec").text("failureStrategy")
+    for hook in spot.child("spec").items("domainHooks"):
+        path = hook.child("sidecar").text("socketPath")
+        if not path:
+            continue
+        if not path.startswith(wanted) or ".." in path.split("/"):
+            hook.child("sidecar").find(
+                "plugin-socket",
+                "error",
+                f"socketPath is {path!r}: launchers look below {wanted}",
+                f"let it be {wanted}<name>.sock, in a volume that sidecar and compute container share",
+            )
+        if (hook.text("failureStrategy") or strategy) == "Ignore":
+            hook.find(
+                "failure-ignored",
+                "warning",
+                "failureStrategy is Ignore: a VM whose sidecar fails starts without its vhost-user interfaces",
+                "set failureStrategy to Fail",
+            )

@@ -1,0 +1,100 @@
+"""Who edits a VM's definition besides, and whether the one that has to is there: sidecars, injected ones, claims. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kubevirt.lint_cluster import Cluster
+from kubevirt.lint_machine import Machine, Nic
+from kubevirt.lint_reading import Spot
+from kubevirt.manifests import POD_LABEL
+
+HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
+_OUR_PLUGIN: Final = re.compile("userspace-cni-")
+"""What our manifests call their Plugin."""
+_DRA_GATE: Final = "NetworkDevicesWithDRA"
+
+
+def judge_sidecars(machine: Machine, cluster: Cluster) -> None:
+    """Everything about sidecars of a VM that has a vhost-user interface."""
+    if machine.vhost_user:
+        _judge_label(machine, cluster)
+        _judge_claims(machine, cluster)
+        _judge_others(machine, cluster)
+
+
+def _judge_label(machine: Machine, cluster: Cluster) -> None:
+    """Where the sidecar is injected, it is injected into pods with a label."""
+    ours = any(_OUR_PLUGIN.match(spot.child("metadata").text("name")) for spot in cluster.hooked)
+    for nic in machine.vhost_user if ours else ():
+        found = cluster.registered(nic.binding)
+        if found and not any(each.image for each in found) and machine.labels.get(POD_LABEL) != nic.binding:
+            machine.labels.find(
+                "no-source",
+                "error",
+                f"binding '{nic.binding}' has its sidecar injected into pods with a label that this VM's has not: nobody answers",
+                f"add the label {POD_LABEL}: {nic.binding} to spec.template.metadata.labels",
+            )
+
+
+def _judge_claims(machine: Machine, cluster: Cluster) -> None:
+    claimed = {each.text("name") for each in machine.instance.items("resourceClaims")}
+    for nic in machine.vhost_user:
+        if not nic.network.has("resourceClaim"):
+            continue
+        claim = nic.network.child("resourceClaim").text("claimName")
+        if claim not in claimed:
+            nic.network.find(
+                "no-source",
+                "error",
+                f"claim '{claim}' of network '{nic.name}' is not in the VM's resourceClaims",
+                "add it there, with the ResourceClaim or the template that it is from",
+            )
+        if cluster.gated and _DRA_GATE not in cluster.gates:
+            nic.network.find(
+                "dra-not-mounted",
+                "error",
+                f"feature gate {_DRA_GATE} is not among those of the KubeVirt object given: networks of claims are refused",
+                f"add {_DRA_GATE} to spec.configuration.developerConfiguration.featureGates (KubeVirt 1.9, Kubernetes 1.36)",
+            )
+        else:
+            nic.network.find(
+                "dra-not-mounted",
+                "note",
+                f"network '{nic.name}' is of a claim: the sidecar must see /var/run/kubernetes.io/dra-device-attributes, which "
+                "KubeVirt does not mount in it in every version",
+                "look for the claim in the launcher pod's hook-sidecar container; without it, a later KubeVirt is needed",
+            )
+
+
+def _judge_others(machine: Machine, cluster: Cluster) -> None:
+    """Other sidecars of the VM. Which one runs last is not known, and those made with KubeVirt's own model drop our fields."""
+    remedy = "leave it out for VMs with vhost-user interfaces, unless its image is known to keep what it does not know"
+    if machine.annotations.text(HOOKS):
+        Spot(None, machine.annotations.at(HOOKS), machine.spot.report).find(
+            "lossy-sidecar", "warning", "another hook sidecar edits the VM's definition: most drop a vhost-user socket", remedy
+        )
+    ours = {nic.binding for nic in machine.vhost_user}
+    images: dict[str, Nic] = {}
+    for nic in machine.nics:
+        found = next(iter(cluster.registered(nic.binding)), None) if nic.binding else None
+        if nic.binding not in ours:
+            if nic.binding and (found is None or found.image):
+                nic.spot.find(
+                    "lossy-sidecar",
+                    "warning" if found else "note",
+                    f"binding '{nic.binding}' has a sidecar of its own: most drop a vhost-user socket",
+                    remedy,
+                )
+            continue
+        if found and not found.is_ours and found.image:
+            other = images.setdefault(found.image, nic)
+            if other.binding != nic.binding:
+                nic.spot.find(
+                    "socket-name-collision",
+                    "error",
+                    f"bindings '{other.binding}' and '{nic.binding}' have one image, whose sockets have one name: the second is "
+                    "waited for in vain, and the launcher ends",
+                    "use one of the two bindings for all interfaces of the VM",
+                )

@@ -1,0 +1,126 @@
+"""Files that others put into the sidecar's container: the downward API's and the DRA drivers'. Reads, and decides nothing.
+
+What is there may be anything by mistake, a FIFO or a device too: only regular files are read, no more of them than such a file
+can have, and nothing waits. Symbolic links are followed: the kubelet swaps a link to change a file in one step. A file that
+vanishes while it is looked at was swapped; the next look finds the other one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+from kubevirt.dra import Device, read_metadata
+from kubevirt.errors import BadInput, Refused
+from kubevirt.strict_json import BYTES_MAX
+from kubevirt.vmi import Claim
+
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
+"""RFC 1123: what names of claims and requests are, and what can go into a path."""
+_FILES_MAX: Final = 64
+_MOUNT_REMEDY: Final = (
+    "KubeVirt 1.9 or newer gives a binding's sidecar the claim (and so the metadata of a driver that writes it: "
+    "dra-driver-ovsdpdk with --enable-device-metadata); with an older one an admission policy has to add the claim to the "
+    "resources.claims of container hook-sidecar-0, or take a Multus network instead"
+)
+
+
+def read_file(path: str) -> bytes | None:
+    """The content of a regular file, as far as BYTES_MAX and one more, which no parser takes; None when there is none.
+
+    Raises BadInput for what is there and no such file, or can not be read.
+    """
+    remedy = "look at what is mounted there in the sidecar's container (kubectl get pod -o yaml)"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if os.path.lexists(path):
+            raise BadInput(f"{path} is a link to nothing", remedy) from error
+        return None
+    except OSError as error:
+        raise BadInput(f"{path} can not be opened: {error.strerror}", remedy) from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadInput(f"{path} is no regular file", remedy)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            return file.read(BYTES_MAX + 1)
+    except OSError as error:
+        raise BadInput(f"{path} can not be read: {error.strerror}", remedy) from error
+    finally:
+        os.close(descriptor)
+
+
+def read_claim(root: str, claim: Claim) -> Device:
+    """The vhost-user port of a claim's request, out of the metadata below `root`.
+
+    Raises Refused (dra-not-mounted: no file of that claim; no-source: files, and no socket or more than one), BadInput.
+    """
+    where = f"claim {claim.name!r}, request {claim.request!r}"
+    for name in (claim.name, claim.request):
+        if name and not _NAME.fullmatch(name):
+            raise BadInput(
+                f"{where}: {name[:64]!r} is no name that Kubernetes gives", "correct the VM's networks and resourceClaims"
+            )
+    for layout in _layouts(Path(root), claim):
+        files = [path for directory in layout for path in _metadata_files(directory)]
+        if files:
+            return _only_port(files, claim, where)
+    raise Refused("dra-not-mounted", f"{where}: no device metadata below {root} in the sidecar's container", _MOUNT_REMEDY)
+
+
+def _layouts(root: Path, claim: Claim) -> list[list[Path]]:
+    """The directories where the claim's files can be, the likeliest layout first (see `dra`).
+
+    A claim that the VM names by resourceClaimName is below that name, which a network does not tell: all are looked at.
+    """
+    return [
+        _requests(root / "resourceclaimtemplates" / claim.name, claim.request),
+        _requests(root / claim.name, claim.request),
+        [each for direct in _directories(root / "resourceclaims") for each in _requests(direct, claim.request)],
+    ]
+
+
+def _requests(claim: Path, request: str) -> list[Path]:
+    return [claim / request] if request else _directories(claim)
+
+
+def _directories(parent: Path) -> list[Path]:
+    return [path for path in _entries(parent) if path.is_dir()]
+
+
+def _metadata_files(directory: Path) -> list[Path]:
+    return [path for path in _entries(directory) if path.name == "metadata.json" or path.name.endswith("-metadata.json")]
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())[:_FILES_MAX]
+    except OSError:
+        return []
+
+
+def _only_port(files: list[Path], claim: Claim, where: str) -> Device:
+    found = {}
+    for path in files:
+        content = read_file(str(path))
+        device = read_metadata(content, claim.request, str(path)) if content is not None else None
+        if device:
+            found[device.path] = device
+    if len(found) == 1:
+        return next(iter(found.values()))
+    names = ", ".join(map(str, files))[:300]
+    if found:
+        raise Refused(
+            "no-source",
+            f"{where}: several sockets ({', '.join(found)[:300]}) in {names}",
+            "name the request in the VM's network (resourceClaim.requestName), one device each; of claims named by "
+            "resourceClaimName, no two may have a request of the same name",
+        )
+    raise Refused(
+        "no-source",
+        f"{where}: no device with an attribute vhost-user-path in {names}",
+        "the claim's device class must be of a driver for vhost-user ports, as dra-driver-ovsdpdk",
+    )

@@ -1,0 +1,99 @@
+"""How the sidecar's socket gets into the directory that virt-launcher scans: served first, then seen.
+
+virt-launcher dials whatever it finds there that is no directory, and ends when an answer is missing: a socket must not be seen
+before it is served. And it remembers sockets by file name, without the directory: two of one name, and the second is never asked.
+So a socket is bound in a directory of its own, where nobody looks, and renamed into place. Never removes what another put there.
+
+Sources: KubeVirt's pkg/hooks/manager.go (collectSideCarSockets); unix(7) for the length of a path.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from binascii import crc32
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from kubevirt.errors import Refused
+
+PATH_MAX: Final = 107
+"""Bytes of a socket's path, without the NUL that ends it."""
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
+_FILE: Final = "s"
+
+
+def socket_file(binding: str, container: str) -> str:
+    """The socket's name: no other sidecar of the pod has it. `container` is "" where KubeVirt does not tell it."""
+    return "-".join(_UNSAFE.sub("_", part) for part in (binding, container) if part) + ".sock"
+
+
+class Placed:
+    """A socket at `path`. In this order: `prepare`, serve at `address`, `publish`; `withdraw` ends it in whatever state it is.
+
+    `seen` is the path by which the other side knows it, when that is another one.
+    """
+
+    def __init__(self, path: Path, seen: Path | None = None) -> None:
+        self.path = path
+        self._seen = seen or path
+        # the same name each time: what a killed process left is found by the next one
+        self._room = path.parent / f".{crc32(os.fsencode(path.name)):08x}"
+        self.address = self._room / _FILE
+        self._prepared = False
+        self._identity: tuple[int, int] | None = None
+
+    def prepare(self) -> None:
+        """Make the directory in which to bind. Raises Refused."""
+        longest = max((os.fsencode(path) for path in (self.path, self._seen, self.address)), key=len)
+        if len(longest) > PATH_MAX:
+            raise Refused(
+                "path-too-long",
+                f"the sidecar's socket would be at {os.fsdecode(longest)}, {len(longest)} bytes where {PATH_MAX} are possible",
+                "give the binding or the directory a shorter name",
+            )
+        try:
+            self._tidy()
+            self._room.mkdir(0o700)
+            self._prepared = True
+        except OSError as error:
+            raise self._refused("making a directory for", error) from error
+
+    def publish(self) -> None:
+        """Put the socket, which is served by now, where it is looked for; one of the same name is replaced. Raises Refused."""
+        try:
+            self._identity = _identity(self.address)
+            self.address.rename(self.path)
+            self._room.rmdir()
+            self._prepared = False
+        except OSError as error:
+            raise self._refused("placing", error) from error
+
+    def withdraw(self) -> None:
+        """Remove what `prepare` and `publish` made, unless another has put something in its place. Never fails."""
+        with suppress(OSError):
+            if self._prepared:
+                self._tidy()
+        with suppress(OSError):
+            # the number of an inode is not given again while the server holds its socket
+            if _identity(self.path) == self._identity:
+                self.path.unlink()
+
+    def _tidy(self) -> None:
+        self.address.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self._room.rmdir()
+
+    def _refused(self, tried: str, error: OSError) -> Refused:
+        return Refused(
+            "no-hook-directory",
+            f"{tried} the sidecar's socket {self.path}: {error.strerror} (as uid {os.getuid()}, gid {os.getgid()})",
+            f"{self.path.parent} must be a directory that this user can write in, as KubeVirt's volume for hook sidecars is",
+        )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino

@@ -1,0 +1,143 @@
+"""The sidecar as a structured plugin of KubeVirt 1.9: registration, admission policy and Plugin object. Pure.
+
+There the sidecar's container is not KubeVirt's to make: an admission policy of Kubernetes adds it to the launcher pods of VMs
+that ask for it by a label, and KubeVirt asks it at a socket below the plugin's own directory in a volume that every launcher
+pod has once feature gate Plugins is on. The text of the policy is CEL, into which names are put as they are: `manifests.Wanted`
+says which.
+
+Sources: KubeVirt's docs on plugins and VEP 190, pkg/virt-controller/services (volume and directory), pkg/network/downwardapi
+(volume of network-info); MutatingAdmissionPolicy of Kubernetes 1.36.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kubevirt.manifests import KUBEVIRT_NAMESPACE, POD_LABEL, Manifest, Object, Wanted, registered, registration
+from userspace_cni.pod import launcher
+
+_SOCKETS_VOLUME: Final = "kubevirt-plugin-sockets"
+_SOCKETS_DIRECTORY: Final = "/var/run/kubevirt-plugin"
+_PODINFO_VOLUME: Final = "network-info-annotation"
+_GATE: Final = '[{"op": "add", "path": "/spec/configuration/developerConfiguration/featureGates/-", "value": "Plugins"}]'
+
+
+def plugin_manifests(wanted: Wanted) -> list[Manifest]:
+    """The same binding with a sidecar that an admission policy injects, as structured plugin of KubeVirt 1.9."""
+    namespace = wanted.operator_namespace or KUBEVIRT_NAMESPACE
+    name = _plugin_name(wanted)
+    policy: Object = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy"}
+    return [
+        Manifest(
+            "KubeVirt 1.9 and newer, instead of `manifests kubevirt`: the binding without a sidecar of KubeVirt's own. Needed on "
+            "clusters with feature gate Plugins and any Plugin object: what a binding's sidecar writes into the definition is "
+            "lost there. Save it as a file of its own and merge it in:\n\n"
+            f"    kubectl patch kubevirt kubevirt --namespace {namespace} --type merge --patch-file FILE\n\n"
+            "The gate is in a list, which a merge patch would replace. Where the CR has that list, add to it:\n\n"
+            f"    kubectl patch kubevirt kubevirt --namespace {namespace} --type json --patch '{_GATE}'",
+            registered(namespace, wanted.binding, registration("")),
+        ),
+        Manifest(
+            f"Puts the sidecar into the launcher pods of VMs whose template has label {POD_LABEL}: {wanted.binding}. "
+            "Kubernetes 1.36 and newer (before that: v1beta1, and its feature gate). Apply it with kubectl apply -f FILE.",
+            {**policy, "metadata": {"name": name}, "spec": _policy(wanted)},
+        ),
+        Manifest(
+            "Puts that policy into force.",
+            {
+                **policy,
+                "kind": "MutatingAdmissionPolicyBinding",
+                "metadata": {"name": name},
+                "spec": {"policyName": name},
+            },
+        ),
+        Manifest(
+            "Has KubeVirt ask the sidecar. A VM with the binding and without the label does not start: nobody answers for it.",
+            {
+                "apiVersion": "plugin.kubevirt.io/v1alpha1",
+                "kind": "Plugin",
+                "metadata": {"name": name},
+                "spec": {
+                    "condition": _uses(wanted),
+                    "failureStrategy": "Fail",
+                    "domainHooks": [{"sidecar": {"socketPath": _plugin_socket(wanted)}, "timeout": "30s"}],
+                    "mutatingAdmissionPolicies": [{"name": name}],
+                },
+            },
+        ),
+    ]
+
+
+def _plugin_name(wanted: Wanted) -> str:
+    return f"userspace-cni-{wanted.binding}"
+
+
+def _plugin_socket(wanted: Wanted) -> str:
+    """Where KubeVirt wants it: below a directory with the plugin's name."""
+    return f"{_SOCKETS_DIRECTORY}/{_plugin_name(wanted)}/hook.sock"
+
+
+def _policy(wanted: Wanted) -> Object:
+    return {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {
+            "resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+        },
+        "matchConditions": [
+            {"name": "launcher-pod", "expression": _labelled("kubevirt.io", "virt-launcher")},
+            {"name": "asks-for-it", "expression": _labelled(POD_LABEL, wanted.binding)},
+            {"name": "plugins-enabled", "expression": f'object.spec.volumes.exists(v, v.name == "{_SOCKETS_VOLUME}")'},
+        ],
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _injection(wanted)}}],
+    }
+
+
+def _labelled(label: str, value: str) -> str:
+    labels = "object.metadata.labels"
+    return f'has({labels}) && "{label}" in {labels} && {labels}["{label}"] == "{value}"'
+
+
+def _uses(wanted: Wanted) -> str:
+    """CEL over a VMI: whether an interface of it has the binding."""
+    return f'vmi.spec.domain.devices.interfaces.exists(i, has(i.binding) && i.binding.name == "{wanted.binding}")'
+
+
+def _injection(wanted: Wanted) -> str:
+    """CEL that adds the container: the volume for the socket is KubeVirt's, of which each plugin has a directory of its own."""
+    name, container = _plugin_name(wanted), "Object.spec.containers"
+    security = f"{container}.securityContext"
+    return f"""[
+  JSONPatch{{
+    op: "add",
+    path: "/spec/containers/-",
+    value: {container}{{
+      name: "{name}",
+      image: "{wanted.image}",
+      env: [
+        {container}.env{{name: "USERSPACE_CNI_KUBEVIRT_PLUGIN_SOCKET", value: "{_plugin_socket(wanted)}"}},
+        {container}.env{{name: "USERSPACE_CNI_KUBEVIRT_BINDING", value: "{wanted.binding}"}}
+      ],
+      resources: {container}.resources{{
+        requests: {{"cpu": "200m", "memory": "64M"}},
+        limits: {{"cpu": "200m", "memory": "64M"}}
+      }},
+      securityContext: {security}{{
+        allowPrivilegeEscalation: false,
+        runAsNonRoot: true,
+        runAsUser: {launcher.QEMU_ID},
+        runAsGroup: {launcher.QEMU_ID},
+        capabilities: {security}.capabilities{{drop: ["ALL"]}},
+        seccompProfile: {security}.seccompProfile{{type: "RuntimeDefault"}}
+      }},
+      volumeMounts: [
+        {container}.volumeMounts{{
+          name: "{_SOCKETS_VOLUME}", mountPath: "{_SOCKETS_DIRECTORY}/{name}", subPath: "{name}"
+        }}
+      ] + (object.spec.volumes.exists(v, v.name == "{_PODINFO_VOLUME}")
+        ? [{container}.volumeMounts{{name: "{_PODINFO_VOLUME}", mountPath: "/etc/podinfo"}}]
+        : [])
+    }}
+  }}
+]
+"""

@@ -1,0 +1,59 @@
+"""Which paths QEMU may be told to make or use a socket at. Pure.
+
+QEMU runs as the user of KubeVirt's own sockets in that container and, as server, unlinks what is at the path. So a path is
+refused unless it is one that can be meant, wherever it comes from; the annotation, a VM owner's word, has fewer places than the
+word of the cluster's device plugins and drivers, whose directories their administrators choose.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Final
+
+from kubevirt.errors import Refused
+from userspace_cni.pod import launcher
+
+PATH_MAX: Final = 107
+"""Bytes of a UNIX socket's path: sun_path has 108, one of which is the NUL."""
+OWNER_ROOTS: Final = (f"{launcher.MOUNT}/", "/var/run/ovsdpdk/", "/var/run/vhostuser/", "/var/lib/cni/usrspcni/")
+"""Where the annotation may point: KubeVirt's public volume, and where the known drivers and device plugins mount directories."""
+CLUSTER_ROOTS: Final = ("/var/run/", "/var/lib/")
+"""Where a device plugin or a DRA driver may point. /run is the same as /var/run there."""
+KEPT: Final = (
+    *(f"{launcher.MOUNT}/{name}/" for name in ("sockets", "container-disks", "hotplug-disks")),
+    *(
+        "/var/run/kubevirt-hooks/",
+        "/var/run/kubevirt-plugin/",
+        "/var/run/kubevirt-private/",
+        "/var/run/kubevirt-ephemeral-disks/",
+    ),
+    *("/var/run/libvirt/", "/var/lib/libvirt/", "/var/run/kubernetes.io/", "/var/run/secrets/"),
+)
+"""Nobody's: KubeVirt's, libvirt's and Kubernetes' own."""
+
+
+def canonical(path: str) -> str:
+    """The path by which two that are the same are recognised."""
+    return f"/var{path}" if path.startswith("/run/") else path
+
+
+def check_path(path: str, roots: tuple[str, ...], where: str) -> None:
+    """Raise Refused unless `path` is one that QEMU can be given: path-not-allowed, path-too-long. `where` says who gave it."""
+    remedy = f"correct it where it comes from ({where}): an absolute path of at most {PATH_MAX} bytes below {', '.join(roots)}"
+    if not (path.isprintable() and path.isascii()) or any(blank in path for blank in " \"'<>&,"):
+        raise Refused(
+            "path-not-allowed", f"{where}: socket path {path[:200]!a} holds a character that QEMU or XML would mistake", remedy
+        )
+    if not path.startswith("/") or path.startswith("//") or posixpath.normpath(path) != path:
+        raise Refused(
+            "path-not-allowed", f"{where}: socket path {path[:200]!r} is not absolute or not in its shortest form", remedy
+        )
+    if len(path) > PATH_MAX:
+        raise Refused("path-too-long", f"{where}: socket path {path[:200]!r} has {len(path)} bytes, {PATH_MAX} fit", remedy)
+    known = canonical(path)
+    if not known.startswith(tuple(canonical(root) for root in roots)):
+        raise Refused("path-not-allowed", f"{where}: socket path {path!r} is below none of {', '.join(roots)}", remedy)
+    if any(f"{known}/".startswith(kept) or kept.startswith(f"{known}/") for kept in KEPT):
+        raise Refused(
+            "path-not-allowed", f"{where}: socket path {path!r} is where KubeVirt, libvirt or Kubernetes have their own", remedy
+        )

@@ -1,0 +1,266 @@
+"""Where the sockets of a VM's vhost-user interfaces are, and the facts that go with them: asked in order, waited for, explained.
+
+Of each network that the binding has to bring, the first of these that knows a path is taken:
+
+1. DRA metadata, for a network with a resourceClaim (`dra`): the driver made the port and the directory.
+2. network-info (`network_info`): device-info of type vhost-user, that is, a device plugin and a CNI made them.
+3. the annotation's explicit `path` (`annotation`): the VM's owner knows of a CNI that tells nobody.
+4. the deterministic path (`userspace_cni.pod.launcher`), where our own plugin makes it: a function of the network's name.
+
+The last always exists for a network of Multus or of the pod, and whether our plugin made it can not be seen from here: its
+directory is in the compute container, not in the sidecar's. So an explicit path has to be asked before it, or would never be:
+it is the last resort of what is *told*, and the deterministic path is what remains when nobody tells anything. What else the
+annotation asks for (queues, ring sizes, MTU) holds wherever the path is from. A network with a resourceClaim has no
+deterministic path: no CNI runs for it.
+
+Waiting. network-info comes with the kubelet's next look at the pod after virt-controller has written the annotation, often
+before the sidecar runs and else a second or two later. No file: the binding is registered without `downwardAPI: device-info`,
+nothing will come. A filled file is complete, and what it lacks will not come (`network_info` says why). An empty one may fill
+up, or stay empty for good (KubeVirt before 1.8 with a CNI that has no device-info, as ours): it is waited for
+`Places.patience_s`, no longer, because every start of such a VM pays it. A claim's files are mounted before the container runs;
+they get the same patience.
+
+It never decides between two who tell different things: the VM's MAC and the CNI's, the MTU asked for and the port's, the role
+asked for and the port's. A VM made so would start and not be reached; its definition is refused instead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kubevirt.agreement import agreed_mac, agreed_mode, agreed_mtu
+from kubevirt.annotation import ANNOTATION, Wish, read_annotation
+from kubevirt.dra import Device
+from kubevirt.errors import BadInput, KubevirtError, Refused
+from kubevirt.mounted import read_claim, read_file
+from kubevirt.network_info import Attached, read_network_info
+from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, canonical, check_path
+from kubevirt.source import Origin, Role, Source
+from kubevirt.vmi import Interface, Machine, Network, bound
+from userspace_cni.pod import launcher
+
+POLL_S: Final = 0.1
+PRIMARY: Final = "eth0"
+"""The pod's interface for its own network, and for a Multus network that replaces it."""
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to look in the sidecar's container, and where sockets may be in the compute container.
+
+    `patience_s`: how long what may never come is waited for. `roots`: for paths from the annotation.
+    """
+
+    podinfo: str = "/etc/podinfo/network-info"
+    claims: str = "/var/run/kubernetes.io/dra-device-attributes"
+    patience_s: float = 5.0
+    roots: tuple[str, ...] = OWNER_ROOTS
+    cluster_roots: tuple[str, ...] = CLUSTER_ROOTS
+
+
+@dataclass
+class _Told:
+    """What the files say. `info` is None while network-info is empty; `state` says what it is like, for the log.
+
+    `failures`: what another look might find different, by network; "" is network-info, where None means that it is only empty.
+    """
+
+    info: Mapping[str, Attached] | None = None
+    state: str = ""
+    devices: dict[str, Device] = field(default_factory=dict)
+    failures: dict[str, KubevirtError | None] = field(default_factory=dict)
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The socket of one network. `mode`: None where its origin does not tell QEMU's role; `passed`: why not those before it."""
+
+    origin: Origin
+    path: str
+    mode: Role | None
+    roots: tuple[str, ...]
+    where: str
+    passed: tuple[str, ...]
+
+
+def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, log: Log) -> dict[str, Source]:
+    """The source of each network that `binding` brings to the VM, by network name. One line of log each says which and why.
+
+    Waits for files at most `deadline_s` seconds. Raises Refused (no-source, dra-not-mounted, path-not-allowed, path-too-long,
+    mac-mismatch, mtu-mismatch, server-mode, ring-size, socket-name-collision) and BadInput.
+    """
+    wanted = bound(machine, binding)
+    if not wanted:
+        return {}
+    wishes = read_annotation(machine.annotations.get(ANNOTATION, ""), machine.networks.keys())
+    networks = [_network_of(machine, interface) for interface in wanted]
+    _warn_of_mixture(machine, log)
+    told = _wait_for(networks, places, deadline_s)
+    sources: dict[str, Source] = {}
+    for interface, network in zip(wanted, networks, strict=True):
+        wish = wishes.get(network.name, Wish())
+        found = _find(network, told, wish, places)
+        check_path(found.path, found.roots, f"network {network.name!r}, {found.where}")
+        source, remarks = _with_facts(machine, interface, network, told, wish, found)
+        log(_explained(network.name, source, found, remarks))
+        _require_unshared(network.name, source, sources)
+        sources[network.name] = source
+    return sources
+
+
+def _network_of(machine: Machine, interface: Interface) -> Network:
+    network = machine.networks.get(interface.network)
+    if network is None:
+        raise BadInput(f"interface {interface.network!r} has no network of its name", "add it to spec.template.spec.networks")
+    return network
+
+
+def _warn_of_mixture(machine: Machine, log: Log) -> None:
+    multus = sorted(network.name for network in machine.networks.values() if network.multus)
+    claims = sorted(network.name for network in machine.networks.values() if network.claim)
+    if multus and claims:
+        log(
+            f"mixed-multus-and-dra: networks {', '.join(multus)} are of Multus and {', '.join(claims)} of resource claims; "
+            "KubeVirt's API refuses a VM with both, so something changed this one behind it"
+        )
+
+
+def _wait_for(networks: Sequence[Network], places: Places, deadline_s: float) -> _Told:
+    """Look until there is nothing more to expect, or the patience or the time is at its end."""
+    began = time.monotonic()
+    limit = min(places.patience_s, deadline_s)
+    while True:
+        told = _look(networks, places)
+        told.waited_s = time.monotonic() - began
+        if not told.failures or told.waited_s >= limit:
+            return told
+        time.sleep(min(POLL_S, limit - told.waited_s))
+
+
+def _look(networks: Sequence[Network], places: Places) -> _Told:
+    """One look at all files."""
+    told = _Told()
+    if not all(network.claim for network in networks):
+        _look_at_network_info(told, places)
+    for network in networks:
+        if network.claim:
+            try:
+                told.devices[network.name] = read_claim(places.claims, network.claim)
+            except KubevirtError as error:
+                told.failures[network.name] = error
+    return told
+
+
+def _look_at_network_info(told: _Told, places: Places) -> None:
+    try:
+        content = read_file(places.podinfo)
+        told.info = {} if content is None else read_network_info(content)
+    except BadInput as error:  # half of it may be written
+        told.failures[""] = error
+        return
+    if told.info is None:
+        told.failures[""] = None
+    told.state = "no such file" if content is None else ("empty" if told.info is None else "no entry for the network")
+
+
+def _find(network: Network, told: _Told, wish: Wish, places: Places) -> _Found:
+    """The first that knows a path."""
+    device, attached = told.devices.get(network.name), _attached(network, told)
+    if device and network.claim:
+        where = f"DRA metadata of claim {network.claim.name!r}" + (f" ({device.driver})" if device.driver else "")
+        return _Found("dra", device.path, None, places.cluster_roots, where, ())
+    passed = [_why_no_device(network, told)]
+    if attached.path:
+        return _Found("device-info", attached.path, attached.mode, places.cluster_roots, "network-info", tuple(passed))
+    passed.append(_why_no_device_info(network, attached, told))
+    if wish.path:
+        return _Found("annotation", wish.path, None, places.roots, f"annotation {ANNOTATION}", tuple(passed))
+    passed.append(f"annotation {ANNOTATION}: no path")
+    failure = told.failures.get(network.name)
+    if failure:
+        raise failure
+    if not (network.multus or network.pod):
+        raise Refused(
+            "no-source",
+            f"network {network.name!r} is neither of Multus, nor the pod's, nor of a resource claim; {'; '.join(passed)}",
+            f"give it one of these in the VM's networks, or a path in annotation {ANNOTATION}",
+        )
+    ifname = _interface_name(network)
+    path = launcher.socket_path(ifname)
+    return _Found("path", path, "server", places.cluster_roots, f"the deterministic path of interface {ifname}", tuple(passed))
+
+
+def _attached(network: Network, told: _Told) -> Attached:
+    """What network-info says of the network. Raises what is wrong with the file."""
+    failure = told.failures.get("")
+    if failure:
+        raise failure
+    return (told.info or {}).get(network.name, Attached())
+
+
+def _why_no_device(network: Network, told: _Told) -> str:
+    if not network.claim:
+        return "DRA: the network has no resourceClaim"
+    failure = told.failures.get(network.name)
+    return f"DRA: {failure.message if failure else 'nothing told'}"
+
+
+def _why_no_device_info(network: Network, attached: Attached, told: _Told) -> str:
+    if network.claim:
+        return "network-info: not for resource claims"
+    if told.info and network.name in told.info:
+        return "network-info: " + (f"device-info of type {attached.device!r}" if attached.device else "no device-info")
+    waited = f" after {told.waited_s:.1f} s" if told.info is None else ""
+    return f"network-info: {told.state}{waited}"
+
+
+def _interface_name(network: Network) -> str:
+    return PRIMARY if network.pod else launcher.interface_name(network.name)
+
+
+def _with_facts(
+    machine: Machine, interface: Interface, network: Network, told: _Told, wish: Wish, found: _Found
+) -> tuple[Source, list[str]]:
+    """The source, and what is worth a remark."""
+    device, attached = told.devices.get(network.name), _attached(network, told)
+    mac, mac_from = agreed_mac(machine, interface, _interface_name(network), (device.mac if device else "") or attached.mac)
+    port_mtu = (device.mtu if device else None) or attached.mtu
+    source = Source(
+        path=found.path,
+        mac=mac,
+        mode=agreed_mode(network.name, wish.mode, found.mode, found.where),
+        mtu=agreed_mtu(network.name, wish.mtu, port_mtu),
+        origin=found.origin,
+        queues=wish.queues,
+        rx_queue_size=wish.rx_queue_size,
+        tx_queue_size=wish.tx_queue_size,
+    )
+    remarks = [f"MAC {mac} {mac_from}"]
+    if source.mtu is None:
+        remarks.append("nobody tells the port's MTU")
+    else:
+        remarks.append(f"MTU {source.mtu}" + ("" if port_mtu else ", the port's is not told"))
+    if wish.path and found.origin != "annotation":
+        remarks.append(f"the annotation's path {wish.path[:200]!r} is not used")
+    return source, remarks
+
+
+def _explained(name: str, source: Source, found: _Found, remarks: Sequence[str]) -> str:
+    why = f" ({'; '.join(found.passed)})" if found.passed else ""
+    return f"network {name}: socket {source.path} from {found.where}{why}; QEMU is {source.mode}; {'; '.join(remarks)}"
+
+
+def _require_unshared(name: str, source: Source, others: Mapping[str, Source]) -> None:
+    for other, taken in others.items():
+        if canonical(taken.path) == canonical(source.path):
+            raise Refused(
+                "socket-name-collision",
+                f"networks {other!r} and {name!r} have one socket, {source.path}",
+                "each needs its own: look at where the paths come from, in the lines above this one",
+            )

@@ -1,0 +1,195 @@
+"""`kubevirt doctor` on a real node: a VM's launcher pod attached to a real switch, and what somebody broke since."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import away, paused_vswitchd, switch_of
+from tests.cni.test_cli_node import cli, decoded
+from tests.lab.node import CONTAINER, Node
+from tests.lab.switch import wait_until
+from tests.lab.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
+from userspace_cni.fastpath.front_end import Listener
+from userspace_cni.pod import launcher
+
+PORT = f"{CONTAINER[:12]}-{IFNAME}"
+POD = LauncherPod()
+WHERE = f"VM default/vm-1, interface {IFNAME}"
+
+
+@pytest.fixture
+def vm(node: Node, sandbox: str) -> Iterator[Node]:
+    """A node with a launcher pod that is attached, and whose QEMU has not started."""
+    POD.public(node)
+    assert node.run("ADD", vm_network(node), sandbox, ifname=IFNAME, CNI_ARGS=POD.args).status == 0
+    yield node
+    assert node.run("DEL", vm_network(node), sandbox, ifname=IFNAME, CNI_ARGS=POD.args).status == 0
+    assert node.leftovers() == {}
+
+
+def told(node: Node, *arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and JSON of the command, without what it says of huge pages, which other tests take meanwhile."""
+    argv = [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--json", *arguments]
+    done = subprocess.run(argv, env={**node.environ, **environ}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    found["findings"] = [each for each in found["findings"] if each["where"] != "huge pages"]
+    return done.returncode, found
+
+
+def graver(found: dict[str, Any]) -> dict[str, str]:
+    """The findings that are no notes: name -> where."""
+    return {each["name"]: each["where"] for each in found["findings"] if each["severity"] != "note"}
+
+
+def server_path(node: Node) -> str:
+    """Where the switch looks for the socket."""
+    path: str = switch_of(node).interface(PORT)["options"]["vhost-server-path"]
+    return path
+
+
+def test_a_vm_that_is_starting(vm: Node) -> None:
+    """Everything is there but QEMU's socket, which a VM that has just been attached need not have: a note."""
+    _, found = told(vm)
+    assert graver(found) == {}
+    [row] = found["interfaces"]
+    assert (row["vm"], row["ifname"], row["network"], row["port"]) == ("default/vm-1", IFNAME, "net", PORT)
+    assert (row["vhost"], row["verdict"]) == ("disconnected", "note")
+    assert Path(row["socket"]) == POD.directory(vm) / SOCKET
+    names = {each["name"]: each["where"] for each in found["findings"]}
+    assert names == {"post-copy": "switch", "iommu": "switch", "no-listener": WHERE}
+
+
+def test_a_vm_that_runs(vm: Node) -> None:
+    """With somebody who does as QEMU does behind the socket nothing is found, and the MTU is the port's."""
+    with Listener(server_path(vm)) as qemu, qemu.accept():
+        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
+        _, found = told(vm)
+    assert graver(found) == {}
+    [row] = found["interfaces"]
+    assert (row["vhost"], row["verdict"], row["mtu"]) == ("connected", "good", 9000)
+
+
+def test_people_are_shown_a_table(vm: Node) -> None:
+    """A line for the interface, and below what was found of it with what to do."""
+    done = subprocess.run(
+        [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor"], env=vm.environ, capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["VM", "IFNAME", "NETWORK", "BRIDGE", "PORT", "LINK", "VHOST", "VERDICT"]
+    assert lines[1].split() == ["default/vm-1", IFNAME, "net", "br-test", PORT, "down", "disconnected", "note"]
+    below = lines[lines.index(WHERE) + 1 :]
+    assert below[0].split()[:2] == ["note", "no-listener:"]
+    assert below[1].split()[:2] == ["do", "wait"]
+    assert "1 interface of VMs checked: " in done.stderr
+
+
+def test_pods_without_a_vm_are_nobody_s_affair(node: Node, sandbox: str) -> None:
+    """An attachment of an ordinary pod is not looked at."""
+    assert node.run("ADD", node.network(), sandbox).status == 0
+    _, found = told(node)
+    assert (found["checked"], found["findings"]) == (0, [])
+    assert node.run("DEL", node.network(), sandbox).status == 0
+
+
+def test_a_port_that_somebody_deleted(vm: Node) -> None:
+    """A missing port is named, because QEMU waits for it; gc makes it again."""
+    switch_of(vm).vsctl("del-port", PORT)
+    code, found = told(vm)
+    assert (code, graver(found)) == (1, {"port-down": WHERE})
+    cli(vm, "gc")
+    assert graver(told(vm)[1]) == {}
+
+
+def test_an_mtu_that_somebody_changed(vm: Node) -> None:
+    """Another mtu_request than the network's is named."""
+    switch_of(vm).vsctl("set", "Interface", PORT, "mtu_request=1500")
+    code, found = told(vm)
+    assert (code, graver(found)) == (1, {"mtu-mismatch": WHERE})
+    switch_of(vm).vsctl("set", "Interface", PORT, "mtu_request=9000")
+
+
+def test_a_mount_that_is_gone(vm: Node) -> None:
+    """Without its mount the switch has no way to the socket."""
+    target = Path(server_path(vm)).parent
+    subprocess.run(["umount", str(target)], check=True)
+    code, found = told(vm)
+    assert (code, graver(found)) == (1, {"short-mount": WHERE})
+    assert decoded(vm, "gc")["actions"] == {"again-pod-mount": 1}
+
+
+def test_a_directory_of_somebody_else_s(vm: Node) -> None:
+    """A directory that is not QEMU's is named: QEMU can not make its socket."""
+    directory = POD.directory(vm)
+    subprocess.run(["chown", "0:0", str(directory)], check=True)
+    code, found = told(vm)
+    assert (code, graver(found)) == (1, {"no-vhost-directory": WHERE})
+    subprocess.run(["chown", f"{launcher.QEMU_ID}:{launcher.QEMU_ID}", str(directory)], check=True)
+
+
+def test_a_socket_that_nobody_listens_at(vm: Node) -> None:
+    """A socket that a dead QEMU left, and something that is no socket at all, are told apart from none."""
+    path = Path(server_path(vm))
+    script = "import os, socket, sys; os.chdir(sys.argv[1]); socket.socket(socket.AF_UNIX).bind(sys.argv[2])"
+    subprocess.run([sys.executable, "-c", script, str(path.parent), path.name], check=True)
+    code, found = told(vm)
+    assert (code, graver(found)) == (1, {"no-listener": WHERE})
+    path.unlink()
+    path.touch()
+    code, found = told(vm)
+    assert (code, graver(found)) == (1, {"no-listener": WHERE})
+    assert "expected a socket or nothing" in str(found["findings"])
+    path.unlink()
+
+
+def test_a_server_mode_port(vm: Node) -> None:
+    """A port that makes the socket itself is named: a restart of the switch would end the VM's network."""
+    switch_of(vm).vsctl("set", "Interface", PORT, "type=dpdkvhostuser")
+    code, found = told(vm)
+    assert code == 1
+    assert graver(found)["server-mode"] == WHERE
+    switch_of(vm).vsctl("set", "Interface", PORT, "type=dpdkvhostuserclient")
+    wait_until(lambda: switch_of(vm).interface(PORT)["error"] == [], what="the port is open again")
+
+
+def test_settings_of_the_switch(vm: Node) -> None:
+    """What a migration policy or a guest may need of the switch is no note any more once it is set."""
+    switch = switch_of(vm)
+    settings = ("other_config:vhost-postcopy-support=true", "other_config:vhost-iommu-support=true")
+    switch.vsctl("set", "Open_vSwitch", ".", *settings)
+    try:
+        assert {each["name"] for each in told(vm)[1]["findings"]} == {"no-listener"}
+    finally:
+        switch.vsctl("remove", "Open_vSwitch", ".", "other_config", "vhost-postcopy-support", "--",
+                     "remove", "Open_vSwitch", ".", "other_config", "vhost-iommu-support")  # fmt: skip
+
+
+def test_a_switch_that_hangs_or_is_away(vm: Node) -> None:
+    """A hung datapath is an error for every VM's start; an OVSDB that is away, and nothing else wrong, ends with 3."""
+    with paused_vswitchd(switch_of(vm)):
+        code, found = told(vm)
+        assert (code, graver(found)) == (1, {"port-down": "switch"})
+    argv = [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--json"]
+    done = subprocess.run(argv, env={**vm.environ, **away(vm)}, capture_output=True, text=True, timeout=60, check=False)
+    assert '"port-down"' in done.stdout
+    assert '"verdict"' in done.stdout
+    assert "step 'port' could not be looked at" in done.stdout
+    assert done.returncode in (1, 3)  # 1 where huge pages are short meanwhile
+
+
+def test_a_guest_for_which_there_is_no_room(vm: Node) -> None:
+    """A VM that is to be started is compared with the huge pages that are free."""
+    done = subprocess.run(
+        [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--guest", "900Ti", "--json"],
+        env=vm.environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "a guest of 921600 GiB finds" in done.stdout
+    assert "amount of memory" in cli(vm, "kubevirt", "doctor", "--guest", "much", code=2).stderr

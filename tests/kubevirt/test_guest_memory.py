@@ -1,0 +1,21 @@
+"""Memory that QEMU keeps to itself: why the sidecar makes it shared, and the lint asks for it."""
+
+from __future__ import annotations
+
+from tests.lab import guest_peer
+from tests.lab.guest import Nic, command_line
+from tests.lab.guest_port import ADDRESS, BRIDGE, MAC, PORT, SOCKET, guest_at_port
+from tests.lab.qemu import Machine, VhostNic
+from tests.lab.switch import Switch
+
+
+def test_private_memory_connects_and_carries_nothing(switch: Switch) -> None:
+    """With memory that QEMU does not share, guest and switch both say that the link is up, and no frame passes."""
+    append = command_line(Nic(MAC, ADDRESS), ping=(guest_peer.ADDRESS,))
+    with guest_at_port(switch, Machine(append, (VhostNic(SOCKET, MAC, mtu=1500),), shared=False)) as guest:
+        assert " carrier=1 " in guest.until("GUEST up")
+        assert " lost " in guest.until("PING seq=1 ")
+        assert " lost " in guest.until("PING seq=2 ")
+        row = switch.interface(PORT)
+        assert (row["link_state"], row["status"]["status"]) == ("up", "connected")
+        assert MAC not in switch.appctl("fdb/show", BRIDGE)

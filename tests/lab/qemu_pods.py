@@ -1,0 +1,78 @@
+"""Launcher pods of one VM on a node, attached by the plugin, with QEMU itself in place of the launcher.
+
+KubeVirt gives both pods of a migration the same definition: so the machine that runs in any of them is the same but for
+`incoming`, and has its socket at the same path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.lab.guest import Nic, command_line
+from tests.lab.node import Node
+from tests.lab.pods import Pod
+from tests.lab.qemu import TRIXIE, Emulator, Machine, Qemu, VhostNic
+from tests.lab.runtime import Call
+from tests.lab.switch import Switch
+from userspace_cni.pod.launcher import VOLUME, interface_name, socket_path
+
+BRIDGE = "br-test"
+IFNAME = interface_name("blue")
+GUEST = "10.9.0.2"
+
+
+@dataclass
+class Launcher:
+    """The launcher pod virt-launcher-vm1-`suffix`, in its sandbox `netns`. `attached`: its interface as ADD's result has it."""
+
+    node: Node
+    suffix: str
+    netns: str
+    emulator: Emulator = TRIXIE
+    attached: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pod = Pod(f"virt-launcher-vm1-{self.suffix}", "tenant")
+        self.public = self.node.empty_dir(self.pod.uid, VOLUME)
+
+    def add(self) -> None:
+        """ADD."""
+        added = self._call("ADD")
+        assert added.status == 0, (added.stdout, added.stderr)
+        self.attached = added.document["interfaces"][0]
+
+    def delete(self) -> None:
+        """DEL."""
+        deleted = self._call("DEL")
+        assert (deleted.status, deleted.stdout) == (0, b""), deleted.stderr
+
+    @property
+    def switch(self) -> Switch:
+        """The node's."""
+        assert self.node.switch
+        return self.node.switch
+
+    @property
+    def interface(self) -> dict[str, Any]:
+        """The row of its interface in the switch, {} if there is none."""
+        found = self.switch.rows("Port", f"external_ids:pod-name={self.pod.name}")
+        return self.switch.interface(found[0]["name"]) if found else {}
+
+    def qemu(self, *, incoming: bool = False) -> Qemu:
+        """The VM's QEMU in this pod; its guest pings nobody."""
+        mac = self.attached["mac"]
+        nic = VhostNic(socket_path(IFNAME), mac, mtu=1500)
+        machine = Machine(command_line(Nic(mac, f"{GUEST}/24")), (nic,), incoming=incoming)
+        return Qemu(self.node.directory.parent / "vm1" / self.suffix, machine, self.public, self.emulator)
+
+    def _call(self, command: str) -> Call:
+        network = self.node.network(consumer="kubevirt")
+        container = self.pod.uid.replace("-", "") * 2
+        return self.node.run(command, network, self.netns, container, IFNAME, CNI_ARGS=self.pod.args)
+
+
+def forwarded_to(switch: Switch, mac: str) -> int:
+    """The OpenFlow port at which the bridge has learnt the MAC (ovs-vswitchd(8), fdb/show), 0 for none."""
+    entries = [line.split() for line in switch.appctl("fdb/show", BRIDGE).splitlines()[1:]]
+    return next((int(port) for port, _, learnt, _ in entries if learnt == mac), 0)

@@ -1,0 +1,262 @@
+"""One mistake each in manifests that are right otherwise: the name and severity of what is found, and who makes the mistake."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+from kubevirt.plugin_manifests import plugin_manifests
+from tests.unit.kubevirt.lint_files import OURS, WANTED, Files, plugin, pod, policy, sidecar, told_pod
+
+Spoil = Callable[[Files], object]
+
+
+def _domain(files: Files, **keys: Any) -> None:
+    files.domain.update(keys)
+
+
+def _kubevirt(files: Files, **keys: Any) -> None:
+    files.configuration.update(keys)
+
+
+def _gates(files: Files, gate: str, *others: Any) -> None:
+    _kubevirt(files, developerConfiguration={"featureGates": [gate]})
+    files.others += others
+
+
+def _own(files: Files, **keys: Any) -> None:
+    files.vm["metadata"]["annotations"] = keys
+
+
+def _dra(files: Files, *, mixed: bool = False, claimed: bool = True, gate: str = "") -> None:
+    spec = files.template["spec"]
+    spec["networks"][1] = {"name": "dpdk", "resourceClaim": {"claimName": "c", "requestName": "r"}}
+    spec["resourceClaims"] = [{"name": "c", "resourceClaimTemplateName": "t"}] if claimed else []
+    if mixed:
+        files.second_nic()
+    if gate:
+        _gates(files, gate)
+
+
+def _upstream_twice(files: Files, *, used: bool) -> None:
+    bindings = files.configuration["network"]["binding"]
+    bindings["vhostuser"]["sidecarImage"] = "quay.io/x/network-vhostuser-binding:1"
+    bindings["vhostuser-b"] = dict(bindings["vhostuser"])
+    if used:
+        files.second_nic(binding={"name": "vhostuser-b"})
+
+
+def _passt(files: Files, *, known: bool) -> None:
+    if known:
+        files.configuration["network"]["binding"]["passt"] = {"sidecarImage": "passt:1", "migration": {}}
+    else:
+        files.kubevirt = {}
+    files.domain["devices"]["interfaces"][0] = {"name": "default", "binding": {"name": "passt"}}
+
+
+def _host(files: Files, **keys: Any) -> None:
+    files.config(host=keys)
+
+
+def _elsewhere(files: Files, name: str = "dpdk") -> None:
+    files.network["metadata"]["namespace"] = "other"
+    files.template["spec"]["networks"][1]["multus"]["networkName"] = name
+
+
+def _user_data(files: Files, text: str) -> None:
+    files.template["spec"]["volumes"][1]["cloudInitNoCloud"]["userData"] = text
+
+
+def _second_vm(files: Files) -> None:
+    files.nic["macAddress"] = "02:00:00:00:00:07"
+    other = copy.deepcopy(files.vm)
+    other["metadata"]["name"] = "other"
+    other["spec"]["template"]["spec"]["domain"]["devices"]["interfaces"][1]["macAddress"] = "02-00-00-00-00-07"
+    files.others.append(other)
+
+
+def _plugin_without_label(files: Files) -> None:
+    objects = [each.object for each in plugin_manifests(WANTED)]
+    files.kubevirt = objects[0]
+    files.others += objects[1:]
+
+
+def _multiqueue(files: Files, cores: int) -> None:
+    files.wish(mtu=9000)
+    files.domain["cpu"]["cores"] = cores
+    files.domain["devices"]["networkInterfaceMultiqueue"] = True
+
+
+def _many_queues(files: Files) -> None:
+    files.domain["cpu"]["cores"] = 256
+    files.wish(mtu=9000, queues=129)
+
+
+def _hco(files: Files, **keys: Any) -> None:
+    files.hco["spec"].update(keys)
+    files.kubevirt = files.hco
+
+
+def _patched_gate(files: Files) -> None:
+    path = "/spec/configuration/developerConfiguration/featureGates/-"
+    patches = json.dumps([{"op": "add", "path": path, "value": "Plugins"}])
+    files.hco["metadata"]["annotations"] = {"kubevirt.kubevirt.io/jsonpatch": patches}
+    files.kubevirt = files.hco
+
+
+def _hco_too(files: Files) -> None:
+    files.hco["spec"]["networkBinding"] = {}
+    files.others.append(files.hco)
+
+
+CASES: dict[str, tuple[str, str, Spoil]] = {
+    "memfd off": ("private-memory", "note", lambda f: f.template["metadata"].update(annotations={"kubevirt.io/memfd": "false"})),
+    "no huge pages": ("no-hugepages", "note", lambda f: _domain(f, memory={"guest": "1Gi"})),
+    "NUMA without huge pages": (
+        "no-hugepages", "error", lambda f: _domain(f, memory={"guest": "1Gi"}, cpu={"numa": {"guestMappingPassthrough": {}}}),
+    ),
+    "odd memory": ("hugepages-short", "error", lambda f: f.domain["memory"].update(guest="1500Mi")),
+    "odd requests": (
+        "hugepages-short", "error",
+        lambda f: _domain(f, memory={"hugepages": {"pageSize": "1Gi"}}, resources={"requests": {"memory": "1500M"}}),
+    ),
+    "MTU above the port's": ("mtu-mismatch", "error", lambda f: f.wish(mtu=9200)),
+    "MTU below the port's": ("mtu-mismatch", "warning", lambda f: f.wish(mtu=1500)),
+    "jumbo without one in the network": ("mtu-mismatch", "error", lambda f: _host(f, vhost={"mode": "client"})),
+    "more queues than vCPUs": ("queues-over-vcpus", "error", lambda f: f.wish(mtu=9000, queues=5)),
+    "multiqueue with one vCPU": (
+        "queues-over-vcpus", "note",
+        lambda f: _multiqueue(f, 1),
+    ),
+    "more queues than a port takes": ("queues-over-port", "error", _many_queues),
+    "vCPUs by request": (
+        "queues-over-vcpus", "error", lambda f: _domain(f, cpu={}, resources={"requests": {"cpu": "500m"}}),
+    ),
+    "post-copy in a policy": ("post-copy", "warning", lambda f: f.others.append(policy(allow=True))),
+    "post-copy in the cluster": ("post-copy", "warning", lambda f: _kubevirt(f, migrations={"allowPostCopy": True})),
+    "post-copy in HyperConverged": (
+        "post-copy", "warning", lambda f: _hco(f, liveMigrationConfig={"allowPostCopy": True}),
+    ),
+    "server mode": ("server-mode", "error", lambda f: _host(f, vhost={"mode": "server"}, mtu=9000)),
+    "server mode by silence": ("server-mode", "error", lambda f: f.config(consumer=None, host={"mtu": 9000})),
+    "QEMU as client": ("server-mode", "error", lambda f: f.wish(mtu=9000, mode="client")),
+    "no consumer": ("consumer-missing", "error", lambda f: f.config(consumer=None)),
+    "one image for two bindings": ("socket-name-collision", "warning", lambda f: _upstream_twice(f, used=False)),
+    "one image for two bindings of a VM": ("socket-name-collision", "error", lambda f: _upstream_twice(f, used=True)),
+    "one path for two interfaces": (
+        "socket-name-collision", "error",
+        lambda f: (
+            f.second_nic(),
+            f.template["metadata"].update(
+                annotations={OURS: json.dumps({name: {"path": "/var/run/kubevirt/a/b"} for name in ("dpdk", "more")})}
+            ),
+        ),
+    ),
+    "long path": ("path-too-long", "error", lambda f: f.wish(mtu=9000, path=f"/var/run/kubevirt/{'a' * 100}")),
+    "path elsewhere": ("path-not-allowed", "error", lambda f: f.wish(mtu=9000, path="/etc/passwd")),
+    "Multus and DRA": ("mixed-multus-and-dra", "error", lambda f: _dra(f, mixed=True)),
+    "DRA": ("dra-not-mounted", "note", _dra),
+    "DRA without its gate": ("dra-not-mounted", "error", lambda f: _dra(f, gate="Other")),
+    "DRA without its claim": ("no-source", "error", lambda f: _dra(f, claimed=False)),
+    "another hook": (
+        "lossy-sidecar", "warning", lambda f: f.template["metadata"].update(annotations={"hooks.kubevirt.io/hookSidecars": "[]"}),
+    ),
+    "another binding": ("lossy-sidecar", "warning", lambda f: _passt(f, known=True)),
+    "another binding, unknown": ("lossy-sidecar", "note", lambda f: _passt(f, known=False)),
+    "gate without a Plugin": ("plugins-gate", "warning", lambda f: _gates(f, "Plugins")),
+    "Plugin without the gate": ("plugins-gate", "warning", lambda f: _gates(f, "Other", plugin())),
+    "gate by HyperConverged's patch": (
+        "plugins-gate", "warning",
+        _patched_gate,
+    ),
+    "model": ("wrong-model", "error", lambda f: f.nic.update(model="e1000e")),
+    "not registered": ("unknown-binding", "error", lambda f: f.nic.update(binding={"name": "vhost-user"})),
+    "nothing registered": (
+        "unknown-binding", "error", lambda f: f.kubevirt.update(spec={"configuration": {}}, status={"phase": "Deployed"}),
+    ),
+    "tap beside": ("domain-attachment", "error", lambda f: f.binding.update(domainAttachmentType="tap")),
+    "no migration": ("not-migratable", "warning", lambda f: f.binding.pop("migration")),
+    "link-refresh": ("not-migratable", "note", lambda f: f.binding.update(migration={"method": "link-refresh"})),
+    "bridge on the pod network": (
+        "not-migratable", "warning",
+        lambda f: f.domain["devices"]["interfaces"].__setitem__(0, {"name": "default", "bridge": {}}),
+    ),
+    "vhost-user on the pod network": (
+        "pod-network", "warning", lambda f: f.template["spec"]["networks"].__setitem__(1, {"name": "dpdk", "pod": {}}),
+    ),
+    "little memory": (
+        "sidecar-memory", "warning",
+        lambda f: _kubevirt(f, supportContainerResources=[{"type": "sidecar", "resources": {"limits": {"memory": "60M"}}}]),
+    ),
+    "too little memory": (
+        "sidecar-memory", "error",
+        lambda f: _kubevirt(f, supportContainerResources=[{"type": "sidecar", "resources": {"limits": {"memory": "32Mi"}}}]),
+    ),
+    "no device-info": ("no-device-info", "note", lambda f: f.binding.pop("downwardAPI")),
+    "resource without the capability": (
+        "no-device-info", "note", lambda f: f.network["metadata"].update(annotations={"k8s.v1.cni.cncf.io/resourceName": "x/y"}),
+    ),
+    "no sidecar": ("no-source", "error", lambda f: f.binding.pop("sidecarImage")),
+    "no label": ("no-source", "error", _plugin_without_label),
+    "no network": ("no-source", "error", lambda f: f.template["spec"]["networks"].pop()),
+    "DPDK with vfio in the guest": ("iommu", "note", lambda f: _user_data(f, "#cloud-config\nruncmd: [modprobe vfio-pci]")),
+    "ring size": ("ring-size", "error", lambda f: f.wish(mtu=9000, rxQueueSize=300)),
+    "group MAC": ("mac-mismatch", "error", lambda f: f.nic.update(macAddress="03:00:00:00:00:01")),
+    "no MAC": ("mac-mismatch", "error", lambda f: f.nic.update(macAddress="02:00")),
+    "one PCI address for two interfaces": (
+        "pci-address", "error", lambda f: (f.nic.update(pciAddress="0000:0A:00.0"), f.second_nic(pciAddress="0000:0a:00.0")),
+    ),
+    "one MAC for two interfaces": (
+        "mac-conflict", "error",
+        lambda f: (f.nic.update(macAddress="02:00:00:00:00:01"), f.second_nic(macAddress="02:00:00:00:00:01")),
+    ),
+    "one MAC for two VMs": ("mac-conflict", "error", _second_vm),
+    "one MAC for a network": ("mac-conflict", "warning", lambda f: _host(f, mtu=9000, mac="02:00:00:00:00:01")),
+    "network of another namespace": ("other-namespace", "error", _elsewhere),
+    "network named in another namespace": (
+        "other-namespace", "note", lambda f: _elsewhere(f, "other/dpdk"),
+    ),
+    "kernel interface of a vhost-user network": (
+        "kernel-binding", "error", lambda f: (f.nic.pop("binding"), f.nic.update(bridge={})),
+    ),
+    "registered where it is overwritten": ("hco-overwrites", "warning", _hco_too),
+    "owned by HyperConverged": (
+        "hco-overwrites", "warning", lambda f: f.kubevirt["metadata"].update(ownerReferences=[{"kind": "HyperConverged"}]),
+    ),
+    "network of the binding": ("binding-nad", "warning", lambda f: f.binding.update(networkAttachmentDefinition="x")),
+    "socket of a Plugin": (
+        "plugin-socket", "error",
+        lambda f: f.others.append(plugin(sidecar={"socketPath": "/var/run/kubevirt-plugin/x/a"})),
+    ),
+    "failures of a Plugin": ("failure-ignored", "warning", lambda f: f.others.append(plugin(failureStrategy="Ignore"))),
+    "annotation of the VM": ("annotation-place", "warning", lambda f: _own(f, **{"kubevirt.io/memfd": "false"})),
+    "annotation that is no JSON": ("bad-input", "error", lambda f: f.template["metadata"].update(annotations={OURS: "{"})),
+    "network that is no JSON": ("bad-input", "error", lambda f: f.network["spec"].update(config="{")),
+    "list that is none": ("bad-input", "error", lambda f: f.template["spec"].update(networks={"a": 1})),
+    "list of what are no objects": ("bad-input", "error", lambda f: f.template["spec"]["networks"].append("a")),
+    "cores that are no number": ("bad-input", "error", lambda f: f.domain["cpu"].update(cores="4")),
+    "pod with a client": ("server-mode", "error", lambda f: f.others.append(told_pod(mode="client"))),
+    "pod with a long path": ("path-too-long", "error", lambda f: f.others.append(told_pod(path=f"/var/run/{'a' * 100}"))),
+    "pod with two MACs": ("mac-mismatch", "error", lambda f: f.others.append(told_pod(mac="02:00:00:00:00:02"))),
+    "pod without the volume": ("no-vhost-directory", "error", lambda f: f.others.append(pod(volumes=[]))),
+    "pod without huge pages": (
+        "no-hugepages", "note", lambda f: f.others.append(pod(containers=[sidecar()])),
+    ),
+    "pod with another sidecar": (
+        "lossy-sidecar", "warning",
+        lambda f: f.others.append(pod(containers=[sidecar(), sidecar(name="hook-sidecar-1", image="x")])),
+    ),
+    "pod with a small sidecar": (
+        "sidecar-memory", "error",
+        lambda f: f.others.append(pod(containers=[sidecar(resources={"limits": {"memory": "8M"}})])),
+    ),
+    "pod with one image twice": (
+        "socket-name-collision", "error",
+        lambda f: f.others.append(pod(containers=[sidecar(name=f"hook-sidecar-{each}", image="vhostuser:1") for each in (0, 1)])),
+    ),
+    "pod whose sidecar has no claim": (
+        "dra-not-mounted", "warning", lambda f: f.others.append(pod(resourceClaims=[{"name": "c"}])),
+    ),
+}  # fmt: skip

@@ -1,0 +1,51 @@
+"""What the mutator makes of definitions as KubeVirt renders them, line by line.
+
+The expected differences are in `data/NAME.diff`. To write them anew: `python -m tests.unit.kubevirt.test_kubevirt_domain_golden`,
+and read what it wrote.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+import pytest
+
+from kubevirt.domain import Policy
+from kubevirt.vmi import Interface
+from tests.unit.kubevirt.domains import DATA, complete, mutated, source, vm
+
+FILES = (
+    "domain-hooks.xml",
+    "domain-x86_64-root.xml",
+    "domain-metadata.xml.tmpl",
+    "domain-numa.xml",
+    "domain-qemu-commandline.xml",
+    "domain-hugepages-memfd.xml",
+    "domain-hugepages-numa.xml",
+)
+MACHINE = vm(
+    Interface("default", ""),
+    Interface("net1", "vhostuser", pci_address="0000:02:01.0", acpi_index=3),
+    Interface("net2", "vhostuser", boot_order=1, state="down"),
+    multiqueue=True,
+)
+SOURCES = {"net1": source("net1", rx_queue_size=1024, tx_queue_size=512), "net2": source("net2", mtu=9000, mode="client")}
+
+
+def difference(name: str) -> str:
+    """What changes in a file: lines with `-` and `+`, none around them, and no line numbers."""
+    before = complete(name)
+    after = mutated(before, MACHINE, SOURCES, Policy("override"))
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+    return "".join(f"{'@@' if line.startswith('@@') else line}\n" for line in lines if not line.startswith(("---", "+++")))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_definitions_of_kubevirt(name: str) -> None:
+    """Two interfaces, shared memory and an MTU are added where they belong, and no other line changes."""
+    assert difference(name) == (DATA / f"{name}.diff").read_text()
+
+
+if __name__ == "__main__":
+    for each in FILES:
+        (DATA / f"{each}.diff").write_text(difference(each))

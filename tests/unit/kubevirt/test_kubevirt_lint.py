@@ -1,0 +1,281 @@
+"""Manifests that would fail, and those that do not: every trap by its name, at its place, with a remedy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubevirt.findings import SEVERITIES, TRAPS
+from kubevirt.lint import Document, judge, lint
+from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
+from kubevirt.plugin_manifests import plugin_manifests
+from tests.unit.kubevirt import lint_files
+from tests.unit.kubevirt.lint_cases import CASES
+from tests.unit.kubevirt.lint_files import Files, found, grave, plugin, pod, told_pod
+
+ROOT = Path(__file__).resolve().parents[3]
+MAKERS = {
+    "kubevirt": (kubevirt_manifests, nad_manifests, vm_manifests),
+    "hco": (hco_manifests, nad_manifests, vm_manifests),
+    "plugin": (plugin_manifests, nad_manifests, vm_manifests),
+}
+WANTED = {"usual": Wanted(), "tuned": lint_files.WANTED}
+
+
+# -- what is right -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", WANTED.values(), ids=WANTED)
+@pytest.mark.parametrize("makers", MAKERS.values(), ids=MAKERS)
+def test_our_own_manifests_are_clean(makers: tuple[Callable[[Wanted], Any], ...], wanted: Wanted) -> None:
+    """What `kubevirt manifests` prints has no finding at all, not even a note."""
+    objects = [
+        each.object for make in makers for each in make(Wanted(**{**vars(wanted), "injected": makers[0] is plugin_manifests}))
+    ]
+    assert found(*objects) == []
+
+
+def test_a_launcher_pod_is_clean() -> None:
+    """A launcher pod as KubeVirt makes it, with what Multus tells, has no finding."""
+    assert found(pod(), told_pod()) == []
+
+
+def test_documents_of_others_are_ignored() -> None:
+    """Kinds and groups that are nobody's here are told as ignored, and not judged."""
+    others = [{"apiVersion": "v1", "kind": "Service"}, {"apiVersion": "other.io/v1", "kind": "Plugin"}, [1], 3, {}]
+    ordinary = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
+    judged = judge([Document("f", each) for each in (*others, ordinary)])
+    assert (judged.findings, judged.checked, len(judged.ignored)) == ((), {}, 6)
+
+
+def test_a_list_is_what_is_in_it() -> None:
+    """`kubectl get -o yaml` gives lists, which may be of lists."""
+    files = Files()
+    files.nic["model"] = "e1000"
+    listed = {"kind": "List", "items": [files.kubevirt, {"kind": "List", "items": [files.network, files.vm]}]}
+    assert [each.name for each in grave(found(listed))] == ["wrong-model"]
+
+
+def test_what_was_not_given_is_a_note() -> None:
+    """A VM alone is judged by itself, and what could not be judged is said."""
+    [only] = found(Files().vm)
+    assert (only.name, only.severity) == ("not-given", "note")
+    assert "KubeVirt" in only.message
+    assert "'dpdk'" in only.message
+
+
+def test_bindings_can_be_named() -> None:
+    """With the names of our bindings given, nothing is guessed from other names."""
+    files = Files()
+    files.nic["model"] = "e1000"
+    documents = [Document("f", each) for each in (files.kubevirt, files.network, files.vm)]
+    assert [each.name for each in grave(lint(documents, ["vhostuser"]))] == ["wrong-model"]
+    assert grave(lint(documents, ["another"])) == []
+
+
+# -- what is wrong -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_traps(case: str) -> None:
+    """Each is found by its name with its severity and a remedy, where nothing of that kind is found before."""
+    name, severity, spoil = CASES[case]
+    assert Files().findings() == []
+    files = Files()
+    spoil(files)
+    mine = [each for each in files.findings() if (each.name, each.severity) == (name, severity)]
+    assert mine
+    for each in mine:
+        assert each.where.startswith("f.yaml: ")
+        assert each.remedy
+        assert "\n" not in each.message + each.remedy
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_trap_brings_no_others_with_it(case: str) -> None:
+    """One mistake is one kind of finding, or two where it makes two: nobody has to guess which of ten is the cause."""
+    files = Files()
+    CASES[case][2](files)
+    assert len({each.name for each in grave(files.findings())}) <= 2
+
+
+def test_places_in_an_object_are_exact() -> None:
+    """A finding names file, object and the path in it."""
+    files = Files()
+    files.nic["model"] = "e1000"
+    files.wish(mtu=9200)
+    places = {each.name: (each.where, each.path) for each in files.findings()}
+    vm = "f.yaml: VirtualMachine nfv/dpdk-vm"
+    assert places == {
+        "wrong-model": (vm, "spec.template.spec.domain.devices.interfaces[1]"),
+        "mtu-mismatch": (vm, "spec.template.metadata.annotations['userspace/vhostuser']"),
+    }
+
+
+def test_an_instance_is_judged_as_its_vm() -> None:
+    """A VirtualMachineInstance has the same at other places."""
+    files = Files()
+    files.nic["model"] = "e1000"
+    instance = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {**files.vm["metadata"], **files.template["metadata"]},
+        "spec": files.template["spec"],
+    }
+    [only] = found(files.kubevirt, files.network, instance)
+    assert (only.name, only.path) == ("wrong-model", "spec.domain.devices.interfaces[1]")
+
+
+def test_an_instance_type_leaves_vcpus_and_memory_open() -> None:
+    """Of a VM whose size is said elsewhere, nothing is said of queues and huge pages."""
+    files = Files()
+    files.vm["spec"]["instancetype"] = {"name": "u1.large"}
+    files.wish(mtu=9000, queues=8)
+    files.domain.pop("cpu")
+    files.domain.pop("memory")
+    assert files.findings() == []
+
+
+def test_vcpus_that_can_be_plugged_in_count() -> None:
+    """As many queues as there can be vCPUs are good: the guest uses them once they are plugged in."""
+    files = Files()
+    files.domain["cpu"] = {"cores": 2, "sockets": 1, "maxSockets": 4}
+    files.wish(mtu=9000, queues=8)
+    assert files.findings() == []
+    files.wish(mtu=9000, queues=9)
+    assert [each.name for each in files.findings()] == ["queues-over-vcpus"]
+
+
+def test_vcpus_by_request() -> None:
+    """Without a topology the VM has as many vCPUs as its pod has CPUs."""
+    files = Files()
+    files.domain["cpu"] = {}
+    files.domain["resources"] = {"requests": {"cpu": "3500m"}}
+    files.wish(mtu=9000, queues=4)
+    assert files.findings() == []
+
+
+def test_other_patches_are_no_gates() -> None:
+    """Of HyperConverged's patches only those of feature gates count."""
+    files = Files()
+    patches = [{"op": "add", "path": "/spec/configuration/other", "value": "Plugins"}, 3]
+    files.hco["metadata"]["annotations"] = {"kubevirt.kubevirt.io/jsonpatch": json.dumps(patches)}
+    assert found(files.hco, files.network, files.vm) == []
+
+
+def test_a_conflist_is_read() -> None:
+    """The plugin is found among the plugins of a list."""
+    files = Files()
+    config = json.loads(files.network["spec"]["config"])
+    files.network["spec"]["config"] = json.dumps({"cniVersion": "1.0.0", "name": "dpdk", "plugins": [{"type": "tuning"}, config]})
+    assert files.findings() == []
+    config["consumer"] = "pod"
+    files.network["spec"]["config"] = json.dumps({"cniVersion": "1.0.0", "name": "dpdk", "plugins": [config]})
+    assert [each.name for each in files.findings()] == ["consumer-missing"]
+
+
+def test_networks_without_vms() -> None:
+    """A pods' network alone is a note at most; one in server mode that no VM uses is no error."""
+    files = Files()
+    files.config(consumer=None, host={})
+    assert [(each.name, each.severity) for each in found(files.network)] == [("consumer-missing", "note")]
+    files.config(host={"vhost": {"mode": "client"}, "mac": "02:00:00:00:00:01"})
+    assert [(each.name, each.severity) for each in found(files.network)] == [("consumer-missing", "note")]
+
+
+def test_the_gravest_comes_first() -> None:
+    """In each object errors stand before warnings, and these before notes."""
+    files = Files()
+    files.nic["model"] = "e1000"
+    files.domain["memory"] = {"guest": "1Gi"}
+    files.wish(mtu=1500)
+    order = [SEVERITIES.index(each.severity) for each in files.findings()]
+    assert order == sorted(order) == [0, 1, 2]
+
+
+# -- all of them, and anything -----------------------------------------------------------------------------------------------
+
+_REPORTED = re.compile(r"""["']([a-z]+(?:-[a-z]+)+|iommu|selinux|reconnect)["']""")
+
+
+def test_no_name_is_dead_and_none_is_missing() -> None:
+    """Every name of the catalogue is used somewhere in the code, and the cases above use no other."""
+    sources = [*(ROOT / "kubevirt").glob("*.py"), *(ROOT / "userspace_cni" / "cli").glob("kubevirt*.py")]
+    used = {name for path in sources if path.name != "findings.py" for name in _REPORTED.findall(path.read_text())}
+    assert set(TRAPS) - used == set()
+    assert {name for name, _, _ in CASES.values()} <= set(TRAPS)
+    assert list(TRAPS) == sorted(TRAPS)
+    assert all(text and text == text.strip(".") for text in TRAPS.values())
+
+
+KEYS = [
+    "kind", "metadata", "name", "namespace", "annotations", "labels", "spec", "template", "domain", "devices", "interfaces",
+    "networks", "multus", "networkName", "binding", "memory", "hugepages", "pageSize", "cpu", "cores", "configuration",
+    "network", "config", "vhostuser", "sidecarImage", "migration", "items", "containers", "volumes", "resources", "limits",
+    "macAddress", "domainHooks", "sidecar", "socketPath", "resourceClaims", "networkBinding", "userspace/vhostuser", "image",
+    "model",
+]  # fmt: skip
+TEXTS = [
+    "",
+    "dpdk",
+    "vhostuser",
+    "02:00:00:00:00:01",
+    "1Gi",
+    "a/b",
+    '{"type": "userspace"}',
+    '{"dpdk": {}}',
+    "[]",
+    "{",
+    "\ud800",
+    "1e400",
+]
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(TEXTS) | st.text(max_size=8) | st.dates()
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | scalars, inner, max_size=5),
+    max_leaves=30,
+)
+kinds = st.sampled_from(["VirtualMachine", "VirtualMachineInstance", "KubeVirt", "HyperConverged", "NetworkAttachmentDefinition",
+                         "MigrationPolicy", "Plugin", "Pod", "List"])  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(anything | st.builds(lambda kind, rest: {"kind": kind, "spec": rest, "metadata": rest}, kinds, anything), max_size=3)
+)
+def test_anything_can_be_judged(contents: list[Any]) -> None:
+    """Whatever a YAML file can hold, there are findings or none, and each is complete."""
+    for each in found(*contents):
+        assert each.name in TRAPS
+        assert each.remedy
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_anything_in_the_place_of_something_can_be_judged(data: st.DataObject) -> None:
+    """Anything may stand where something else belongs, at any depth of objects that are right otherwise."""
+    files = Files()
+    objects = {
+        "kubevirt": files.kubevirt,
+        "hco": files.hco,
+        "network": files.network,
+        "vm": files.vm,
+        "pod": told_pod(),
+        "plugin": plugin(),
+    }
+    node: Any = objects[data.draw(st.sampled_from(sorted(objects)))]
+    while True:
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+        if not isinstance(node[key], dict | list) or not node[key] or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = data.draw(anything)
+    for each in found(*objects.values()):
+        assert each.name in TRAPS

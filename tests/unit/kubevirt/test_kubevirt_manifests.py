@@ -1,0 +1,314 @@
+"""The manifests that are printed: against the CRDs' schemas, through the plugin's own parser, and through the sidecar."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from kubevirt.domain import mutate
+from kubevirt.manifests import LABEL
+from kubevirt.sources import Places, resolve
+from kubevirt.vmi import read_vmi
+from tests.unit.kubevirt.schemas import DATA, faults, schema
+from userspace_cni.cli.kubevirt import kubevirt_command
+from userspace_cni.options import Options, read_options
+from userspace_cni.pod import launcher
+from userspace_cni.request import Environment, Request, read_network
+
+EVERYTHING = (
+    "--namespace",
+    "tenant",
+    "--name",
+    "fast",
+    "--binding",
+    "vhu",
+    "--bridge",
+    "br-dpdk",
+    "--vlan",
+    "100",
+    "--mtu",
+    "9000",
+)
+VARIANTS: tuple[tuple[str, ...], ...] = (
+    (),
+    EVERYTHING,
+    (
+        *EVERYTHING,
+        "--queues",
+        "4",
+        "--cpus",
+        "4",
+        "--dedicated",
+        "--hugepages",
+        "1Gi",
+        "--memory",
+        "2Gi",
+        "--cni-version",
+        "1.1.0",
+    ),
+)
+SELECTIONS: tuple[tuple[str, ...], ...] = ((), ("hco", "nad", "vm"), ("plugin", "nad", "vm"))
+NOT_IN_THE_SCHEMA = ("disks", "rng")
+"""Devices that the schema's excerpt leaves out."""
+
+
+def run(*arguments: str) -> Result:
+    """The command's result."""
+    return CliRunner().invoke(kubevirt_command, ["manifests", *arguments])
+
+
+def printed(*arguments: str) -> list[Any]:
+    """The objects that are printed as YAML."""
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return list(yaml.safe_load_all(result.output))
+
+
+def of_kind(objects: Sequence[Any], kind: str) -> Any:
+    """The one object of a kind."""
+    (found,) = [each for each in objects if each["kind"] == kind]
+    return found
+
+
+def launched(vm: Any) -> dict[str, Any]:
+    """The VMI that KubeVirt makes of a VM's template."""
+    template = vm["spec"]["template"]
+    metadata = {**template["metadata"], "name": vm["metadata"]["name"], "namespace": vm["metadata"]["namespace"], "uid": "u"}
+    return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata, "spec": template["spec"]}
+
+
+def options_of(nad: Any) -> Options:
+    """What the plugin makes of a network's configuration, told of nothing that it would ignore."""
+    network = read_network(nad["spec"]["config"].encode(), "ADD")
+    environment = Environment("ADD", "c", "/run/netns/n", "pod1", {}, (), netns_override=False, variables={})
+    warnings: list[str] = []
+    options = read_options(Request(environment, network, b""), warnings.append)
+    assert warnings == []
+    return options
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize("what", SELECTIONS)
+class TestEveryVariant:
+    """What holds whatever is asked for."""
+
+    def test_the_objects_fit_the_schemas(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """No key that KubeVirt does not know, none missing, each of its type."""
+        objects = printed(*what, *options)
+        bindings = [each["spec"]["configuration"]["network"]["binding"] for each in objects if each["kind"] == "KubeVirt"]
+        bindings += [each["spec"]["networkBinding"] for each in objects if each["kind"] == "HyperConverged"]
+        (binding,) = bindings
+        configuration = {"spec": {"configuration": {"network": {"binding": binding}}}}
+        assert list(faults(configuration, schema("crd-kubevirt-network-schema.yaml"))) == []
+        spec = dict(of_kind(objects, "VirtualMachine")["spec"]["template"]["spec"])
+        del spec["volumes"]
+        devices = {key: value for key, value in spec["domain"]["devices"].items() if key not in NOT_IN_THE_SCHEMA}
+        spec["domain"] = {**spec["domain"], "devices": devices}
+        assert list(faults({"spec": spec}, schema("crd-vmi-interfaces-schema.yaml"))) == []
+        for plugin in (each for each in objects if each["kind"] == "Plugin"):
+            assert list(faults(plugin, schema("crd-plugin-schema.yaml"))) == []
+
+    def test_yaml_and_json_say_the_same(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """Reading the YAML back gives the objects of --json; no YAML reader takes a text for something else."""
+        objects = printed(*what, *options)
+        assert json.loads(run(*what, *options, "--json").output) == objects
+        assert list(yaml.safe_load_all(yaml.safe_dump_all(objects))) == objects
+
+    def test_every_document_begins_with_what_it_is_for(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """A comment stands above each, which says how it is applied or what it does; one document is one --- part."""
+        parts = run(*what, *options).output.split("---\n")
+        assert len(parts) == len(printed(*what, *options))
+        assert all(part.startswith("# ") for part in parts)
+
+    def test_the_names_agree(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """The VM's network is the one that is printed, in the same namespace, and its binding the one that is registered."""
+        objects = printed(*what, *options)
+        nad, vm = of_kind(objects, "NetworkAttachmentDefinition"), of_kind(objects, "VirtualMachine")
+        vmi = read_vmi(launched(vm))
+        (ours,) = [each for each in vmi.interfaces if each.binding]
+        assert vmi.networks[ours.network].multus == nad["metadata"]["name"] == json.loads(nad["spec"]["config"])["name"]
+        assert vm["metadata"]["namespace"] == nad["metadata"]["namespace"]
+        assert f"{ours.binding}:" in run(*what, *options).output
+
+    def test_the_network_is_what_the_plugin_takes(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """The plugin's own parser takes the configuration without a warning, for a VM, with OVS as client."""
+        found = options_of(of_kind(printed(*what, *options), "NetworkAttachmentDefinition"))
+        assert found.kubevirt
+        assert found.ovs_role == "client"
+        assert (found.bridge, found.vlan.tag, found.mtu) == (("br-dpdk", 100, 9000) if options else ("br0", None, None))
+
+    def test_the_sidecar_makes_the_interface_of_the_vm(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
+        """The VM's definition as KubeVirt renders it gets the interface at the path where the plugin made the directory."""
+        vmi = read_vmi(launched(of_kind(printed(*what, *options), "VirtualMachine")))
+        network = "fast" if options else "dpdk"
+        (ours,) = [each for each in vmi.interfaces if each.binding]
+        sources = resolve(vmi, ours.binding, Places("/nowhere/network-info", "/nowhere"), 0.0, lambda _: None)
+        assert list(sources) == [network]
+        after = mutate(rendered(), vmi, sources)
+        (made,) = ET.fromstring(after).findall("./devices/interface[@type='vhostuser']")
+        found = {child.tag: dict(child.attrib) for child in made}
+        assert found["source"] == {
+            "type": "unix",
+            "path": launcher.socket_path(launcher.interface_name(network)),
+            "mode": "server",
+        }
+        assert found["alias"] == {"name": f"ua-{network}"}
+        assert found["driver"].get("queues") == ("4" if "--queues" in options else None)
+        assert ET.fromstring(after).find("./memoryBacking/access[@mode='shared']") is not None
+
+
+def rendered() -> str:
+    """A domain of KubeVirt's own tests, with what it renders for a VM with hugepages: memfd, one NUMA cell, no shared access."""
+    extract = (DATA / "domain-hugepages-memfd.xml").read_text()
+    inner = extract[extract.index("<domain>") + len("<domain>") : extract.index("</domain>")]
+    whole = (DATA / "domain-hooks.xml").read_text()
+    without_cpu = re.sub(r"  <cpu .*</vcpu>\n", "", whole, flags=re.DOTALL)
+    return without_cpu.replace("</memory>", f"</memory>{inner}", 1)
+
+
+def test_without_a_word_the_three_usual_ones_are_printed() -> None:
+    """Registration, network and VM, in the order in which they are applied."""
+    assert [each["kind"] for each in printed()] == ["KubeVirt", "NetworkAttachmentDefinition", "VirtualMachine"]
+    assert [each["kind"] for each in printed("vm", "nad")] == ["NetworkAttachmentDefinition", "VirtualMachine"]
+
+
+def test_the_registration_takes_nothing_from_anybody() -> None:
+    """A merge patch at our own key of a map: no list that it would replace, no second CNI, no interface of KubeVirt's own."""
+    (cr,) = printed("kubevirt", "--image", "registry.example/sidecar@sha256:0123")
+    assert cr["spec"] == {
+        "configuration": {
+            "network": {
+                "binding": {
+                    "vhostuser": {
+                        "sidecarImage": "registry.example/sidecar@sha256:0123",
+                        "downwardAPI": "device-info",
+                        "migration": {},
+                    }
+                }
+            }
+        }
+    }
+    text = run("kubevirt").output
+    assert "kubectl patch kubevirt kubevirt --namespace kubevirt --type merge --patch-file" in text
+    assert "supportContainerResources" in text
+
+
+def test_hyperconverged_is_patched_where_its_operator_reads() -> None:
+    """The same binding, in the HyperConverged CR and the namespace that is given."""
+    (cr,) = printed("hco", "--operator-namespace", "openshift-cnv")
+    assert (cr["apiVersion"], cr["kind"]) == ("hco.kubevirt.io/v1beta1", "HyperConverged")
+    assert cr["metadata"] == {"name": "kubevirt-hyperconverged", "namespace": "openshift-cnv"}
+    assert cr["spec"]["networkBinding"] == printed("kubevirt")[0]["spec"]["configuration"]["network"]["binding"]
+
+
+def test_tuning_is_in_the_annotation() -> None:
+    """What KubeVirt's API has no field for reaches the sidecar by annotation; without it there is none."""
+    plain = launched(printed("vm")[0])["metadata"]
+    assert plain.keys() == {"labels", "name", "namespace", "uid"}
+    assert plain["labels"] == {"kubevirt.io/domain": "dpdk-vm"}
+    (vm,) = printed("vm", "--mtu", "9000", "--queues", "2")
+    vmi = read_vmi(launched(vm))
+    (source,) = resolve(vmi, "vhostuser", Places("/nowhere/network-info", "/nowhere"), 0.0, lambda _: None).values()
+    assert (source.mtu, source.queues) == (9000, 2)
+
+
+class TestPlugin:
+    """The sidecar as structured plugin."""
+
+    def test_its_parts_name_each_other(self) -> None:
+        """Socket below the plugin's own directory, policy by name, label and binding alike; no sidecar of KubeVirt's own."""
+        objects = printed("plugin", "vm", "--binding", "vhu")
+        plugin, policy = of_kind(objects, "Plugin"), of_kind(objects, "MutatingAdmissionPolicy")
+        name = plugin["metadata"]["name"]
+        assert LABEL.fullmatch(name)
+        assert plugin["spec"]["mutatingAdmissionPolicies"] == [{"name": policy["metadata"]["name"]}]
+        assert of_kind(objects, "MutatingAdmissionPolicyBinding")["spec"] == {"policyName": policy["metadata"]["name"]}
+        (hook,) = plugin["spec"]["domainHooks"]
+        assert hook["sidecar"]["socketPath"].startswith(f"/var/run/kubevirt-plugin/{name}/")
+        expression = policy["spec"]["mutations"][0]["jsonPatch"]["expression"]
+        assert f'value: "{hook["sidecar"]["socketPath"]}"' in expression
+        assert f'mountPath: "/var/run/kubevirt-plugin/{name}", subPath: "{name}"' in expression
+        label = of_kind(objects, "VirtualMachine")["spec"]["template"]["metadata"]["labels"]["userspace-cni/binding"]
+        assert f'["userspace-cni/binding"] == "{label}"' in policy["spec"]["matchConditions"][1]["expression"]
+        assert of_kind(objects, "KubeVirt")["spec"]["configuration"]["network"]["binding"] == {
+            "vhu": {"downwardAPI": "device-info", "migration": {}}
+        }
+
+    def test_its_expressions_are_closed(self) -> None:
+        """Brackets and quotes of the CEL texts pair off, whatever the names are."""
+        for options in VARIANTS:
+            objects = printed("plugin", *options)
+            spec = of_kind(objects, "MutatingAdmissionPolicy")["spec"]
+            texts = [each["expression"] for each in spec["matchConditions"]]
+            texts += [spec["mutations"][0]["jsonPatch"]["expression"], of_kind(objects, "Plugin")["spec"]["condition"]]
+            for text in texts:
+                bare = re.sub(r'"[^"\n]*"', "", text)
+                assert '"' not in bare
+                while (shorter := re.sub(r"\([^][(){}]*\)|\[[^][(){}]*\]|\{[^][(){}]*\}", "", bare)) != bare:
+                    bare = shorter
+                assert not re.search(r"[][(){}]", bare)
+
+    def test_the_container_has_no_privilege(self) -> None:
+        """As KubeVirt would start it: user 107, no capability, no way to more."""
+        expression = of_kind(printed("plugin"), "MutatingAdmissionPolicy")["spec"]["mutations"][0]["jsonPatch"]["expression"]
+        for part in (
+            "allowPrivilegeEscalation: false",
+            "runAsNonRoot: true",
+            "runAsUser: 107",
+            'drop: ["ALL"]',
+            '"RuntimeDefault"',
+        ):
+            assert part in expression
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("pods",), "'pods'"),
+        (("--name", "Fast"), "--name"),
+        (("--name", "a" * 64), "--name"),
+        (("--name", "a.b"), "--name"),
+        (("--name", "default"), "--name"),
+        (("--namespace", "-a"), "--namespace"),
+        (("--binding", 'x" || true'), "--binding"),
+        (("--vm", ""), "--vm"),
+        (("--image", 'a", x: "'), "--image"),
+        (("--bridge", "a b"), "--bridge"),
+        (("--bridge", "b" * 16), "--bridge"),
+        (("--vlan", "0"), "--vlan"),
+        (("--vlan", "4095"), "--vlan"),
+        (("--mtu", "67"), "--mtu"),
+        (("--hugepages", "4Mi"), "--hugepages"),
+        (("--memory", "lots"), "--memory lots"),
+        (("--memory", "0"), "--memory 0"),
+        (("--memory", "1Gi1"), "--memory"),
+        (("--memory", "1537Mi"), "--memory 1537Mi"),
+        (("--hugepages", "1Gi", "--memory", "1536Mi"), "pages of 1Gi"),
+        (("--cpus", "0"), "--cpus"),
+        (("--queues", "3"), "--queues 3"),
+        (("kubevirt", "hco"), "hco and kubevirt each register"),
+        (("kubevirt", "plugin"), "kubevirt and plugin each register"),
+        (("--cni-version", "0.3.1"), "--cni-version"),
+    ],
+)
+def test_what_would_be_refused_later_is_refused_at_once(arguments: tuple[str, ...], part: str) -> None:
+    """Names, ranges and combinations are usage errors: 2, with the option's name, and nothing on stdout."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert part in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_help_names_what_can_be_printed() -> None:
+    """--help says what each of them is for, and what is printed without a choice."""
+    text = run("--help").output
+    for name in ("kubevirt", "hco", "nad", "vm", "plugin"):
+        assert re.search(rf"^ +{name} ", text, re.MULTILINE)
+    assert "without it, kubevirt nad vm" in text

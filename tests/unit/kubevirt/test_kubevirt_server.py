@@ -1,0 +1,282 @@
+"""The sidecar's process as virt-launcher meets it: found, asked, asked again, and told to end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.etree import ElementTree as ET
+
+import grpc
+import pytest
+
+from kubevirt.__main__ import VERSION
+from kubevirt.protocol import info_pb2, v1alpha3_pb2
+from tests.lab.hooks import (
+    CALLBACK_S,
+    INFO_S,
+    HookError,
+    HookManager,
+    NotReady,
+    Sidecar,
+    call,
+    dialled,
+    encoded,
+    mutate_domain,
+    vmi,
+)
+from tests.lab.switch import wait_until
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = Path(__file__).parent / "data"
+DOMAIN = (DATA / "domain-hooks.xml").read_text()
+HUGE = """<domain type='kvm'><name>default_vm1</name><memory unit='KiB'>1048576</memory>
+  <memoryBacking><hugepages/><source type='memfd'/></memoryBacking><devices/></domain>"""
+VMI = vmi(net1="vhostuser", net2="passt")
+
+
+@pytest.fixture
+def volume() -> Iterator[Path]:
+    """The hooks volume of a launcher pod, where paths are as short as there."""
+    with TemporaryDirectory(prefix="uk-") as directory:
+        yield Path(directory)
+
+
+def sockets(xml: str) -> list[str]:
+    """Paths of the vhost-user interfaces in a definition."""
+    found = ET.fromstring(xml).findall("devices/interface[@type='vhostuser']/source")
+    return [source.attrib["path"] for source in found]
+
+
+def test_a_conversation(volume: Path) -> None:
+    """It is collected, says its hooks, adds the bound interface alone, and a second call with its answer changes nothing."""
+    with Sidecar(volume) as sidecar:
+        manager = HookManager(volume).collect()
+        (callback,) = manager.callbacks
+        assert callback.version == "v1alpha3"
+        assert callback.points == {"OnDefineDomain", "Shutdown"}
+        assert callback.info.name == "network-vhostuser-binding"
+        defined = manager.on_define_domain(HUGE, VMI)
+        assert sockets(defined) == ["/var/run/kubevirt/vhostuser/pod6c270ef2f25.sock"]
+        assert manager.on_define_domain(defined, VMI) == defined
+        assert manager.on_define_domain(HUGE, VMI) == defined
+        assert sidecar.end() == 0
+    assert list(sidecar.hooks.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", ["v1alpha1", "v1alpha2", "v1alpha3"])
+def test_each_version(volume: Path, version: str) -> None:
+    """A KubeVirt that knows only one version gets from it what the newest gives."""
+    with Sidecar(volume):
+        defined = HookManager(volume, [version]).collect().on_define_domain(HUGE, VMI)
+        assert defined == HookManager(volume).collect().on_define_domain(HUGE, VMI)
+        assert len(sockets(defined)) == 1
+
+
+@pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3"])
+def test_cloud_init_is_passed_through(volume: Path, version: str) -> None:
+    """PreCloudInitIso gives back both forms of the data, byte for byte."""
+    with Sidecar(volume):
+        manager = HookManager(volume, [version]).collect()
+        assert manager.pre_cloud_init_iso(b'{"userData":"a"}', b"\x00\xff{}", VMI) == (b'{"userData":"a"}', b"\x00\xff{}")
+
+
+def test_a_real_definition(volume: Path) -> None:
+    """A definition out of KubeVirt's own tests goes through, whatever else is in it."""
+    with Sidecar(volume):
+        defined = HookManager(volume).collect().on_define_domain(DOMAIN, VMI)
+    before, after = (ET.fromstring(xml) for xml in (DOMAIN, defined))
+    assert len(after.findall("devices/interface")) == len(before.findall("devices/interface")) + 1
+    assert after.findtext("uuid") == before.findtext("uuid")
+
+
+def test_shutdown(volume: Path) -> None:
+    """Shutdown is answered, and then the process ends by itself and its socket is gone."""
+    with Sidecar(volume) as sidecar:
+        HookManager(volume).collect().shutdown()
+        assert sidecar.end(None) == 0
+        assert list(sidecar.hooks.iterdir()) == []
+        assert "msg=ended" in sidecar.log
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_signals_end_it(volume: Path, sign: signal.Signals) -> None:
+    """Either signal ends it with 0, without a trace on the disk or in the log."""
+    with Sidecar(volume) as sidecar:
+        assert sidecar.end(sign) == 0
+        assert list(sidecar.hooks.iterdir()) == []
+        assert "Traceback" not in sidecar.log
+
+
+@pytest.mark.parametrize("_round", range(4))
+def test_a_signal_before_it_serves(volume: Path, _round: int) -> None:
+    """A pod that is deleted while its sidecar starts does not wait for it."""
+    with Sidecar(volume).start(wait=False) as sidecar:
+        status = Path(f"/proc/{sidecar.pid}/status")
+        wait_until(lambda: "SigBlk:\t0000000000004002" in status.read_text(), 20, "the signals to be held")
+        assert sidecar.end() == 0
+        assert list(sidecar.hooks.iterdir()) == []
+
+
+def test_a_callback_in_progress(volume: Path, tmp_path: Path) -> None:
+    """While a callback waits for its source Info is answered; SIGTERM cancels it and ends the process before the wait is over."""
+    podinfo = tmp_path / "network-info"
+    podinfo.write_text("")
+    with Sidecar(volume, USERSPACE_CNI_KUBEVIRT_PODINFO=str(podinfo)) as sidecar:
+        with dialled(sidecar.socket) as channel:
+            ask = channel.unary_unary(
+                "/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain",
+                v1alpha3_pb2.OnDefineDomainParams.SerializeToString,
+                v1alpha3_pb2.OnDefineDomainResult.FromString,
+            )
+            waiting = ask.future(v1alpha3_pb2.OnDefineDomainParams(domainXML=HUGE.encode(), vmi=encoded(VMI)), timeout=CALLBACK_S)
+            # on one connection, what was sent first is there first
+            info = call(channel, info_pb2, "Info.Info", info_pb2.InfoParams(), INFO_S)
+            assert list(info.versions) == ["v1alpha1", "v1alpha2", "v1alpha3"]
+            assert not waiting.done()
+            assert sidecar.end() == 0
+            assert waiting.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+        assert "domain defined" not in sidecar.log
+        assert list(sidecar.hooks.iterdir()) == []
+
+
+def test_two_bindings(volume: Path) -> None:
+    """The same image under two names serves a VM that uses both: each adds its own interface, at a socket of its own."""
+    both = vmi(net1="vhostuser", net2="dpdk-fast")
+    first = Sidecar(volume, "hook-sidecar-0")
+    second = Sidecar(volume, "hook-sidecar-1", NETWORK_BINDING_PLUGIN_NAME="dpdk-fast")
+    with first, second:
+        manager = HookManager(volume).collect(2)
+        assert {callback.path.name for callback in manager.callbacks} == {
+            "vhostuser-hook-sidecar-0.sock",
+            "dpdk-fast-hook-sidecar-1.sock",
+        }
+        assert len(sockets(manager.on_define_domain(HUGE, both))) == 2
+        manager.shutdown()
+        assert (first.end(None), second.end(None)) == (0, 0)
+
+
+def test_two_bindings_in_one_directory(volume: Path) -> None:
+    """An older KubeVirt gives all sidecars one directory, and does not tell them the binding: the image's variable does."""
+    names = {"NETWORK_BINDING_PLUGIN_NAME": "", "USERSPACE_CNI_KUBEVIRT_BINDING": "slow"}
+    first, second = Sidecar(volume, "hook-sidecar-0", ""), Sidecar(volume, "hook-sidecar-1", "", **names)
+    with first, second:
+        manager = HookManager(volume, flat=True).collect(2)
+        assert len(sockets(manager.on_define_domain(HUGE, vmi(net1="vhostuser", net2="slow")))) == 2
+
+
+def test_calls_at_once(volume: Path) -> None:
+    """Callbacks of several connections at once get the same answer."""
+    with Sidecar(volume), ThreadPoolExecutor(6) as threads:
+        callback = HookManager(volume).collect().callbacks[0]
+        answers = list(threads.map(lambda _: callback.on_define_domain(HUGE, VMI), range(24)))
+    assert len(set(answers)) == 1
+
+
+def test_structured_plugin(volume: Path) -> None:
+    """MutateDomain gives what the callbacks give, in every context, and leaves definitions that are not ours as they are."""
+    plugin = volume / "plugin"
+    plugin.mkdir()
+    path = plugin / "vhostuser.sock"
+    with Sidecar(volume, USERSPACE_CNI_KUBEVIRT_PLUGIN_SOCKET=str(path)) as sidecar:
+        defined = HookManager(volume).collect().on_define_domain(HUGE, VMI)
+        for context in ("Boot", "MigrationSource", "MigrationTarget", ""):
+            assert mutate_domain(path, HUGE, VMI, context) == defined
+        assert mutate_domain(path, HUGE, vmi(net1="passt")) == HUGE
+        assert mutate_domain(path, "no XML", VMI, kind="mshv") == "no XML"
+        assert sidecar.end() == 0
+    assert list(plugin.iterdir()) == []
+
+
+def test_structured_plugin_alone(volume: Path) -> None:
+    """Where there is no directory for hooks it serves the plugin's socket alone."""
+    path = volume / "x.sock"
+    missing = {"USERSPACE_CNI_KUBEVIRT_HOOKS_DIRECTORY": str(volume / "none")}
+    with Sidecar(volume, **missing).start("--plugin-socket", str(path)) as sidecar:
+        assert len(sockets(mutate_domain(path, HUGE, VMI))) == 1
+        assert "level=warning" in sidecar.log
+        assert list(sidecar.hooks.iterdir()) == []
+
+
+def test_nothing_of_a_vm_is_in_the_log(volume: Path) -> None:
+    """The log has one line for each callback, with VM, network and source, and nothing of the definition or the VMI."""
+    secret = "c2VjcmV0LW9mLXRoZS1ndWVzdA"
+    guest = {**VMI, "spec": {**VMI["spec"], "volumes": [{"cloudInitNoCloud": {"userData": secret}}]}}
+    with Sidecar(volume) as sidecar:
+        manager = HookManager(volume).collect()
+        manager.on_define_domain(HUGE.replace("<devices/>", f"<devices/><description>{secret}</description>"), guest)
+        with pytest.raises(HookError):
+            manager.callbacks[0].on_define_domain(f"<domain>{secret}", guest)
+        defined = [line for line in sidecar.log.splitlines() if 'msg="domain defined"' in line]
+        assert len(defined) == 1
+        assert "vm=default/vm1 networks=net1 sources=net1:path changed=yes ms=" in defined[0]
+        assert secret not in sidecar.log
+        assert all(line.startswith("level=") for line in sidecar.log.splitlines())
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The process with other arguments, to its end."""
+    argv = [sys.executable, "-m", "kubevirt", *arguments]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_version_is_the_projects() -> None:
+    """--version tells the version that the project has."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert run("--version").stdout.strip() == VERSION == project
+
+
+def test_help_names_the_variables() -> None:
+    """--help names the environment variable of each option, by which alone KubeVirt's sidecars can be told anything."""
+    shown = run("--help").stdout
+    for name in ("HOOKS_DIRECTORY", "PLUGIN_SOCKET", "BINDING", "MTU", "LIBVIRT", "PODINFO", "CLAIMS"):
+        assert f"USERSPACE_CNI_KUBEVIRT_{name}" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"), [("MTU", "1500", "off, element, override, auto"), ("LIBVIRT", "new", "'new' is no version")]
+)
+def test_a_wrong_variable(name: str, value: str, told: str) -> None:
+    """A variable with a wrong value is an error at once, as the option is, and not a surprise at the first VM."""
+    done = run(**{f"USERSPACE_CNI_KUBEVIRT_{name}": value})
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_the_mtu_policy_arrives(volume: Path) -> None:
+    """What is said about the MTU by environment decides about definitions: the element, as libvirt can since."""
+    told = {"USERSPACE_CNI_KUBEVIRT_MTU": "element", "USERSPACE_CNI_KUBEVIRT_LIBVIRT": "12.8.0"}
+    annotated = {**VMI, "metadata": {**VMI["metadata"], "annotations": {"userspace/vhostuser": '{"net1": {"mtu": 9000}}'}}}
+    with Sidecar(volume, **told):
+        defined = HookManager(volume).collect().on_define_domain(HUGE, annotated)
+    assert [mtu.get("size") for mtu in ET.fromstring(defined).findall("devices/interface/mtu")] == ["9000"]
+
+
+def test_a_binding_that_nobody_told(volume: Path) -> None:
+    """A VM whose interface has another binding than the sidecar believes is refused with what to do, not left without network."""
+    with Sidecar(volume, NETWORK_BINDING_PLUGIN_NAME="", USERSPACE_CNI_KUBEVIRT_BINDING="") as sidecar:
+        assert (sidecar.hooks / "vhostuser-hook-sidecar-0.sock").is_socket()
+        callback = HookManager(volume).collect().callbacks[0]
+        with pytest.raises(HookError) as refused:
+            callback.on_define_domain(HUGE, vmi(net1="ovs"))
+        assert refused.value.code == "FAILED_PRECONDITION"
+        assert "(other-binding)" in refused.value.details
+        assert "USERSPACE_CNI_KUBEVIRT_BINDING" in refused.value.details
+        absent = vmi(net1="vhostuser")
+        absent["spec"]["domain"]["devices"]["interfaces"][0]["state"] = "absent"
+        assert callback.on_define_domain(HUGE, absent) == HUGE.encode()
+
+
+def test_a_channel_is_gone_after_the_end(volume: Path) -> None:
+    """After the end nobody answers, and a new sidecar of the same container takes the place."""
+    with Sidecar(volume) as first:
+        assert first.end() == 0
+        with pytest.raises(NotReady), dialled(first.socket):
+            raise AssertionError("connected")
+    with Sidecar(volume):
+        assert HookManager(volume).collect().callbacks[0].version == "v1alpha3"

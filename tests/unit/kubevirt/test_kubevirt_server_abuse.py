@@ -1,0 +1,130 @@
+"""What a caller may send by mistake: each is refused by name, and the next call is answered."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import grpc
+import pytest
+
+from tests.lab.hooks import Callback, HookError, HookManager, Sidecar, dialled, vmi
+
+HUGE = """<domain type='kvm'><name>default_vm1</name><memory unit='KiB'>1048576</memory>
+  <memoryBacking><hugepages/><source type='memfd'/></memoryBacking><devices/></domain>"""
+VMI = vmi(net1="vhostuser")
+CELL = "<cell id='0' cpus='0' memory='1048576' unit='KiB' memAccess='private'/>"
+DTD = "<!DOCTYPE domain [<!ENTITY a 'b'>]>" + HUGE
+
+
+@pytest.fixture(scope="module")
+def sidecar() -> Iterator[Sidecar]:
+    """A sidecar that all of these tests ask."""
+    with TemporaryDirectory(prefix="uk-") as directory, Sidecar(Path(directory)) as started:
+        yield started
+
+
+@pytest.fixture
+def callback(sidecar: Sidecar) -> Iterator[Callback]:
+    """The way to ask it; afterwards it still answers as it should, in the same process."""
+    pid = sidecar.pid
+    (callback,) = HookManager(sidecar.hooks.parent).collect().callbacks
+    yield callback
+    assert b"vhostuser" in callback.on_define_domain(HUGE, VMI)
+    assert sidecar.pid == pid
+
+
+@pytest.mark.parametrize(
+    ("domain", "guest", "told"),
+    [
+        (b"\xff\xfe<domain/>", VMI, "VM default/vm1, networks net1: the domain XML is not UTF-8"),
+        ("", VMI, "VM default/vm1, networks net1: "),
+        ("<domain>", VMI, "VM default/vm1, networks net1: "),
+        (DTD, VMI, "VM default/vm1, networks net1: "),
+        ("<domain>" + "<a>" * 100_000 + "</a>" * 100_000 + "</domain>", VMI, "bytes and 524288 are read at most"),
+        (HUGE, b"", "VM unknown: the VMI is not JSON"),
+        (HUGE, b"\xff{}", "VM unknown: the VMI is not JSON"),
+        (HUGE, "[]", "VM unknown: the VMI is a list"),
+        (HUGE, "[" * 100_000, "VM unknown: the VMI is not JSON"),
+        (HUGE, {"metadata": {"name": "x"}}, "no metadata.namespace"),
+        (HUGE, b" " * (2 << 20) + b"{}", "bytes and 2097152 are read at most"),
+    ],
+)
+def test_what_can_not_be_read(callback: Callback, domain: str | bytes, guest: dict[str, object] | bytes, told: str) -> None:
+    """Input that is not what it should be is INVALID_ARGUMENT, with the VM as far as it is known, the trap and a remedy."""
+    with pytest.raises(HookError) as refused:
+        callback.on_define_domain(domain, guest)
+    assert refused.value.code == "INVALID_ARGUMENT"
+    assert told in refused.value.details
+    assert "(bad-input); " in refused.value.details
+
+
+def test_what_would_not_work(callback: Callback) -> None:
+    """A definition that could not start is FAILED_PRECONDITION, with VM, network, trap and remedy."""
+    private = HUGE.replace("<devices/>", f"<vcpu>1</vcpu><cpu><numa>{CELL}</numa></cpu><devices/>")
+    with pytest.raises(HookError) as refused:
+        callback.on_define_domain(private, VMI)
+    assert refused.value.code == "FAILED_PRECONDITION"
+    assert refused.value.details.startswith("VM default/vm1, networks net1: ")
+    assert "(private-memory); " in refused.value.details
+
+
+def test_a_message_over_the_limit(callback: Callback) -> None:
+    """More than gRPC's 4 MiB is refused before it is in memory."""
+    with pytest.raises(HookError) as refused:
+        callback.on_define_domain(b"x" * (5 << 20), VMI)
+    assert refused.value.code == "RESOURCE_EXHAUSTED"
+
+
+@pytest.mark.parametrize(
+    "junk", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 70_000, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64]
+)
+def test_a_peer_that_speaks_something_else(callback: Callback, junk: bytes) -> None:
+    """Bytes that are no HTTP/2, and peers that say nothing and stay, take nothing from the next caller."""
+    with socket.socket(socket.AF_UNIX) as silent, socket.socket(socket.AF_UNIX) as peer:
+        silent.connect(str(callback.path))
+        peer.connect(str(callback.path))
+        try:
+            peer.sendall(junk)
+        except BrokenPipeError:
+            assert junk
+        assert b"vhostuser" in callback.on_define_domain(HUGE, VMI)
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    [
+        ("/kubevirt.hooks.v1alpha4.Callbacks/OnDefineDomain", grpc.StatusCode.UNIMPLEMENTED),
+        ("/kubevirt.hooks.v1alpha1.Callbacks/Shutdown", grpc.StatusCode.UNIMPLEMENTED),
+        ("/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain", grpc.StatusCode.INTERNAL),
+    ],
+)
+def test_a_call_that_is_none(callback: Callback, method: str, code: grpc.StatusCode) -> None:
+    """A method that does not exist and a message that is no protobuf are gRPC's own errors."""
+    with dialled(callback.path) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary(method)(b"\xff\xff\xff", timeout=20)
+        assert refused.value.code() == code
+
+
+def test_callers_that_hang_up(callback: Callback) -> None:
+    """Callers that end amid a call, many of them, leave no connection and no thread behind that is in the way."""
+    for _ in range(10):
+        with dialled(callback.path) as channel:
+            ask = channel.unary_unary("/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain")
+            for _ in range(5):
+                ask.future(b"", timeout=20).cancel()
+    assert b"vhostuser" in callback.on_define_domain(HUGE, VMI)
+
+
+def test_the_log_stays_readable(sidecar: Sidecar, callback: Callback) -> None:
+    """What was refused is one line each, with the trap and the remedy."""
+    with pytest.raises(HookError):
+        callback.on_define_domain("<domain\nx", VMI)
+    assert [line for line in sidecar.log.splitlines() if not line.startswith("level=")] == []
+    lines = [line for line in sidecar.log.splitlines() if line.startswith("level=error")]
+    assert "vm=default/vm1" in lines[-1]
+    assert "trap=bad-input" in lines[-1]
+    assert "remedy=" in lines[-1]

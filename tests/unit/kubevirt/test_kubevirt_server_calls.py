@@ -1,0 +1,151 @@
+"""The server's own part: which worker answers what, how an error becomes a status, how long a source may be waited for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from kubevirt import definition
+from kubevirt.definition import Call, Definer, Failed
+from kubevirt.domain import Policy
+from kubevirt.errors import BadInput, KubevirtError, NotYet, Refused
+from kubevirt.protocol import info_pb2
+from kubevirt.server import CALLBACKS_MAX, Server
+from kubevirt.sources import Places
+from tests.lab.hooks import INFO_S, Callback, HookError, call, dialled, encoded, vmi
+
+VMI = encoded(vmi(net1="vhostuser"))
+
+
+class Scripted(Definer):
+    """Answers a call with what `script` makes of it."""
+
+    def __init__(self, script: object) -> None:
+        super().__init__("vhostuser", Places(), Policy())
+        object.__setattr__(self, "script", script)
+
+    def define(self, call: Call) -> bytes:
+        """As scripted."""
+        answer: bytes = self.script(call)  # type: ignore[attr-defined]
+        return answer
+
+
+@contextmanager
+def serving(script: object, ended: threading.Event | None = None) -> Iterator[Callback]:
+    """A server in this process, and the way to ask it."""
+    with TemporaryDirectory(prefix="uk-") as directory:
+        path = Path(directory) / "s"
+        server = Server(Scripted(script), (ended or threading.Event()).set)
+        server.listen(path)
+        server.start()
+        try:
+            yield Callback(path, "v1alpha3", None)
+        finally:
+            server.stop()
+
+
+def test_info_while_all_callbacks_wait() -> None:
+    """With every place for callbacks taken, Info and Shutdown are answered, and one callback more is told why not."""
+    taken, over, ended = threading.Semaphore(0), threading.Event(), threading.Event()
+
+    def wait(_: Call) -> bytes:
+        taken.release()
+        over.wait(60)
+        return b"late"
+
+    with serving(wait, ended) as callback, ThreadPoolExecutor(CALLBACKS_MAX) as threads:
+        waiting = [threads.submit(callback.on_define_domain, "x", VMI) for _ in range(CALLBACKS_MAX)]
+        assert all(taken.acquire(timeout=20) for _ in waiting)
+        with pytest.raises(HookError) as refused:
+            callback.on_define_domain("x", VMI)
+        assert refused.value.code == "RESOURCE_EXHAUSTED"
+        with dialled(callback.path) as channel:
+            assert call(channel, info_pb2, "Info.Info", info_pb2.InfoParams(), INFO_S).versions
+        callback.ask("Shutdown")
+        assert ended.wait(20)
+        over.set()
+        assert {done.result(20) for done in waiting} == {b"late"}
+        assert callback.on_define_domain("x", VMI) == b"late"
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        (BadInput("m", "r"), "INVALID_ARGUMENT"),
+        (Refused("private-memory", "m", "r"), "FAILED_PRECONDITION"),
+        (NotYet("no-source", "m", "r"), "UNAVAILABLE"),
+        (KubevirtError("mtu-mismatch", "m", "r"), "FAILED_PRECONDITION"),
+        (KeyError("x"), "INTERNAL"),
+    ],
+)
+def test_status_of_an_error(cause: Exception, code: str) -> None:
+    """Each kind of error has a status of its own, with the text, not more of it than headers can carry."""
+
+    def fail(_: Call) -> bytes:
+        raise Failed("VM a/b: „ü“ " + "ü" * 10_000, cause)
+
+    with serving(fail) as callback, pytest.raises(HookError) as refused:
+        callback.on_define_domain("x", VMI)
+    assert refused.value.code == code
+    assert refused.value.details.startswith("VM a/b: „ü“ üü")
+
+
+def test_the_callers_deadline_arrives() -> None:
+    """What the caller leaves in time is known to the handler, and a caller without a deadline is too."""
+    calls: list[Call] = []
+
+    def keep(call: Call) -> bytes:
+        calls.append(call)
+        return b""
+
+    with serving(keep) as callback:
+        callback.on_define_domain("x", VMI, 60)
+        callback.on_define_domain("x", VMI, None)
+    assert calls[0].seconds is not None
+    assert 40 < calls[0].seconds < 61
+    assert calls[1].seconds is None or calls[1].seconds > 3600
+    assert (calls[0].hook, calls[0].ours) == ("v1alpha3.OnDefineDomain", True)
+
+
+@pytest.mark.parametrize(("seconds", "waited"), [(60.0, 48.0), (30.0, 24.0), (5.0, 4.0), (None, 48.0), (3600.0, 48.0)])
+def test_sources_get_most_of_the_time(monkeypatch: pytest.MonkeyPatch, seconds: float | None, waited: float) -> None:
+    """Sources are waited for four fifths of the time there is, and never longer than virt-launcher's minute allows."""
+    told: list[float] = []
+
+    def resolve(*arguments: object) -> dict[str, object]:
+        told.append(float(str(arguments[3])))
+        raise NotYet("no-source", "nothing yet", "wait")
+
+    monkeypatch.setattr(definition, "resolve", resolve)
+    with pytest.raises(Failed):
+        Definer("vhostuser", Places(), Policy()).define(Call("x", b"<domain/>", VMI, seconds))
+    assert told == [waited]
+
+
+def test_a_fault_of_our_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fault is told with the VM, its traceback is in one line of the log, and the next call is another one."""
+
+    def fault(*_: object) -> str:
+        raise ZeroDivisionError("of our own")
+
+    definer = Definer("vhostuser", Places(podinfo="/nonexistent"), Policy())
+    asked = Call("x", b"<domain><devices/></domain>", VMI)
+    with monkeypatch.context() as patched:
+        patched.setattr(definition, "mutate", fault)
+        for _ in range(2):
+            with pytest.raises(
+                Failed, match=r"VM default/vm1, networks net1: a fault in the sidecar.*ZeroDivisionError: of our own"
+            ):
+                definer.define(asked)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "level=error" in line]
+    assert len(lines) == 2
+    assert "Traceback" in lines[0]
+    with pytest.raises(Failed) as failed:
+        definer.define(Call("x", b"<domain>", VMI))
+    assert isinstance(failed.value.cause, BadInput)

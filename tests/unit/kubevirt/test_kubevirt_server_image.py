@@ -1,0 +1,83 @@
+"""What the sidecar's image has in it: enough to run, no more, within the memory that KubeVirt gives."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.hooks import HookManager, Sidecar, vmi
+from tests.lab.sidecar_image import DOCKERFILE, LIBRARIES, ROOT, STAGING, copied, interpreter, lay_out
+from userspace_cni.pod.launcher import QEMU_ID
+
+MEMORY_MAX = 48 * 1024
+"""KiB; KubeVirt's default limit for a sidecar is 64 MB."""
+DISK = "<disk type='block' device='disk'><driver name='qemu' type='raw'/><source dev='/dev/d{0}'/><target dev='vd{0}'/></disk>"
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that has the image's files."""
+    return lay_out(tmp_path_factory.mktemp("image") / "sidecar")
+
+
+def domain(disks: int) -> str:
+    """A definition with so many disks, some 140 bytes each."""
+    return (
+        "<domain type='kvm'><name>default_vm1</name><memoryBacking><hugepages/><source type='memfd'/></memoryBacking>"
+        f"<devices>{''.join(DISK.format(number) for number in range(disks))}</devices></domain>"
+    )
+
+
+def test_what_the_image_is_built_from() -> None:
+    """Every file that is copied exists; it runs the sidecar as KubeVirt's user, in an image of nothing else."""
+    text = DOCKERFILE.read_text()
+    assert [name for name in copied() if not (ROOT / name).exists()] == []
+    assert {"kubevirt", "userspace_cni/pod", "userspace_cni/__init__.py", "constraints.txt"} <= copied().keys()
+    assert f"USER {QEMU_ID}:{QEMU_ID}" in text
+    assert text.rstrip().endswith('ENTRYPOINT ["/usr/bin/python3", "-m", "kubevirt"]')
+    assert text.rpartition("FROM ")[2].startswith(f"scratch\nCOPY --from=build {STAGING} /\n")
+    assert not re.search(r"\b(gcc|python3-dev)\b", text)
+
+
+def test_libraries_are_those_of_the_constraints() -> None:
+    """What pip is asked for there has its version in constraints.txt, and is what the test lays out."""
+    asked = re.findall(r"-t /image/opt/sidecar (.*)$", DOCKERFILE.read_text(), re.MULTILINE)[0].split()
+    constraints = (ROOT / "constraints.txt").read_text()
+    assert asked == ["grpcio", "protobuf"]
+    assert all(re.search(rf"^{name}==", constraints, re.MULTILINE) for name in [*asked, "typing_extensions"])
+    assert set(LIBRARIES) == {"grpc", "google", "typing_extensions"}
+
+
+def test_the_image_is_enough(image: dict[str, str]) -> None:
+    """With the image's files and nothing else of the project or of the tests' packages it starts, and finds no more of it."""
+    argv = [*interpreter(), "-m", "kubevirt", "--help"]
+    done = subprocess.run(argv, env=image, cwd="/", capture_output=True, text=True, timeout=60, check=True)
+    assert "USERSPACE_CNI_KUBEVIRT_BINDING" in done.stdout
+    for module in ("userspace_cni.cli", "userspace_cni.plan", "yaml", "click", "localdb"):
+        argv = [*interpreter(), "-c", f"import {module}"]
+        done = subprocess.run(argv, env=image, cwd="/", capture_output=True, text=True, timeout=60, check=False)
+        assert "ModuleNotFoundError" in done.stderr
+
+
+def test_memory(image: dict[str, str]) -> None:
+    """After many callbacks with a large definition, some at once, it has never held as much as 48 MiB, and gives memory back."""
+    large, guest = domain(1000), vmi(**{f"net{number}": "vhostuser" for number in range(4)})
+    assert len(large) > 100_000
+    with TemporaryDirectory(prefix="uk-") as directory, Sidecar(Path(directory), **image).start(python=interpreter()) as sidecar:
+        manager = HookManager(Path(directory)).collect()
+        small = manager.on_define_domain(domain(1), guest)
+        before = sidecar.memory()
+        for _ in range(10):
+            assert manager.on_define_domain(large, guest).count("vhostuser") > 4
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: manager.on_define_domain(large, guest), range(12)))
+        assert manager.on_define_domain(domain(1), guest) == small
+        after = sidecar.memory()
+        print(f"resident {before['VmRSS']} KiB, after large definitions {after['VmRSS']} KiB, at most {after['VmHWM']} KiB")
+        assert after["VmHWM"] < MEMORY_MAX, after
+        assert after["VmRSS"] < before["VmRSS"] + 5 * 1024, (before, after)

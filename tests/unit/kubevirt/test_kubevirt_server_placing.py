@@ -1,0 +1,235 @@
+"""How the socket gets where it is looked for: served first, unique by name, and never more removed than was made."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from kubevirt.errors import Refused
+from kubevirt.findings import TRAPS
+from kubevirt.placing import PATH_MAX, Placed, socket_file
+from tests.lab.hooks import HookManager, Sidecar, dialled, vmi
+from tests.lab.switch import wait_until
+
+
+@pytest.fixture
+def volume() -> Iterator[Path]:
+    """A directory with a short path."""
+    with TemporaryDirectory(prefix="uk-") as directory:
+        yield Path(directory)
+
+
+def bound(path: Path) -> socket.socket:
+    """A listening socket."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+    return server
+
+
+def served(path: Path) -> tuple[Placed, socket.socket]:
+    """A socket that was placed."""
+    placed = Placed(path)
+    placed.prepare()
+    server = bound(placed.address)
+    placed.publish()
+    return placed, server
+
+
+def test_names_tell_sidecars_apart() -> None:
+    """Name of the binding and of the container, of what a file name can hold; without a container the binding alone."""
+    assert socket_file("vhostuser", "hook-sidecar-0") == "vhostuser-hook-sidecar-0.sock"
+    assert socket_file("a/b c", "hook-sidecar-1") == "a_b_c-hook-sidecar-1.sock"
+    assert socket_file("vhostuser", "") == "vhostuser.sock"
+
+
+def test_placing(volume: Path) -> None:
+    """Nothing but a directory is seen until the socket is served; then the socket alone, and at the end nothing."""
+    path = volume / "x.sock"
+    placed = Placed(path)
+    placed.prepare()
+    assert all(entry.is_dir() for entry in volume.iterdir())
+    with bound(placed.address), socket.socket(socket.AF_UNIX) as peer:
+        placed.publish()
+        assert list(volume.iterdir()) == [path]
+        peer.connect(str(path))
+        placed.withdraw()
+        placed.withdraw()
+        assert list(volume.iterdir()) == []
+
+
+@pytest.mark.parametrize("until", ["prepared", "bound", "placed"])
+def test_what_a_killed_process_left(volume: Path, until: str) -> None:
+    """Whatever an earlier process of the same name left, at whichever point it ended, is replaced and nothing of it stays."""
+    path = volume / "x.sock"
+    earlier, never = Placed(path), Placed(path)
+    earlier.prepare()
+    never.withdraw()
+    assert earlier.address.parent.is_dir()
+    if until != "prepared":
+        bound(earlier.address).close()
+    if until == "placed":
+        earlier.publish()
+    placed, server = served(path)
+    with server, socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(path))
+        assert list(volume.iterdir()) == [path]
+        earlier.withdraw()
+        assert path.is_socket()
+        placed.withdraw()
+    assert list(volume.iterdir()) == []
+
+
+@pytest.mark.parametrize("other", ["socket", "file", "link", "directory"])
+def test_another_ones_is_not_removed(volume: Path, other: str) -> None:
+    """What somebody else put in our place meanwhile stays there."""
+    path = volume / "x.sock"
+    placed, server = served(path)
+    path.unlink()
+    with server:
+        if other == "socket":
+            bound(path).close()
+        elif other == "file":
+            path.write_text("")
+        elif other == "link":
+            path.symlink_to("elsewhere")
+        else:
+            path.mkdir()
+        placed.withdraw()
+    assert os.path.lexists(path)
+
+
+def test_what_stands_in_the_way(volume: Path) -> None:
+    """A directory with our name, or files in our own, are not removed; the message has path, user and remedy."""
+    path = volume / "x.sock"
+    placed = Placed(path)
+    placed.prepare()
+    (placed.address.parent / "theirs").write_text("")
+    with pytest.raises(Refused, match=r"x\.sock: Directory not empty \(as uid \d+, gid \d+\) \(no-hook-directory\); "):
+        Placed(path).prepare()
+    assert (placed.address.parent / "theirs").exists()
+    (placed.address.parent / "theirs").unlink()
+    path.mkdir()
+    placed = Placed(path)
+    placed.prepare()
+    with bound(placed.address), pytest.raises(Refused, match="no-hook-directory"):
+        placed.publish()
+
+
+@pytest.mark.parametrize(("over", "fits"), [(0, True), (1, False)])
+@pytest.mark.parametrize("whose", ["path", "seen"])
+def test_length_of_a_path(volume: Path, over: int, fits: bool, whose: str) -> None:
+    """A path of 107 bytes is served, one of 108 is refused, also when only virt-launcher's path to it is so long."""
+    path = volume / ("ü" + "x" * (PATH_MAX + over - len(os.fsencode(volume)) - len("/ü.sock".encode())) + ".sock")
+    assert len(os.fsencode(path)) == PATH_MAX + over
+    placed = Placed(path) if whose == "path" else Placed(volume / "x.sock", seen=path)
+    if fits:
+        placed.prepare()
+        with bound(placed.address):
+            placed.publish()
+    else:
+        with pytest.raises(Refused, match=r"108 bytes where 107 are possible \(path-too-long\)"):
+            placed.prepare()
+        assert list(volume.iterdir()) == []
+    assert {"path-too-long", "no-hook-directory"} <= TRAPS.keys()
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({}, "there is nowhere to serve: no directory /var/run/kubevirt-hooks"),
+        ({"USERSPACE_CNI_KUBEVIRT_PLUGIN_SOCKET": "/nonexistent/x.sock"}, "nor /nonexistent"),
+        ({"USERSPACE_CNI_KUBEVIRT_HOOKS_DIRECTORY": "/proc"}, "making a directory for the sidecar's socket /proc/"),
+        (
+            {"USERSPACE_CNI_KUBEVIRT_HOOKS_DIRECTORY": "/tmp", "NETWORK_BINDING_PLUGIN_NAME": "x" * 120},
+            "bytes where 107 are possible",
+        ),
+    ],
+)
+def test_nowhere_to_serve(environment: dict[str, str], told: str) -> None:
+    """Without a place to serve it ends with 1 and one line that says where it looked, and what to do."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kubevirt"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert told in done.stderr
+    assert "remedy=" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_scan_never_meets_a_socket_that_is_not_served(volume: Path) -> None:
+    """Scanning without a pause while sidecars start, are killed and start again: who connects is answered."""
+    with Sidecar(volume) as first:
+        met: list[str] = []
+        over = threading.Event()
+
+        def scan() -> None:
+            """Connect to all that is seen for the first time; a socket of a killed process is known by its inode."""
+            dead: set[int] = set()
+            while not over.is_set():
+                for entry in os.scandir(first.hooks):
+                    if entry.is_dir(follow_symlinks=False) or entry.inode() in dead:
+                        continue
+                    with socket.socket(socket.AF_UNIX) as peer:
+                        try:
+                            peer.connect(entry.path)
+                        except FileNotFoundError:
+                            continue
+                        except ConnectionRefusedError:
+                            met.append(entry.path) if entry.inode() not in killed else dead.add(entry.inode())
+
+        killed: set[int] = set()
+        scanner = threading.Thread(target=scan)
+        scanner.start()
+        try:
+            for _ in range(8):
+                killed.add(first.socket.stat().st_ino)
+                first.end(signal.SIGKILL)
+                first.start()
+        finally:
+            over.set()
+            scanner.join(20)
+    assert met == []
+
+
+def test_a_manager_that_was_there_first(volume: Path) -> None:
+    """A manager that scans before there is a sidecar finds it when it serves, round after round."""
+    for number in range(6):
+        container = f"hook-sidecar-{number}"
+        with Sidecar(volume, container).start(wait=False) as sidecar:
+            manager = HookManager(volume).collect()
+            assert [callback.path for callback in manager.callbacks] == [sidecar.socket]
+            assert sidecar.end() == 0
+
+
+def test_a_killed_sidecar_comes_back(volume: Path) -> None:
+    """A container that is killed and started again serves at the same path; what was collected before is still good."""
+    domain = "<domain><name>x</name><memoryBacking><hugepages/></memoryBacking><devices/></domain>"
+    with Sidecar(volume) as sidecar:
+        manager = HookManager(volume).collect()
+        before = manager.on_define_domain(domain, vmi(net1="vhostuser"))
+        assert sidecar.end(signal.SIGKILL) == -signal.SIGKILL
+        assert sidecar.socket.is_socket()
+        sidecar.start()
+        assert manager.on_define_domain(domain, vmi(net1="vhostuser")) == before
+        assert [entry.name for entry in sidecar.hooks.iterdir()] == [sidecar.socket.name]
+
+
+def test_a_sidecar_in_anothers_place(volume: Path) -> None:
+    """A sidecar that ends after another took its place leaves that one's socket, which still answers."""
+    first, second = Sidecar(volume).start(), Sidecar(volume)
+    with first, second:
+        assert first.end() == 0
+        wait_until(second.socket.is_socket, 5, "the second one's socket")
+        with dialled(second.socket):
+            assert second.end() == 0
+    assert list(first.hooks.iterdir()) == []

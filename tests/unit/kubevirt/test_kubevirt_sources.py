@@ -1,0 +1,418 @@
+"""Where a VM's sockets are found: which source is taken, how long is waited, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubevirt.annotation import ANNOTATION
+from kubevirt.errors import BadInput, Refused
+from kubevirt.source import Source
+from kubevirt.sources import Places, resolve
+from kubevirt.vmi import Claim, Interface, Machine, Network
+from userspace_cni.pod import launcher
+
+DATA = Path(__file__).parent / "data"
+DERIVED = "/var/run/kubevirt/vhostuser/pod{}.sock"
+LONG_S = 20.0
+NEVER_S = 3600.0
+"""Longer than a test may take: what waits so long fails."""
+
+
+class Bed:
+    """One sidecar's container: its files, and what its log says."""
+
+    def __init__(self, directory: Path) -> None:
+        self.podinfo = directory / "podinfo" / "network-info"
+        self.podinfo.parent.mkdir()
+        self.claims = directory / "claims"
+        self.lines: list[str] = []
+        self.patience_s = 0.0
+
+    @property
+    def places(self) -> Places:
+        """As the resolver takes them; nothing is waited for unless a test says so."""
+        return Places(str(self.podinfo), str(self.claims), patience_s=self.patience_s)
+
+    def resolve(self, machine: Machine, deadline_s: float = LONG_S) -> dict[str, Source]:
+        """What is found for binding `vhostuser`."""
+        return resolve(machine, "vhostuser", self.places, deadline_s, self.lines.append)
+
+    def tell(self, *entries: dict[str, Any]) -> None:
+        """Have network-info say this."""
+        self.podinfo.write_text(json.dumps({"interfaces": list(entries)}))
+
+    def claim(self, path: str, socket: str = "/var/run/ovsdpdk/vhost/port/vhost.sock", **attributes: Any) -> None:
+        """Have a driver's metadata file at `path` below the claims."""
+        file = self.claims / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        device = {"driver": "d.example", "attributes": {"vhost-user-path": {"string": socket}, **attributes}}
+        requests = [{"name": file.parent.name, "devices": [device]}]
+        file.write_text(json.dumps({"apiVersion": "metadata.resource.k8s.io/v1alpha1", "requests": requests}))
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    """A container where nothing is mounted."""
+    return Bed(tmp_path)
+
+
+def machine(*networks: Network | str, mac: str = "", binding: str = "vhostuser", wish: Any = None) -> Machine:
+    """A VM with an interface of that binding on each network; a name is a network of Multus."""
+    known = [Network(each, multus=f"{each}-nad") if isinstance(each, str) else each for each in networks]
+    return Machine(
+        "tenant",
+        "vm1",
+        interfaces=tuple(Interface(each.name, binding, mac=mac) for each in known),
+        networks={each.name: each for each in known},
+        annotations={ANNOTATION: json.dumps(wish)} if wish is not None else {},
+    )
+
+
+def vhost_user(path: str, mode: str = "server") -> dict[str, Any]:
+    """A device-info."""
+    return {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": mode, "path": path}}
+
+
+def refused(bed: Bed, vm: Machine) -> Refused:
+    """Why it is refused."""
+    with pytest.raises(Refused) as caught:
+        bed.resolve(vm)
+    return caught.value
+
+
+def test_without_any_word_the_path_follows_from_the_names(bed: Bed) -> None:
+    """No file and no annotation: path, MAC and role are those that the plugin has made without being told."""
+    name = launcher.interface_name("net1")
+    assert bed.resolve(machine("net1")) == {
+        "net1": Source(launcher.socket_path(name), launcher.derived_mac("tenant", "vm1", name), "server", None, "path")
+    }
+    (line,) = bed.lines
+    for part in ("network net1", launcher.socket_path(name), "no resourceClaim", "no such file", "no path", "derived", "MTU"):
+        assert part in line
+
+
+def test_the_pods_own_network_is_eth0(bed: Bed) -> None:
+    """The primary interface is not named by hash."""
+    found = bed.resolve(machine(Network("default", pod=True)))["default"]
+    assert found.path == launcher.socket_path("eth0")
+    assert found.mac == launcher.derived_mac("tenant", "vm1", "eth0")
+
+
+def test_a_name_too_long_for_the_pods_name_derives_the_same_mac(bed: Bed) -> None:
+    """The plugin sees of a long VM name only what is left of it in the pod's name."""
+    vm = machine("net1")
+    long = Machine("tenant", "v" * 60, interfaces=vm.interfaces, networks=vm.networks)
+    pod = f"virt-launcher-{'v' * 60}-"[:58] + "abcde"
+    expected = launcher.derived_mac("tenant", launcher.machine_of_pod(pod), launcher.interface_name("net1"))
+    assert bed.resolve(long)["net1"].mac == expected
+
+
+def test_other_bindings_are_not_ours(bed: Bed) -> None:
+    """A VM whose interfaces are another sidecar's has no sources, and nothing is looked at."""
+    bed.podinfo.write_text("not JSON")
+    assert bed.resolve(machine("net1", binding="passt", wish="not an object")) == {}
+
+
+def test_device_info_comes_before_names_and_annotation(bed: Bed) -> None:
+    """A device plugin's path, role, MAC and MTU are taken as told, and the log names the path that is not used."""
+    bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0", "client"), "mac": "02:00:00:00:00:01", "mtu": 9000})
+    vm = machine("net1", wish={"net1": {"path": "/var/run/kubevirt/mine.sock", "queues": 2}})
+    assert bed.resolve(vm) == {"net1": Source("/var/run/dp/s0", "02:00:00:00:00:01", "client", 9000, "device-info", queues=2)}
+    assert "network-info" in bed.lines[0]
+    assert "'/var/run/kubevirt/mine.sock' is not used" in bed.lines[0]
+
+
+def test_an_entry_without_device_info_gives_mac_and_mtu(bed: Bed) -> None:
+    """That is what KubeVirt tells of our own plugin: the path follows from the names."""
+    bed.tell({"network": "net1", "mac": "02:00:00:00:00:01", "mtu": 1400})
+    found = bed.resolve(machine("net1"))["net1"]
+    assert (found.origin, found.mac, found.mtu) == ("path", "02:00:00:00:00:01", 1400)
+    assert "no device-info" in bed.lines[0]
+
+
+def test_an_explicit_path_comes_before_the_one_by_names(bed: Bed) -> None:
+    """Who writes a path into the annotation knows of a CNI that tells nobody; tuning holds with any source."""
+    wish = {"net1": {"path": "/var/run/vhostuser/a.sock", "mode": "client", "mtu": 9000, "rxQueueSize": 1024}}
+    found = bed.resolve(machine("net1", wish=wish))["net1"]
+    assert (found.path, found.mode, found.mtu, found.origin) == ("/var/run/vhostuser/a.sock", "client", 9000, "annotation")
+    assert (found.rx_queue_size, found.tx_queue_size) == (1024, None)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "resourceclaimtemplates/vhost/port/d.example-metadata.json",
+        "resourceclaims/any-name/port/d.example-metadata.json",
+        "vhost/port/metadata.json",
+    ],
+)
+@pytest.mark.parametrize("request_name", ["port", ""])
+def test_dra_metadata_is_found_in_every_layout(bed: Bed, path: str, request_name: str) -> None:
+    """Claims from templates, claims by name, early drivers; with and without the request's name."""
+    bed.claim(path, mtu={"int": 1500})
+    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", request_name))))["net1"]
+    assert (found.path, found.mtu, found.origin) == ("/var/run/ovsdpdk/vhost/port/vhost.sock", 1500, "dra")
+    assert "claim 'vhost' (d.example)" in bed.lines[0]
+
+
+def test_the_file_as_kubernetes_writes_it_is_read(bed: Bed) -> None:
+    """A stream of two versions, of which the first is taken."""
+    file = bed.claims / "resourceclaimtemplates" / "vhost" / "vhost-port" / "d-metadata.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes((DATA / "dra-metadata.json").read_bytes())
+    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", "vhost-port"))))["net1"]
+    assert (found.path, found.mtu) == ("/var/run/ovsdpdk/vhost/vhost-port/vhost.sock", 1500)
+
+
+def test_a_claim_that_is_not_mounted_is_refused_with_the_way_out(bed: Bed) -> None:
+    """An older KubeVirt does not give the sidecar the claim; the names' path would be a guess, as no CNI runs for it."""
+    error = refused(bed, machine(Network("net1", claim=Claim("vhost", "port"))))
+    assert error.name == "dra-not-mounted"
+    assert "KubeVirt 1.9" in error.remedy
+    assert "admission policy" in error.remedy
+
+
+def test_a_claim_that_is_not_mounted_may_have_an_explicit_path(bed: Bed) -> None:
+    """The annotation helps where the claim can not."""
+    wish = {"net1": {"path": "/var/run/ovsdpdk/vhost/port/vhost.sock"}}
+    found = bed.resolve(machine(Network("net1", claim=Claim("vhost", "port")), wish=wish))["net1"]
+    assert found.origin == "annotation"
+    assert "no device metadata" in bed.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("files", "part"),
+    [
+        (
+            {"resourceclaims/a/port/d-metadata.json": "/var/run/a", "resourceclaims/b/port/d-metadata.json": "/var/run/b"},
+            "several",
+        ),
+        ({"vhost/port/metadata.json": ""}, "no device with an attribute vhost-user-path"),
+    ],
+)
+def test_metadata_that_does_not_name_one_socket_is_no_source(bed: Bed, files: dict[str, str], part: str) -> None:
+    """None and two are refused alike, naming the files."""
+    for path, socket in files.items():
+        bed.claim(path, socket)
+    error = refused(bed, machine(Network("net1", claim=Claim("vhost", "port"))))
+    assert error.name == "no-source"
+    assert part in error.message
+    assert next(iter(files)) in error.message
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "../../etc", "A", "a\0b"])
+def test_names_that_would_leave_the_claims_directory_are_refused(bed: Bed, name: str) -> None:
+    """They go into paths."""
+    with pytest.raises(BadInput, match="no name that Kubernetes gives"):
+        bed.resolve(machine(Network("net1", claim=Claim(name, "port"))))
+
+
+def test_multus_and_claims_in_one_vm_are_remarked(bed: Bed) -> None:
+    """KubeVirt's API refuses that; who gets past it finds the reason in the log."""
+    bed.claim("vhost/port/metadata.json")
+    bed.resolve(machine("net1", Network("net2", claim=Claim("vhost", "port"))))
+    assert bed.lines[0].startswith("mixed-multus-and-dra: networks net1 are of Multus and net2 of resource claims")
+
+
+def test_a_network_of_no_known_kind_is_no_source(bed: Bed) -> None:
+    """Nothing says where its socket would be."""
+    assert refused(bed, machine(Network("net1"))).name == "no-source"
+
+
+def test_an_interface_without_its_network_is_bad_input(bed: Bed) -> None:
+    """KubeVirt's API refuses that."""
+    vm = machine("net1")
+    with pytest.raises(BadInput, match="no network of its name"):
+        bed.resolve(Machine("tenant", "vm1", interfaces=vm.interfaces))
+
+
+class TestMac:
+    """The VM's, the attachment's, the derived one."""
+
+    def test_the_vms_own_is_taken_in_one_form(self, bed: Bed) -> None:
+        """Upper case and dashes are KubeVirt's to allow; the attachment has the same address."""
+        bed.tell({"network": "net1", "mac": "02:00:00:00:00:ab"})
+        assert bed.resolve(machine("net1", mac="02-00-00-00-00-AB"))["net1"].mac == "02:00:00:00:00:ab"
+
+    def test_two_different_ones_are_refused(self, bed: Bed) -> None:
+        """The switch would deliver to another address than the guest's."""
+        bed.tell({"network": "net1", "mac": "02:00:00:00:00:01"})
+        error = refused(bed, machine("net1", mac="02:00:00:00:00:02"))
+        assert error.name == "mac-mismatch"
+        assert "02:00:00:00:00:01" in error.message
+        assert "02:00:00:00:00:02" in error.message
+
+    def test_a_drivers_word_counts_as_the_attachments(self, bed: Bed) -> None:
+        """The MAC of a device's network data is the interface's, and not another than the VM's."""
+        bed.claim("vhost/port/metadata.json")
+        file = bed.claims / "vhost" / "port" / "metadata.json"
+        value = json.loads(file.read_text())
+        value["requests"][0]["devices"][0]["networkData"] = {"hardwareAddress": "02:00:00:00:00:01"}
+        file.write_text(json.dumps(value))
+        network = Network("net1", claim=Claim("vhost", "port"))
+        assert bed.resolve(machine(network))["net1"].mac == "02:00:00:00:00:01"
+        assert refused(bed, machine(network, mac="02:00:00:00:00:02")).name == "mac-mismatch"
+
+    def test_a_group_address_is_bad_input(self, bed: Bed) -> None:
+        """No interface can have it."""
+        with pytest.raises(BadInput, match="unicast"):
+            bed.resolve(machine("net1", mac="03:00:00:00:00:01"))
+
+
+class TestMtu:
+    """What is asked for, and what the port has."""
+
+    def test_more_than_the_port_has_is_refused(self, bed: Bed) -> None:
+        """What is larger than the port's MTU gets lost in the switch."""
+        bed.tell({"network": "net1", "mtu": 1500})
+        error = refused(bed, machine("net1", wish={"net1": {"mtu": 9000}}))
+        assert error.name == "mtu-mismatch"
+        assert "9000" in error.message
+        assert "1500" in error.message
+
+    def test_less_than_the_port_has_is_the_guests(self, bed: Bed) -> None:
+        """A smaller MTU is the owner's to choose."""
+        bed.tell({"network": "net1", "mtu": 9000})
+        assert bed.resolve(machine("net1", wish={"net1": {"mtu": 1500}}))["net1"].mtu == 1500
+
+
+def test_a_role_that_contradicts_the_port_is_refused(bed: Bed) -> None:
+    """Two clients, or two servers, never meet."""
+    assert refused(bed, machine("net1", wish={"net1": {"mode": "client"}})).name == "server-mode"
+    bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0", "client")})
+    assert refused(bed, machine("net1", wish={"net1": {"mode": "server"}})).name == "server-mode"
+
+
+def test_two_networks_with_one_socket_are_refused(bed: Bed) -> None:
+    """Also when one of them writes the directory by its other name."""
+    wish = {"net1": {"path": "/run/kubevirt/a.sock"}, "net2": {"path": "/var/run/kubevirt/a.sock"}}
+    error = refused(bed, machine("net1", "net2", wish=wish))
+    assert error.name == "socket-name-collision"
+    assert "'net1' and 'net2'" in error.message
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("/etc/a.sock", "path-not-allowed"), ("/var/run/kubevirt/" + "a" * 100, "path-too-long")]
+)
+def test_paths_are_looked_at_whoever_gives_them(bed: Bed, path: str, name: str) -> None:
+    """The annotation, a device plugin and a driver alike."""
+    error = refused(bed, machine("net1", wish={"net1": {"path": path}}))
+    assert error.name == name
+    assert "network 'net1', annotation" in error.message
+    bed.tell({"network": "net1", "deviceInfo": vhost_user(path)})
+    assert refused(bed, machine("net1")).name == name
+    bed.claim("vhost/port/metadata.json", path)
+    assert refused(bed, machine(Network("net1", claim=Claim("vhost", "port")))).name == name
+
+
+def test_the_annotation_may_point_to_fewer_places(bed: Bed) -> None:
+    """A driver's own directory is its administrator's choice; a VM's owner can not choose one."""
+    path = "/var/run/grout/vhu/vhost.sock"
+    bed.claim("vhost/port/metadata.json", path)
+    assert bed.resolve(machine(Network("net1", claim=Claim("vhost", "port"))))["net1"].path == path
+    assert refused(bed, machine("net1", wish={"net1": {"path": path}})).name == "path-not-allowed"
+
+
+class TestWaiting:
+    """What may still come is waited for, and nothing else."""
+
+    def test_a_file_that_fills_up_is_waited_for(self, bed: Bed) -> None:
+        """The downward API's file is empty at first; its content, half written or whole, is not missed."""
+        bed.patience_s = LONG_S
+        bed.podinfo.write_text("")
+        found: dict[str, Source] = {}
+        thread = threading.Thread(target=lambda: found.update(bed.resolve(machine("net1"))))
+        thread.start()
+        bed.podinfo.write_text('{"interfaces": [{"netw')
+        assert thread.is_alive()
+        fresh = bed.podinfo.with_name("fresh")
+        fresh.write_text(json.dumps({"interfaces": [{"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0")}]}))
+        fresh.replace(bed.podinfo)
+        thread.join(LONG_S)
+        assert found["net1"].path == "/var/run/dp/s0"
+
+    def test_a_filled_file_is_complete(self, bed: Bed) -> None:
+        """Multus writes its status once: an entry that is missing then is not waited for."""
+        bed.patience_s = NEVER_S
+        bed.tell({"network": "other"})
+        assert bed.resolve(machine("net1"), deadline_s=NEVER_S)["net1"].origin == "path"
+        assert "no entry" in bed.lines[0]
+
+    def test_a_file_that_is_not_there_is_not_waited_for(self, bed: Bed) -> None:
+        """The binding is registered without downwardAPI: nothing will come."""
+        bed.patience_s = NEVER_S
+        assert bed.resolve(machine("net1"), deadline_s=NEVER_S)["net1"].origin == "path"
+
+    def test_an_empty_file_is_waited_for_no_longer_than_told(self, bed: Bed) -> None:
+        """Before KubeVirt 1.8 it stays empty for good with our plugin; the deadline bounds the patience."""
+        bed.patience_s = 10 * LONG_S
+        bed.podinfo.write_text("")
+        assert bed.resolve(machine("net1"), deadline_s=0.3)["net1"].origin == "path"
+        waited = re.search(r"network-info: empty after ([0-9.]+) s", bed.lines[0])
+        assert waited
+        assert float(waited[1]) >= 0.3
+
+    def test_a_file_that_stays_broken_is_bad_input_in_the_end(self, bed: Bed) -> None:
+        """It is not taken for an absent one."""
+        bed.patience_s = 0.2
+        bed.podinfo.write_text('{"interfaces": [')
+        with pytest.raises(BadInput, match="network-info is not JSON"):
+            bed.resolve(machine("net1"))
+
+    def test_a_claims_file_that_comes_late_is_waited_for(self, bed: Bed) -> None:
+        """A driver may add to it after the container has started."""
+        bed.patience_s = LONG_S
+        vm, found = machine(Network("net1", claim=Claim("vhost", "port"))), {}
+        thread = threading.Thread(target=lambda: found.update(bed.resolve(vm)))
+        thread.start()
+        bed.claim("resourceclaimtemplates/vhost/port/d-metadata.json")
+        thread.join(LONG_S)
+        assert found["net1"].origin == "dra"
+
+
+class TestFiles:
+    """Only regular files are read, and no more of them than they can have."""
+
+    def test_a_symbolic_link_is_followed(self, bed: Bed) -> None:
+        """The kubelet's files are links into a directory that it swaps."""
+        data = bed.podinfo.with_name("..data")
+        data.write_text(json.dumps({"interfaces": [{"network": "net1", "mtu": 1400}]}))
+        bed.podinfo.symlink_to(data.name)
+        assert bed.resolve(machine("net1"))["net1"].mtu == 1400
+
+    def test_a_link_that_is_being_swapped_is_looked_at_again(self, bed: Bed) -> None:
+        """The directory behind it may vanish between two looks; that is not an absent file."""
+        bed.patience_s = LONG_S
+        bed.podinfo.symlink_to("..data")
+        found: dict[str, Source] = {}
+        thread = threading.Thread(target=lambda: found.update(bed.resolve(machine("net1"))))
+        thread.start()
+        bed.podinfo.with_name("..data").write_text(json.dumps({"interfaces": [{"network": "net1", "mtu": 1400}]}))
+        thread.join(LONG_S)
+        assert found["net1"].mtu == 1400
+
+    def test_a_fifo_is_not_waited_on(self, bed: Bed) -> None:
+        """Nobody may ever write into it."""
+        os.mkfifo(bed.podinfo)
+        with pytest.raises(BadInput, match="no regular file"):
+            bed.resolve(machine("net1"))
+
+    def test_a_directory_is_bad_input(self, bed: Bed) -> None:
+        """A mount that went wrong is named."""
+        bed.podinfo.mkdir()
+        with pytest.raises(BadInput, match="network-info is no regular file"):
+            bed.resolve(machine("net1"))
+
+    def test_a_huge_file_is_not_read_whole(self, bed: Bed) -> None:
+        """The sidecar has little memory."""
+        with bed.podinfo.open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(BadInput, match="more than 1048576 bytes"):
+            bed.resolve(machine("net1"))

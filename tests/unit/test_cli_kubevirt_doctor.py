@@ -1,0 +1,262 @@
+"""What `kubevirt doctor` decides from what it has seen of a node, and what it tells of one in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kubevirt.findings import TRAPS, Finding
+from tests.unit.test_cli_commands import Facts, Seen, Town, decoded
+from userspace_cni.cli.kubevirt_node import (
+    Guest,
+    Socket,
+    Switch,
+    User,
+    is_guest,
+    judge_guest,
+    judge_hugepages,
+    judge_switch,
+    read_user,
+)
+from userspace_cni.errors import Unavailable
+from userspace_cni.fastpath import hugepages
+from userspace_cni.fastpath.hugepages import HugePages, Pool
+from userspace_cni.pod import launcher
+from userspace_cni.records import Record
+from userspace_cni.steps import Directory, Port, SocketFile
+
+IFNAME = launcher.interface_name("dpdk")
+PORT = Port(
+    "br0",
+    f"c0ffee012345-{IFNAME}",
+    "dpdkvhostuserclient",
+    f"/short/0123456789abcdef/{IFNAME}.sock",
+    mtu=9000,
+    marks={"vm-name": "vm"},
+)
+PLACE = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/public/vhostuser"
+RECORD = Record(
+    "ready", "net", "c0ffee0123456789", IFNAME, pod_namespace="ns", pod_name="virt-launcher-vm-abcde",
+    steps=(Directory(PLACE, "/var/lib/kubelet"), SocketFile(PLACE, "/var/lib/kubelet", f"{IFNAME}.sock"), PORT),
+)  # fmt: skip
+DISCONNECTED = Seen(PORT.name, link_state="down", status={"mode": "client", "status": "disconnected"})
+GUEST = Guest(RECORD, Seen(PORT.name), Socket("socket", launcher.QEMU_ID, is_seen=True), mtu=9000, age_s=600.0)
+WAITING = replace(GUEST, port=DISCONNECTED)
+DRIFT = {"what": "port x: ofport", "expected": "a number", "found": "none", "details": ""}
+
+
+def names(found: Any) -> list[tuple[str, str]]:
+    """Name and severity of each; all are in the catalogue and have a remedy."""
+    found = list(found)
+    assert all(isinstance(each, Finding) and each.name in TRAPS and each.remedy for each in found)
+    return [(each.name, each.severity) for each in found]
+
+
+def with_port(guest: Guest, **changes: Any) -> Guest:
+    """The same with another port in its record."""
+    port = replace(PORT, **changes)
+    return replace(guest, record=replace(guest.record, steps=(*guest.record.steps[:-1], port)))
+
+
+def drifted(step: str, what: str = DRIFT["what"]) -> Guest:
+    """A connected guest of which something is not as ADD made it."""
+    return replace(GUEST, drifts=[{**DRIFT, "step": step, "what": what}])
+
+
+def test_a_connected_guest_is_good() -> None:
+    """Nothing is found of an interface whose QEMU is connected, wherever its socket is."""
+    assert judge_guest(GUEST) == []
+    assert judge_guest(replace(GUEST, socket=Socket(""))) == []
+
+
+GUESTS = {
+    "no socket yet": (replace(WAITING, socket=Socket(""), age_s=5.0), "no-listener", "note"),
+    "no socket for long": (replace(WAITING, socket=Socket("")), "no-listener", "warning"),
+    "nobody connects": (WAITING, "no-listener", "warning"),
+    "a socket of somebody else": (replace(WAITING, socket=Socket("socket", 1000)), "no-listener", "warning"),
+    "not seen by the switch": (replace(WAITING, socket=Socket("", is_seen=False)), "short-mount", "error"),
+    "error of the port": (replace(GUEST, port=Seen(PORT.name, error="could not open")), "port-down", "error"),
+    "another MTU": (replace(GUEST, mtu=1500), "mtu-mismatch", "warning"),
+    "server mode": (with_port(GUEST, interface_type="dpdkvhostuser", server_path=""), "server-mode", "error"),
+    "long path": (with_port(GUEST, server_path=f"/{'a' * 120}"), "path-too-long", "error"),
+    "being attached": (replace(GUEST, record=replace(RECORD, state="applying")), "port-down", "warning"),
+    "port differs": (drifted("port"), "port-down", "error"),
+    "MTU asked for differs": (drifted("port", "port x: mtu_request"), "mtu-mismatch", "error"),
+    "type differs": (drifted("port", "port x: type"), "server-mode", "error"),
+    "directory differs": (drifted("directory"), "no-vhost-directory", "error"),
+    "mount differs": (drifted("pod-mount"), "short-mount", "error"),
+    "something else in place of the socket": (drifted("socket-file"), "no-listener", "error"),
+}
+
+
+@pytest.mark.parametrize("case", GUESTS)
+def test_traps_of_a_guest(case: str) -> None:
+    """Each is told alone, by name, of the VM and its interface."""
+    guest, name, severity = GUESTS[case]
+    found = judge_guest(guest)
+    assert names(found) == [(name, severity)]
+    assert found[0].where == f"VM ns/vm, interface {IFNAME}"
+
+
+def test_what_could_not_be_seen_is_not_judged() -> None:
+    """Nothing is said of a socket that could not be looked at, nor of a port while the switch was away."""
+    assert judge_guest(replace(WAITING, socket=Socket(None))) == []
+    assert judge_guest(replace(GUEST, port=None, socket=Socket(None))) == []
+
+
+def test_a_server_mode_port_has_no_socket_of_qemu_s() -> None:
+    """Of a port that makes the socket itself nothing is said about QEMU's."""
+    guest = with_port(replace(WAITING, socket=Socket("")), interface_type="dpdkvhostuser")
+    assert names(judge_guest(guest)) == [("server-mode", "error")]
+
+
+SWITCH = Switch(short_dir="/var/lib/vhost_sockets", user=User(0, frozenset(), 0))
+SWITCHES = {
+    "dead": (replace(SWITCH, problem="ovs-vswitchd is dead"), "port-down", "error"),
+    "another user": (replace(SWITCH, user=User(996, frozenset({995}), 0)), "ovs-user", "error"),
+    "SELinux": (replace(SWITCH, enforcing=True), "selinux", "note"),
+    "no mounts": (replace(SWITCH, mounts_always=False), "short-mount", "warning"),
+    "long short_dir": (replace(SWITCH, short_dir=f"/{'a' * 70}"), "path-too-long", "error"),
+}
+
+
+@pytest.mark.parametrize("case", SWITCHES)
+def test_traps_of_a_switch(case: str) -> None:
+    """Each is told alone where no VM is attached."""
+    switch, name, severity = SWITCHES[case]
+    assert names(judge_switch(SWITCH, guests=False)) == []
+    assert names(judge_switch(switch, guests=False)) == [(name, severity)]
+
+
+def test_the_longest_short_dir() -> None:
+    """A directory that just leaves room is good, one byte more is not."""
+    assert names(judge_switch(replace(SWITCH, short_dir=f"/{'a' * 69}"), guests=False)) == []
+    path = f"/{'a' * 69}/0123456789abcdef/{launcher.socket_file(IFNAME)}"
+    assert len(path) == 107
+
+
+def test_settings_that_guests_may_need() -> None:
+    """With VMs there, what is not set is noted; what is set is not."""
+    assert names(judge_switch(SWITCH, guests=True)) == [("post-copy", "note"), ("iommu", "note")]
+    config = {"vhost-postcopy-support": "true", "vhost-iommu-support": "true"}
+    assert names(judge_switch(replace(SWITCH, other_config=config), guests=True)) == []
+
+
+def test_users_who_may_connect() -> None:
+    """Root, QEMU's user and group, and who may override; a process is read from proc(5)'s status."""
+    status = "Name:\tovs-vswitchd\nUid:\t0\t0\t0\t996\nGid:\t0\t0\t0\t995\nGroups:\t107 42 \nCapEff:\t0000000000000002\n"
+    user = read_user(status)
+    assert user == User(996, frozenset({995, 107, 42}), 2)
+    assert [each.may_connect for each in (User(0, frozenset(), 0), User(107, frozenset(), 0), User(5, frozenset({107}), 0))] == [
+        True
+    ] * 3
+    assert User(5, frozenset(), 2).may_connect
+    assert not User(5, frozenset({6}), 1).may_connect
+    assert read_user("") is None
+    assert read_user("Uid:\t1\nGid:\tx\n") is None
+
+
+def pool(free: int, total: int = 512, node: int | None = 0, page: int = 2 << 20) -> Pool:
+    """Huge pages of a node."""
+    return Pool(page, node, total, free, None, 0)
+
+
+def test_huge_pages() -> None:
+    """No pages, none free, too few beside the switch's own, too few for a guest: each by the same name."""
+    assert names(judge_hugepages([pool(512)], "1024", None)) == []
+    assert names(judge_hugepages([pool(0, 0)], "", None)) == [("hugepages-short", "note")]
+    assert names(judge_hugepages([pool(0), pool(9, node=1)], "", None)) == [("hugepages-short", "warning")]
+    assert names(judge_hugepages([pool(100), pool(512, node=1)], "1024,1024", None)) == [("hugepages-short", "note")]
+    assert names(judge_hugepages([pool(512), pool(512, node=1)], "", 1 << 30)) == []
+    assert names(judge_hugepages([pool(300), pool(300, node=1)], "", 1 << 30)) == [("hugepages-short", "error")]
+    assert names(judge_hugepages([], "", 1)) == [("hugepages-short", "note"), ("hugepages-short", "error")]
+    assert names(judge_hugepages([pool(512)], "much,,99999999999999999999", None)) == []
+
+
+def test_whose_interfaces_are_looked_at() -> None:
+    """Those that are marked, and those whose directory is where VMs have theirs; no others."""
+    assert is_guest(RECORD)
+    assert is_guest(replace(RECORD, steps=(RECORD.steps[0],)))
+    assert is_guest(replace(RECORD, steps=(PORT,)))
+    ordinary = (Directory("/x/shared-dir", "/x"), replace(PORT, marks={}))
+    assert not is_guest(replace(RECORD, steps=ordinary))
+
+
+# -- the command -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
+    """A node in memory with an ordinary pod and a VM, and huge pages enough."""
+    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (pool(512),), ()))
+    town = Town(tmp_path)
+    town.call("ADD", "deadbeef01234567")
+    town.call("ADD")
+    marks = {"vm-name": "vm"}
+    steps = tuple(replace(step, marks=marks) if isinstance(step, Port) else step for step in town.record().steps)
+    town.rewrite(pod_namespace="ns", pod_name="virt-launcher-vm-abcde", steps=steps)
+    return town
+
+
+def told(town: Town, *arguments: str, code: int = 0) -> Any:
+    """The JSON of a call that ended with this code."""
+    return decoded(town.cli("kubevirt", "doctor", *arguments, "--json"), code)
+
+
+def test_only_vms_are_looked_at(town: Town) -> None:
+    """The ordinary pod is left out, and the VM is named as KubeVirt names it."""
+    found = told(town)
+    assert found["checked"] == 1
+    assert (found["interfaces"][0]["vm"], found["interfaces"][0]["verdict"]) == ("ns/vm", "good")
+    assert {each["name"] for each in found["findings"]} == {"post-copy", "iommu"}
+    town.ports.told = Facts({"vhost-postcopy-support": "true", "vhost-iommu-support": "true"})
+    assert told(town)["findings"] == []
+
+
+def test_by_name(town: Town) -> None:
+    """A pod's name chooses; one that nobody has ends with 1."""
+    assert told(town, "virt-launcher-vm-abcde")["checked"] == 1
+    assert told(town, "deadbeef")["checked"] == 0
+    assert town.cli("kubevirt", "doctor", "nobody").exit_code == 1
+
+
+def test_a_lost_port(town: Town) -> None:
+    """A port that the switch has not is told once, and ends with 1."""
+    town.lose()
+    found = told(town, code=1)
+    assert [each["name"] for each in found["findings"] if each["severity"] == "error"] == ["port-down"]
+    assert found["interfaces"][0]["verdict"] == "error"
+
+
+def test_a_dead_datapath(town: Town) -> None:
+    """ovs-vswitchd that is dead is an error of the switch."""
+    town.ports.alive = replace(town.ports.alive, state="dead", reason="gone")
+    assert [(each["name"], each["where"]) for each in told(town, code=1)["findings"]] == [("port-down", "switch")]
+
+
+def test_a_switch_that_is_away(town: Town) -> None:
+    """What can not be asked is told as unchecked; by itself that ends with 3."""
+    town.unreachable = Unavailable("OVSDB is away")
+    found = told(town, code=3)
+    assert [(each["name"], each["message"]) for each in found["findings"]] == [("port-down", "OVSDB is away")]
+    assert found["unchecked"] == ["step 'port' could not be looked at: OVSDB is away"]
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    """A node without VMs is told so."""
+    result = Town(tmp_path).cli("kubevirt", "doctor")
+    assert "no interface of a VM on this node" in result.stderr
+
+
+def test_a_guest_that_is_too_large(town: Town) -> None:
+    """A VM that is to be started is compared with the free huge pages."""
+    assert told(town, "--guest", "1Gi")
+    assert [each["severity"] for each in told(town, "--guest", "2Gi", code=1)["findings"]] == ["note", "note", "error"]
+
+
+def test_a_size_that_is_none(town: Town) -> None:
+    """--guest takes an amount of memory."""
+    assert town.cli("kubevirt", "doctor", "--guest", "much").exit_code == 2

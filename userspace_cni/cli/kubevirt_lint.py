@@ -1,0 +1,128 @@
+"""`kubevirt lint`: what in manifests or in a libvirt domain would keep VMs from their vhost-user network. It reads files only."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from kubevirt.findings import SEVERITIES, Finding
+from kubevirt.lint import Document, Judged, judge
+from kubevirt.lint_network import OUR_TYPE, Definition, plugins_of
+from userspace_cni.cli import view
+from userspace_cni.cli.kubevirt_files import files_of, read_file
+from userspace_cni.cli.site import FOUND
+from userspace_cni.cli.view import Cell
+from userspace_cni.errors import UserspaceError
+from userspace_cni.options import read_options
+from userspace_cni.request import Environment, Request, read_network
+
+STYLES: Final = {"error": "red", "warning": "yellow", "note": ""}
+_IGNORED_SHOWN: Final = 5
+_ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
+"""What a network's configuration is read for."""
+
+
+@click.command("lint", short_help="Tell what in manifests would fail.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
+@click.option("--binding", "bindings", multiple=True, metavar="NAME", help="A binding that is ours; else it is known by names.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str, ...], as_json: bool) -> None:
+    """Tell what in manifests would fail: of VMs, networks, the KubeVirt or HyperConverged object, migration policies, Plugins,
+    virt-launcher pods, and libvirt domains.
+
+    A FILE is YAML or JSON with any number of objects, the XML of a domain, a directory with such files, or - for stdin. A VM is
+    judged together with the networks and the registration that are given with it. Exit code: 0 when nothing is wrong (there
+    may be notes), 1 for errors or warnings, 2 for a file that is not there.
+    """
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    with view.progress("reading") as tell:
+        for path in files_of(files):
+            tell(f"reading {path}")
+            read, unreadable = read_file(path)
+            documents += read
+            findings += unreadable
+        judged = judge(documents, bindings)
+    findings += _with_refusals(judged)
+    if as_json:
+        view.show_json({"checked": judged.checked, "ignored": judged.ignored, "findings": [asdict(each) for each in findings]})
+    else:
+        show_findings(findings)
+        _summarise(judged, findings)
+    if any(finding.severity != "note" for finding in findings):
+        ctx.exit(FOUND)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Findings grouped by where they are, in their order."""
+    for number, where in enumerate(dict.fromkeys(finding.where for finding in findings)):
+        if number:
+            view.say("")
+        view.say(Cell(where, "bold"))
+        facts: list[tuple[str, Cell | str]] = []
+        for finding in findings:
+            if finding.where == where:
+                facts.append((finding.severity, Cell(f"{finding.name}: {finding.message}", STYLES[finding.severity])))
+                facts += [("  at", finding.path), ("  do", finding.remedy)]
+        view.show_facts(facts)
+
+
+def counts_text(findings: Sequence[Finding]) -> str:
+    """`1 error, 2 notes`."""
+    counts = Counter(finding.severity for finding in findings)
+    told = [view.counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
+    return view.joined(told, "nothing found")
+
+
+def _with_refusals(judged: Judged) -> Iterator[Finding]:
+    """The findings, with what the plugin itself says of each network among those of that network."""
+    refusals = [finding for definition in judged.definitions for finding in _refusals(definition, judged)]
+    places = dict.fromkeys([finding.where for finding in judged.findings] + [finding.where for finding in refusals])
+    for where in places:
+        mine = [finding for finding in (*judged.findings, *refusals) if finding.where == where]
+        yield from sorted(mine, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
+    """What the plugin refuses of a network, in its own words, and what it ignores of one for VMs."""
+    where, config = definition.spot.report.where, _configuration(definition)
+    if config is None:
+        return []
+    warnings: list[str] = []
+    stdin = json.dumps(config).encode()
+    refused = []
+    try:
+        read_options(Request(_ADD, read_network(stdin, "ADD"), stdin), warnings.append)
+    except UserspaceError as error:
+        told = any(finding.where == where and finding.name == "server-mode" for finding in judged.findings)
+        if not (told and "host.vhost.mode" in error.message):
+            remedy = error.details or "correct the configuration"
+            refused.append(Finding("network-refused", "error", where, error.message, remedy, "spec.config"))
+    remedy = "leave it out, or write it as README.md has it"
+    ignored = warnings if definition.for_kubevirt else []
+    return refused + [Finding("ignored-option", "note", where, text, remedy, "spec.config") for text in ignored]
+
+
+def _configuration(definition: Definition) -> dict[str, Any] | None:
+    """What the plugin gets on stdin, as far as the object tells; None when the network is not this plugin's."""
+    written = definition.spot.child("spec").json("config")
+    ours = next((each for each in plugins_of(written.value) if each.get("type") == OUR_TYPE), None) if written else None
+    if written is None or ours is None:
+        return None
+    inherited = {key: written.value[key] for key in ("cniVersion", "name") if key in written.value}
+    return {"name": definition.name, **inherited, **ours}
+
+
+def _summarise(judged: Judged, findings: Sequence[Finding]) -> None:
+    kinds = view.joined([f"{count} {kind}" for kind, count in judged.checked.items()], "nothing that is for KubeVirt")
+    view.note(f"checked {kinds}: {counts_text(findings)}")
+    if judged.ignored:
+        more = len(judged.ignored) - _IGNORED_SHOWN
+        shown = view.joined(judged.ignored[:_IGNORED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        view.note(f"not looked at: {shown}")
