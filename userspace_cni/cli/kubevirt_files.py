@@ -15,7 +15,7 @@ import click
 import yaml
 
 from kubevirt.findings import Finding
-from kubevirt.lint import Document
+from kubevirt.lint.documents import Document
 
 FILE_MAX: Final = 8 << 20
 """Bytes of a file: all VMs of a large cluster."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 import click
 
 from kubevirt.findings import SEVERITIES, Finding
-from kubevirt.lint import Document, Judged, judge
-from kubevirt.lint_network import OUR_TYPE, Definition, plugins_of
+from kubevirt.lint.documents import Document, Judged, judge
+from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.cli import view
 from userspace_cni.cli.kubevirt_files import files_of, read_file
 from userspace_cni.cli.site import FOUND

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from kubevirt.findings import Finding
-from kubevirt.lint import Document, lint
+from kubevirt.lint.documents import Document, lint
 from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 
 OURS = "userspace/vhostuser"

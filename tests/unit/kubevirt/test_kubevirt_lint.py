@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.findings import SEVERITIES, TRAPS
-from kubevirt.lint import Document, judge, lint
+from kubevirt.lint.documents import Document, judge, lint
 from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests
 from tests.unit.kubevirt import lint_files
@@ -207,12 +207,19 @@ _REPORTED = re.compile(r"""["']([a-z]+(?:-[a-z]+)+|iommu|selinux|reconnect)["']"
 
 def test_no_name_is_dead_and_none_is_missing() -> None:
     """Every name of the catalogue is used somewhere in the code, and the cases above use no other."""
-    sources = [*(ROOT / "kubevirt").glob("*.py"), *(ROOT / "userspace_cni" / "cli").glob("kubevirt*.py")]
+    sources = [*(ROOT / "kubevirt").rglob("*.py"), *(ROOT / "userspace_cni" / "cli").glob("kubevirt*.py")]
     used = {name for path in sources if path.name != "findings.py" for name in _REPORTED.findall(path.read_text())}
     assert set(TRAPS) - used == set()
     assert {name for name, _, _ in CASES.values()} <= set(TRAPS)
     assert list(TRAPS) == sorted(TRAPS)
     assert all(text and text == text.strip(".") for text in TRAPS.values())
+
+
+def test_every_trap_is_in_the_documentation() -> None:
+    """docs/kubevirt.md has the catalogue as it is."""
+    rows = [f"| `{name}` | {text} |" for name, text in TRAPS.items()]
+    written = [line for line in (ROOT / "docs" / "kubevirt.md").read_text().splitlines() if line.startswith("| `")]
+    assert [line for line in written if line.split("`")[1] in TRAPS] == rows
 
 
 KEYS = [

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.findings import TRAPS, Finding
-from kubevirt.lint import Document, lint
+from kubevirt.lint.documents import Document, lint
 from tests.unit.kubevirt.domains import DATA, mutated
 from tests.unit.kubevirt.lint_files import Files
 

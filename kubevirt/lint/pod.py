@@ -6,8 +6,8 @@ import re
 from typing import Any, Final
 
 from kubevirt.errors import KubevirtError
-from kubevirt.lint_reading import Spot
-from kubevirt.lint_registration import sidecar_memory
+from kubevirt.lint.reading import Spot
+from kubevirt.lint.registration import sidecar_memory
 from kubevirt.socket_paths import CLUSTER_ROOTS, check_path
 from userspace_cni.pod import launcher
 

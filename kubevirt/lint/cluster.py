@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubevirt.lint_reading import Spot
+from kubevirt.lint.reading import Spot
 
 _OUR_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar", re.IGNORECASE)
 _UPSTREAM_IMAGE: Final = re.compile(r"vhost-?user", re.IGNORECASE)

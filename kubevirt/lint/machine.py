@@ -1,4 +1,4 @@
-"""A VM's networks and interfaces against what is registered and defined. Pure; its memory, vCPUs and annotations: lint_guest."""
+"""A VM's networks and interfaces against what is registered and defined. Pure; its memory, vCPUs and annotations: `guest`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubevirt.errors import KubevirtError
-from kubevirt.lint_cluster import Cluster
-from kubevirt.lint_network import Definition, matching
-from kubevirt.lint_reading import Spot
+from kubevirt.lint.cluster import Cluster
+from kubevirt.lint.network import Definition, matching
+from kubevirt.lint.reading import Spot
 from kubevirt.mac import read_mac
 
 BINDING_METHODS: Final = ("bridge", "masquerade", "sriov", "macvtap", "passt", "passtBinding", "slirp")

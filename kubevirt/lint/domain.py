@@ -13,8 +13,8 @@ from kubevirt.annotation import RING_SIZES
 from kubevirt.document import Document, Element, read_document
 from kubevirt.errors import KubevirtError
 from kubevirt.findings import Severity
-from kubevirt.lint_machine import Machine
-from kubevirt.lint_reading import Report
+from kubevirt.lint.machine import Machine
+from kubevirt.lint.reading import Report
 from kubevirt.mac import read_mac
 from kubevirt.socket_paths import CLUSTER_ROOTS, check_path
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kubevirt.lint_cluster import Cluster
-from kubevirt.lint_machine import Machine, Nic
-from kubevirt.lint_reading import Spot
+from kubevirt.lint.cluster import Cluster
+from kubevirt.lint.machine import Machine, Nic
+from kubevirt.lint.reading import Spot
 from kubevirt.manifests import POD_LABEL
 
 HOOKS: Final = "hooks.kubevirt.io/hookSidecars"

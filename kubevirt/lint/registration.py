@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kubevirt.lint_cluster import Cluster, Registration, configuration
-from kubevirt.lint_reading import Spot
+from kubevirt.lint.cluster import Cluster, Registration, configuration
+from kubevirt.lint.reading import Spot
 
 _SIDECAR_ENOUGH: Final = 64_000_000
 """Bytes: what KubeVirt gives a sidecar by default."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kubevirt.lint_reading import Spot, folded
+from kubevirt.lint.reading import Spot, folded
 
 OUR_TYPE: Final = "userspace"
 DEFAULT_MTU: Final = 1500

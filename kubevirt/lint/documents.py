@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubevirt.findings import SEVERITIES, Finding
-from kubevirt.lint_cluster import read_cluster
-from kubevirt.lint_domain import Domain, judge_domain, read_domain
-from kubevirt.lint_guest import judge_guest
-from kubevirt.lint_machine import Machine, judge_machines, judge_networks, read_machine
-from kubevirt.lint_network import Definition, judge_definition, read_definition
-from kubevirt.lint_pod import is_launcher, judge_pod
-from kubevirt.lint_reading import Report, Spot
-from kubevirt.lint_registration import judge_cluster, post_copy
-from kubevirt.lint_sidecars import judge_sidecars
+from kubevirt.lint.cluster import read_cluster
+from kubevirt.lint.domain import Domain, judge_domain, read_domain
+from kubevirt.lint.guest import judge_guest
+from kubevirt.lint.machine import Machine, judge_machines, judge_networks, read_machine
+from kubevirt.lint.network import Definition, judge_definition, read_definition
+from kubevirt.lint.pod import is_launcher, judge_pod
+from kubevirt.lint.reading import Report, Spot
+from kubevirt.lint.registration import judge_cluster, post_copy
+from kubevirt.lint.sidecars import judge_sidecars
 
 _MACHINES: Final = ("VirtualMachine", "VirtualMachineInstance")
 _GROUPS: Final[Mapping[str, str]] = {

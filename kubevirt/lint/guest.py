@@ -9,10 +9,10 @@ from typing import Final
 from kubevirt.annotation import ANNOTATION, Wish, read_annotation
 from kubevirt.errors import KubevirtError
 from kubevirt.interface import PORT_QUEUES
-from kubevirt.lint_machine import Machine, Nic
-from kubevirt.lint_network import DEFAULT_MTU
-from kubevirt.lint_reading import Spot
-from kubevirt.lint_sidecars import HOOKS
+from kubevirt.lint.machine import Machine, Nic
+from kubevirt.lint.network import DEFAULT_MTU
+from kubevirt.lint.reading import Spot
+from kubevirt.lint.sidecars import HOOKS
 from kubevirt.quantity import amount
 from kubevirt.socket_paths import OWNER_ROOTS, canonical, check_path
 from userspace_cni.pod import launcher

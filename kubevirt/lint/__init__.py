@@ -1,0 +1,1 @@
+"""Manifests and domains judged before anybody applies them. Pure."""
