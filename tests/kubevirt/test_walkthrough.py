@@ -1,0 +1,94 @@
+"""docs/kubevirt-by-hand.md as it stands: its commands, in their order, in one shell, until nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.kubevirt.conftest import PAGES
+from tests.lab.switch import SCRIPT
+
+pytestmark = pytest.mark.timeout(600)  # the first one may have to make the guest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "kubevirt-by-hand.md"
+SECONDS = 300
+"""Of patience with what takes 25 on a quiet machine."""
+ENDING = ["--pid", "--fork", "--kill-child", "--mount-proc"]
+"""Of unshare: whatever the shell leaves running ends with it."""
+PLACES = [Path(name) for name in ("/run/kubevirt", "/run/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt")]
+NAMESPACE = Path("/run/netns/by-hand")
+
+
+def blocks() -> list[str]:
+    """The page's commands, block by block."""
+    return re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def shell() -> list[str]:
+    """The shell that the page has one start, to end with all that runs in it."""
+    (found,) = re.findall(r"`(unshare [^`]* bash)`", PAGE.read_text())
+    *unshare, bash = found.split()
+    return [*unshare, *ENDING, bash, "-e"]
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """Where the page's directory is made; when a command failed, what it left on the machine is put back."""
+    before = [path for path in PLACES if path.exists()]
+    with TemporaryDirectory(prefix="uc-") as directory:
+        Path(directory).chmod(0o711)  # QEMU's user has to reach the kernel in it
+        yield Path(directory)
+        for mark in Path(directory).glob("*/ovs/.private-switch"):
+            subprocess.run([SCRIPT, "stop", mark.parent], check=True)
+    NAMESPACE.unlink(missing_ok=True)
+    for path in PLACES:
+        if path not in before and path.exists():
+            path.rmdir()
+
+
+def test_what_the_page_installs_is_what_the_tests_have() -> None:
+    """The first block, the only one that is not run, installs packages of prepare.sh's list, and then runs that."""
+    install, *_ = blocks()
+    apt, prepare = install.replace("\\\n", " ").splitlines()
+    words = apt.split()
+    listed = re.findall(r"packages\+?=\(([^)]*)\)", (SCRIPT.parent / "prepare.sh").read_text())
+    assert words[:2] == ["apt-get", "install"]
+    assert {word for word in words[2:] if not word.startswith("-")} <= {name for names in listed for name in names.split()}
+    assert prepare == "deploy/prepare.sh demo"
+
+
+def test_the_page_from_nothing_to_a_ping_and_back(room: Path) -> None:
+    """Every command succeeds; the guest answers, the tools say so, and DEL and the last block leave nothing on the machine."""
+    before = [path for path in PLACES if path.exists()]
+    commands = "".join(blocks()[1:])
+    done = subprocess.run(
+        shell(),
+        input=commands,
+        env=os.environ | PAGES | {"TMPDIR": str(room), "LC_ALL": "C.UTF-8"},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    told = done.stdout
+    assert done.returncode == 0, told
+    lines = [line.split() for line in told.splitlines()]
+    assert ["+", "<interface", "type='vhostuser'>"] in lines
+    assert "3 packets transmitted, 3 packets received, 0% packet loss" in told
+    ports = [words for words in lines if words[:1] == ["default/virt-launcher-vm-abcde"]]
+    assert [words[-3:] for words in ports] == [["up", "connected", "ready"]]
+    assert [words[-1] for words in lines if words[:1] == ["default/vm"]] == ["good"]
+    assert "Domain 'default_vm' has been undefined" in told
+    assert "Bridge" not in told.partition("no attachments on this node")[2]
+    assert list(room.iterdir()) == []
+    assert not NAMESPACE.exists()
+    assert [path for path in PLACES if path.exists()] == before
