@@ -125,6 +125,16 @@ def held_by(key: str, journal: Journal) -> tuple[Step, ...]:
     return tuple(step for _, shared in journal.places() for step in shared.holders.get(key, ()))
 
 
+def rivals(record: Record, journal: Journal) -> list[str]:
+    """Who holds what is to be this attachment's alone, by record key."""
+    found: dict[str, None] = {}
+    for thing in (step.resource for step in record.steps):
+        shared = journal.shared(thing.place) if thing and thing.exclusive else None
+        if thing and shared and (holder := shared.without_holder(record.key).needs(thing.key)):
+            found[holder] = None
+    return list(found)
+
+
 def _by_place(steps: Iterable[Step]) -> list[tuple[str, list[Step]]]:
     """Runs of steps in the same shared place; "" for those that share nothing."""
     return [(place, list(run)) for place, run in groupby(steps, key=_place)]
@@ -170,7 +180,10 @@ def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Non
             continue
         holder = others.needs(thing.key)
         if thing.exclusive and holder:
-            raise NameTaken(f"{thing.key} is in use by the attachment {holder}", "give 'host.vhost.socketfile' another name")
+            raise NameTaken(
+                f"{thing.key} is in use by the attachment {holder}",
+                "a DEL of that one is missing, or 'host.vhost.socketfile' has to be another name",
+            )
         if thing.key in shared.made or (
             not shared.needs(thing.key) and (thing.exclusive or not drivers.driver(step).present(step))
         ):

@@ -56,6 +56,10 @@ class Node(attach.Drivers, Clock, Protocol):
         """The record that the plugin we replace left of this attachment."""
         ...
 
+    def netns_is_gone(self, path: str) -> bool:
+        """Whether nothing is at `path` while another namespace is visible in the same directory."""
+        ...
+
 
 def is_unfinished(record: Record, boot_id: str) -> bool:
     """Whether nobody will ever use this attachment again: its ADD was not answered, its DEL has begun, or the node rebooted."""
@@ -85,6 +89,25 @@ def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Dea
             # a full disk must not keep a port: undo all the same, and the old record still leads whoever comes next here
             say("warning", "the record could not be marked as deleting", error=error)
     return attach.undo_steps(record, node, journal, deadline)
+
+
+def make_way(record: Record, node: Node, journal: Journal, deadline: Deadline) -> None:
+    """Undo attachments of a former sandbox of this pod that hold a name which is to be this one's: the DEL for them was lost.
+
+    A pod has one sandbox at a time, so one whose namespace is gone while another is attached is over. What is in doubt stays.
+    """
+    for key in attach.rivals(record, journal):
+        former = journal.read_key(key)
+        if former is None or not record.pod_uid or former.pod_uid != record.pod_uid:
+            continue
+        lock = journal.try_container_lock(former.container_id)
+        if lock is None:
+            continue
+        with lock:
+            over = is_unfinished(former, node.boot_id()) or (former.netns and node.netns_is_gone(former.netns))
+            if over and journal.read_key(key) == former:
+                say("warning", "a former sandbox of the pod was never detached; it is now", former=former.container_id)
+                remove(former, node, journal, deadline)
 
 
 def unrecorded(container_id: str, ifname: str, network: str, node: Node, journal: Journal) -> Record:

@@ -2,7 +2,7 @@
 
 An attachment is a tuple of steps, applied in the order of the tuple and undone in reverse.
 
-    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, Port, DeviceInfo, ConfigFile | PodNote
+    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, Port, DeviceInfo, ConfigFile (not of a VM) | PodNote
     server mode (OVS listens)    Lease, Directory, Port, PlacedSocket, DeviceInfo, ConfigFile | PodNote
 """
 
@@ -329,7 +329,7 @@ def _documents(request: Request, options: Options, facts: Facts, told: _Told) ->
                 optional=options.kubevirt,
             )
         )
-    else:
+    elif not options.kubevirt:  # nobody reads one in a launcher pod
         name = f"configData-{port_name(environment.container_id, environment.ifname)}.json"
         steps.append(ConfigFile(facts.place.path, facts.place.trusted, name, entry))
     return steps

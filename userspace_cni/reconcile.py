@@ -72,10 +72,6 @@ class Surroundings(leftovers.Node, Protocol):
         """Where something is mounted, as the host calls it."""
         ...
 
-    def netns_is_gone(self, path: str) -> bool:
-        """Whether nothing is at `path` while another namespace is visible in the same directory."""
-        ...
-
     def pod_is_gone(self, uid: str) -> bool:
         """Whether the pod is missing in a successful listing of the API or of the kubelet's directory."""
         ...

@@ -190,7 +190,7 @@ def decode(stdin: bytes) -> dict[str, Any]:
         where = error.reason if isinstance(error, UnicodeDecodeError) else str(error)[:120]
         raise Undecodable("the network configuration on stdin is not JSON", f"{where} ({len(stdin)} bytes were read)") from error
     if not isinstance(raw, dict):
-        raise Undecodable("the network configuration on stdin is not a JSON object", f"it is a {_json_type(raw)}")
+        raise Undecodable("the network configuration on stdin is not a JSON object", f"it is {_json_type(raw)}")
     return raw
 
 
@@ -266,7 +266,7 @@ def valid_attachments(network: Network) -> frozenset[tuple[str, str]] | None:
     if entries is None:
         return frozenset()
     if not isinstance(entries, list):
-        raise InvalidConfig(f"key '{key}' is a {_json_type(entries)}", "it must be a list of {containerID, ifname}")
+        raise InvalidConfig(f"key '{key}' is {_json_type(entries)}", "it must be a list of {containerID, ifname}")
     pairs = set()
     for index, entry in enumerate(entries):
         pair = (entry.get("containerID"), entry.get("ifname")) if isinstance(entry, dict) else (None, None)
@@ -291,16 +291,22 @@ def typed(raw: Mapping[str, Any], key: str, kind: type[Any], default: Any, *, pa
     if value is None:
         return default
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise Undecodable(f"key '{path}{key}' is a {_json_type(value)}", f"it must be a {_NAMES[kind]}")
+        raise Undecodable(f"key '{path}{key}' is {_json_type(value)}", f"it must be {_NAMES[kind]}")
     return value
 
 
-_NAMES: Final[Mapping[type[Any], str]] = {str: "string", int: "whole number", dict: "object", list: "list", bool: "boolean"}
+_NAMES: Final[Mapping[type[Any], str]] = {
+    str: "a string",
+    int: "a whole number",
+    dict: "an object",
+    list: "a list",
+    bool: "a boolean",
+}
 
 
 def _json_type(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, float):
-        return "number"
+        return "a number"
     return _NAMES.get(type(value), type(value).__name__)

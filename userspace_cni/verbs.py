@@ -207,6 +207,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
                 attachment = plan(request, options, facts, addresses)
             record = record.to("applying", steps=record.steps + attachment.steps)
             journal.write(record)
+            leftovers.make_way(record, node, journal, deadline.within(UNDO_S))
             attach.apply_steps(record, node, journal, deadline)
             result = build(request.network.version, attachment.interface, addresses, options.dns, previous)
             journal.write(record.to("ready", result=result))

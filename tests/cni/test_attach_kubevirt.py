@@ -57,7 +57,7 @@ def test_vm_of_a_launcher_pod(node: Node, sandbox: str) -> None:
     result = succeeded(called(node, "ADD", pod, sandbox))
     directory, target = pod.directory(node), target_of(node, pod)
     assert (owner(directory), mode(directory)) == (QEMU, 0o755)
-    assert tree(directory) == {f"configData-{PORT}.json"}
+    assert tree(directory) == set()
     [options] = mounts_at(target)
     assert options >= PROTECTING
     assert target.stat().st_ino == directory.stat().st_ino
@@ -148,7 +148,7 @@ def test_several_interfaces_of_a_vm(node: Node, sandbox: str, order: tuple[int, 
         succeeded(node.run("DEL", vm_network(node), sandbox, ifname=names[number], CNI_ARGS=pod.args))
         left.remove(names[number])
         if left:
-            assert tree(pod.directory(node)) == {f"configData-{CID12}-{name}.json" for name in left}
+            assert pod.directory(node).exists()
     assert (node.leftovers(), tree(volume)) == ({}, set())
 
 
@@ -243,7 +243,7 @@ def test_directory_that_the_pod_made(node: Node, sandbox: str) -> None:
     with listening(place / SOCKET):
         succeeded(called(node, "ADD", pod, sandbox))
         assert (owner(place), mode(place)) == (QEMU, 0o755)
-        assert tree(place) == {"mine", f"configData-{PORT}.json"}
+        assert tree(place) == {"mine"}
     succeeded(called(node, "DEL", pod, sandbox))
     assert tree(place) == {"mine"}
     shutil.rmtree(place)
@@ -255,7 +255,7 @@ def test_link_after_add(node: Node, sandbox: str) -> None:
     pod = LauncherPod()
     place, target = pod.directory(node), node.directory / "target"
     target.mkdir()
-    (target / f"configData-{PORT}.json").write_text("somebody's")
+    (target / "theirs").write_text("somebody's")
     succeeded(called(node, "ADD", pod, sandbox))
     shutil.rmtree(place)
     place.symlink_to(target)
@@ -278,6 +278,46 @@ def test_del_after_the_volume(node: Node, sandbox: str) -> None:
         succeeded(called(node, "DEL", pod, sandbox))
         assert node.leftovers() == {}
     assert tree(node.kubelet / "pods") == set()
+
+
+@ENTRIES
+def test_former_sandbox_of_the_pod_that_was_never_detached(node: Node, sandbox: str) -> None:
+    """It holds the socket's name as long as its namespace is there; when that is gone, the pod's new sandbox takes its place."""
+    pod = LauncherPod()
+    pod.public(node)
+    former = Path(sandbox).parent / "cni-former"
+    former.touch()
+    subprocess.run(["unshare", f"--net={former}", "true"], check=True)
+    try:
+        succeeded(called(node, "ADD", pod, str(former), name=container(1)))
+        error = refused(called(node, "ADD", pod, sandbox, name=container(2)), 105, SOCKET)
+        assert "a DEL of that one is missing" in error["details"]
+    finally:
+        subprocess.run(["umount", "--lazy", str(former)], check=True)
+        former.unlink()
+    other = LauncherPod()
+    other.public(node)
+    succeeded(called(node, "ADD", other, sandbox, name=container(3)))
+    succeeded(called(node, "ADD", pod, sandbox, name=container(2)))
+    assert sorted(switch_of(node).ports("br-test")) == [f"{container(number)[:12]}-{IFNAME}" for number in (2, 3)]
+    for number, each in ((1, pod), (2, pod), (3, other)):
+        succeeded(called(node, "DEL", each, sandbox, name=container(number)))
+    assert node.leftovers() == {}
+
+
+def test_del_with_something_mounted_on_the_directory(node: Node, sandbox: str) -> None:
+    """What an administrator mounted on QEMU's directory is left there, and DEL succeeds."""
+    pod = LauncherPod()
+    pod.public(node)
+    succeeded(called(node, "ADD", pod, sandbox))
+    subprocess.run(["mount", "-t", "tmpfs", "theirs", str(pod.directory(node))], check=True)
+    try:
+        succeeded(called(node, "DEL", pod, sandbox))
+        assert mounts_at(pod.directory(node))
+    finally:
+        subprocess.run(["umount", str(pod.directory(node))], check=True)
+    pod.directory(node).rmdir()
+    assert node.leftovers() == {}
 
 
 def test_access_for_somebody_else(node: Node, sandbox: str) -> None:

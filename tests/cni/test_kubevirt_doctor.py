@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,74 @@ def test_a_vm_that_runs(vm: Node) -> None:
     assert graver(found) == {}
     [row] = found["interfaces"]
     assert (row["vhost"], row["verdict"], row["mtu"]) == ("connected", "good", 9000)
+
+
+def verdict(node: Node) -> tuple[dict[str, str], str]:
+    """What is found at the VM, with severities, and its verdict."""
+    _, found = told(node)
+    return {each["name"]: each["severity"] for each in found["findings"] if each["where"] == WHERE}, found["interfaces"][0][
+        "verdict"
+    ]
+
+
+def said(node: Node) -> str:
+    """The only message about the VM."""
+    [message] = [str(each["message"]) for each in told(node)[1]["findings"] if each["where"] == WHERE]
+    return message
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[socket.socket]:
+    """Somebody listens there, and accepts when the test does."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+        made.listen(1)
+        made.settimeout(60)
+        yield made
+    path.unlink(missing_ok=True)
+
+
+def test_a_guest_that_is_not_up(vm: Node) -> None:
+    """While QEMU has the connection and its guest no driver, as when it is paused, that is a note, and the exit code 0."""
+    with listening(Path(server_path(vm))) as qemu, qemu.accept()[0]:
+        assert switch_of(vm).interface(PORT)["status"]["status"] == "disconnected"
+        assert verdict(vm) == ({"guest-not-up": "note"}, "note")
+
+
+def test_a_qemu_that_ended(vm: Node) -> None:
+    """With the connection gone and nobody listening the same socket is a warning, and says who is missing."""
+    path = Path(server_path(vm))
+    with listening(path) as qemu, qemu.accept()[0]:
+        path.rename(path.with_suffix(".kept"))
+    path.with_suffix(".kept").rename(path)
+    assert verdict(vm) == ({"no-listener": "warning"}, "warning")
+    assert "QEMU has ended" in said(vm)
+    path.unlink()
+
+
+def test_a_qemu_to_which_nobody_has_come(vm: Node) -> None:
+    """One who listens and has accepted nobody waits for the switch: a warning."""
+    with listening(Path(server_path(vm))):
+        assert verdict(vm) == ({"no-listener": "warning"}, "warning")
+        assert "a VM that is being started waits" in said(vm)
+
+
+def test_a_socket_whose_name_is_gone(vm: Node) -> None:
+    """A connected VM whose socket was moved away is a warning, and also when another one is in its place."""
+    path = Path(server_path(vm))
+    moved = path.with_suffix(".moved")
+    with Listener(str(path)) as qemu, qemu.accept():
+        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
+        path.rename(moved)
+        assert verdict(vm) == ({"no-listener": "warning"}, "warning")
+        assert "name is gone" in said(vm)
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+        assert verdict(vm) == ({"no-listener": "warning"}, "warning")
+        assert "nobody listens" in said(vm)
+        path.unlink()
+        moved.rename(path)
+        assert verdict(vm) == ({}, "good")
 
 
 def test_people_are_shown_a_table(vm: Node) -> None:

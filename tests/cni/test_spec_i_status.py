@@ -17,6 +17,7 @@ from tests.cni.spec import (
     tree,
 )
 from tests.lab.node import Node
+from tests.lab.switch import wait_until
 
 
 def test_083_ready_or_not(node: Node) -> None:
@@ -36,9 +37,10 @@ def test_084_what_has_to_be_there(node: Node) -> None:
         with read_only(directory):
             refused(node.run("STATUS", node.network()), 50, str(directory))
     switch_of(node).vsctl("--no-wait", "add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=system")
+    wait_until(lambda: node.run("STATUS", node.network()).status, what="an agent has heard of the bridge")
     refused(node.run("STATUS", node.network()), 50, "br-test", "netdev")
     switch_of(node).vsctl("--no-wait", "set", "Bridge", "br-test", "datapath_type=netdev")
-    succeeded(node.run("STATUS", node.network()))
+    wait_until(lambda: node.run("STATUS", node.network()).status == 0, what="an agent has heard of the change")
 
 
 def test_085_the_delegate(node: Node) -> None:

@@ -202,13 +202,13 @@ def detach_all(dirfd: int, name: str) -> None:
 
 
 def remove_directory(dirfd: int, name: str, what: str) -> None:
-    """Remove the empty directory `name`; one that is not empty or no directory is left, with a warning."""
+    """Remove the empty directory `name`; one that is not empty, no directory or mounted upon is left, with a warning."""
     try:
         os.rmdir(name, dir_fd=dirfd)
     except FileNotFoundError:
         pass
     except OSError as error:
-        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR}:
+        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EBUSY}:
             raise
         say("warning", f"directory {what}: {os.strerror(error.errno)}; left there")
 
