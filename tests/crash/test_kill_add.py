@@ -29,7 +29,7 @@ POINTS = {
         *around("placed-socket", "device-info", "config-file", "writing ready"),
     ],
 }
-POINTS["kubevirt"] = POINTS["client"]
+POINTS["kubevirt"] = [point for point in POINTS["client"] if "config-file" not in point]
 OF_SERVER_MODE = around("port", "rest of port", "placed-socket")
 OF_VMS = ["before directory", "after directory", "after pod-mount", "after writing ready"]
 CASES = [
