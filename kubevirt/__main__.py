@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import re
 import signal
 import sys
 import threading
@@ -31,6 +32,8 @@ BINDING: Final = "vhostuser"
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 _MTU: Final = ("off", "element", "override", "auto")
+_STDERR: Final = 2
+_VERSION: Final = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})(?![0-9])", re.ASCII)
 _ABOUT: Final = """Adds the vhost-user interfaces of a KubeVirt VM to its definition. KubeVirt starts it as the sidecar of a
 network binding; see docs/kubevirt.md. Every option can be given as environment variable too."""
 
@@ -38,6 +41,7 @@ network binding; see docs/kubevirt.md. Every option can be given as environment 
 def main() -> int:
     """Serve until told to end; the exit code: 1 when that is not possible. Does not return after serving."""
     arguments = _arguments(sys.argv[1:], os.environ)
+    _occupy_standard_files()
     # blocked before any thread is made, and waited for by this one alone: a signal that comes early stays pending
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
@@ -46,9 +50,15 @@ def main() -> int:
     except KubevirtError as error:
         say("error", error.message, trap=error.name, remedy=error.remedy)
         return 1
-    # a thread that waits for a socket's source would hold a plain exit up until its deadline
-    sys.stderr.flush()
+    # a thread that waits for a socket's source would hold a plain exit up until its deadline; the log has no buffer
     os._exit(0)
+
+
+def _occupy_standard_files() -> None:
+    """Where one is closed the next socket would have its number, and gRPC's own log, too, is written to number 2."""
+    while (null := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(null)
 
 
 def _serve(definer: Definer, sockets: Sequence[Placed]) -> None:
@@ -140,10 +150,11 @@ def _mtu(text: str) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(".")) if text else ()
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no version, such as 11.10.0") from None
+    """The numbers with which a version begins: distributions add to it, as 12.8.0-1.el9."""
+    found = _VERSION.match(text)
+    if text and not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is no version, such as 11.10.0")
+    return tuple(map(int, found[1].split("."))) if found else ()
 
 
 if __name__ == "__main__":

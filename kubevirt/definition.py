@@ -10,6 +10,8 @@ import gc
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,8 +23,10 @@ from kubevirt.vmi import Machine, bound, read_vmi
 
 DOMAIN_MAX: Final = 256 << 10
 """Bytes of a definition; KubeVirt's have some 10 to 100 KiB. More would not fit in the memory that the sidecar is given."""
-VMI_MAX: Final = 2 << 20
-"""Bytes of a VMI; the API server's store takes 1.5 MiB."""
+VMI_MAX: Final = 384 << 10
+"""Bytes of a VMI. They have some 10 to 100 KiB, 200 with 256 disks; the API server's store would take 1.5 MiB."""
+VMI_MARKS_MAX: Final = 24 << 10
+"""Braces, brackets and commas of a VMI, which bound what it is when decoded: 3 MB. A VMI has one in 15 bytes or more."""
 WAIT_S: Final = 48.0
 """How long sources are waited for when the caller names no deadline; virt-launcher's is a minute."""
 _SHARE: Final = 0.8
@@ -53,7 +57,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Definer:
-    """Adds the interfaces bound by `binding` to definitions: one at a time, so that memory holds one parsed document."""
+    """Adds the interfaces bound by `binding` to definitions: one at a time, so that memory holds one decoded document."""
 
     binding: str
     places: Places
@@ -77,7 +81,8 @@ class Definer:
         return domain
 
     def _defined(self, call: Call, facts: dict[str, object]) -> bytes:
-        machine = _machine(call.vmi)
+        with self._alone():
+            machine = _machine(call.vmi)
         facts["vm"] = machine
         interfaces = bound(machine, self.binding)
         facts["networks"] = ",".join(interface.network for interface in interfaces) or "none"
@@ -88,14 +93,20 @@ class Definer:
         wait = WAIT_S if call.seconds is None else min(WAIT_S, call.seconds * _SHARE)
         found = resolve(machine, self.binding, self.places, wait, lambda line: say("info", line, vm=machine))
         facts["sources"] = ",".join(f"{network}:{source.origin}" for network, source in found.items())
-        with self._turn:
-            try:
-                after = mutate(before, machine, found, self.policy)
-            finally:
-                # a document that was read is a cycle: left to itself it stays until much more has been allocated
-                gc.collect()
+        with self._alone():
+            after = mutate(before, machine, found, self.policy)
         facts["changed"] = "no" if after == before else "yes"
         return after.encode()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A turn to decode something, and what is left of it given back."""
+        with self._turn:
+            try:
+                yield
+            finally:
+                # a definition that was read is a cycle: left to itself it stays until much more has been allocated
+                gc.collect()
 
     def _expect(self, machine: Machine, call: Call) -> None:
         """KubeVirt starts a binding's sidecar only for VMs that use it; older ones do not tell it under which name."""
@@ -119,6 +130,12 @@ def _machine(vmi: bytes) -> Machine:
     if len(vmi) > VMI_MAX:
         raise BadInput(
             f"the VMI has {len(vmi)} bytes and {VMI_MAX} are read at most", "make its annotations and cloud-init data smaller"
+        )
+    marks = sum(vmi.count(mark) for mark in (b"{", b"[", b","))
+    if marks > VMI_MARKS_MAX:
+        raise BadInput(
+            f"the VMI has {marks} braces, brackets and commas and {VMI_MARKS_MAX} are read at most",
+            "look at what fills it: `kubectl get vmi NAME -o json --show-managed-fields`",
         )
     return read_vmi(vmi)
 

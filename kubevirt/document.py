@@ -18,8 +18,8 @@ from kubevirt.errors import BadInput
 
 BYTES_MAX: Final = 1 << 20
 """KubeVirt's largest definitions (710 vCPUs, dozens of disks) have some 200 KiB."""
-NODES_MAX: Final = 30_000
-"""Elements and attributes together: some 12 MB of objects, and several times what KubeVirt's largest definitions have."""
+NODES_MAX: Final = 20_000
+"""Elements and attributes together: some 5 MB of objects, and twice what a VM with 710 vCPUs and 256 disks has."""
 DEPTH_MAX: Final = 256
 """libxml2's own limit, and so libvirt's."""
 REMEDY: Final = "look at the definition in virt-launcher's log: another sidecar may have changed it"
@@ -31,6 +31,8 @@ _START_TAG: Final = re.compile(rb"<[^\s/>]++(?:[^\"'>]++|\"[^\"]*+\"|'[^']*+')*+
 _TAG_NAME: Final = re.compile(rb"[^\s/>]+")
 _ATTRIBUTE: Final = re.compile(rb"\s++([^\s=]++)\s*+=\s*+(\"[^\"]*+\"|'[^']*+')")
 _BLANKS: Final = b" \t\r\n"
+_NOTHING: Final[Mapping[str, str]] = {}
+"""Shared by all elements without attributes, or without namespaces of their own."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class _Reader:
     def __init__(self, raw: bytes) -> None:
         self._raw = raw
         self._open: list[Element] = []
-        self._prefixes: dict[str, str] = {}
+        self._prefixes: dict[str, str] | None = None
         self._nodes = 0
         self._root: Element | None = None
         self._parser = parser = expat.ParserCreate(_DECODER, _SEPARATOR)
@@ -173,7 +175,7 @@ class _Reader:
         return Document(self._raw, self._root)
 
     def _namespace(self, prefix: str | None, uri: str | None) -> None:
-        self._prefixes[prefix or ""] = uri or ""
+        self._prefixes = {**(self._prefixes or _NOTHING), prefix or "": uri or ""}
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         self._nodes += 1 + len(attributes)
@@ -187,8 +189,8 @@ class _Reader:
             _refuse(f"has a start tag at byte {start} that is not one")
         namespace, _, local = name.rpartition(_SEPARATOR)
         empty = self._raw.endswith(b"/>", start, found.end())
-        element = Element(namespace, local, attributes, self._prefixes, start, found.end(), empty=empty)
-        self._prefixes = {}
+        prefixes, self._prefixes = self._prefixes or _NOTHING, None
+        element = Element(namespace, local, attributes or _NOTHING, prefixes, start, found.end(), empty=empty)
         if self._open:
             self._open[-1].children.append(element)
         else:

@@ -3,7 +3,7 @@
 `mutate` adds what is missing for the networks it is told of, and shared memory for them; every other byte of the definition
 stays as it was, so that whatever KubeVirt or another sidecar writes, known here or not, survives. It may be called any number of
 times: what holds already is not written again, also when libvirt wrote it in its own way. It never touches an interface that is
-not ours, and never guesses: what could not work is refused, with the VM, the network and what to do.
+not ours, and never guesses: what could not work is refused, with the network and what to do.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from posixpath import normpath
 from typing import Final, Literal
 
 from kubevirt.document import REMEDY, Document, Element, read_document
 from kubevirt.edits import Edits, Fragment
 from kubevirt.errors import BadInput, Refused
-from kubevirt.interface import KIND, Fact, Setting, alias, differences, facts, fragment, mtu, pci_address
+from kubevirt.interface import KIND, Fact, Setting, alias, differences, facts, fragment, mtu, named, pci_address
 from kubevirt.memory import share_memory
 from kubevirt.override import override_mtus
+from kubevirt.socket_paths import canonical
 from kubevirt.source import Source
 from kubevirt.vmi import Interface, Machine
 
@@ -59,34 +61,35 @@ def mutate(domain_xml: str, vmi: Machine, sources: Mapping[str, Source], policy:
     what can not be read, Refused for what would not work.
     """
     if unknown := sorted(set(sources) - {each.network for each in vmi.interfaces}):
-        raise BadInput(f"VM {vmi} has no interface {', '.join(unknown)}", "its interfaces and networks must have the same names")
+        raise BadInput(f"the VM has no interface {', '.join(unknown)}", "its interfaces and networks must have the same names")
     chosen = [each for each in vmi.interfaces if each.network in sources and each.state != "absent"]
     if not chosen:
         return domain_xml
     document = read_document(domain_xml)
     if (document.root.namespace, document.root.name) != ("", "domain"):
-        raise BadInput(f"VM {vmi}: the definition's root is <{document.root.name}>, not <domain> without a namespace", REMEDY)
+        raise BadInput(f"the definition's root is <{document.root.name}>, not <domain> without a namespace", REMEDY)
     devices = document.root.find("devices")
     if devices is None:
-        raise BadInput(f"VM {vmi}: the definition has no <devices>", REMEDY)
-    _check_policy(vmi, policy)
+        raise BadInput("the definition has no <devices>", REMEDY)
+    _check_policy(policy)
     setting = _setting(document, vmi, policy)
     wanted = [_Wanted(each, sources[each.network], facts(each, sources[each.network], setting)) for each in chosen]
-    _check_paths(wanted, setting)
+    _check_paths(wanted)
     edits = Edits(document)
-    share_memory(edits, str(vmi))
-    place_interfaces(edits, devices, wanted, setting)
+    share_memory(edits)
+    place_interfaces(edits, devices, wanted)
     if policy.mtu == "override":
-        override_mtus(edits, _mtus(wanted, setting))
+        override_mtus(edits, _mtus(wanted))
     return edits.apply().decode()
 
 
-def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted], setting: Setting) -> None:
+def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted]) -> None:
     """Correct the interfaces of ours that are there, insert those that are not: after the one before it in the VM's order, else
     before the one after it, else after the last interface, else as the last device.
     """
-    there = {each.interface.network: _find_ours(devices, each, setting) for each in wanted}
-    _check_addresses(devices, wanted, there, setting)
+    there = {each.interface.network: _find_ours(devices, each) for each in wanted}
+    _check_sockets(devices, wanted, there)
+    _check_addresses(devices, wanted, there)
     last = next(reversed(devices.find_all("interface")), None)
     new: list[Fragment] = []
     anchor: Element | None = None
@@ -109,11 +112,11 @@ def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted], sett
         edits.insert_after(last, devices, fresh)
 
 
-def _find_ours(devices: Element, wanted: _Wanted, setting: Setting) -> Element | None:
+def _find_ours(devices: Element, wanted: _Wanted) -> Element | None:
     """The interface that carries the network's alias. An alias is a device's name: nothing else may have it."""
     name = alias(wanted.interface.network)
     found = [device for device in devices.children for mark in device.find_all("alias") if mark.get("name") == name]
-    who = setting.who(wanted.interface.network)
+    who = named(wanted.interface.network)
     for device in found:
         if device.name != "interface" or device.namespace:
             what, remedy = f"a <{device.name}>", "give the network another name than the VM's volume or device has"
@@ -152,7 +155,6 @@ def _setting(document: Document, vmi: Machine, policy: Policy) -> Setting:
     enabled, most = _vcpus(document, vmi)
     element = policy.mtu == "element" or (policy.mtu == "auto" and policy.libvirt >= MTU_WORKS)
     return Setting(
-        machine=str(vmi),
         vcpus=enabled,
         vcpus_max=most,
         multiqueue=vmi.multiqueue,
@@ -170,37 +172,63 @@ def _vcpus(document: Document, vmi: Machine) -> tuple[int, int]:
     text = document.text(element).strip()
     current = element.get("current").strip() or text
     if not (_VCPUS.fullmatch(text) and _VCPUS.fullmatch(current)):
-        raise BadInput(f"VM {vmi}: the definition's <vcpu> is {text[:20]!r}, current {current[:20]!r}: not numbers", REMEDY)
+        raise BadInput(f"the definition's <vcpu> is {text[:20]!r}, current {current[:20]!r}: not numbers", REMEDY)
     each = document.root.find("vcpus")
     enabled = sum(one.get("enabled") == "yes" for one in each.find_all("vcpu")) if each else 0
     return enabled or int(current) or 1, int(text) or 1
 
 
-def _check_policy(vmi: Machine, policy: Policy) -> None:
+def _check_policy(policy: Policy) -> None:
     if policy.mtu == "element" and policy.libvirt and policy.libvirt[:2] <= MTU_FAILS:
         version = ".".join(map(str, policy.libvirt))
         raise Refused(
             "mtu-element",
-            f"VM {vmi}: libvirt {version} does not start a vhost-user interface with <mtu>",
+            f"libvirt {version} does not start a vhost-user interface with <mtu>",
             "set the sidecar's MTU policy to off or override",
         )
 
 
-def _check_paths(wanted: list[_Wanted], setting: Setting) -> None:
+def _check_paths(wanted: list[_Wanted]) -> None:
     """QEMU would take over the socket that it made for the first interface, without a word."""
     seen: dict[str, str] = {}
     for each in wanted:
-        network, path = each.interface.network, each.source.path
+        network, path = each.interface.network, canonical(each.source.path)
         if path in seen:
             raise Refused(
                 "socket-name-collision",
-                f"{setting.who(network)}: its socket {path} is that of network {seen[path]} too",
+                f"{named(network)}: its socket {each.source.path} is that of network {seen[path]} too",
                 "give each network a path of its own",
             )
         seen[path] = network
 
 
-def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None], setting: Setting) -> None:
+def _check_sockets(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None]) -> None:
+    """A device that is not ours and uses our socket, whatever its kind: with ours QEMU would have two on one path.
+
+    It is not taken for ours: whoever adds it without the alias may add it again, and KubeVirt would not find it.
+    """
+    paths = {canonical(each.source.path): each for each in wanted}
+    ours = [element for element in there.values() if element is not None]
+    for device in devices.children:
+        used = set() if device in ours else {canonical(path) for path in _sockets(device)}
+        for path in sorted(used & paths.keys()):
+            raise Refused(
+                "socket-name-collision",
+                f"{named(paths[path].interface.network)}: its socket {paths[path].source.path} is that of {_called(device)} too",
+                "another sidecar or plugin adds that device: remove the one, or give the other another path",
+            )
+
+
+def _sockets(element: Element) -> Iterable[str]:
+    """What may be a socket in a device: paths of interfaces, disks and character devices, also in a back-end of theirs."""
+    for name in ("path", "socket"):
+        if found := element.get(name):
+            yield normpath(found)
+    for child in element.children:
+        yield from _sockets(child)
+
+
+def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None]) -> None:
     """A PCI address that the VM asks for and another device has: libvirt would say so too, but not which two they are."""
     asked = {each.interface.network: where for each in wanted if (where := _asked(each)) is not None}
     moving = [there[network] for network in asked]
@@ -209,7 +237,7 @@ def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str
         if where in taken:
             raise Refused(
                 "pci-address",
-                f"{setting.who(network)}: pciAddress {_PCI.format(*where)} is that of {taken[where]}",
+                f"{named(network)}: pciAddress {_PCI.format(*where)} is that of {taken[where]}",
                 "give one of the two another address, or leave it out",
             )
         taken[where] = f"network {network}"
@@ -228,11 +256,11 @@ def _called(device: Element) -> str:
     return f"a <{device.name}>" + (f" ({names[0]})" if names else "")
 
 
-def _mtus(wanted: list[_Wanted], setting: Setting) -> dict[str, int]:
+def _mtus(wanted: list[_Wanted]) -> dict[str, int]:
     """Alias -> MTU of the interfaces for which one is known."""
     known: dict[str, int] = {}
     for each in wanted:
-        size = mtu(setting.who(each.interface.network), each.source)
+        size = mtu(named(each.interface.network), each.source)
         if size is not None:
             known[alias(each.interface.network)] = size
     return known

@@ -35,6 +35,9 @@ TRAPS: Final[Mapping[str, str]] = {
     "dra-not-mounted": "the sidecar does not see what the DRA driver tells of the socket, and the VM is not defined",
     "failure-ignored": "when the sidecar fails, the VM starts without its vhost-user interface, and nobody is told",
     "foreign-interface": "the name of the interface is taken by one of another type: the vhost-user one is not added",
+    "foreign-network": "the network is another CNI plugin's, which makes no port for the socket: the VM does not run",
+    "given-twice": "an object is in the files twice: the one that is applied last counts, and only that one is the cluster's",
+    "guest-not-up": "QEMU is connected and the guest's driver is not up: it is paused, boots, has crashed, or is being migrated",
     "hco-overwrites": "the HyperConverged operator writes the KubeVirt object anew, and the registration is gone",
     "hugepages-short": "there are fewer huge pages than the guest needs, or a part of one is asked for: it does not start",
     "ignored-option": "the network has a key that the plugin does not know or not use: it has no effect",
@@ -79,6 +82,7 @@ TRAPS: Final[Mapping[str, str]] = {
     "socket-name-collision": "two sidecars or two interfaces have one socket's name: the launcher ends, or one has no network",
     "target-managed": "libvirt refuses a vhost-user interface whose target is not managed",
     "unknown-binding": "the VM names a binding that is not registered: KubeVirt refuses it",
+    "unknown-kind": "an object is of a kind that its API group has not: it was not looked at, and the cluster refuses it",
     "wrong-model": "only virtio models have a vhost-user backend: libvirt refuses the VM",
 }
 """Name of each trap -> what happens to a VM that falls into it, in half a sentence. docs/kubevirt.md lists them all."""

@@ -30,7 +30,7 @@ PORT_QUEUES: Final = 128
 
 _ALIAS_PREFIX: Final = "ua-"
 _NETWORK: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-_PCI: Final = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII | re.IGNORECASE)
+_PCI: Final = re.compile(r"([0-9a-f]{4}):([0-9a-f]{2}):([01][0-9a-f])\.([0-7])", re.ASCII | re.IGNORECASE)
 _PCI_PARTS: Final = ("domain", "bus", "slot", "function")
 _MAC: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}", re.ASCII)
 _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
@@ -55,11 +55,10 @@ class Fact:
 class Setting:
     """What the machine says about all its interfaces.
 
-    `machine`: namespace/name, for messages. `vcpus`: enabled at start; `vcpus_max`: with those that can be plugged in.
+    `vcpus`: enabled at start; `vcpus_max`: with those that can be plugged in.
     `secure`: the guest's memory is encrypted (launchSecurity). `mtu_element`: an MTU that is known is written as `<mtu>`.
     """
 
-    machine: str
     vcpus: int = 1
     vcpus_max: int = 1
     multiqueue: bool = False
@@ -67,9 +66,10 @@ class Setting:
     secure: bool = False
     mtu_element: bool = False
 
-    def who(self, network: str) -> str:
-        """How a message begins."""
-        return f"VM {self.machine}, network {network}"
+
+def named(network: str) -> str:
+    """How a message about one begins; which VM it is about, whoever passes it on says."""
+    return f"network {network}"
 
 
 def alias(network: str) -> str:
@@ -78,8 +78,8 @@ def alias(network: str) -> str:
 
 
 def facts(interface: Interface, source: Source, setting: Setting) -> list[Fact]:
-    """All that has to hold, in the order in which libvirt writes it. Raises BadInput and Refused, naming VM and network."""
-    who = setting.who(interface.network)
+    """All that has to hold, in the order in which libvirt writes it. Raises BadInput and Refused, naming the network."""
+    who = named(interface.network)
     if not _NETWORK.fullmatch(interface.network):
         raise BadInput(f"{who}: libvirt takes no such name in an alias", "name it with letters, digits, `-` and `_` only")
     return [
@@ -251,7 +251,9 @@ def _places(who: str, interface: Interface) -> list[Fact]:
     if interface.pci_address:
         found = _PCI.fullmatch(interface.pci_address)
         if found is None:
-            raise BadInput(f"{who}: pciAddress is {interface.pci_address!r}", "write it as 0000:02:01.0, all of it hexadecimal")
+            raise BadInput(
+                f"{who}: pciAddress is {interface.pci_address!r}", "write it as 0000:02:01.0, in hexadecimal, slots to 1f"
+            )
         parts = {part: f"0x{value.lower()}" for part, value in zip(_PCI_PARTS, found.groups(), strict=True)}
         places.append(Fact("address", {"type": "pci", **parts}))
     return places

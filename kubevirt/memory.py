@@ -21,13 +21,13 @@ _BEFORE: Final = ("maxMemory", "memory", "currentMemory")
 """Elements behind which libvirt writes memoryBacking."""
 
 
-def share_memory(edits: Edits, machine: str) -> None:
+def share_memory(edits: Edits) -> None:
     """Make all guest memory shared: access mode, and memfd where neither hugepages nor a file is its source.
 
     Raises Refused (private-memory) naming the cell or the device that is private, BadInput for a second memoryBacking.
     """
     root = edits.document.root
-    _refuse_private(root, machine)
+    _refuse_private(root)
     backing = root.find("memoryBacking")
     if backing is None:
         _insert(edits, root)
@@ -59,21 +59,21 @@ def _insert(edits: Edits, root: Element) -> None:
         edits.append(root, [backing], None)
 
 
-def _refuse_private(root: Element, machine: str) -> None:
+def _refuse_private(root: Element) -> None:
     cpu = root.find("cpu")
     numa = cpu.find("numa") if cpu else None
     for number, cell in enumerate(numa.find_all("cell") if numa else ()):
         if cell.get("memAccess") == "private":
-            raise _private(machine, f"NUMA cell {cell.get('id') or number} has memAccess='private'")
+            raise _private(f"NUMA cell {cell.get('id') or number} has memAccess='private'")
     devices = root.find("devices")
     for number, device in enumerate(devices.find_all("memory") if devices else ()):
         if device.get("access") == "private":
-            raise _private(machine, f"memory device {number} ({device.get('model')}) has access='private'")
+            raise _private(f"memory device {number} ({device.get('model')}) has access='private'")
 
 
-def _private(machine: str, what: str) -> Refused:
+def _private(what: str) -> Refused:
     return Refused(
         "private-memory",
-        f"VM {machine}: {what}, so that the switch can not see the guest's memory",
+        f"{what}, so that the switch can not see the guest's memory",
         "take it out: KubeVirt itself never writes it, so another sidecar did",
     )

@@ -2,13 +2,15 @@
 
 virt-launcher dials whatever it finds there that is no directory, and ends when an answer is missing: a socket must not be seen
 before it is served. And it remembers sockets by file name, without the directory: two of one name, and the second is never asked.
-So a socket is bound in a directory of its own, where nobody looks, and renamed into place. Never removes what another put there.
+So a socket is bound in a directory of its own, where nobody looks, and renamed into place: of two that start at once under one
+name, the one that renames last is seen. Never removes what another put there, nor a directory where another still serves.
 
 Sources: KubeVirt's pkg/hooks/manager.go (collectSideCarSockets); unix(7) for the length of a path.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from binascii import crc32
@@ -39,10 +41,11 @@ class Placed:
     def __init__(self, path: Path, seen: Path | None = None) -> None:
         self.path = path
         self._seen = seen or path
-        # the same name each time: what a killed process left is found by the next one
-        self._room = path.parent / f".{crc32(os.fsencode(path.name)):08x}"
+        # begins alike for all of one name: what a killed process left is found by the next one
+        self._prefix = f".{crc32(os.fsencode(path.name)):08x}-"
+        self._room = path.parent / f"{self._prefix}{os.urandom(4).hex()}"
         self.address = self._room / _FILE
-        self._prepared = False
+        self._lock: int | None = None
         self._identity: tuple[int, int] | None = None
 
     def prepare(self) -> None:
@@ -55,9 +58,10 @@ class Placed:
                 "give the binding or the directory a shorter name",
             )
         try:
-            self._tidy()
-            self._room.mkdir(0o700)
-            self._prepared = True
+            self._clear_stale()
+            while self._lock is None:  # another may take the room for stale before it is locked
+                self._room.mkdir(0o700, exist_ok=True)
+                self._lock = _locked(self._room, fcntl.LOCK_EX)
         except OSError as error:
             raise self._refused("making a directory for", error) from error
 
@@ -66,25 +70,39 @@ class Placed:
         try:
             self._identity = _identity(self.address)
             self.address.rename(self.path)
-            self._room.rmdir()
-            self._prepared = False
+            self._leave()
         except OSError as error:
             raise self._refused("placing", error) from error
 
     def withdraw(self) -> None:
         """Remove what `prepare` and `publish` made, unless another has put something in its place. Never fails."""
         with suppress(OSError):
-            if self._prepared:
-                self._tidy()
+            self._leave()
         with suppress(OSError):
             # the number of an inode is not given again while the server holds its socket
             if _identity(self.path) == self._identity:
                 self.path.unlink()
 
-    def _tidy(self) -> None:
-        self.address.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            self._room.rmdir()
+    def _leave(self) -> None:
+        """Remove our room, and let its lock go."""
+        if self._lock is None:
+            return
+        lock, self._lock = self._lock, None
+        try:
+            _remove(self._room)
+        finally:
+            os.close(lock)
+
+    def _clear_stale(self) -> None:
+        """Remove the rooms of this name whose processes have ended. What can not be removed is in nobody's way."""
+        for room in self.path.parent.glob(f"{self._prefix}*"):
+            with suppress(OSError):
+                lock = _locked(room, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if lock is not None:
+                    try:
+                        _remove(room)
+                    finally:
+                        os.close(lock)
 
     def _refused(self, tried: str, error: OSError) -> Refused:
         return Refused(
@@ -92,6 +110,30 @@ class Placed:
             f"{tried} the sidecar's socket {self.path}: {error.strerror} (as uid {os.getuid()}, gid {os.getgid()})",
             f"{self.path.parent} must be a directory that this user can write in, as KubeVirt's volume for hook sidecars is",
         )
+
+
+def _remove(room: Path) -> None:
+    (room / _FILE).unlink(missing_ok=True)
+    room.rmdir()
+
+
+def _locked(room: Path, how: int) -> int | None:
+    """A descriptor that holds the room's lock until it is closed or its process ends; None for a room that is gone."""
+    try:
+        lock = os.open(room, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, how)
+        if os.path.samestat(os.fstat(lock), room.lstat()):
+            return lock
+    except FileNotFoundError:
+        pass
+    except OSError:
+        os.close(lock)
+        raise
+    os.close(lock)
+    return None
 
 
 def _identity(path: Path) -> tuple[int, int]:

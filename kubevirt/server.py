@@ -1,6 +1,12 @@
 """The gRPC server that virt-launcher asks: Info, Callbacks in all three versions, and the domain hook of structured plugins.
 
-virt-launcher ends when `Info` has no answer within a second, so there are always workers for it, however many callbacks wait.
+virt-launcher ends when `Info` has no answer within a second. So Info has a thread of its own, and is answered before its request
+is there, which says nothing: neither callbacks that wait nor calls that never come whole, however many, take that thread.
+
+A definition's request is read when it has a seat, so that memory holds few of them, and has to come whole within READ_S. What
+remains: calls that are never sent whole keep the seats from others, each for that long, and with many of them a definition is
+refused or late; and each connection and each waiting call takes some memory. Only the containers of the VM's pod can connect.
+
 What goes wrong becomes a status with the reason and the remedy in its text, which KubeVirt shows in the VMI's conditions; nothing
 that a caller sends ends the server. All that this project knows of gRPC is here.
 
@@ -28,17 +34,31 @@ from kubevirt.protocol import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2,
 VERSIONS: Final = ("v1alpha1", "v1alpha2", "v1alpha3")
 HOOK_POINTS: Final = ("OnDefineDomain", "Shutdown")
 """PreCloudInitIso is answered, and not asked for."""
-CALLBACKS_MAX: Final = 8
-"""Definitions under way at once; KubeVirt has one or two."""
+CALLBACKS_MAX: Final = 2
+"""Definitions under way at once, whose texts are in memory; KubeVirt has one, or two. More wait."""
+THREADS_MAX: Final = 128
+"""With those that wait for a seat. A thread is made when it is needed first."""
+READ_S: Final = 5.0
+"""How long a request may take to come, over a socket of the same machine."""
 GRACE_S: Final = 0.7
 """What calls under way are given to end when the server does."""
 
-_RESERVED: Final = 2
-_MESSAGE_MAX: Final = 4 << 20
-"""gRPC's own limit, KubeVirt's too. What is too large for us is less, and refused with a reason."""
+_MESSAGE_MAX: Final = 1 << 20
+"""A definition and a VMI of the most that is read, and some more: gRPC refuses the rest before it is in memory."""
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MESSAGE_MAX),
+    ("grpc.max_send_message_length", _MESSAGE_MAX),
+    # a connection's buffers do not grow with what it brings
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.experimental.tcp_max_read_chunk_size", 64 << 10),
+)
 _DETAILS_MAX: Final = 2000
 """Bytes of a status' text; some are three in its header, and clients drop answers whose headers pass 8 KiB."""
 _LIBVIRT: Final = "libvirt"
+_SEAT_SHARE: Final = 0.5
+"""Of the time that the caller leaves, for waiting for a seat."""
+_SEAT_S: Final = 30.0
+"""The same for a caller without a deadline."""
 
 Behaviour = Callable[[Any, Any], Any]
 
@@ -51,9 +71,9 @@ class Server:
         self._ended = ended
         self._seats = threading.BoundedSemaphore(CALLBACKS_MAX)
         self._grpc = grpc.server(
-            ThreadPoolExecutor(CALLBACKS_MAX + _RESERVED, "call"),
+            ThreadPoolExecutor(THREADS_MAX, "call"),
             handlers=self._services(),
-            options=[("grpc.max_receive_message_length", _MESSAGE_MAX), ("grpc.max_send_message_length", _MESSAGE_MAX)],
+            options=_OPTIONS,
         )
 
     def listen(self, path: Path) -> None:
@@ -78,7 +98,7 @@ class Server:
         first, second, third = (self._on_define_domain(*pair) for pair in zip(VERSIONS, results, strict=True))
         isos = [_pre_cloud_init_iso(v1alpha2_pb2.PreCloudInitIsoResult), _pre_cloud_init_iso(v1alpha3_pb2.PreCloudInitIsoResult)]
         return [
-            _service(info_pb2.DESCRIPTOR, "Info", {"Info": self._info}),
+            _service(info_pb2.DESCRIPTOR, "Info", {"Info": self._info()}),
             _service(v1alpha1_pb2.DESCRIPTOR, "Callbacks", {"OnDefineDomain": first}),
             _service(v1alpha2_pb2.DESCRIPTOR, "Callbacks", {"OnDefineDomain": second, "PreCloudInitIso": isos[0]}),
             _service(
@@ -89,50 +109,76 @@ class Server:
             _service(plugins_pb2.DESCRIPTOR, "DomainHookService", {"MutateDomain": self._mutate_domain}),
         ]
 
-    def _info(self, _: info_pb2.InfoParams, context: Any) -> info_pb2.InfoResult:
-        del context
-        say("info", "asked for our hooks", hook="Info")
-        return info_pb2.InfoResult(
-            name=f"network-{self._definer.binding}-binding",
-            hookPoints=[info_pb2.HookPoint(name=name, priority=0) for name in HOOK_POINTS],
-            versions=VERSIONS,
-        )
+    def _info(self) -> Behaviour:
+        def info(_requests: Any, _context: Any) -> info_pb2.InfoResult:
+            say("info", "asked for our hooks", hook="Info")
+            return info_pb2.InfoResult(
+                name=f"network-{self._definer.binding}-binding",
+                hookPoints=[info_pb2.HookPoint(name=name, priority=0) for name in HOOK_POINTS],
+                versions=VERSIONS,
+            )
+
+        # by this name gRPC finds the threads of a method that has its own
+        info.experimental_thread_pool = ThreadPoolExecutor(1, "info")  # type: ignore[attr-defined]
+        return info
 
     def _on_define_domain(self, version: str, result: type[Any]) -> Behaviour:
-        def on_define_domain(request: Any, context: Any) -> Any:
-            call = Call(f"{version}.OnDefineDomain", request.domainXML, request.vmi, context.time_remaining())
-            return result(domainXML=self._answer(call, context))
+        def call(request: Any, seconds: float | None) -> Call:
+            return Call(f"{version}.OnDefineDomain", request.domainXML, request.vmi, seconds)
+
+        def on_define_domain(requests: Any, context: Any) -> Any:
+            return result(domainXML=self._answer(requests, context, call))
 
         return on_define_domain
 
-    def _mutate_domain(self, request: plugins_pb2.MutateDomainRequest, context: Any) -> plugins_pb2.MutateDomainResponse:
-        if request.domain_type not in ("", _LIBVIRT):
-            say("info", "domain of another kind passed on as it is", hook="MutateDomain", kind=request.domain_type)
-            return plugins_pb2.MutateDomainResponse(domain=request.domain)
-        hook = f"MutateDomain/{request.sidecar_context.invocation_context or 'Boot'}"
-        # a plugin's condition decides which VMs it is asked for, so some may not be ours
-        call = Call(hook, request.domain, request.vmi, context.time_remaining(), ours=False)
-        return plugins_pb2.MutateDomainResponse(domain=self._answer(call, context))
+    def _mutate_domain(self, requests: Any, context: Any) -> plugins_pb2.MutateDomainResponse:
+        def call(request: plugins_pb2.MutateDomainRequest, seconds: float | None) -> Call | bytes:
+            if request.domain_type not in ("", _LIBVIRT):
+                say("info", "domain of another kind passed on as it is", hook="MutateDomain", kind=request.domain_type)
+                return request.domain
+            hook = f"MutateDomain/{request.sidecar_context.invocation_context or 'Boot'}"
+            # a plugin's condition decides which VMs it is asked for, so some may not be ours
+            return Call(hook, request.domain, request.vmi, seconds, ours=False)
 
-    def _shutdown(self, _: v1alpha3_pb2.ShutdownParams, context: Any) -> v1alpha3_pb2.ShutdownResult:
+        return plugins_pb2.MutateDomainResponse(domain=self._answer(requests, context, call))
+
+    def _shutdown(self, requests: Any, context: Any) -> v1alpha3_pb2.ShutdownResult:
+        _whole(requests, context)
         say("info", "told to end", hook="v1alpha3.Shutdown")
         context.add_callback(self._ended)
         return v1alpha3_pb2.ShutdownResult()
 
-    def _answer(self, call: Call, context: Any) -> bytes:
-        """The new definition, or the end of the call with a status."""
-        if not self._seats.acquire(blocking=False):
+    def _answer(self, requests: Any, context: Any, read: Callable[[Any, float | None], Call | bytes]) -> bytes:
+        """The new definition, or the end of the call with a status. `read` makes a call of a request, or its answer."""
+        left = context.time_remaining()
+        if not self._seats.acquire(timeout=_SEAT_S if left is None else min(_SEAT_S, left * _SEAT_SHARE)):
             text = f"{CALLBACKS_MAX} callbacks are under way already; look in the sidecar's log for what they wait for"
-            say("error", text, hook=call.hook)
+            say("error", text)
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
         try:
-            return self._definer.define(call)
+            # the request itself is let go: a call has its texts
+            call = read(_whole(requests, context), context.time_remaining())
+            return call if isinstance(call, bytes) else self._definer.define(call)
         except Failed as failed:
             code, text = _code(failed.cause), str(failed)
         finally:
             self._seats.release()
         context.abort(code, text.encode()[:_DETAILS_MAX].decode(errors="ignore"))
         raise AssertionError("abort raises")
+
+
+def _whole(requests: Any, context: Any) -> Any:
+    """The request, as soon as all of it is there. Ends the call when that takes longer than READ_S."""
+    late = threading.Timer(READ_S, context.cancel)
+    late.daemon = True
+    late.start()
+    try:
+        return next(requests)
+    except StopIteration:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no request")
+        raise AssertionError("abort raises") from None
+    finally:
+        late.cancel()
 
 
 def _code(cause: Exception) -> Any:
@@ -147,17 +193,21 @@ def _code(cause: Exception) -> Any:
 def _pre_cloud_init_iso(result: type[Any]) -> Behaviour:
     """Both fields go back: virt-launcher takes the old one where the new one holds nothing."""
 
-    def pre_cloud_init_iso(request: Any, _: Any) -> Any:
+    def pre_cloud_init_iso(requests: Any, context: Any) -> Any:
+        request = _whole(requests, context)
         return result(cloudInitNoCloudSource=request.cloudInitNoCloudSource, cloudInitData=request.cloudInitData)
 
     return pre_cloud_init_iso
 
 
 def _service(file: FileDescriptor, name: str, behaviours: Mapping[str, Behaviour]) -> Any:
-    """A service out of its descriptor, with one function per method."""
+    """A service out of its descriptor, with one function per method.
+
+    For gRPC each has a stream of requests, of which it takes the first: such a function is called before any of it is there.
+    """
     service = file.services_by_name[name]
     handlers = {
-        method.name: grpc.unary_unary_rpc_method_handler(
+        method.name: grpc.stream_unary_rpc_method_handler(
             behaviours[method.name],
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,

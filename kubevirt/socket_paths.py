@@ -37,6 +37,25 @@ def canonical(path: str) -> str:
     return f"/var{path}" if path.startswith("/run/") else path
 
 
+def collide(one: str, other: str) -> bool:
+    """Whether two sockets can not both be: they are one path, or the one would be a directory for the other."""
+    first, second = f"{canonical(one)}/", f"{canonical(other)}/"
+    return first.startswith(second) or second.startswith(first)
+
+
+def check_owners(path: str, own: str, where: str) -> None:
+    """Raise Refused for a path from the annotation in the plugin's own directory, where each network has its socket (`own`).
+
+    The plugin makes, watches and clears that directory: another name in it is nobody's, another network's name that one's.
+    """
+    if canonical(path) != own and collide(path, launcher.MAPPED_DIR.rstrip("/")):
+        raise Refused(
+            "path-not-allowed",
+            f"{where}: socket path {path!r} is in the plugin's own directory, where this network has {own}",
+            "leave 'path' out for a network of the plugin; name another directory for one of another CNI",
+        )
+
+
 def check_path(path: str, roots: tuple[str, ...], where: str) -> None:
     """Raise Refused unless `path` is one that QEMU can be given: path-not-allowed, path-too-long. `where` says who gave it."""
     remedy = f"correct it where it comes from ({where}): an absolute path of at most {PATH_MAX} bytes below {', '.join(roots)}"

@@ -37,7 +37,7 @@ from kubevirt.dra import Device
 from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.mounted import read_claim, read_file
 from kubevirt.network_info import Attached, read_network_info
-from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, canonical, check_path
+from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, check_owners, check_path, collide
 from kubevirt.source import Origin, Role, Source
 from kubevirt.vmi import Interface, Machine, Network, bound
 from userspace_cni.pod import launcher
@@ -106,7 +106,10 @@ def resolve(machine: Machine, binding: str, places: Places, deadline_s: float, l
     for interface, network in zip(wanted, networks, strict=True):
         wish = wishes.get(network.name, Wish())
         found = _find(network, told, wish, places)
-        check_path(found.path, found.roots, f"network {network.name!r}, {found.where}")
+        where = f"network {network.name!r}, {found.where}"
+        check_path(found.path, found.roots, where)
+        if found.origin == "annotation":
+            check_owners(found.path, launcher.socket_path(_interface_name(network)), where)
         source, remarks = _with_facts(machine, interface, network, told, wish, found)
         log(_explained(network.name, source, found, remarks))
         _require_unshared(network.name, source, sources)
@@ -258,9 +261,10 @@ def _explained(name: str, source: Source, found: _Found, remarks: Sequence[str])
 
 def _require_unshared(name: str, source: Source, others: Mapping[str, Source]) -> None:
     for other, taken in others.items():
-        if canonical(taken.path) == canonical(source.path):
+        if collide(taken.path, source.path):
+            both = source.path if taken.path == source.path else f"{taken.path} and {source.path}"
             raise Refused(
                 "socket-name-collision",
-                f"networks {other!r} and {name!r} have one socket, {source.path}",
+                f"networks {other!r} and {name!r} have one socket, or one's path is the other's directory: {both}",
                 "each needs its own: look at where the paths come from, in the lines above this one",
             )

@@ -416,6 +416,8 @@ def _check_for_qemu(vhost: Mapping[str, Any], top: Mapping[str, Any], warn: Warn
             f"key 'host.vhost.socketfile' is {vhost['socketfile']!r} {consumer}",
             "remove it: a VM's sockets are named after its interfaces, so that its sidecar finds them",
         )
+    if vhost.get("socketmode"):
+        warn(f"key 'host.vhost.socketmode' is ignored {consumer}: QEMU makes the socket")
     if top.get("sharedDir"):
         warn(f"key 'sharedDir' is ignored {consumer}: the socket is in the launcher pod's emptyDir '{launcher.VOLUME}'")
 

@@ -88,8 +88,8 @@ def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = (
     return Cluster(
         registrations=tuple(registrations),
         gates=frozenset(gates),
-        whole=any(map(_is_whole, (*kubevirts, *operators))),
-        gated=any(map(_is_whole, kubevirts)),
+        whole=any(map(is_whole, (*kubevirts, *operators))),
+        gated=any(map(is_whole, kubevirts)),
         plugins=tuple(spot for kind, spot in objects if kind == "Plugin"),
         named=frozenset(named),
         kubevirts=kubevirts,
@@ -102,7 +102,7 @@ def configuration(kubevirt: Spot) -> Spot:
     return kubevirt.child("spec", "configuration")
 
 
-def _is_whole(spot: Spot) -> bool:
+def is_whole(spot: Spot) -> bool:
     """Whether it is the object itself, and no patch with a registration."""
     fetched = spot.has("status") or spot.child("metadata").has("uid")
     kept = configuration(spot).value if spot.text("kind") == "KubeVirt" else spot.child("spec").value

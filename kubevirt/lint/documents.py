@@ -12,26 +12,21 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kubevirt.findings import SEVERITIES, Finding
+from kubevirt.lint.addresses import judge_addresses, judge_machines
 from kubevirt.lint.cluster import read_cluster
+from kubevirt.lint.copies import without_copies
 from kubevirt.lint.domain import Domain, judge_domain, read_domain
 from kubevirt.lint.guest import judge_guest
-from kubevirt.lint.machine import Machine, judge_machines, judge_networks, read_machine
+from kubevirt.lint.kinds import GROUPS, MACHINES, group_of, judge_kind
+from kubevirt.lint.machine import Machine, judge_networks, read_machine
+from kubevirt.lint.migration import judge_migrations
 from kubevirt.lint.network import Definition, judge_definition, read_definition
 from kubevirt.lint.pod import is_launcher, judge_pod
 from kubevirt.lint.reading import Report, Spot
-from kubevirt.lint.registration import judge_cluster, post_copy
+from kubevirt.lint.refusals import judge_refusals
+from kubevirt.lint.registration import judge_cluster
 from kubevirt.lint.sidecars import judge_sidecars
 
-_MACHINES: Final = ("VirtualMachine", "VirtualMachineInstance")
-_GROUPS: Final[Mapping[str, str]] = {
-    **dict.fromkeys((*_MACHINES, "KubeVirt"), "kubevirt.io"),
-    "HyperConverged": "hco.kubevirt.io",
-    "NetworkAttachmentDefinition": "k8s.cni.cncf.io",
-    "MigrationPolicy": "migrations.kubevirt.io",
-    "Plugin": "plugin.kubevirt.io",
-    "Pod": "",
-}
-"""The API group of each kind that is judged."""
 DOMAIN: Final = "domain"
 _NESTED_MAX: Final = 5
 _NAME_MAX: Final = 100
@@ -73,17 +68,18 @@ def judge(documents: Sequence[Document], bindings: Collection[str] = ()) -> Judg
     for document in documents:
         for kind, content in _flattened(document.content):
             where = f"{document.file}: {_label(kind, content)}"
+            reports.append(Report(where, document.file))
             if kind == "":
                 ignored.append(where)
+                judge_kind(content, reports[-1])
                 continue
-            reports.append(Report(where))
             checked[kind] = checked.get(kind, 0) + 1
             if kind == DOMAIN:
                 domain = read_domain(str(content), reports[-1])
                 domains += [domain] if domain else []
             else:
                 objects.append((kind, Spot(content, "", reports[-1])))
-    definitions = _judge_objects(objects, domains, bindings)
+    definitions = _judge_objects(without_copies(objects), domains, bindings)
     return Judged(tuple(_ordered(reports)), checked, tuple(ignored), tuple(definitions))
 
 
@@ -94,9 +90,8 @@ def kind_of(content: object) -> str:
     if not isinstance(content, Mapping):
         return ""
     kind = content.get("kind")
-    group = str(content.get("apiVersion") or "").rpartition("/")[0]
     if isinstance(kind, str) and kind:
-        known = kind in _GROUPS and group in ("", _GROUPS[kind])
+        known = kind in GROUPS and group_of(content) in ("", GROUPS[kind])
         return kind if known and (kind != "Pod" or is_launcher(Spot(content, "", Report("")))) else ""
     spec = content.get("spec")
     if not isinstance(spec, Mapping):
@@ -107,13 +102,12 @@ def kind_of(content: object) -> str:
 def _judge_objects(objects: Sequence[tuple[str, Spot]], domains: Sequence[Domain], bindings: Collection[str]) -> list[Definition]:
     cluster = read_cluster(objects, bindings)
     definitions = [read_definition(spot) for kind, spot in objects if kind == "NetworkAttachmentDefinition"]
-    machines = [read_machine(spot, kind, cluster, definitions) for kind, spot in objects if kind in _MACHINES]
+    machines = [read_machine(spot, kind, cluster, definitions) for kind, spot in objects if kind in MACHINES]
     judge_cluster(cluster)
     for kind, spot in objects:
-        if kind == "MigrationPolicy":
-            post_copy(spot.child("spec"))
-        elif kind == "Pod":
+        if kind == "Pod":
             judge_pod(spot)
+    judge_migrations(cluster, [spot for kind, spot in objects if kind == "MigrationPolicy"], machines)
     used = _used(machines)
     for definition in definitions:
         judge_definition(definition, machines=bool(machines), used=any(definition is each for each in used))
@@ -121,6 +115,9 @@ def _judge_objects(objects: Sequence[tuple[str, Spot]], domains: Sequence[Domain
         judge_networks(machine, cluster)
         judge_sidecars(machine, cluster)
         judge_guest(machine)
+        if machine.vhost_user:
+            judge_addresses(machine)
+            judge_refusals(machine)
     judge_machines(machines)
     for domain in domains:
         judge_domain(domain, machines)
@@ -132,7 +129,11 @@ def _used(machines: Sequence[Machine]) -> list[Definition]:
 
 
 def _flattened(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:
-    """A document with its kind, of a list what is in it."""
+    """A document with its kind, of a list what is in it: of Kubernetes' own, or of JSON's, if there is anything in it."""
+    if isinstance(content, list) and content and depth < _NESTED_MAX:
+        for item in content:
+            yield from _flattened(item, depth + 1)
+        return
     if isinstance(content, Mapping) and depth < _NESTED_MAX and isinstance(content.get("items"), list):
         kind = content.get("kind")
         if kind is None or (isinstance(kind, str) and kind.endswith("List")):

@@ -9,16 +9,16 @@ from typing import Final
 from kubevirt.annotation import ANNOTATION, Wish, read_annotation
 from kubevirt.errors import KubevirtError
 from kubevirt.interface import PORT_QUEUES
-from kubevirt.lint.machine import Machine, Nic
+from kubevirt.lint.machine import Machine
 from kubevirt.lint.network import DEFAULT_MTU
 from kubevirt.lint.reading import Spot
 from kubevirt.lint.sidecars import HOOKS
+from kubevirt.lint.sockets import judge_sockets
 from kubevirt.quantity import amount
-from kubevirt.socket_paths import OWNER_ROOTS, canonical, check_path
-from userspace_cni.pod import launcher
 
 _MEMFD: Final = "kubevirt.io/memfd"
 _GUEST_DPDK: Final = re.compile(r"vfio[-_]pci|intel_iommu=on|enable_unsafe_noiommu_mode")
+_DECIMAL_PAGE: Final = re.compile(r"[0-9]+[kMG]", re.ASCII)
 _CLOUD_INIT: Final = ("cloudInitNoCloud", "cloudInitConfigDrive")
 
 
@@ -31,7 +31,7 @@ def judge_guest(machine: Machine) -> None:
     wishes = _read_wishes(machine)
     _judge_mtus(machine, wishes)
     _judge_queues(machine, wishes)
-    _judge_paths(machine, wishes)
+    judge_sockets(machine, wishes)
     _judge_iommu(machine)
 
 
@@ -76,7 +76,14 @@ def _judge_memory(machine: Machine) -> None:
             "remove the annotation, unless the node's QEMU can not do memfd with huge pages",
         )
     page, size = amount(page_text), _guest_memory(domain)
-    if page and size is not None and size % page:
+    if _DECIMAL_PAGE.fullmatch(page_text):
+        memory.child("hugepages").find(
+            "hugepages-short",
+            "error",
+            f"pageSize {page_text} is {page} bytes, of which no page is: its units are powers of 1000",
+            f"write pageSize {page_text}i",
+        )
+    elif page and size is not None and size % page:
         memory.child("hugepages").find(
             "hugepages-short",
             "error",
@@ -128,6 +135,8 @@ def _judge_mtus(machine: Machine, wishes: Mapping[str, Wish]) -> None:
         wish = wishes.get(nic.name, Wish())
         if not wish.mtu or not nic.definition or nic.definition.is_ours is not True:
             continue
+        if nic.definition.has_odd_mtu:
+            continue
         given = nic.definition.mtu
         port = given or DEFAULT_MTU
         if wish.mtu == port:
@@ -178,33 +187,6 @@ def _judge_vcpus(machine: Machine, wishes: Mapping[str, Wish], count: int) -> No
             "networkInterfaceMultiqueue with one vCPU is one queue",
             "give the VM more vCPUs (domain.cpu.cores), or remove networkInterfaceMultiqueue",
         )
-
-
-def _judge_paths(machine: Machine, wishes: Mapping[str, Wish]) -> None:
-    taken: dict[str, Nic] = {}
-    for nic in machine.vhost_user:
-        wish = wishes.get(nic.name, Wish())
-        path = canonical(wish.path or launcher.socket_path(launcher.interface_name(nic.name)))
-        other = taken.setdefault(path, nic)
-        if other is not nic:
-            _annotation(machine).find(
-                "socket-name-collision",
-                "error",
-                f"interfaces '{other.name}' and '{nic.name}' have one socket, {path}",
-                "give each a path of its own, or none: each then has one that is derived from its name",
-            )
-        if wish.mode == "client":
-            _annotation(machine).find(
-                "server-mode",
-                "error",
-                f"interface '{nic.name}' is to be a client: its socket would be the switch's, without which QEMU does not start",
-                "remove mode, or let it be server: the switch then connects, and again after it was restarted",
-            )
-        if wish.path:
-            try:
-                check_path(wish.path, OWNER_ROOTS, f"annotation {ANNOTATION}")
-            except KubevirtError as error:
-                _annotation(machine).find(error.name, "error", error.message, error.remedy)
 
 
 def _judge_iommu(machine: Machine) -> None:

@@ -1,16 +1,16 @@
-"""A VM's networks and interfaces against what is registered and defined. Pure; its memory, vCPUs and annotations: `guest`."""
+"""A VM's networks and interfaces against what is registered and defined. Pure.
+
+Its memory, vCPUs and annotations: `guest`; its MACs and PCI addresses: `addresses`; its sockets: `sockets`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kubevirt.errors import KubevirtError
 from kubevirt.lint.cluster import Cluster
 from kubevirt.lint.network import Definition, matching
 from kubevirt.lint.reading import Spot
-from kubevirt.mac import read_mac
 
 BINDING_METHODS: Final = ("bridge", "masquerade", "sriov", "macvtap", "passt", "passtBinding", "slirp")
 MIGRATABLE: Final = ("masquerade", "passt", "passtBinding")
@@ -56,6 +56,10 @@ class Machine:
         """The interfaces that this is about; those that are to go are left out."""
         return [nic for nic in self.nics if nic.is_vhost_user and nic.spot.text("state") != "absent"]
 
+    def __str__(self) -> str:
+        """As people call it."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
 
 def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: list[Definition]) -> Machine:
     """What a VirtualMachine or VirtualMachineInstance says."""
@@ -69,7 +73,7 @@ def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: list[Defi
         network = networks.get(name, Spot(None, "", spot.report))
         binding = each.child("binding").text("name")
         wanted = network.child("multus").text("networkName")
-        definition, elsewhere = matching(definitions, wanted, namespace) if wanted else (None, None)
+        definition, elsewhere = matching(definitions, wanted, namespace, spot.report.file) if wanted else (None, None)
         ours = bool(binding) and (cluster.is_vhost_user(binding) or _is_ours(definition, cluster))
         nics.append(Nic(name, each, binding, network, definition, elsewhere, ours))
     return Machine(
@@ -87,6 +91,7 @@ def read_machine(spot: Spot, kind: str, cluster: Cluster, definitions: list[Defi
 
 def judge_networks(machine: Machine, cluster: Cluster) -> None:
     """Networks, bindings and sidecars of a VM."""
+    _judge_completeness(machine)
     for nic in machine.nics:
         _judge_kernel_binding(nic)
         if nic in machine.vhost_user:
@@ -95,31 +100,30 @@ def judge_networks(machine: Machine, cluster: Cluster) -> None:
         return
     _judge_mix(machine)
     _judge_migration(machine, cluster)
-    _judge_addresses(machine)
     _judge_extent(machine, cluster)
-
-
-def judge_machines(machines: Sequence[Machine]) -> None:
-    """What several VMs have together: MACs."""
-    owners: dict[str, Machine] = {}
-    for machine in machines:
-        for nic in machine.vhost_user:
-            mac = _plain(nic.spot.text("macAddress"))
-            owner = owners.setdefault(mac, machine) if mac else machine
-            if owner is not machine:
-                nic.spot.find(
-                    "mac-conflict",
-                    "error",
-                    f"VM {owner.name} has the MAC {nic.spot.text('macAddress')} too",
-                    "give each VM its own macAddress, or none: one is then derived from namespace, VM and network",
-                )
 
 
 def _is_ours(definition: Definition | None, cluster: Cluster) -> bool:
     return bool(definition and definition.is_ours and not cluster.named)
 
 
+def _judge_completeness(machine: Machine) -> None:
+    """Whether there is an instance at all: its spec's path is spec, or spec.template.spec."""
+    for path in ("spec", "spec.template", "spec.template.spec"):
+        names = path.split(".")
+        if machine.instance.path.startswith(path) and not machine.spot.child(*names[:-1]).has(names[-1]):
+            message = f"there is no {path}, and so no VM"
+            machine.spot.find("bad-input", "error", message, "write it, or give the whole object")
+            return
+
+
 def _judge_kernel_binding(nic: Nic) -> None:
+    binding = nic.spot.get("binding")
+    if binding is not None and not nic.binding:
+        if binding == {}:
+            message = f"the binding of interface '{nic.name}' has no name"
+            nic.spot.find("bad-input", "error", message, "write `binding: {name: vhostuser}`")
+        return
     method = next((each for each in BINDING_METHODS if nic.spot.has(each)), "")
     if not nic.binding and nic.definition and nic.definition.is_ours:
         nic.spot.find(
@@ -213,30 +217,6 @@ def _judge_migration(machine: Machine, cluster: Cluster) -> None:
         )
 
 
-def _judge_addresses(machine: Machine) -> None:
-    seen: dict[str, Nic] = {}
-    slots: dict[str, Nic] = {}
-    for nic in machine.nics:
-        slot = nic.spot.text("pciAddress").lower()
-        first = slots.setdefault(slot, nic) if slot else nic
-        if first is not nic and (nic.is_vhost_user or first.is_vhost_user):
-            nic.spot.find(
-                "pci-address",
-                "error",
-                f"interface '{first.name}' has pciAddress {slot} too",
-                "give one of the two another address, or leave it out",
-            )
-        try:
-            mac = read_mac(nic.spot.text("macAddress"), "macAddress", "correct it, or leave it out: one is then derived")
-        except KubevirtError as error:
-            if nic.is_vhost_user:
-                nic.spot.find("mac-mismatch", "error", error.message, error.remedy)
-            continue
-        other = seen.setdefault(mac, nic) if mac else nic
-        if other is not nic and (nic.is_vhost_user or other.is_vhost_user):
-            nic.spot.find("mac-conflict", "error", f"interface '{other.name}' has the same MAC", "give each interface its own")
-
-
 def _judge_extent(machine: Machine, cluster: Cluster) -> None:
     """What could not be judged, in one note."""
     missing = []
@@ -253,8 +233,3 @@ def _judge_extent(machine: Machine, cluster: Cluster) -> None:
             f"not given, and not looked at: {', '.join(dict.fromkeys(missing))}",
             "give these files too, to have the VM judged together with them",
         )
-
-
-def _plain(mac: str) -> str:
-    """A MAC as it can be compared."""
-    return mac.strip().replace("-", ":").lower()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any, Final
 
 from kubevirt.lint.reading import Spot, folded
@@ -15,13 +16,18 @@ OUR_TYPE: Final = "userspace"
 DEFAULT_MTU: Final = 1500
 """What Open vSwitch gives a port without mtu_request."""
 _RESOURCE: Final = "k8s.v1.cni.cncf.io/resourceName"
+_MARKERS: Final = ("ovs-cni.network.kubevirt.io/", "bridge.network.kubevirt.io/")
+"""Resources that say which nodes have a bridge: no device goes with them."""
+_BRIDGE: Final = "br0"
+"""The plugin's bridge for a network that names none."""
+_ALIKE: Final = 0.7
 
 
 @dataclass(frozen=True)
 class Definition:
     """A network. `namespace` "" when the object does not say; `config`: our plugin's own configuration, its keys in lower case.
 
-    `is_ours`: None when the configuration is not in the object, or can not be read.
+    `is_ours`: None when the configuration is not in the object, or can not be read. `types`: of the CNI plugins that it has.
     """
 
     name: str
@@ -29,6 +35,9 @@ class Definition:
     spot: Spot
     config: Mapping[str, Any]
     is_ours: bool | None
+    types: tuple[str, ...] = ()
+    tells_device: bool = False
+    """Whether it is another vhost-user plugin's, or a device plugin may go with it."""
 
     @property
     def for_kubevirt(self) -> bool:
@@ -40,6 +49,27 @@ class Definition:
         """Its ports' MTU; None when it says none."""
         mtu = folded(self.config.get("host")).get("mtu")
         return mtu if isinstance(mtu, int) and not isinstance(mtu, bool) else None
+
+    @property
+    def has_odd_mtu(self) -> bool:
+        """Whether it says an MTU that is none, which the plugin refuses."""
+        return self.mtu is None and folded(self.config.get("host")).get("mtu") is not None
+
+    @property
+    def segment(self) -> tuple[str, int | None] | None:
+        """Bridge and VLAN of its ports, None for a VLAN when they carry several; None for a network that is not ours."""
+        if not self.is_ours:
+            return None
+        bridge = folded(folded(self.config.get("host")).get("bridge"))
+        name, tag = bridge.get("bridgename"), bridge.get("vlanid")
+        tagged = isinstance(tag, int) and tag > 0 and not bridge.get("trunks")
+        return name if isinstance(name, str) and name else _BRIDGE, tag if tagged else None
+
+    @property
+    def is_misspelt(self) -> bool:
+        """Whether a plugin's type is nearly ours."""
+        alike = (SequenceMatcher(None, each.lower()[:40], OUR_TYPE).ratio() for each in self.types if each != OUR_TYPE)
+        return not self.is_ours and any(ratio >= _ALIKE for ratio in alike)
 
     @property
     def mode(self) -> str | None:
@@ -65,13 +95,19 @@ def read_definition(spot: Spot) -> Definition:
     written = spot.child("spec").json("config")
     plugins = _plugins(written) if written else []
     ours = next((plugin for plugin in plugins if plugin.get("type") == OUR_TYPE), None)
-    known = bool(plugins)
+    types = [each for each in (plugin.get("type") for plugin in plugins) if isinstance(each, str)]
+    resource = metadata.child("annotations").text(_RESOURCE)
+    device_info = any(folded(plugin.get("capabilities")).get("cnideviceinfofile") is True for plugin in plugins)
     return Definition(
         name=metadata.text("name"),
         namespace=metadata.text("namespace"),
         spot=spot,
         config=folded(ours),
-        is_ours=ours is not None if known else None,
+        is_ours=ours is not None if plugins else None,
+        types=tuple(types),
+        tells_device=device_info
+        or bool(resource and not resource.startswith(_MARKERS))
+        or any("vhost" in each.lower() or each == "kube-ovn" for each in types),
     )
 
 
@@ -85,20 +121,30 @@ def plugins_of(config: object) -> list[Mapping[str, Any]]:
     return [config]
 
 
-def matching(definitions: list[Definition], name: str, namespace: str) -> tuple[Definition | None, Definition | None]:
-    """The network that a VM of `namespace` means by [namespace/]name; or else one of that name in another namespace.
+def matching(
+    definitions: list[Definition], name: str, namespace: str, file: str = ""
+) -> tuple[Definition | None, Definition | None]:
+    """The network that a VM of `namespace` in `file` means by [namespace/]name; or else one of that name in another namespace.
 
-    A namespace that is not written may be any.
+    A namespace that is not written may be any. Of several the one in the same file is meant.
     """
     wanted, _, short = name.rpartition("/")
     wanted = wanted or namespace
     same = [each for each in definitions if each.name == (short or name)]
-    found = next((each for each in same if not (wanted and each.namespace) or each.namespace == wanted), None)
+    fitting = [each for each in same if not (wanted and each.namespace) or each.namespace == wanted]
+    found = next((each for each in fitting if each.spot.report.file == file), next(iter(fitting), None))
     return found, next(iter(same), None) if found is None else None
 
 
 def judge_definition(definition: Definition, *, machines: bool, used: bool) -> None:
     """What the network itself tells. `machines`: VMs were given; `used`: one of them has it as a vhost-user network."""
+    if definition.is_misspelt and not used:
+        definition.spot.child("spec").find(
+            "foreign-network",
+            "warning",
+            f"network {definition} is of CNI type {', '.join(definition.types)}: ours is '{OUR_TYPE}'",
+            f'write `"type": "{OUR_TYPE}"` in spec.config, if this plugin is meant',
+        )
     if not definition.is_ours:
         return
     spot = Spot(definition.config, "spec.config", definition.spot.report)

@@ -21,9 +21,10 @@ _SHOWN_MAX: Final = 60
 
 @dataclass
 class Report:
-    """What is found in one document, each finding once. `where`: file and object."""
+    """What is found in one document, each finding once. `where`: file and object; `file`: the file alone."""
 
     where: str
+    file: str = ""
     found: dict[Finding, None] = field(default_factory=dict)
 
     def add(self, name: str, severity: Severity, message: str, remedy: str, path: str = "") -> None:

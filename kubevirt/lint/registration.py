@@ -1,4 +1,4 @@
-"""A binding's registration, and what beside it in the cluster's objects would fail: gates, Plugins, migrations. Pure."""
+"""A binding's registration, and what beside it in the cluster's objects would fail: gates, Plugins. Pure."""
 
 from __future__ import annotations
 
@@ -24,24 +24,8 @@ def judge_cluster(cluster: Cluster) -> None:
     _judge_gates(cluster)
     for spot in cluster.kubevirts:
         _judge_sidecar_memory(spot)
-        post_copy(configuration(spot).child("migrations"))
-    for spot in cluster.operators:
-        post_copy(spot.child("spec", "liveMigrationConfig"))
-        post_copy(spot.child("spec", "virtualization", "liveMigrationConfig"))
     for spot in cluster.plugins:
         _judge_plugin(spot)
-
-
-def post_copy(migrations: Spot) -> None:
-    """Migrations that may turn to post-copy."""
-    if migrations.flag("allowPostCopy"):
-        Spot(True, migrations.at("allowPostCopy"), migrations.report).find(
-            "post-copy",
-            "warning",
-            "migrations may turn to post-copy, which Open vSwitch does not serve by default",
-            "set it to false for VMs with vhost-user interfaces, by a MigrationPolicy that selects them; or set other_config:"
-            "vhost-postcopy-support=true and restart every ovs-vswitchd, which then must not lock its memory (--mlockall)",
-        )
 
 
 def _judge_registration(registration: Registration, *, hooked: bool) -> None:
@@ -97,7 +81,7 @@ def _judge_shared_images(cluster: Cluster) -> None:
         if not each.image or each.is_ours:
             continue
         other = first.setdefault((each.operator, each.image), each)
-        if other is not each:
+        if other.name != each.name:
             each.spot.find(
                 "socket-name-collision",
                 "warning",

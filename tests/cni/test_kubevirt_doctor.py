@@ -195,6 +195,17 @@ def test_a_mount_that_is_gone(vm: Node) -> None:
     assert decoded(vm, "gc")["actions"] == {"again-pod-mount": 1}
 
 
+def test_a_mount_that_the_switch_does_not_see(vm: Node) -> None:
+    """A mount that is in the mount namespace of the doctor and not in that of the switch is no way to the socket."""
+    script = 'nsenter --mount=/proc/$PPID/ns/mnt umount "$0" && exec "$@"'
+    argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(Path(server_path(vm)).parent)]
+    doctor = [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--json"]
+    done = subprocess.run([*argv, *doctor], env=vm.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    assert graver(json.loads(done.stdout))["short-mount"] == WHERE
+    assert decoded(vm, "gc")["actions"] == {"again-pod-mount": 1}
+
+
 def test_a_directory_of_somebody_else_s(vm: Node) -> None:
     """A directory that is not QEMU's is named: QEMU can not make its socket."""
     directory = POD.directory(vm)
@@ -250,8 +261,21 @@ def test_a_switch_that_hangs_or_is_away(vm: Node) -> None:
     done = subprocess.run(argv, env={**vm.environ, **away(vm)}, capture_output=True, text=True, timeout=60, check=False)
     assert '"port-down"' in done.stdout
     assert '"verdict"' in done.stdout
-    assert "step 'port' could not be looked at" in done.stdout
+    assert done.stdout.count("ports and settings of the switch could not be looked at") == 1
     assert done.returncode in (1, 3)  # 1 where huge pages are short meanwhile
+
+
+def test_a_switch_that_died(vm: Node) -> None:
+    """It is one error, of the switch; what it last said of the VM's port is not told as if it were so."""
+    with Listener(server_path(vm)) as qemu, qemu.accept():
+        wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
+        switch_of(vm).kill_vswitchd()
+        try:
+            code, found = told(vm)
+        finally:
+            switch_of(vm).restart_vswitchd()
+    assert (code, graver(found)) == (1, {"port-down": "switch"})
+    assert [found["interfaces"][0][key] for key in ("link_state", "vhost", "verdict")] == ["unknown"] * 3
 
 
 def test_a_guest_for_which_there_is_no_room(vm: Node) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,14 +18,19 @@ from userspace_cni.cli.kubevirt_node import (
     Switch,
     User,
     is_guest,
+    is_named,
     judge_guest,
     judge_hugepages,
     judge_switch,
     read_user,
+    row_of,
+    unlooked,
 )
+from userspace_cni.cli.kubevirt_sockets import Parties, Party
 from userspace_cni.errors import Unavailable
 from userspace_cni.fastpath import hugepages
 from userspace_cni.fastpath.hugepages import HugePages, Pool
+from userspace_cni.fastpath.unix_sockets import UnixSocket, file_of
 from userspace_cni.pod import launcher
 from userspace_cni.records import Record
 from userspace_cni.steps import Directory, Port, SocketFile
@@ -43,7 +50,7 @@ RECORD = Record(
     steps=(Directory(PLACE, "/var/lib/kubelet"), SocketFile(PLACE, "/var/lib/kubelet", f"{IFNAME}.sock"), PORT),
 )  # fmt: skip
 DISCONNECTED = Seen(PORT.name, link_state="down", status={"mode": "client", "status": "disconnected"})
-GUEST = Guest(RECORD, Seen(PORT.name), Socket("socket", launcher.QEMU_ID, is_seen=True), mtu=9000, age_s=600.0)
+GUEST = Guest(RECORD, Seen(PORT.name), Socket("socket", launcher.QEMU_ID, True, "connected"), mtu=9000, age_s=600.0)
 WAITING = replace(GUEST, port=DISCONNECTED)
 DRIFT = {"what": "port x: ofport", "expected": "a number", "found": "none", "details": ""}
 
@@ -53,6 +60,11 @@ def names(found: Any) -> list[tuple[str, str]]:
     found = list(found)
     assert all(isinstance(each, Finding) and each.name in TRAPS and each.remedy for each in found)
     return [(each.name, each.severity) for each in found]
+
+
+def at_socket(party: Party) -> Socket:
+    """QEMU's socket, and who is there."""
+    return Socket("socket", launcher.QEMU_ID, is_seen=True, party=party)
 
 
 def with_port(guest: Guest, **changes: Any) -> Guest:
@@ -67,15 +79,20 @@ def drifted(step: str, what: str = DRIFT["what"]) -> Guest:
 
 
 def test_a_connected_guest_is_good() -> None:
-    """Nothing is found of an interface whose QEMU is connected, wherever its socket is."""
+    """Nothing is found of an interface whose QEMU is connected, whether the kernel was asked or not."""
     assert judge_guest(GUEST) == []
-    assert judge_guest(replace(GUEST, socket=Socket(""))) == []
+    assert judge_guest(replace(GUEST, socket=at_socket(""))) == []
+    assert judge_guest(replace(GUEST, socket=Socket(None))) == []
 
 
 GUESTS = {
     "no socket yet": (replace(WAITING, socket=Socket(""), age_s=5.0), "no-listener", "note"),
     "no socket for long": (replace(WAITING, socket=Socket("")), "no-listener", "warning"),
-    "nobody connects": (WAITING, "no-listener", "warning"),
+    "the guest is not up": (replace(WAITING, socket=at_socket("connected")), "guest-not-up", "note"),
+    "nobody connects": (replace(WAITING, socket=at_socket("listening")), "no-listener", "warning"),
+    "nobody listens": (replace(WAITING, socket=at_socket("nobody")), "no-listener", "warning"),
+    "connected without a name": (replace(GUEST, socket=Socket("")), "no-listener", "warning"),
+    "connected and another's name": (replace(GUEST, socket=at_socket("nobody")), "no-listener", "warning"),
     "a socket of somebody else": (replace(WAITING, socket=Socket("socket", 1000)), "no-listener", "warning"),
     "not seen by the switch": (replace(WAITING, socket=Socket("", is_seen=False)), "short-mount", "error"),
     "error of the port": (replace(GUEST, port=Seen(PORT.name, error="could not open")), "port-down", "error"),
@@ -105,6 +122,42 @@ def test_what_could_not_be_seen_is_not_judged() -> None:
     """Nothing is said of a socket that could not be looked at, nor of a port while the switch was away."""
     assert judge_guest(replace(WAITING, socket=Socket(None))) == []
     assert judge_guest(replace(GUEST, port=None, socket=Socket(None))) == []
+
+
+def test_a_socket_at_which_nobody_is_seen_is_unknown() -> None:
+    """Where the kernel can not be asked who is there, that is told, and it is neither good nor wrong."""
+    guest = replace(WAITING, socket=at_socket(""))
+    assert judge_guest(guest) == []
+    [line] = unlooked(guest)
+    assert line.startswith(f"VM ns/vm, interface {IFNAME}: who is at its socket could not be looked at")
+    assert row_of(guest, [])["verdict"] == "unknown"
+    assert [row_of(each, [])["verdict"] for each in (GUEST, replace(GUEST, socket=at_socket("")))] == ["good", "good"]
+
+
+def test_whose_socket_it_is(tmp_path: Path) -> None:
+    """The file decides, not the name, which all VMs of a network have alike; what was not seen whole is not told as nobody."""
+    path = tmp_path / "a.sock"
+    path.touch()
+    facts = path.stat()
+    inode, device = file_of(facts)
+    listener, accepted = UnixSocket(True, "/q/a.sock", inode, device), UnixSocket(False, "/q/a.sock", inode, device)
+    others = UnixSocket(False, "/q/a.sock", inode + 1, device)
+
+    def told(*sockets: UnixSocket, is_whole: bool = True) -> Party:
+        return Parties(sockets, is_whole).at(path, facts)
+
+    assert [told(listener, accepted), told(accepted, is_whole=False)] == ["connected", "connected"]
+    assert [told(listener, others), told(others), told()] == ["listening", "nobody", "nobody"]
+    assert [told(listener, is_whole=False), told(is_whole=False)] == ["", ""]
+    assert told(replace(listener, device=device + 1)) == ""
+    assert told(replace(listener, device=device + 1, name="/q/b.sock")) == "nobody"
+
+
+def test_names_of_a_guest() -> None:
+    """A VM with and without its namespace and interface, and the interface alone."""
+    names = ("vm", "ns/vm", f"vm/{IFNAME}", f"ns/vm/{IFNAME}", IFNAME)
+    assert all(is_named(RECORD, name) for name in names)
+    assert not any(is_named(RECORD, name) for name in ("", "ns", "v", "other/vm", "vm/net1", f"ns/{IFNAME}", "ns/vm/"))
 
 
 def test_a_server_mode_port_has_no_socket_of_qemu_s() -> None:
@@ -189,10 +242,17 @@ def test_whose_interfaces_are_looked_at() -> None:
 
 
 @pytest.fixture
-def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
-    """A node in memory with an ordinary pod and a VM, and huge pages enough."""
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
+    """A node in memory with huge pages enough, in a directory whose path leaves room for sockets: pytest's own may not."""
     monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (pool(512),), ()))
-    town = Town(tmp_path)
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Town(Path(directory))
+
+
+@pytest.fixture
+def town(quiet: Town) -> Town:
+    """The same with an ordinary pod and a VM."""
+    town = quiet
     town.call("ADD", "deadbeef01234567")
     town.call("ADD")
     marks = {"vm-name": "vm"}
@@ -217,10 +277,23 @@ def test_only_vms_are_looked_at(town: Town) -> None:
 
 
 def test_by_name(town: Town) -> None:
-    """A pod's name chooses; one that nobody has ends with 1."""
-    assert told(town, "virt-launcher-vm-abcde")["checked"] == 1
-    assert told(town, "deadbeef")["checked"] == 0
-    assert town.cli("kubevirt", "doctor", "nobody").exit_code == 1
+    """A VM's or a pod's name chooses, and an interface's all of that name; one that nobody has ends with 1, as with list."""
+    for name in ("vm", "ns/vm", "ns/vm/net1", "net1", "virt-launcher-vm-abcde", "c0ffee"):
+        assert told(town, name)["checked"] == 1
+    result = town.cli("kubevirt", "doctor", "deadbeef")
+    assert (result.exit_code, result.stdout.count("net1")) == (0, 0)
+    assert "no interface of a VM has that name" in result.stderr
+    assert town.cli("kubevirt", "doctor", "nobody").exit_code == town.cli("list", "nobody").exit_code == 1
+
+
+def test_a_name_of_several_vms(town: Town) -> None:
+    """One name in two namespaces ends with 2 and names both; their interface's name is both."""
+    steps = tuple(replace(each, marks={"vm-name": "vm"}) if isinstance(each, Port) else each for each in town.record().steps)
+    town.rewrite("deadbeef01234567", pod_namespace="other", pod_name="virt-launcher-vm-fghij", steps=steps)
+    result = town.cli("kubevirt", "doctor", "vm")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "ns/vm, other/vm" in result.stderr
+    assert [told(town, "net1")["checked"], told(town, "other/vm")["checked"], told(town, "ns/vm", "net1")["checked"]] == [2, 1, 2]
 
 
 def test_a_lost_port(town: Town) -> None:
@@ -232,9 +305,11 @@ def test_a_lost_port(town: Town) -> None:
 
 
 def test_a_dead_datapath(town: Town) -> None:
-    """ovs-vswitchd that is dead is an error of the switch."""
+    """ovs-vswitchd that is dead is an error of the switch, and what it once said of ports is not told."""
     town.ports.alive = replace(town.ports.alive, state="dead", reason="gone")
-    assert [(each["name"], each["where"]) for each in told(town, code=1)["findings"]] == [("port-down", "switch")]
+    found = told(town, code=1)
+    assert [(each["name"], each["where"]) for each in found["findings"]] == [("port-down", "switch")]
+    assert [found["interfaces"][0][key] for key in ("link_state", "vhost", "verdict")] == ["unknown"] * 3
 
 
 def test_a_switch_that_is_away(town: Town) -> None:
@@ -242,13 +317,20 @@ def test_a_switch_that_is_away(town: Town) -> None:
     town.unreachable = Unavailable("OVSDB is away")
     found = told(town, code=3)
     assert [(each["name"], each["message"]) for each in found["findings"]] == [("port-down", "OVSDB is away")]
-    assert found["unchecked"] == ["step 'port' could not be looked at: OVSDB is away"]
+    assert found["unchecked"] == ["ports and settings of the switch could not be looked at: OVSDB is away"]
+    assert found["interfaces"][0]["verdict"] == "unknown"
 
 
-def test_nobody_there(tmp_path: Path) -> None:
-    """A node without VMs is told so."""
-    result = Town(tmp_path).cli("kubevirt", "doctor")
+def test_nobody_there(quiet: Town) -> None:
+    """A node without VMs is told so; without its switch it is told what was not looked at, in text as in JSON."""
+    result = quiet.cli("kubevirt", "doctor")
+    assert result.exit_code == 0
     assert "no interface of a VM on this node" in result.stderr
+    quiet.unreachable = Unavailable("OVSDB is away")
+    unchecked = "ports and settings of the switch could not be looked at: OVSDB is away"
+    assert told(quiet, code=3)["unchecked"] == [unchecked]
+    result = quiet.cli("kubevirt", "doctor")
+    assert (result.exit_code, unchecked in result.stderr) == (3, True)
 
 
 def test_a_guest_that_is_too_large(town: Town) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +111,131 @@ def test_stdin_and_xml() -> None:
 
 
 def test_others_are_told(tmp_path: Path) -> None:
-    """What is for nobody here is named on stderr, and is no failure."""
+    """What is for nobody here is named on stderr; where there is nothing else, a warning says that nothing was judged."""
     path = tmp_path / "a.yaml"
     path.write_text("\n---\n".join(f"kind: Service\nmetadata: {{name: s{number}}}" for number in range(7)))
     result = lint(path)
-    assert (result.exit_code, result.stdout) == (0, "")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[:2] == [
+        "all files",
+        "  warning  not-given: there is nothing in them that is for KubeVirt, and nothing was judged",
+    ]
     assert "checked nothing that is for KubeVirt" in result.stderr
     assert f"not looked at: {path}: Service s0, " in result.stderr
     assert result.stderr.endswith(" and 2 more\n")
+
+
+def test_others_beside_are_no_failure(tmp_path: Path, files: Files) -> None:
+    """Objects of no concern beside a VM's are left alone; an empty list alone is nothing that was judged."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps([{"kind": "Service"}, files.kubevirt, files.network, files.vm]))
+    assert decoded(path)["findings"] == []
+    path.write_text("[]")
+    assert names(decoded(path, code=1)) == [("not-given", "warning")]
+
+
+def test_a_misspelt_kind_fails(tmp_path: Path) -> None:
+    """An object that KubeVirt's group does not have is a warning of its own, and the only one."""
+    path = tmp_path / "a.yaml"
+    path.write_text("apiVersion: kubevirt.io/v1\nkind: VirtualMachin\nmetadata: {name: v}\n")
+    assert names(decoded(path, code=1)) == [("unknown-kind", "warning")]
+
+
+def test_the_generator_s_json_can_be_read() -> None:
+    """`kubevirt manifests --json` prints a list, whose items are judged."""
+    made = CliRunner().invoke(userspace_cni, ["kubevirt", "manifests", "--json"])
+    told = decoded("-", stdin=made.stdout)
+    assert (sum(told["checked"].values()), told["findings"]) == (3, [])
+
+
+def test_directories_are_entered(tmp_path: Path, files: Files) -> None:
+    """At any depth and sorted; not hidden ones, nor links to directories; and no file is read twice."""
+    files.nic["model"] = "e1000"
+    below = tmp_path / "b" / "deep"
+    below.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    (below / "vm.yaml").write_text(yaml.safe_dump(files.vm))
+    (tmp_path / ".git" / "vm.yaml").write_text("not: [YAML")
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump_all([files.kubevirt, files.network]))
+    (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "nowhere.yaml").symlink_to("nowhere.yaml")
+    told = decoded(tmp_path, below, tmp_path / "a.yaml", code=1)
+    assert names(told) == [("wrong-model", "error")]
+    assert told["findings"][0]["where"].startswith(f"{below / 'vm.yaml'}: ")
+    assert told["checked"] == {"KubeVirt": 1, "NetworkAttachmentDefinition": 1, "VirtualMachine": 1}
+
+
+def test_only_what_has_an_end_is_read(tmp_path: Path) -> None:
+    """A named pipe without a writer is wrong usage and no hang; a pipe that is open already is read."""
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    refused = lint(pipe)
+    assert refused.exit_code == 2
+    assert "no regular file" in refused.stderr
+    assert lint("/dev/zero").exit_code == 2
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(writer, "w") as file:
+            file.write("kind: KubeVirt")
+        assert decoded(f"/dev/fd/{reader}")["checked"] == {"KubeVirt": 1}
+    finally:
+        os.close(reader)
+
+
+TWICE = {
+    "YAML": ("kind: KubeVirt\nspec: {}\nmetadata:\n  name: a\nspec: {}\n", "'spec'", "lines 2 and 5"),
+    "nested": ("kind: KubeVirt\nspec:\n  a: 1\n  'a': 2\n", "'a'", "lines 3 and 4"),
+    "JSON": ('{"kind": "KubeVirt",\n "kind": "Pod"}', "'kind'", "lines 1 and 2"),
+    "in a list": ('[{"a": 1}, {"b": 1, "b": 2}]', "'b'", "line 1"),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_a_key_given_twice(tmp_path: Path, case: str) -> None:
+    """Of which two values one is dropped without a word, key and lines are told."""
+    text, key, lines = TWICE[case]
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    told = decoded(path, code=1)
+    assert names(told) == [("bad-input", "error")]
+    assert key in told["findings"][0]["message"]
+    assert told["findings"][0]["message"].endswith(lines)
+
+
+def test_keys_that_are_merged_are_not_given_twice(tmp_path: Path) -> None:
+    """A key may be merged and written, and one name may be in several objects."""
+    path = tmp_path / "a.yaml"
+    path.write_text("kind: KubeVirt\nx: &x {a: 1, b: 2}\ny: &y {c: 1}\nspec: {<<: *x, <<: *y, a: 2}\nz: [*x, *x]\n")
+    assert decoded(path)["findings"] == []
+
+
+@pytest.mark.parametrize(
+    "text", ["metadata:\n  name: {{ .Values.name }}\n", "{{- if .Values.vm }}\nkind: Pod\n{{- end }}\n", "{% if a %}\na"]
+)
+def test_a_template_is_told_as_one(tmp_path: Path, text: str) -> None:
+    """What has to be rendered first is no mistake in YAML."""
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    [only] = decoded(path, code=1)["findings"]
+    assert "template" in only["message"]
+    assert "render it first" in only["remedy"]
+
+
+def test_keys_that_send_the_port_elsewhere(tmp_path: Path) -> None:
+    """A key that our own blocks do not have, or a block that is misspelt, is a warning; others' keys are a note."""
+    path = tmp_path / "net.yaml"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"host": {"bridge": {"name": "br9"}}}, "warning"),
+        ({"container": {"enginee": "x"}}, "warning"),
+        ({"hosts": {}}, "warning"),
+        ({"colour": "red"}, "note"),
+        ({"sharedDir": "/var/run/x"}, "note"),
+    ]
+    for keys, severity in cases:
+        spoilt = Files()
+        spoilt.config(**keys)
+        path.write_text(yaml.safe_dump(spoilt.network))
+        assert names(decoded(path, code=int(severity == "warning"))) == [("ignored-option", severity)], keys
 
 
 def test_usage(tmp_path: Path) -> None:

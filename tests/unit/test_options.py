@@ -230,3 +230,11 @@ def test_shared_dir_is_not_for_a_vm() -> None:
     assert len(warnings) == 1
     assert "sharedDir" in warnings[0]
     assert "emptyDir 'public'" in warnings[0]
+
+
+def test_the_mode_of_a_vms_socket_is_ignored() -> None:
+    """QEMU makes the socket, and a warning says so."""
+    warnings: list[str] = []
+    options(warnings, consumer="kubevirt", host={"vhost": {"socketmode": "0660"}})
+    assert len(warnings) == 1
+    assert "socketmode" in warnings[0]

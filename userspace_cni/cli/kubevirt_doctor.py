@@ -23,14 +23,17 @@ from userspace_cni.cli.kubevirt_node import (
     Socket,
     Switch,
     is_guest,
+    is_named,
     judge_guest,
     judge_hugepages,
     judge_switch,
+    machine_of,
     read_user,
     row_of,
     unlooked,
 )
-from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site
+from userspace_cni.cli.kubevirt_sockets import Parties, look
+from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import UserspaceError
@@ -48,7 +51,7 @@ _COLUMNS: Final = (
     Column("VHOST"),
     Column("VERDICT"),
 )
-_STYLES: Final = {"good": "green", "note": "green", "warning": "yellow", "error": "red"}
+_STYLES: Final = {"good": "green", "note": "green", "unknown": "yellow", "warning": "yellow", "error": "red"}
 _VSWITCHD: Final = "ovs-vswitchd"
 _SELINUX: Final = "/sys/fs/selinux/enforce"
 
@@ -62,39 +65,62 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     """Tell what on this node would keep VMs from their vhost-user network: the switch, huge pages, and of each VM's interface the
     port, the directory, the mount through which the switch sees it, the socket, and who may open it.
 
-    A NAME is that of a launcher pod, or its interface, as in `userspace-cni list`; without one all are looked at. Exit code: 0
-    when nothing is wrong (there may be notes), 1 for errors or warnings, 3 when nothing is wrong as far as could be looked.
+    A NAME is a VM's, VM or NAMESPACE/VM, or with /IFNAME that of one of its interfaces; IFNAME alone is that interface of every
+    VM here; and a launcher pod is named as in `userspace-cni list`. Without a name all VMs are looked at.
+
+    Exit code: 0 when nothing is wrong (there may be notes), 1 for errors and warnings, and for a name that is nobody's, 2 for one
+    that is several VMs', 3 when nothing else is wrong than that something could not be looked at (the switch is away, for
+    instance), which is told.
     """
     wanted = amount(guest) if guest else None
     if guest and not wanted:
         raise click.UsageError(f"--guest {guest}: it must be an amount of memory, as 4Gi")
     site = open_site(ctx)
-    records = [record for record in site.records(names) if is_guest(record)]
+    records = _chosen(site, names)
     with view.progress("asking the switch") as tell:
         view_of_switch = _ask(site)
         guests = []
+        parties = (
+            look(Path(site.seen("/proc")), [site.seen(each.netns) for each in records if each.netns]) if records else Parties()
+        )
         for number, record in enumerate(records, 1):
             tell(f"looking at {number} of {len(records)}: {name_of(record)}")
-            guests.append(_look(record, site, view_of_switch))
+            guests.append(_look(record, site, view_of_switch, parties))
     switch = view_of_switch.switch
     pools = _hugepages(site).pools()
     needed = switch.other_config.get("dpdk-socket-mem", "")
     of_node = [*judge_switch(switch, guests=bool(guests)), *judge_hugepages(pools, needed, wanted)]
     judged = [(each, judge_guest(each)) for each in guests]
     findings = [*of_node, *(finding for _, found in judged for finding in found)]
-    unseen = list(dict.fromkeys(line for each in guests for line in unlooked(each)))
+    away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
+    unseen = list(dict.fromkeys((*away, *(line for each in guests for line in unlooked(each)))))
     rows = [row_of(each, found) for each, found in judged]
     if as_json:
         found = [asdict(each) for each in findings]
         view.show_json({"checked": len(rows), "interfaces": rows, "findings": found, "unchecked": unseen})
     else:
-        _show(rows, findings, unseen)
+        _show(rows, findings, unseen, named=bool(names))
     wrong = [finding for finding in findings if finding.severity != "note"]
-    if unseen or view_of_switch.away:
+    if unseen:
         wrong = [finding for finding in wrong if finding.where != SWITCH or not view_of_switch.away]
         ctx.exit(FOUND if wrong else UNREACHABLE)
     if wrong:
         ctx.exit(FOUND)
+
+
+def _chosen(site: Site, names: Sequence[str]) -> list[Record]:
+    """The VMs' interfaces that the names mean, all for none. Raises Refused for a name that means none, or several VMs."""
+    every = [record for record in site.records() if is_guest(record)]
+    keys = {record.key for name in names for record in _named(site, every, name)}
+    return [record for record in every if record.key in keys or not names]
+
+
+def _named(site: Site, guests: Sequence[Record], name: str) -> Sequence[Record]:
+    found = [record for record in guests if is_named(record, name)]
+    machines = sorted({machine_of(record) for record in found})
+    if len(machines) > 1 and any(record.ifname != name for record in found):
+        raise Refused(f"{name!r} can be any of: {', '.join(machines)}", USAGE)
+    return found or site.records((name,))
 
 
 @dataclass(frozen=True)
@@ -123,33 +149,35 @@ def _ask(site: Site) -> _Seen:
         return _Seen(replace(switch, problem=str(error)), away=error)
     liveness = site.node.ports.watch_liveness()
     problem = f"{_VSWITCHD} is {liveness.state}: {liveness.reason}" if liveness.state in ("dead", "silent") else ""
-    process = _process(site, liveness.pid)
+    process = "" if liveness.state == "dead" else _process(site, liveness.pid)  # a zombie sees nothing
     user = read_user(_text(f"{process}/status")) if process else None
-    return _Seen(replace(switch, problem=problem, other_config=facts.other_config, user=user), ports, facts.mtus, None, process)
+    known = {} if problem else ports  # else the states of a time when it lived
+    return _Seen(replace(switch, problem=problem, other_config=facts.other_config, user=user), known, facts.mtus, None, process)
 
 
 def _process(site: Site, pid: int | None) -> str:
     """Where ovs-vswitchd's process is seen; "" when the number is of another one, as it is for a switch in a container."""
     path = site.seen(f"/proc/{pid}") if pid else ""
-    return path if path and _text(f"{path}/comm").strip() == _VSWITCHD else ""
+    return path if path and _text(f"{path}/comm").startswith(_VSWITCHD) else ""  # Debian's is ovs-vswitchd-dpdk
 
 
-def _look(record: Record, site: Site, seen: _Seen) -> Guest:
+def _look(record: Record, site: Site, seen: _Seen, parties: Parties) -> Guest:
+    """What is looked at of one interface; what is the switch's own trouble is told of the switch, not of each."""
     step = port_step(record)
     outcome = check_one(record, site, seen.away)
     name = step.name if step else ""
     return Guest(
         record=record,
         port=seen.ports.get(name),
-        socket=_socket(step.server_path, site, seen.process) if step and step.server_path else Socket(),
-        drifts=outcome.drifts,
-        unchecked=outcome.unchecked,
+        socket=_socket(step.server_path, site, seen.process, parties) if step and step.server_path else Socket(),
+        drifts=[each for each in outcome.drifts if not (seen.switch.problem and each["found"].startswith(_VSWITCHD))],
+        unchecked=[each for each in outcome.unchecked if each["error"] != str(seen.away)],
         mtu=seen.mtus.get(name),
         age_s=max(0.0, (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - record.boottime_ns) / 1e9),
     )
 
 
-def _socket(path: str, site: Site, process: str) -> Socket:
+def _socket(path: str, site: Site, process: str, parties: Parties) -> Socket:
     """What is at the path that the switch is given: below a mount of ours, in which no link is followed."""
     directory, _, name = path.rpartition("/")
     try:
@@ -164,7 +192,9 @@ def _socket(path: str, site: Site, process: str) -> Socket:
         return Socket("", is_seen=is_seen)
     except OSError:
         return Socket(is_seen=is_seen)
-    return Socket("socket" if stat.S_ISSOCK(facts.st_mode) else "other", facts.st_uid, is_seen)
+    if not stat.S_ISSOCK(facts.st_mode):
+        return Socket("other", facts.st_uid, is_seen)
+    return Socket("socket", facts.st_uid, is_seen, parties.at(here / name, facts))
 
 
 def _is_same(mine: os.stat_result, path: str) -> bool | None:
@@ -190,7 +220,7 @@ def _text(path: str) -> str:
         return ""
 
 
-def _show(rows: Sequence[dict[str, Any]], findings: Sequence[Finding], unseen: Sequence[str]) -> None:
+def _show(rows: Sequence[dict[str, Any]], findings: Sequence[Finding], unseen: Sequence[str], *, named: bool) -> None:
     if rows:
         view.show_table(_COLUMNS, [_row(each) for each in rows])
         if findings:
@@ -198,7 +228,8 @@ def _show(rows: Sequence[dict[str, Any]], findings: Sequence[Finding], unseen: S
     show_findings(findings)
     for line in unseen:
         view.note(line)
-    told = f"{view.counted(len(rows), 'interface')} of VMs checked" if rows else "no interface of a VM on this node"
+    nothing = "no interface of a VM has that name" if named else "no interface of a VM on this node"
+    told = f"{view.counted(len(rows), 'interface')} of VMs checked" if rows else nothing
     view.note(f"{told}: {counts_text(findings)}")
 
 

@@ -1,12 +1,16 @@
 """Files with objects of Kubernetes, or with a libvirt domain, read into documents that can be judged.
 
 They are anybody's: YAML is read with the safe loader and no aliases that would grow beyond measure, nothing is too deep for the
-parser, and a file that can not be read is a finding and not a failure. Only a file that is not there at all ends the command.
+parser, and a file that can not be read is a finding and not a failure. Only a file that is not there at all, or none that can
+be read to its end, ends the command.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
@@ -24,37 +28,66 @@ _NODES_MAX: Final = 1_000_000
 """Values of a document with each alias counted as all that it stands for."""
 _SUFFIXES: Final = (".yaml", ".yml", ".json", ".xml")
 _REMEDY: Final = "look at the file: it must be YAML, JSON or the XML of a libvirt domain"
+_RENDER: Final = "render it first, as `helm template` does, and give what comes out (- for stdin)"
+_TEMPLATE: Final = re.compile(r"\{\{.{1,200}?\}\}|\{%.{1,200}?%\}")
+"""What templates of Helm, Go and Jinja have."""
+_OPEN_ALREADY: Final = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
+"""What a shell gives for `<(command)`: a pipe, which has an end."""
+_MERGE: Final = "tag:yaml.org,2002:merge"
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Unreadable(Exception):
-    """Why a file is no document."""
+    """Why a file is no document, and what to do about it."""
+
+    def __init__(self, message: str, remedy: str = _REMEDY) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 def files_of(paths: tuple[str, ...]) -> list[str]:
-    """The files that are meant: of a directory those in it with a suffix of a document. Raises UsageError for one without any."""
-    found = []
+    """The files that are meant, each once: of a directory those in it, at any depth, with a suffix of a document.
+
+    Hidden directories (.git, the versions of a mounted ConfigMap) and links to directories are not entered. Raises UsageError
+    for a directory that has no such file, or one that can not be listed.
+    """
+    found: dict[str, str] = {}
     for path in paths:
+        inside = [path]
         if path != "-" and Path(path).is_dir():
-            inside = sorted(str(each) for each in Path(path).iterdir() if each.suffix in _SUFFIXES and each.is_file())
+            inside = list(_below_directory(path))
             if not inside:
                 raise click.UsageError(f"directory {path} has no file *.yaml, *.yml, *.json or *.xml")
-            found += inside
-        else:
-            found.append(path)
-    return found
+        for each in inside:
+            found.setdefault(each if each == "-" else os.path.realpath(each), each)
+    return list(found.values())
+
+
+def _below_directory(path: str) -> Iterator[str]:
+    def refuse(error: OSError) -> None:
+        raise click.UsageError(f"directory {error.filename} can not be listed: {error.strerror}") from error
+
+    for directory, below, names in os.walk(path, onerror=refuse):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        files = (Path(directory, name) for name in sorted(names))
+        yield from (str(each) for each in files if each.suffix in _SUFFIXES and each.is_file())
 
 
 def read_file(path: str) -> tuple[list[Document], list[Finding]]:
-    """The documents of a file, "-" for stdin; a finding when it can not be read. Raises UsageError when it can not be opened."""
+    """The documents of a file, "-" for stdin; a finding when it can not be read. Raises UsageError when it can not be opened.
+
+    A named pipe may have no end, and a device neither: these are refused. A pipe that is open already is read.
+    """
     name = "stdin" if path == "-" else path
     try:
+        if path != "-" and not path.startswith(_OPEN_ALREADY) and not stat.S_ISREG(Path(path).stat().st_mode):
+            raise click.UsageError(f"{name} is no regular file: give what it has on stdin, as -")
         with click.open_file(path, "rb") as file:
             return list(_documents(name, _text(file))), []
     except OSError as error:
         raise click.UsageError(f"file {name} can not be read: {error.strerror}") from error
     except Unreadable as error:
-        return [], [Finding("bad-input", "error", name, str(error), _REMEDY)]
+        return [], [Finding("bad-input", "error", name, str(error), error.remedy)]
 
 
 def _text(file: IO[bytes]) -> str:
@@ -72,7 +105,7 @@ def _documents(name: str, text: str) -> Iterator[Document]:
         yield Document(name, text)
         return
     try:
-        contents = [json.loads(text)]
+        contents = [json.loads(text, object_pairs_hook=_once)]
     except (ValueError, RecursionError):
         contents = [content for content in _yaml(text) if content is not None]
     if not contents:
@@ -81,6 +114,14 @@ def _documents(name: str, text: str) -> Iterator[Document]:
         if isinstance(content, str):
             raise Unreadable(f"it is a piece of text: {content[:40]!r}")
         yield Document(name, content)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError for one with a key twice: read as YAML, which it is too, it is told with lines."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is given twice")
+    return found
 
 
 def _yaml(text: str) -> Iterator[Any]:
@@ -92,10 +133,13 @@ def _yaml(text: str) -> Iterator[Any]:
             while loader.check_node():
                 node = loader.get_node()
                 _require_finite(node)
+                _require_once(node)
                 yield loader.construct_document(node)
         finally:
             loader.dispose()
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        if template := _TEMPLATE.search(text):
+            raise Unreadable(f"it is a template and no document yet: it has {template[0][:60]}", _RENDER) from error
         raise Unreadable(f"it is not YAML: {' '.join(str(error).split())[:200]}") from error
 
 
@@ -126,6 +170,28 @@ def _require_finite(node: yaml.Node) -> None:
         return known
 
     size(node)
+
+
+def _require_once(node: yaml.Node) -> None:
+    """Raise Unreadable for an object that has a key twice: Python takes the last one, other readers the first or none."""
+    seen: set[int] = set()
+    waiting = [node]
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        lines: dict[tuple[str, str], int] = {}
+        for key in [key for key, _ in each.value] if isinstance(each, yaml.MappingNode) else []:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            line = key.start_mark.line + 1
+            if (key.tag, key.value) in lines:
+                first = lines[key.tag, key.value]
+                where = f"on line {line}" if first == line else f"on lines {first} and {line}"
+                raise Unreadable(f"key {key.value[:60]!r} is given twice in one object, {where}", "leave one of the two out")
+            lines[key.tag, key.value] = line
+        waiting += _below(each)
 
 
 def _below(node: yaml.Node) -> Iterator[yaml.Node]:

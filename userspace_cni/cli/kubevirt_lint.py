@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any, Final
 
 import click
 
-from kubevirt.findings import SEVERITIES, Finding
+from kubevirt.findings import SEVERITIES, Finding, Severity
 from kubevirt.lint.documents import Document, Judged, judge
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.cli import view
@@ -23,6 +25,16 @@ from userspace_cni.request import Environment, Request, read_network
 
 STYLES: Final = {"error": "red", "warning": "yellow", "note": ""}
 _IGNORED_SHOWN: Final = 5
+_NOTHING: Final = Finding(
+    "not-given",
+    "warning",
+    "all files",
+    "there is nothing in them that is for KubeVirt, and nothing was judged",
+    "give the files of VMs, of their networks and of the KubeVirt object; see that kind and apiVersion are right",
+)
+_MISPLACED: Final = re.compile(r"key '(?:(?:host|container)\.[^']*|([^'.]*))' is unknown")
+"""The plugin's words for a key that it does not know; those at the top, where other plugins have theirs too, are a group."""
+_BLOCKS: Final = ("host", "container", "consumer")
 _ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
 """What a network's configuration is read for."""
 
@@ -36,9 +48,10 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str
     """Tell what in manifests would fail: of VMs, networks, the KubeVirt or HyperConverged object, migration policies, Plugins,
     virt-launcher pods, and libvirt domains.
 
-    A FILE is YAML or JSON with any number of objects, the XML of a domain, a directory with such files, or - for stdin. A VM is
-    judged together with the networks and the registration that are given with it. Exit code: 0 when nothing is wrong (there
-    may be notes), 1 for errors or warnings, 2 for a file that is not there.
+    A FILE is YAML or JSON with any number of objects, the XML of a domain, a directory with such files (in it and below; hidden
+    directories and links are not entered), or - for stdin. A VM is judged together with the networks and the registration that
+    are given with it. Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, and when there is
+    nothing in the files that could be judged, 2 for a file that is not there.
     """
     documents: list[Document] = []
     findings: list[Finding] = []
@@ -50,6 +63,8 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str
             findings += unreadable
         judged = judge(documents, bindings)
     findings += _with_refusals(judged)
+    if not judged.checked and not findings:
+        findings.append(_NOTHING)
     if as_json:
         view.show_json({"checked": judged.checked, "ignored": judged.ignored, "findings": [asdict(each) for each in findings]})
     else:
@@ -106,7 +121,14 @@ def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
             refused.append(Finding("network-refused", "error", where, error.message, remedy, "spec.config"))
     remedy = "leave it out, or write it as README.md has it"
     ignored = warnings if definition.for_kubevirt else []
-    return refused + [Finding("ignored-option", "note", where, text, remedy, "spec.config") for text in ignored]
+    return refused + [Finding("ignored-option", _severity(text), where, text, remedy, "spec.config") for text in ignored]
+
+
+def _severity(text: str) -> Severity:
+    """Of a key that is ignored: in our own blocks, and where a block's name is misspelt, the port is not what was meant."""
+    found = _MISPLACED.match(text)
+    alike = found is not None and (found[1] is None or get_close_matches(found[1].lower(), _BLOCKS, 1, 0.75))
+    return "warning" if alike else "note"
 
 
 def _configuration(definition: Definition) -> dict[str, Any] | None:

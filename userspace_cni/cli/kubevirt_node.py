@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubevirt.findings import SEVERITIES, Finding, Severity
+from userspace_cni.cli.kubevirt_sockets import Party
 from userspace_cni.fastpath.hugepages import Pool, size_text
 from userspace_cni.listing import SwitchPort, name_of, port_step
 from userspace_cni.pod import launcher
@@ -43,12 +44,13 @@ _DRIFTS: Final[Mapping[str, tuple[str, str]]] = {
 class Socket:
     """What is at the path that the switch connects to: `kind` is "socket", "other", "" for nothing; None when it can not be seen.
 
-    `is_seen`: whether ovs-vswitchd sees the same directory there; None when that is not known.
+    `is_seen`: whether ovs-vswitchd sees the same directory there; None when that is not known. `party`: who is at the socket.
     """
 
     kind: str | None = None
     uid: int = 0
     is_seen: bool | None = None
+    party: Party = ""
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,7 @@ class Guest:
     @property
     def machine(self) -> str:
         """NAMESPACE/VM."""
-        step = port_step(self.record)
-        name = (
-            (step.marks.get("vm-name") if step else "") or launcher.machine_of_pod(self.record.pod_name) or self.record.pod_name
-        )
-        return "/".join(filter(None, (self.record.pod_namespace, name)))
+        return machine_of(self.record)
 
     @property
     def vhost(self) -> str:
@@ -114,6 +112,20 @@ def is_guest(record: Record) -> bool:
     marked = bool(step and step.marks.get("vm-name"))
     ending = f"/{launcher.VOLUME}/{launcher.DIRECTORY}"
     return marked or any(isinstance(each, Directory) and each.path.endswith(ending) for each in record.steps)
+
+
+def machine_of(record: Record) -> str:
+    """NAMESPACE/VM of a VM's interface."""
+    step = port_step(record)
+    name = (step.marks.get("vm-name") if step else "") or launcher.machine_of_pod(record.pod_name) or record.pod_name
+    return "/".join(filter(None, (record.pod_namespace, name)))
+
+
+def is_named(record: Record, name: str) -> bool:
+    """Whether `name` is a VM's, VM or NAMESPACE/VM, that of one of its interfaces, with /ifname, or an interface's alone."""
+    machine = machine_of(record)
+    machines = (machine, machine.rpartition("/")[2])
+    return name in (*machines, *(f"{each}/{record.ifname}" for each in machines), record.ifname)
 
 
 def read_user(status: str) -> User | None:
@@ -237,32 +249,60 @@ def _of_drifts(guest: Guest) -> Iterator[Finding]:
 def _of_socket(guest: Guest) -> Iterator[Finding]:
     """Nobody behind the socket: whose fault that is."""
     socket, step = guest.socket, port_step(guest.record)
-    if guest.drifts or guest.record.state != "ready" or guest.vhost == "connected":
+    if guest.drifts or guest.record.state != "ready" or step is None or step.interface_type == "dpdkvhostuser":
         return
-    if step is None or step.interface_type == "dpdkvhostuser":
-        return
-    if socket.is_seen is False:
+    if guest.vhost == "connected":
+        yield from _of_lost_name(guest)
+    elif socket.is_seen is False:
         message = f"ovs-vswitchd does not see {step.server_path.rpartition('/')[0]}: it has a mount namespace of its own"
         remedy = "give its container short_dir with mountPropagation HostToContainer, or set mount_pod_dirs"
         yield _finding("short-mount", "error", guest, message, remedy)
     elif socket.kind == "":
         young = guest.age_s < STARTING_S
-        message = (
-            f"no socket yet: the VM is not started, or its definition has no interface for it ({int(guest.age_s)} s after ADD)"
-        )
+        age = f"{int(guest.age_s)} s after ADD"
+        message = f"no socket, {age}: the VM is not started, has ended, or has no interface for it in its definition"
         remedy = "wait for the VM" if young else "see the logs of the launcher pod's hook-sidecar and compute containers"
         yield _finding("no-listener", "note" if young else "warning", guest, message, remedy)
     elif socket.kind == "socket" and socket.uid not in (launcher.QEMU_ID, 0):
         message = f"the socket is user {socket.uid}'s, and QEMU is {launcher.QEMU_ID}"
         yield _finding("no-listener", "warning", guest, message, "look who made it: VMs that run as root are 0")
     elif socket.kind == "socket" and guest.port and not guest.port.error:
-        message = "there is a socket, and Open vSwitch is not connected: QEMU waits for it, or has ended and left the socket"
-        yield _finding("no-listener", "warning", guest, message, "see the log of ovs-vswitchd, and whether the VM's QEMU runs")
+        yield from _of_parties(guest)
+
+
+def _of_lost_name(guest: Guest) -> Iterator[Finding]:
+    """Connected, and not by the name that the switch has: it is, until it has to connect again."""
+    socket = guest.socket
+    if socket.kind == "" or (socket.kind == "socket" and socket.party == "nobody"):
+        gone = (
+            "its socket's name is gone" if socket.kind == "" else "its socket's name is now another one's, where nobody listens"
+        )
+        message = f"connected, and {gone}: after the next restart of Open vSwitch it has no network"
+        yield _finding("no-listener", "warning", guest, message, "restart or migrate the VM: its next pod has its own socket")
+
+
+def _of_parties(guest: Guest) -> Iterator[Finding]:
+    """There is a socket, and the switch has no guest there that is up."""
+    party = guest.socket.party
+    if party == "connected":
+        message = (
+            "QEMU is connected, and the guest's driver is not up: it is paused, is booting, has crashed, or is being migrated"
+        )
+        yield _finding("guest-not-up", "note", guest, message, "nothing, if that is so: virtctl console shows the guest")
+    elif party == "listening":
+        message = "QEMU listens, and Open vSwitch is not connected: a VM that is being started waits"
+        yield _finding("no-listener", "warning", guest, message, "see the log of ovs-vswitchd, which tries once a second")
+    elif party == "nobody":
+        message = "there is a socket, and nobody listens there: QEMU has ended and left it"
+        yield _finding("no-listener", "warning", guest, message, "see the log of the launcher pod's compute container")
 
 
 def unlooked(guest: Guest) -> Iterator[str]:
     """What could not be looked at, in words."""
     yield from (f"step '{each['step']}' could not be looked at: {each['error']}" for each in guest.unchecked)
+    if guest.socket.kind == "socket" and guest.vhost == "disconnected" and not guest.socket.party:
+        where = f"VM {guest.machine}, interface {guest.record.ifname}"
+        yield f"{where}: who is at its socket could not be looked at: not all of the node's processes are seen from here"
 
 
 def row_of(guest: Guest, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -280,7 +320,7 @@ def row_of(guest: Guest, findings: Sequence[Finding]) -> dict[str, Any]:
         "mtu": guest.mtu,
         "link_state": (guest.port.link_state if guest.port else "") or "unknown",
         "vhost": guest.vhost,
-        "verdict": findings[0].severity if findings else "good",
+        "verdict": findings[0].severity if findings else "good" if guest.vhost == "connected" else "unknown",
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from kubevirt.plugin_manifests import plugin_manifests
 from tests.unit.kubevirt.lint_files import OURS, WANTED, Files, plugin, pod, policy, sidecar, told_pod
 
+MINE = "/var/run/kubevirt"
 Spoil = Callable[[Files], object]
 
 
@@ -67,6 +68,45 @@ def _elsewhere(files: Files, name: str = "dpdk") -> None:
 
 def _user_data(files: Files, text: str) -> None:
     files.template["spec"]["volumes"][1]["cloudInitNoCloud"]["userData"] = text
+
+
+def _type(files: Files, name: str) -> object:
+    """The network's CNI type."""
+    files.config(type=name)
+    return files
+
+
+def _path(files: Files, path: str = "/var/run/vhostuser/x.sock") -> object:
+    """The socket as the annotation has it."""
+    files.wish(path=path)
+    return files
+
+
+def _resource(files: Files, name: str) -> object:
+    return files.network["metadata"].update(annotations={"k8s.v1.cni.cncf.io/resourceName": name})
+
+
+def _network_twice(files: Files) -> None:
+    other = copy.deepcopy(files.network)
+    other["spec"]["config"] = json.dumps(json.loads(other["spec"]["config"]) | {"logLevel": "debug"})
+    files.others.append(other)
+
+
+def _rename(files: Files, name: str) -> None:
+    files.template["metadata"].pop("annotations", None)
+    files.nic["name"] = files.template["spec"]["networks"][1]["name"] = name
+
+
+def _one_mac(files: Files, bridge: Any) -> None:
+    """Both interfaces of the VM have one MAC; the second is on network `other`, whose `host.bridge` has this; None: not given."""
+    files.nic["macAddress"] = "02:00:00:00:00:01"
+    files.second_nic(macAddress="02:00:00:00:00:01")["multus"]["networkName"] = "other"
+    if bridge is not None:
+        other = copy.deepcopy(files.network)
+        other["metadata"]["name"] = "other"
+        config = json.loads(other["spec"]["config"])
+        other["spec"]["config"] = json.dumps(config | {"host": {"bridge": {"bridgeName": "br0"} | bridge}})
+        files.others.append(other)
 
 
 def _second_vm(files: Files) -> None:
@@ -153,6 +193,75 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
                 annotations={OURS: json.dumps({name: {"path": "/var/run/kubevirt/a/b"} for name in ("dpdk", "more")})}
             ),
         ),
+    ),
+    "path in place of the network's own": (
+        "no-listener", "error", lambda f: f.wish(mtu=9000, path="/var/run/vhostuser/x.sock"),
+    ),
+    "a path that is a directory of another": (
+        "socket-name-collision", "error",
+        lambda f: (
+            f.second_nic(),
+            f.template["metadata"].update(
+                annotations={OURS: json.dumps({"dpdk": {"path": f"{MINE}/a"}, "more": {"path": f"{MINE}/a/b"}})}
+            ),
+        ),
+    ),
+    "path in the plugin's directory": (
+        "path-not-allowed", "error",
+        lambda f: (f.network["spec"].pop("config"), _path(f, "/var/run/kubevirt/vhostuser/net1.sock")),
+    ),
+    "bridge": ("foreign-network", "error", lambda f: f.config(type="bridge")),
+    "bridge with a path": (
+        "foreign-network", "error", lambda f: (_type(f, "ovs"), _path(f)),
+    ),
+    "bridge with a marker": (
+        "foreign-network", "error", lambda f: (_type(f, "ovs"), _resource(f, "ovs-cni.network.kubevirt.io/br1")),
+    ),
+    "type misspelt": ("foreign-network", "error", lambda f: f.config(type="userspace-cni")),
+    "no type": ("foreign-network", "error", lambda f: f.config(type=None)),
+    "another plugin": ("foreign-network", "error", lambda f: f.config(type="acme")),
+    "another plugin with a path": (
+        "foreign-network", "note", lambda f: (_type(f, "acme"), _path(f)),
+    ),
+    "another vhost-user plugin": ("foreign-network", "note", lambda f: f.config(type="vhostuser")),
+    "a device plugin's network": ("foreign-network", "note", lambda f: (_type(f, "acme"), _resource(f, "acme.io/vhost"))),
+    "another plugin that gets device-info": (
+        "foreign-network", "note", lambda f: f.config(type="acme", capabilities={"CNIDeviceInfoFile": True}),
+    ),
+    "misspelt type that no VM uses": (
+        "foreign-network", "warning", lambda f: (_type(f, "Userspace"), f.network["metadata"].update(name="another")),
+    ),
+    "kind misspelt": ("unknown-kind", "warning", lambda f: f.vm.update(kind="VirtualMachin")),
+    "group misspelt": ("unknown-kind", "warning", lambda f: f.network.update(apiVersion="k8s.cni.cnfc.io/v1")),
+    "VM twice": ("given-twice", "warning", lambda f: f.others.append(copy.deepcopy(f.vm))),
+    "network twice": ("given-twice", "warning", _network_twice),
+    "short PCI address": ("bad-input", "error", lambda f: f.nic.update(pciAddress="0a:00.0")),
+    "name that libvirt does not take": ("bad-input", "error", lambda f: _rename(f, "wan.1")),
+    "state that is none": ("bad-input", "error", lambda f: f.nic.update(state="on")),
+    "boot order that is none": ("bad-input", "error", lambda f: f.nic.update(bootOrder=0)),
+    "index that is none": ("bad-input", "error", lambda f: f.nic.update(acpiIndex=-1)),
+    "interface twice": ("bad-input", "error", lambda f: f.domain["devices"]["interfaces"].append(f.nic)),
+    "VM without spec": ("bad-input", "error", lambda f: f.vm.pop("spec")),
+    "VM without template": ("bad-input", "error", lambda f: f.vm["spec"].pop("template")),
+    "VM without an instance's spec": ("bad-input", "error", lambda f: f.template.pop("spec")),
+    "binding by name alone": ("bad-input", "error", lambda f: f.nic.update(binding="vhostuser")),
+    "binding without a name": ("bad-input", "error", lambda f: f.nic.update(binding={})),
+    "pages in powers of 1000": (
+        "hugepages-short", "error", lambda f: f.domain["memory"].update(hugepages={"pageSize": "2M"}, guest="2G"),
+    ),
+    "policy for other VMs": (
+        "post-copy", "note", lambda f: f.others.append(policy(allow=True, virtualMachineInstanceSelector={"app": "db"})),
+    ),
+    "one MAC on two bridges": (
+        "mac-conflict", "note", lambda f: _one_mac(f, {"bridgeName": "br9", "vlanId": 5}),
+    ),
+    "one MAC on two VLANs": ("mac-conflict", "note", lambda f: _one_mac(f, {"vlanId": 6})),
+    "one MAC on a VLAN and a trunk": ("mac-conflict", "warning", lambda f: _one_mac(f, {"vlanId": 0})),
+    "one MAC on two names of one VLAN": ("mac-conflict", "error", lambda f: _one_mac(f, {"vlanId": 5})),
+    "one MAC on a network that is not given": ("mac-conflict", "warning", lambda f: _one_mac(f, None)),
+    "one MAC as the pod's own interface": (
+        "mac-conflict", "note",
+        lambda f: [each.update(macAddress="02:00:00:00:00:01") for each in f.domain["devices"]["interfaces"]],
     ),
     "long path": ("path-too-long", "error", lambda f: f.wish(mtu=9000, path=f"/var/run/kubevirt/{'a' * 100}")),
     "path elsewhere": ("path-not-allowed", "error", lambda f: f.wish(mtu=9000, path="/etc/passwd")),

@@ -93,9 +93,10 @@ def plugin(name: str = "mine", **hook: Any) -> dict[str, Any]:
     }
 
 
-def policy(allow: Any) -> dict[str, Any]:
-    """A MigrationPolicy."""
-    return {"apiVersion": "migrations.kubevirt.io/v1alpha1", "kind": "MigrationPolicy", "spec": {"allowPostCopy": allow}}
+def policy(allow: Any, **selectors: Any) -> dict[str, Any]:
+    """A MigrationPolicy, which is for all VMs unless selectors are given."""
+    spec = {"allowPostCopy": allow, "selectors": selectors}
+    return {"apiVersion": "migrations.kubevirt.io/v1alpha1", "kind": "MigrationPolicy", "spec": spec}
 
 
 def sidecar(**keys: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -239,7 +240,12 @@ def test_help_names_the_variables() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"), [("MTU", "1500", "off, element, override, auto"), ("LIBVIRT", "new", "'new' is no version")]
+    ("name", "value", "told"),
+    [
+        ("MTU", "1500", "off, element, override, auto"),
+        ("LIBVIRT", "new", "'new' is no version"),
+        ("LIBVIRT", "-1.-2", "is no version"),
+    ],
 )
 def test_a_wrong_variable(name: str, value: str, told: str) -> None:
     """A variable with a wrong value is an error at once, as the option is, and not a surprise at the first VM."""
@@ -248,13 +254,26 @@ def test_a_wrong_variable(name: str, value: str, told: str) -> None:
     assert told in done.stderr
 
 
-def test_the_mtu_policy_arrives(volume: Path) -> None:
+@pytest.mark.parametrize("version", ["12.8.0", "12.8", "12.8.0-1.el9"])
+def test_the_mtu_policy_arrives(volume: Path, version: str) -> None:
     """What is said about the MTU by environment decides about definitions: the element, as libvirt can since."""
-    told = {"USERSPACE_CNI_KUBEVIRT_MTU": "element", "USERSPACE_CNI_KUBEVIRT_LIBVIRT": "12.8.0"}
+    told = {"USERSPACE_CNI_KUBEVIRT_MTU": "auto", "USERSPACE_CNI_KUBEVIRT_LIBVIRT": version}
     annotated = {**VMI, "metadata": {**VMI["metadata"], "annotations": {"userspace/vhostuser": '{"net1": {"mtu": 9000}}'}}}
     with Sidecar(volume, **told):
         defined = HookManager(volume).collect().on_define_domain(HUGE, annotated)
     assert [mtu.get("size") for mtu in ET.fromstring(defined).findall("devices/interface/mtu")] == ["9000"]
+
+
+def test_a_log_that_nobody_takes(volume: Path) -> None:
+    """With all three standard files closed it serves and ends as ever, and none of its sockets has their numbers."""
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable]
+    with Sidecar(volume).start(wait=False, python=closed) as sidecar:
+        manager = HookManager(volume).collect()
+        assert len(sockets(manager.on_define_domain(HUGE, VMI))) == 1
+        files = Path(f"/proc/{sidecar.pid}/fd")
+        assert {str((files / str(number)).readlink()) for number in range(3)} == {os.devnull}
+        assert sidecar.end() == 0
+        assert list(sidecar.hooks.iterdir()) == []
 
 
 def test_a_binding_that_nobody_told(volume: Path) -> None:

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import grpc
 import pytest
 
-from tests.lab.hooks import Callback, HookError, HookManager, Sidecar, dialled, vmi
+from kubevirt.definition import DOMAIN_MAX, VMI_MARKS_MAX, VMI_MAX
+from kubevirt.protocol import info_pb2
+from tests.lab.hooks import INFO_S, Callback, HookError, HookManager, Sidecar, call, dialled, vmi
 
 HUGE = """<domain type='kvm'><name>default_vm1</name><memory unit='KiB'>1048576</memory>
   <memoryBacking><hugepages/><source type='memfd'/></memoryBacking><devices/></domain>"""
 VMI = vmi(net1="vhostuser")
 CELL = "<cell id='0' cpus='0' memory='1048576' unit='KiB' memAccess='private'/>"
+RESET = b"\x00\x00\x04\x03\x00\x00\x00\x00\x01"
+"""HTTP/2's frame RST_STREAM for stream 1."""
 DTD = "<!DOCTYPE domain [<!ENTITY a 'b'>]>" + HUGE
+
+
+def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
+    """A frame of HTTP/2."""
+    return len(content).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + content
+
+
+def half_a_call(method: str) -> bytes:
+    """A connection's beginning, a call's headers, and the first bytes of a message that is said to have 4096."""
+    fields = {":method": "POST", ":scheme": "http", ":path": method, ":authority": "localhost"}
+    fields |= {"content-type": "application/grpc", "te": "trailers"}
+    headers = b"".join(
+        b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode() for name, value in fields.items()
+    )
+    begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+    return begin + frame(1, 4, 1, headers) + frame(0, 0, 1, b"\0" + (4096).to_bytes(4) + b"x" * 100)
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +64,15 @@ def callback(sidecar: Sidecar) -> Iterator[Callback]:
         ("", VMI, "VM default/vm1, networks net1: "),
         ("<domain>", VMI, "VM default/vm1, networks net1: "),
         (DTD, VMI, "VM default/vm1, networks net1: "),
-        ("<domain>" + "<a>" * 100_000 + "</a>" * 100_000 + "</domain>", VMI, "bytes and 524288 are read at most"),
+        ("<domain>" + "<a>" * 100_000 + "</a>" * 100_000 + "</domain>", VMI, f"bytes and {DOMAIN_MAX} are read at most"),
         (HUGE, b"", "VM unknown: the VMI is not JSON"),
         (HUGE, b"\xff{}", "VM unknown: the VMI is not JSON"),
         (HUGE, "[]", "VM unknown: the VMI is a list"),
-        (HUGE, "[" * 100_000, "VM unknown: the VMI is not JSON"),
+        (HUGE, "[" * 20_000, "VM unknown: the VMI is not JSON"),
         (HUGE, {"metadata": {"name": "x"}}, "no metadata.namespace"),
-        (HUGE, b" " * (2 << 20) + b"{}", "bytes and 2097152 are read at most"),
+        (HUGE, b" " * VMI_MAX + b"{}", f"bytes and {VMI_MAX} are read at most"),
+        (HUGE, b"[" + b"{}," * (VMI_MARKS_MAX // 2) + b"{}]", f"commas and {VMI_MARKS_MAX} are read at most"),
+        ("<domain/>", VMI, "VM default/vm1, networks net1: the definition has no <devices> (bad-input); "),
     ],
 )
 def test_what_can_not_be_read(callback: Callback, domain: str | bytes, guest: dict[str, object] | bytes, told: str) -> None:
@@ -68,13 +91,14 @@ def test_what_would_not_work(callback: Callback) -> None:
         callback.on_define_domain(private, VMI)
     assert refused.value.code == "FAILED_PRECONDITION"
     assert refused.value.details.startswith("VM default/vm1, networks net1: ")
+    assert refused.value.details.count("default/vm1") == 1
     assert "(private-memory); " in refused.value.details
 
 
 def test_a_message_over_the_limit(callback: Callback) -> None:
-    """More than gRPC's 4 MiB is refused before it is in memory."""
+    """More than a definition and a VMI can have together is refused before it is in memory."""
     with pytest.raises(HookError) as refused:
-        callback.on_define_domain(b"x" * (5 << 20), VMI)
+        callback.on_define_domain(b"x" * (2 << 20), VMI)
     assert refused.value.code == "RESOURCE_EXHAUSTED"
 
 
@@ -107,6 +131,27 @@ def test_a_call_that_is_none(callback: Callback, method: str, code: grpc.StatusC
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary(method)(b"\xff\xff\xff", timeout=20)
         assert refused.value.code() == code
+
+
+def test_calls_that_never_come_whole(callback: Callback) -> None:
+    """However many calls of whichever kind are half sent, Info is answered in time; they are ended, and definitions made."""
+    methods = ("v1alpha3.Callbacks/OnDefineDomain", "v1alpha3.Callbacks/Shutdown", "info.Info/Info")
+    with ExitStack() as peers:
+        for number in range(150):
+            peer = peers.enter_context(socket.socket(socket.AF_UNIX))
+            peer.connect(str(callback.path))
+            peer.sendall(half_a_call(f"/kubevirt.hooks.{methods[0 if number < 120 else number % 3]}"))
+        for _ in range(3):
+            with dialled(callback.path) as channel:
+                assert call(channel, info_pb2, "Info.Info", info_pb2.InfoParams(), INFO_S).versions
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(callback.path))
+        peer.sendall(half_a_call(f"/kubevirt.hooks.{methods[0]}"))
+        peer.settimeout(30)
+        received = b""
+        while RESET not in received:
+            received += peer.recv(4096)
+            assert received
 
 
 def test_callers_that_hang_up(callback: Callback) -> None:

@@ -51,7 +51,7 @@ def serving(script: object, ended: threading.Event | None = None) -> Iterator[Ca
 
 
 def test_info_while_all_callbacks_wait() -> None:
-    """With every place for callbacks taken, Info and Shutdown are answered, and one callback more is told why not."""
+    """With every place for callbacks taken, Info and Shutdown are answered, and one callback more waits or is told why not."""
     taken, over, ended = threading.Semaphore(0), threading.Event(), threading.Event()
 
     def wait(_: Call) -> bytes:
@@ -59,19 +59,20 @@ def test_info_while_all_callbacks_wait() -> None:
         over.wait(60)
         return b"late"
 
-    with serving(wait, ended) as callback, ThreadPoolExecutor(CALLBACKS_MAX) as threads:
+    with serving(wait, ended) as callback, ThreadPoolExecutor(CALLBACKS_MAX + 1) as threads:
         waiting = [threads.submit(callback.on_define_domain, "x", VMI) for _ in range(CALLBACKS_MAX)]
         assert all(taken.acquire(timeout=20) for _ in waiting)
         with pytest.raises(HookError) as refused:
-            callback.on_define_domain("x", VMI)
+            callback.on_define_domain("x", VMI, 4)
         assert refused.value.code == "RESOURCE_EXHAUSTED"
+        next_one = threads.submit(callback.on_define_domain, "x", VMI)
         with dialled(callback.path) as channel:
             assert call(channel, info_pb2, "Info.Info", info_pb2.InfoParams(), INFO_S).versions
         callback.ask("Shutdown")
         assert ended.wait(20)
         over.set()
         assert {done.result(20) for done in waiting} == {b"late"}
-        assert callback.on_define_domain("x", VMI) == b"late"
+        assert next_one.result(20) == b"late"
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from kubevirt.definition import VMI_MARKS_MAX, VMI_MAX
+from kubevirt.document import NODES_MAX
 from tests.lab.hooks import HookManager, Sidecar, vmi
 from tests.lab.sidecar_image import DOCKERFILE, LIBRARIES, ROOT, STAGING, copied, interpreter, lay_out
 from userspace_cni.pod.launcher import QEMU_ID
@@ -31,6 +35,20 @@ def domain(disks: int) -> str:
         "<domain type='kvm'><name>default_vm1</name><memoryBacking><hugepages/><source type='memfd'/></memoryBacking>"
         f"<devices>{''.join(DISK.format(number) for number in range(disks))}</devices></domain>"
     )
+
+
+def markup() -> str:
+    """A definition with as many elements and attributes as are read."""
+    return domain(1).replace("</devices>", "<a b=''/>" * (NODES_MAX // 2 - 20) + "</devices>")
+
+
+def padded(guest: dict[str, Any], piece: str) -> bytes:
+    """A VMI with as many bytes as are read, as many of them as possible in a list of `piece`, the others in a string."""
+    text = json.dumps(guest)[:-1] + ', "pieces": ['
+    marks = 1 + sum(piece.count(mark) for mark in "{[,")
+    number = min((VMI_MARKS_MAX - 100) // marks, (VMI_MAX - len(text) - 100) // (len(piece) + 1))
+    text += ",".join([piece] * number) + '], "rest": "'
+    return f'{text}{"x" * (VMI_MAX - len(text) - 2)}"}}'.encode()
 
 
 def test_what_the_image_is_built_from() -> None:
@@ -65,7 +83,7 @@ def test_the_image_is_enough(image: dict[str, str]) -> None:
 
 
 def test_memory(image: dict[str, str]) -> None:
-    """After many callbacks with a large definition, some at once, it has never held as much as 48 MiB, and gives memory back."""
+    """Whatever is accepted, large or made of small pieces, and many at once: never as much as 48 MiB, and memory goes back."""
     large, guest = domain(1000), vmi(**{f"net{number}": "vhostuser" for number in range(4)})
     assert len(large) > 100_000
     with TemporaryDirectory(prefix="uk-") as directory, Sidecar(Path(directory), **image).start(python=interpreter()) as sidecar:
@@ -78,6 +96,17 @@ def test_memory(image: dict[str, str]) -> None:
             list(threads.map(lambda _: manager.on_define_domain(large, guest), range(12)))
         assert manager.on_define_domain(domain(1), guest) == small
         after = sidecar.memory()
-        print(f"resident {before['VmRSS']} KiB, after large definitions {after['VmRSS']} KiB, at most {after['VmHWM']} KiB")
-        assert after["VmHWM"] < MEMORY_MAX, after
+        hostile = (
+            (domain(1), padded(guest, '{"a":1}')),
+            (domain(1), padded(guest, '"\\ud83d\\ude00xx"')),
+            (markup(), padded(guest, "{}")),
+        )
+        for definition, machine in hostile:
+            assert b"vhostuser" in manager.callbacks[0].on_define_domain(definition, machine)
+        with ThreadPoolExecutor(8) as threads:
+            callback = manager.callbacks[0]
+            list(threads.map(lambda _: callback.on_define_domain(large, padded(guest, '{"a":1}')), range(16)))
+        largest = sidecar.memory()
+        print(f"resident {before['VmRSS']} KiB, after large definitions {after['VmRSS']} KiB, at most {largest['VmHWM']} KiB")
+        assert largest["VmHWM"] < MEMORY_MAX, largest
         assert after["VmRSS"] < before["VmRSS"] + 5 * 1024, (before, after)

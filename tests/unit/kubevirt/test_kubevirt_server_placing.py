@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,8 +18,22 @@ import pytest
 from kubevirt.errors import Refused
 from kubevirt.findings import TRAPS
 from kubevirt.placing import PATH_MAX, Placed, socket_file
-from tests.lab.hooks import HookManager, Sidecar, dialled, vmi
+from tests.lab.hooks import START_S, HookManager, Sidecar, dialled, vmi
 from tests.lab.switch import wait_until
+
+KILLED = """
+import os, socket, sys
+from pathlib import Path
+from kubevirt.placing import Placed
+placed = Placed(Path(sys.argv[1]))
+placed.prepare()
+if sys.argv[2] != "prepared":
+    socket.socket(socket.AF_UNIX).bind(str(placed.address))
+if sys.argv[2] == "placed":
+    placed.publish()
+os._exit(0)
+"""
+"""A process that ends amid placing a socket."""
 
 
 @pytest.fixture
@@ -71,20 +86,13 @@ def test_placing(volume: Path) -> None:
 def test_what_a_killed_process_left(volume: Path, until: str) -> None:
     """Whatever an earlier process of the same name left, at whichever point it ended, is replaced and nothing of it stays."""
     path = volume / "x.sock"
-    earlier, never = Placed(path), Placed(path)
-    earlier.prepare()
-    never.withdraw()
-    assert earlier.address.parent.is_dir()
-    if until != "prepared":
-        bound(earlier.address).close()
-    if until == "placed":
-        earlier.publish()
+    Placed(path).withdraw()
+    subprocess.run([sys.executable, "-c", KILLED, str(path), until], check=True, timeout=60)
+    assert len(list(volume.iterdir())) == 1
     placed, server = served(path)
     with server, socket.socket(socket.AF_UNIX) as peer:
         peer.connect(str(path))
         assert list(volume.iterdir()) == [path]
-        earlier.withdraw()
-        assert path.is_socket()
         placed.withdraw()
     assert list(volume.iterdir()) == []
 
@@ -108,21 +116,51 @@ def test_another_ones_is_not_removed(volume: Path, other: str) -> None:
     assert os.path.lexists(path)
 
 
-def test_what_stands_in_the_way(volume: Path) -> None:
-    """A directory with our name, or files in our own, are not removed; the message has path, user and remedy."""
+def test_two_that_start_at_once(volume: Path) -> None:
+    """Neither takes away where the other serves: the one that is placed last is seen and answers, and the other ends quietly."""
     path = volume / "x.sock"
-    placed = Placed(path)
-    placed.prepare()
-    (placed.address.parent / "theirs").write_text("")
-    with pytest.raises(Refused, match=r"x\.sock: Directory not empty \(as uid \d+, gid \d+\) \(no-hook-directory\); "):
-        Placed(path).prepare()
-    assert (placed.address.parent / "theirs").exists()
-    (placed.address.parent / "theirs").unlink()
+    first, second = Placed(path), Placed(path)
+    first.prepare()
+    with bound(first.address):
+        second.prepare()
+        with bound(second.address) as server, socket.socket(socket.AF_UNIX) as peer:
+            first.publish()
+            second.publish()
+            first.withdraw()
+            assert list(volume.iterdir()) == [path]
+            peer.connect(str(path))
+            server.accept()[0].close()
+            second.withdraw()
+    assert list(volume.iterdir()) == []
+
+
+def test_sidecars_of_one_name_at_once(volume: Path) -> None:
+    """Sidecars that are started at the same time under one name all serve, and the socket that is seen answers."""
+    sidecars = [Sidecar(volume) for _ in range(4)]
+    with ExitStack() as started:
+        for sidecar in sidecars:
+            started.enter_context(sidecar.start(wait=False))
+        wait_until(lambda: all("msg=serving" in sidecar.log for sidecar in sidecars), START_S, "all to serve")
+        assert HookManager(volume).collect().callbacks[0].path == sidecars[0].socket
+        assert list(sidecars[0].hooks.iterdir()) == [sidecars[0].socket]
+        assert [sidecar.end() for sidecar in sidecars] == [0] * len(sidecars)
+        assert list(sidecars[0].hooks.iterdir()) == []
+
+
+def test_what_stands_in_the_way(volume: Path) -> None:
+    """A directory with our name is not removed, and the message has path, user and remedy; another's files are left alone."""
+    path = volume / "x.sock"
+    subprocess.run([sys.executable, "-c", KILLED, str(path), "prepared"], check=True, timeout=60)
+    (left,) = volume.iterdir()
+    (left / "theirs").write_text("")
     path.mkdir()
     placed = Placed(path)
     placed.prepare()
-    with bound(placed.address), pytest.raises(Refused, match="no-hook-directory"):
+    with bound(placed.address), pytest.raises(Refused, match=r"x\.sock: .* \(as uid \d+, gid \d+\) \(no-hook-directory\); "):
         placed.publish()
+    placed.withdraw()
+    assert {entry.name for entry in volume.iterdir()} == {left.name, path.name}
+    assert (left / "theirs").exists()
 
 
 @pytest.mark.parametrize(("over", "fits"), [(0, True), (1, False)])

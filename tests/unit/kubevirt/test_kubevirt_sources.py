@@ -299,6 +299,40 @@ def test_two_networks_with_one_socket_are_refused(bed: Bed) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "second"), [("/var/run/vhostuser/a", "/var/run/vhostuser/a/b"), ("/run/kubevirt/a/b", "/var/run/kubevirt/a")]
+)
+def test_a_socket_is_no_directory_for_another(bed: Bed, first: str, second: str) -> None:
+    """A path below another's can not be made; one that only begins alike can."""
+    error = refused(bed, machine("net1", "net2", wish={"net1": {"path": first}, "net2": {"path": second}}))
+    assert error.name == "socket-name-collision"
+    assert first in error.message
+    assert second in error.message
+    found = bed.resolve(machine("net1", "net2", wish={"net1": {"path": "/run/kubevirt/a"}, "net2": {"path": "/run/kubevirt/ab"}}))
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/var/run/kubevirt/vhostuser",
+        "/run/kubevirt/vhostuser",
+        "/var/run/kubevirt/vhostuser/a.sock",
+        "/run/kubevirt/vhostuser/a/b",
+        launcher.socket_path(launcher.interface_name("net2")),
+    ],
+)
+def test_the_plugins_directory_is_not_the_owners(bed: Bed, path: str) -> None:
+    """There the annotation may name the network's own socket alone, by either name of the directory."""
+    error = refused(bed, machine("net1", wish={"net1": {"path": path}}))
+    assert error.name == "path-not-allowed"
+    assert "the plugin's own directory" in error.message
+    own = launcher.socket_path(launcher.interface_name("net1"))
+    for written in (own, own.removeprefix("/var")):
+        assert bed.resolve(machine("net1", wish={"net1": {"path": written}}))["net1"].path == written
+    assert bed.resolve(machine("net1", wish={"net1": {"path": "/var/run/kubevirt/vhostuser2"}}))
+
+
+@pytest.mark.parametrize(
     ("path", "name"), [("/etc/a.sock", "path-not-allowed"), ("/var/run/kubevirt/" + "a" * 100, "path-too-long")]
 )
 def test_paths_are_looked_at_whoever_gives_them(bed: Bed, path: str, name: str) -> None:

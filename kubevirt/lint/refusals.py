@@ -1,0 +1,53 @@
+"""What the sidecar itself would refuse of a VM, asked of the sidecar's own readers, so that the two can not differ. Pure.
+
+Only what is not found here already is asked: the socket, the MAC and the model have findings of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kubevirt.errors import BadInput, KubevirtError
+from kubevirt.interface import Setting, facts
+from kubevirt.lint.machine import Machine
+from kubevirt.source import Source
+from kubevirt.vmi import Interface, read_vmi
+
+_SOURCE = Source("/var/run/kubevirt/vhostuser/any.sock", "02:00:00:00:00:01")
+"""One that is always good."""
+_REMEDY = "correct it: `kubectl explain` of the object's kind tells what each field takes"
+
+
+def judge_refusals(machine: Machine) -> None:
+    """Whatever the sidecar would refuse and nobody has reported."""
+    wanted = {nic.name: nic for nic in machine.vhost_user}
+    spec = machine.instance.value or {}
+    annotations = machine.annotations.value or {}
+    metadata = {"namespace": machine.namespace or "default", "name": machine.name or "unnamed", "annotations": annotations}
+    try:
+        found = read_vmi({"metadata": metadata, "spec": spec})
+    except BadInput as error:
+        if not any(each.name == "bad-input" for each in machine.spot.report.found):
+            machine.spot.find(error.name, "error", error.message, _REMEDY)
+        return
+    for interface in found.interfaces:
+        if interface.network in wanted:
+            _judge_interface(machine, interface)
+
+
+def _judge_interface(machine: Machine, interface: Interface) -> None:
+    """Each part by itself, for the mutator ends at the first that is wrong."""
+    bare = Interface(interface.network)
+    parts = (
+        bare,
+        replace(bare, state=interface.state),
+        replace(bare, boot_order=interface.boot_order),
+        replace(bare, acpi_index=interface.acpi_index),
+        replace(bare, pci_address=interface.pci_address),
+    )
+    spot = next(nic.spot for nic in machine.vhost_user if nic.name == interface.network)
+    for part in parts:
+        try:
+            facts(part, _SOURCE, Setting())
+        except KubevirtError as error:
+            spot.find(error.name, "error", error.message, error.remedy)

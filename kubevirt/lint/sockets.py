@@ -1,0 +1,97 @@
+"""Whether somebody is at the socket of each interface: what the VM's annotation says of it, and whose the network is. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kubevirt.annotation import ANNOTATION, Wish
+from kubevirt.errors import KubevirtError
+from kubevirt.lint.machine import Machine, Nic
+from kubevirt.lint.network import OUR_TYPE, Definition
+from kubevirt.lint.reading import Spot
+from kubevirt.socket_paths import OWNER_ROOTS, canonical, check_owners, check_path, collide
+from userspace_cni.pod import launcher
+
+_KERNEL_TYPES: Final = (
+    *("bridge", "cnv-bridge", "host-device", "ipvlan", "loopback", "macvlan", "ovn-k8s-cni-overlay", "ovs", "ptp"),
+    *("sriov", "tap", "tuning", "vlan"),
+)
+"""CNI plugins that make interfaces of the kernel."""
+
+
+def judge_sockets(machine: Machine, wishes: Mapping[str, Wish]) -> None:
+    """Everything about the sockets of a VM's vhost-user interfaces. `wishes`: what its annotation says, by network."""
+    spot = Spot(None, machine.annotations.at(ANNOTATION), machine.spot.report)
+    taken: list[tuple[str, Nic]] = []
+    for nic in machine.vhost_user:
+        wish = wishes.get(nic.name, Wish())
+        if nic.definition:
+            _judge_owner(nic, nic.definition, wish)
+        path = canonical(wish.path or _derived(nic))
+        other = next((each for known, each in taken if collide(known, path)), None)
+        taken.append((path, nic))
+        if other:
+            spot.find(
+                "socket-name-collision",
+                "error",
+                f"interfaces '{other.name}' and '{nic.name}' have one socket, or one in the other's place: {path}",
+                "give each a path of its own, or none: each then has one that is derived from its name",
+            )
+        if wish.mode == "client":
+            spot.find(
+                "server-mode",
+                "error",
+                f"interface '{nic.name}' is to be a client: its socket would be the switch's, without which QEMU does not start",
+                "remove mode, or let it be server: the switch then connects, and again after it was restarted",
+            )
+        if wish.path:
+            _judge_path(nic, wish.path, spot)
+
+
+def _judge_path(nic: Nic, path: str, spot: Spot) -> None:
+    try:
+        check_path(path, OWNER_ROOTS, f"annotation {ANNOTATION}")
+        derived = _derived(nic)
+        if nic.definition and nic.definition.for_kubevirt and canonical(path) != derived:
+            spot.find(
+                "no-listener",
+                "error",
+                f"interface '{nic.name}' is to have its socket at {path}, and network {nic.definition} makes its port for "
+                f"{derived}: QEMU and the switch would not meet",
+                "remove path: both sides derive it; it is for networks of other plugins",
+            )
+        else:
+            check_owners(path, derived, f"annotation {ANNOTATION}")
+    except KubevirtError as error:
+        spot.find(error.name, "error", error.message, error.remedy)
+
+
+def _judge_owner(nic: Nic, definition: Definition, wish: Wish) -> None:
+    """A network of which it is known that it is not of this plugin."""
+    if definition.is_ours is not False:
+        return
+    types = ", ".join(definition.types) or "none"
+    kernel = not definition.types or definition.is_misspelt or any(each in _KERNEL_TYPES for each in definition.types)
+    if definition.tells_device or (wish.path and not kernel):
+        nic.network.find(
+            "foreign-network",
+            "note",
+            f"network {definition} is another plugin's (CNI type {types}): the socket is where its device-info, or the path of "
+            f"annotation {ANNOTATION}, says",
+            "see that its port connects to a socket which QEMU makes, as Open vSwitch's dpdkvhostuserclient does",
+        )
+        return
+    instead = "a network of type userspace with consumer kubevirt, or one of KubeVirt's own bindings, as bridge"
+    nic.network.find(
+        "foreign-network",
+        "error",
+        f"network {definition} is of CNI type {types}, which makes no vhost-user port: nobody would be at the socket of "
+        f"interface '{nic.name}'",
+        f'write `"type": "{OUR_TYPE}"`' if definition.is_misspelt else f"use {instead}",
+    )
+
+
+def _derived(nic: Nic) -> str:
+    """The socket's path without an annotation. A name that is no text is reported elsewhere."""
+    return launcher.socket_path(launcher.interface_name(nic.name.encode(errors="replace").decode()))
