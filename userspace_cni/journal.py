@@ -51,6 +51,16 @@ class Shared:
         return next((key for key, steps in self.holders.items() if thing in _keys(steps)), "")
 
 
+def _read_shared(raw: Mapping[str, Any]) -> Shared:
+    """The inverse of what `write_shared` stores, which is never a place without holders, nor a holder of nothing."""
+    made, holders = raw.get("made"), raw.get("holders")
+    if not (isinstance(made, list) and all(isinstance(thing, str) for thing in made)):
+        raise MalformedRecord("'made' is no list of names")
+    if not (isinstance(holders, dict) and holders and all(isinstance(steps, list) and steps for steps in holders.values())):
+        raise MalformedRecord("'holders' are no lists of steps by attachment")
+    return Shared(frozenset(made), {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
+
+
 def _things(holders: Mapping[str, tuple[Step, ...]]) -> frozenset[str]:
     return frozenset(thing for steps in holders.values() for thing in _keys(steps))
 
@@ -158,9 +168,8 @@ class Journal:
 
     def _shared(self, place: str, raw: Mapping[str, Any]) -> Shared | None:
         try:
-            holders = {key: tuple(map(step_from_json, steps)) for key, steps in raw["holders"].items()}
-            return Shared(frozenset(raw["made"]), holders)
-        except (KeyError, AttributeError, TypeError, MalformedRecord) as error:
+            return _read_shared(raw)
+        except MalformedRecord as error:
             self._quarantine(_PLACES, place, f"it is no list of holders: {error}")
             return None
 
