@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -184,6 +186,116 @@ def test_an_mtu_that_somebody_changed(vm: Node) -> None:
     code, found = told(vm)
     assert (code, graver(found)) == (1, {"mtu-mismatch": WHERE})
     switch_of(vm).vsctl("set", "Interface", PORT, "mtu_request=9000")
+
+
+def remedied(node: Node, name: str, severity: str = "error") -> None:
+    """Exactly this is found of the VM; what is to be done about it is done as it is written, and then nothing is found."""
+    [told_of] = [each for each in told(node)[1]["findings"] if each["where"] == WHERE and each["name"] != "no-listener"]
+    assert (told_of["name"], told_of["severity"]) == (name, severity)
+    command, _, rest = told_of["remedy"].partition(", and run userspace-cni gc")
+    if command.startswith("ovs-vsctl "):
+        switch_of(node).vsctl(*shlex.split(command)[1:])
+    else:
+        subprocess.run(command, shell=True, check=True)
+    if rest:
+        cli(node, "gc")
+    wait_until(lambda: graver(told(node)[1]) == {}, 30, "the remedy helps")
+
+
+CHANGES = {
+    "tag": (("set", "Port", PORT, "tag=77"), "port-changed", "error"),
+    "trunks": (("set", "Port", PORT, "trunks=1,2"), "port-changed", "error"),
+    "mtu_request": (("set", "Interface", PORT, "mtu_request=1500"), "mtu-mismatch", "error"),
+    "a mark of the interface": (("remove", "Interface", PORT, "external_ids", "owner"), "port-changed", "warning"),
+    "all marks of the interface": (("clear", "Interface", PORT, "external_ids"), "port-changed", "warning"),
+    "all marks of the port": (("clear", "Port", PORT, "external_ids"), "port-changed", "warning"),
+    "path": (("set", "Interface", PORT, "options:vhost-server-path=/nowhere/x"), "port-changed", "error"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_what_to_do_about_a_changed_port(vm: Node, case: str) -> None:
+    """Whatever was changed is one finding, and doing what it says puts it right."""
+    command, name, severity = CHANGES[case]
+    switch_of(vm).vsctl(*command)
+    remedied(vm, name, severity)
+
+
+def test_what_to_do_about_a_port_on_another_bridge(vm: Node) -> None:
+    """One that somebody made again elsewhere is deleted, and then made by gc."""
+    switch = switch_of(vm)
+    switch.vsctl("add-br", "br-else", "--", "set", "Bridge", "br-else", "datapath_type=netdev")
+    try:
+        switch.vsctl("del-port", PORT, "--", "add-port", "br-else", PORT, "--", "set", "Interface", PORT, "type=internal")
+        remedied(vm, "port-changed")
+    finally:
+        switch.vsctl("del-br", "br-else")
+
+
+def test_two_vms_with_one_mac(vm: Node, sandbox: str) -> None:
+    """Another VM's interface with the same MAC is named at both; the other pod of a VM that migrates is not."""
+    mac = switch_of(vm).interface(PORT)["external_ids"]["attached-mac"]
+    network = vm_network(vm)
+    for pod, rivals in ((LauncherPod(random="fghij"), 0), (LauncherPod("vm-2"), 2)):
+        pod.public(vm)
+        given = {"ifname": IFNAME, "container": "f00d" * 16, "CNI_ARGS": f"{pod.args};MAC={mac}"}
+        assert vm.run("ADD", network, sandbox, **given).status == 0
+        found = [each for each in told(vm)[1]["findings"] if each["name"] == "mac-conflict"]
+        assert [each["severity"] for each in found] == ["warning"] * rivals
+        assert vm.run("DEL", network, sandbox, **given).status == 0
+
+
+def test_a_directory_that_was_asked_for_and_is_not_qemu_s(node: Node, sandbox: str) -> None:
+    """A network that gives the directory to another user is told of, though everything is as ADD made it."""
+    POD.public(node)
+    network = vm_network(node)
+    network["host"]["vhost"] = {"user": "1000", "dirmode": "0700"}
+    assert node.run("ADD", network, sandbox, ifname=IFNAME, CNI_ARGS=POD.args).status == 0
+    assert graver(told(node)[1]) == {"no-vhost-directory": WHERE}
+    assert node.run("DEL", network, sandbox, ifname=IFNAME, CNI_ARGS=POD.args).status == 0
+
+
+def test_what_to_do_about_a_mount_that_follows_links(vm: Node) -> None:
+    """gc leaves a mount alone that is there: it is taken away first."""
+    target = Path(server_path(vm)).parent
+    subprocess.run(["mount", "-o", "remount,bind,symfollow", str(target)], check=True)
+    cli(vm, "gc")
+    remedied(vm, "short-mount")
+
+
+def test_what_to_do_about_a_mount_of_a_former_directory(vm: Node) -> None:
+    """A directory that was replaced is mounted anew."""
+    directory = POD.directory(vm)
+    directory.rename(directory.with_name("former"))
+    directory.mkdir()
+    os.chown(directory, launcher.QEMU_ID, launcher.QEMU_ID)
+    directory.chmod(0o755)
+    cli(vm, "gc")
+    remedied(vm, "short-mount")
+    directory.with_name("former").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "name", "severity"),
+    [
+        (launcher.QEMU_ID, 0o2755, "directory-changed", "warning"),
+        (launcher.QEMU_ID, 0o777, "directory-changed", "warning"),
+        (launcher.QEMU_ID, 0, "no-vhost-directory", "error"),
+        (0, 0o2755, "no-vhost-directory", "error"),
+    ],
+)
+def test_what_to_do_about_a_directory(vm: Node, owner: int, mode: int, name: str, severity: str) -> None:
+    """Owner and mode together are one finding, whose name says whether QEMU can still write there."""
+    directory = POD.directory(vm)
+    os.chown(directory, owner, owner)
+    directory.chmod(mode)
+    remedied(vm, name, severity)
+
+
+def test_a_directory_that_is_gone(vm: Node) -> None:
+    """Without the directory the mount shows nothing either, which is not told for itself."""
+    POD.directory(vm).rmdir()
+    assert verdict(vm) == ({"no-vhost-directory": "error"}, "error")
 
 
 def test_a_mount_that_is_gone(vm: Node) -> None:

@@ -13,7 +13,8 @@ import pytest
 from tests.lab.runtime import netns
 from tests.lab.taps import socket_in
 from userspace_cni.cli.kubevirt_sockets import Parties, look
-from userspace_cni.fastpath.unix_sockets import UnixSocket, file_of, unix_sockets
+from userspace_cni.fastpath.sock_diag import file_of
+from userspace_cni.fastpath.unix_sockets import UnixSocket, unix_sockets
 
 OWN = "/proc/self/ns/net"
 

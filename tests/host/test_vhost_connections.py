@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.runtime import netns
 from tests.lab.taps import entered, socket_in
-from userspace_cni.fastpath import connections as module
+from userspace_cni.fastpath import sock_diag
 from userspace_cni.fastpath.connections import connections
 
 
@@ -108,6 +108,6 @@ def test_many_connections(pod: str, place: Path, listener: socket.socket) -> Non
 
 def test_a_kernel_that_can_not_be_asked(pod: str, place: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without sock_diag the listing of names is what there is."""
-    monkeypatch.setattr(module, "_BY_FAMILY", 4711)
+    monkeypatch.setattr(sock_diag, "_BY_FAMILY", 4711)
     with connected(pod, place / "s"), connected(pod, place / "s"), listener.accept()[0]:
         assert seen(pod, place / "s") == 2

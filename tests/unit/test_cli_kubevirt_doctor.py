@@ -12,6 +12,7 @@ import pytest
 
 from kubevirt.findings import TRAPS, Finding
 from tests.unit.test_cli_commands import Facts, Seen, Town, decoded
+from userspace_cni.cli.kubevirt_drifts import Access
 from userspace_cni.cli.kubevirt_node import (
     Guest,
     Socket,
@@ -23,6 +24,7 @@ from userspace_cni.cli.kubevirt_node import (
     judge_hugepages,
     judge_switch,
     read_user,
+    rivals,
     row_of,
     unlooked,
 )
@@ -30,7 +32,8 @@ from userspace_cni.cli.kubevirt_sockets import Parties, Party
 from userspace_cni.errors import Unavailable
 from userspace_cni.fastpath import hugepages
 from userspace_cni.fastpath.hugepages import HugePages, Pool
-from userspace_cni.fastpath.unix_sockets import UnixSocket, file_of
+from userspace_cni.fastpath.sock_diag import file_of
+from userspace_cni.fastpath.unix_sockets import UnixSocket
 from userspace_cni.pod import launcher
 from userspace_cni.records import Record
 from userspace_cni.steps import Directory, Port, SocketFile
@@ -52,7 +55,7 @@ RECORD = Record(
 DISCONNECTED = Seen(PORT.name, link_state="down", status={"mode": "client", "status": "disconnected"})
 GUEST = Guest(RECORD, Seen(PORT.name), Socket("socket", launcher.QEMU_ID, True, "connected"), mtu=9000, age_s=600.0)
 WAITING = replace(GUEST, port=DISCONNECTED)
-DRIFT = {"what": "port x: ofport", "expected": "a number", "found": "none", "details": ""}
+DRIFT = {"what": "port x, state", "expected": "an open interface", "found": "not opened by ovs-vswitchd", "details": ""}
 
 
 def names(found: Any) -> list[tuple[str, str]]:
@@ -73,9 +76,14 @@ def with_port(guest: Guest, **changes: Any) -> Guest:
     return replace(guest, record=replace(guest.record, steps=(*guest.record.steps[:-1], port)))
 
 
-def drifted(step: str, what: str = DRIFT["what"]) -> Guest:
+def drifted(step: str, *what: str, **changes: str) -> Guest:
     """A connected guest of which something is not as ADD made it."""
-    return replace(GUEST, drifts=[{**DRIFT, "step": step, "what": what}])
+    return replace(GUEST, drifts=[{**DRIFT, "step": step, "what": each, **changes} for each in what or (DRIFT["what"],)])
+
+
+def owned(guest: Guest, uid: int, gid: int, mode: int) -> Guest:
+    """The same with this owner and mode of its directory."""
+    return replace(guest, socket=replace(guest.socket, access=Access(uid, gid, mode)))
 
 
 def test_a_connected_guest_is_good() -> None:
@@ -101,9 +109,46 @@ GUESTS = {
     "long path": (with_port(GUEST, server_path=f"/{'a' * 120}"), "path-too-long", "error"),
     "being attached": (replace(GUEST, record=replace(RECORD, state="applying")), "port-down", "warning"),
     "port differs": (drifted("port"), "port-down", "error"),
-    "MTU asked for differs": (drifted("port", "port x: mtu_request"), "mtu-mismatch", "error"),
-    "type differs": (drifted("port", "port x: type"), "server-mode", "error"),
-    "directory differs": (drifted("directory"), "no-vhost-directory", "error"),
+    "port is gone": (drifted("port", "port x"), "port-down", "error"),
+    "MTU asked for differs": (drifted("port", "port x, mtu_request"), "mtu-mismatch", "error"),
+    "MTU that it has differs": (drifted("port", "port x, MTU"), "mtu-mismatch", "error"),
+    "MTU differs in all ways": (
+        replace(drifted("port", "port x, mtu_request", "port x, MTU"), mtu=1500),
+        "mtu-mismatch",
+        "error",
+    ),
+    "type differs": (drifted("port", "port x, Interface.type", found="dpdkvhostuser"), "server-mode", "error"),
+    "type is a kernel's": (drifted("port", "port x, Interface.type", "port x, state", found="tap"), "port-changed", "error"),
+    "VLAN differs": (drifted("port", "port x, tag", "port x, vlan_mode"), "port-changed", "error"),
+    "marks differ": (drifted("port", "port x, Interface external_ids:owner"), "port-changed", "warning"),
+    "open port is not": (replace(drifted("port"), port=Seen(PORT.name, error="could not open")), "port-down", "error"),
+    "directory is gone": (drifted("directory", "directory /d", expected="a directory"), "no-vhost-directory", "error"),
+    "directory and mount are": (
+        replace(
+            GUEST, drifts=[*drifted("directory", "directory /d", expected="a directory").drifts, *drifted("pod-mount").drifts]
+        ),
+        "no-vhost-directory",
+        "error",
+    ),
+    "directory is root's": (
+        owned(drifted("directory", "directory /d: uid", "directory /d: gid", "directory /d: mode"), 0, 0, 0o700),
+        "no-vhost-directory",
+        "error",
+    ),
+    "directory is open to all": (
+        owned(drifted("directory", "directory /d: mode"), launcher.QEMU_ID, launcher.QEMU_ID, 0o777),
+        "directory-changed",
+        "warning",
+    ),
+    "directory not for QEMU, as asked": (owned(GUEST, 1000, launcher.QEMU_ID, 0o755), "no-vhost-directory", "warning"),
+    "directory for nobody, as asked": (owned(GUEST, launcher.QEMU_ID, launcher.QEMU_ID, 0), "no-vhost-directory", "warning"),
+    "another VM's MAC": (replace(GUEST, rivals=("ns/other, interface net1",)), "mac-conflict", "warning"),
+    "device-info differs": (drifted("device-info"), "no-device-info", "warning"),
+    "record and state of it": (
+        replace(GUEST, record=replace(RECORD, state="deleting"), drifts=drifted("").drifts),
+        "port-down",
+        "warning",
+    ),
     "mount differs": (drifted("pod-mount"), "short-mount", "error"),
     "something else in place of the socket": (drifted("socket-file"), "no-listener", "error"),
 }
@@ -221,11 +266,18 @@ def test_huge_pages() -> None:
     """No pages, none free, too few beside the switch's own, too few for a guest: each by the same name."""
     assert names(judge_hugepages([pool(512)], "1024", None)) == []
     assert names(judge_hugepages([pool(0, 0)], "", None)) == [("hugepages-short", "note")]
-    assert names(judge_hugepages([pool(0), pool(9, node=1)], "", None)) == [("hugepages-short", "warning")]
+    assert names(judge_hugepages([pool(0), pool(9, node=1)], "", None)) == [("hugepages-short", "note")]
+    assert names(judge_hugepages([pool(0), pool(9, node=1)], "", None, failing=True)) == [("hugepages-short", "warning")]
+    assert names(judge_hugepages([pool(0), pool(9, node=1)], "", 1 << 20)) == []
+    told = [next(iter(judge_hugepages([pool(0, total)], "", None))).message for total in (1, 2)]
+    assert [each.split(":")[0] for each in told] == [
+        "the only page of 2 MiB on node 0 is taken",
+        "all 2 pages of 2 MiB on node 0 are taken",
+    ]
     assert names(judge_hugepages([pool(100), pool(512, node=1)], "1024,1024", None)) == [("hugepages-short", "note")]
     assert names(judge_hugepages([pool(512), pool(512, node=1)], "", 1 << 30)) == []
     assert names(judge_hugepages([pool(300), pool(300, node=1)], "", 1 << 30)) == [("hugepages-short", "error")]
-    assert names(judge_hugepages([], "", 1)) == [("hugepages-short", "note"), ("hugepages-short", "error")]
+    assert names(judge_hugepages([], "", 1)) == [("hugepages-short", "error")]
     assert names(judge_hugepages([pool(512)], "much,,99999999999999999999", None)) == []
 
 
@@ -236,6 +288,41 @@ def test_whose_interfaces_are_looked_at() -> None:
     assert is_guest(replace(RECORD, steps=(PORT,)))
     ordinary = (Directory("/x/shared-dir", "/x"), replace(PORT, marks={}))
     assert not is_guest(replace(RECORD, steps=ordinary))
+
+
+def test_remedies_of_a_port() -> None:
+    """What is put back is written as ovs-vsctl takes it; what ADD did not set is taken out."""
+
+    def remedy(*columns: str, **port: Any) -> str:
+        guest = with_port(drifted("port", *(f"port x, {each}" for each in columns)), name="x", **port)
+        return judge_guest(guest)[0].remedy
+
+    assert remedy("tag", "trunks", tag=5, trunks=(7, 9)) == "ovs-vsctl set Port x tag=5 -- set Port x trunks=7,9"
+    assert remedy("tag", "vlan_mode", "trunks") == "ovs-vsctl clear Port x tag -- clear Port x vlan_mode -- clear Port x trunks"
+    assert remedy("external_ids:attached-mac", mac="02:00:00:00:00:01") == (
+        "ovs-vsctl set Interface x 'external_ids:attached-mac=\"02:00:00:00:00:01\"'"
+    )
+    assert remedy("external_ids:attached-mac") == "ovs-vsctl remove Interface x external_ids attached-mac"
+    assert remedy("bridge") == "ovs-vsctl del-port x, and run userspace-cni gc, which makes it again on br0"
+
+
+def test_one_mac_of_two_vms() -> None:
+    """On one bridge and VLAN it is told, however it is written; of a migrating VM's other pod, or elsewhere, it is not."""
+
+    def machine(name: str, ifname: str = IFNAME, **port: Any) -> Record:
+        steps = (replace(PORT, **{"mac": "02:00:00:00:00:0a", "marks": {"vm-name": name}, **port}),)
+        return replace(RECORD, ifname=ifname, pod_name=f"virt-launcher-{name}-abcde", steps=steps)
+
+    mine = machine("vm")
+    migrated = replace(mine, container_id="other")
+    given = {"interfaces": [{"name": IFNAME, "sandbox": "/n", "mac": "02:00:00:00:00:0A"}]}
+    told = replace(machine("b", mac=""), netns="/n", result=given)
+    others = [machine("c", tag=5), machine("d", bridge="br1"), replace(machine("e"), state="deleting")]
+    assert rivals(mine, [mine, migrated, *others]) == []
+    assert rivals(mine, [mine, told]) == [f"ns/b, interface {IFNAME}"]
+    assert rivals(mine, [mine, machine("vm", "net2")]) == ["ns/vm, interface net2"]
+    bare = replace(told, result=None)
+    assert rivals(bare, [bare, replace(bare, pod_namespace="x")]) == []
 
 
 # -- the command -------------------------------------------------------------------------------------------------------------
@@ -288,8 +375,10 @@ def test_by_name(town: Town) -> None:
 
 def test_a_name_of_several_vms(town: Town) -> None:
     """One name in two namespaces ends with 2 and names both; their interface's name is both."""
-    steps = tuple(replace(each, marks={"vm-name": "vm"}) if isinstance(each, Port) else each for each in town.record().steps)
-    town.rewrite("deadbeef01234567", pod_namespace="other", pod_name="virt-launcher-vm-fghij", steps=steps)
+    steps = tuple(
+        replace(each, marks={"vm-name": "vm"}, mac="") if isinstance(each, Port) else each for each in town.record().steps
+    )
+    town.rewrite("deadbeef01234567", result=None, pod_namespace="other", pod_name="virt-launcher-vm-fghij", steps=steps)
     result = town.cli("kubevirt", "doctor", "vm")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "ns/vm, other/vm" in result.stderr
@@ -337,6 +426,25 @@ def test_a_guest_that_is_too_large(town: Town) -> None:
     """A VM that is to be started is compared with the free huge pages."""
     assert told(town, "--guest", "1Gi")
     assert [each["severity"] for each in told(town, "--guest", "2Gi", code=1)["findings"]] == ["note", "note", "error"]
+
+
+def test_notes_of_a_healthy_node(town: Town) -> None:
+    """A person reads a line for each VM and that nothing is wrong; notes about the node are counted, and told when asked for."""
+    result = town.cli("kubevirt", "doctor")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
+    assert "1 interface of VMs checked: nothing found (2 notes about the node: --notes)" in result.stderr
+    result = town.cli("kubevirt", "doctor", "--notes")
+    assert ("post-copy:" in result.stdout, "iommu:" in result.stdout, "2 notes" in result.stderr) == (True, True, True)
+    assert "--notes" not in result.stderr
+
+
+def test_pages_that_healthy_vms_took(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no fault while all VMs run, and may be why one does not."""
+    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (pool(0),), ()))
+    assert [each["severity"] for each in told(town)["findings"] if each["name"] == "hugepages-short"] == ["note"]
+    assert "hugepages-short" not in town.cli("kubevirt", "doctor").stdout
+    town.lose()
+    assert [each["severity"] for each in told(town, code=1)["findings"] if each["name"] == "hugepages-short"] == ["warning"]
 
 
 def test_a_size_that_is_none(town: Town) -> None:

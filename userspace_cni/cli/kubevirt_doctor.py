@@ -16,6 +16,7 @@ from kubevirt.findings import Finding
 from kubevirt.quantity import amount
 from userspace_cni.cli import view
 from userspace_cni.cli.check import check_one
+from userspace_cni.cli.kubevirt_drifts import Access
 from userspace_cni.cli.kubevirt_lint import counts_text, show_findings
 from userspace_cni.cli.kubevirt_node import (
     SWITCH,
@@ -29,6 +30,7 @@ from userspace_cni.cli.kubevirt_node import (
     judge_switch,
     machine_of,
     read_user,
+    rivals,
     row_of,
     unlooked,
 )
@@ -52,6 +54,8 @@ _COLUMNS: Final = (
     Column("VERDICT"),
 )
 _STYLES: Final = {"good": "green", "note": "green", "unknown": "yellow", "warning": "yellow", "error": "red"}
+_SETTINGS: Final = ("post-copy", "iommu")
+"""Traps that are told of how the switch is set, whether a VM needs that or not."""
 _VSWITCHD: Final = "ovs-vswitchd"
 _SELINUX: Final = "/sys/fs/selinux/enforce"
 
@@ -59,9 +63,10 @@ _SELINUX: Final = "/sys/fs/selinux/enforce"
 @click.command("doctor", cls=NodeCommand, short_help="Tell what on this node would fail.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--guest", metavar="SIZE", help="Memory of a VM that is to be started, as 4Gi: are there huge pages for it?")
+@click.option("--notes", "with_notes", is_flag=True, help="Also what is no fault of the node, and good to know.")
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
-def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, as_json: bool) -> None:
+def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, with_notes: bool, as_json: bool) -> None:
     """Tell what on this node would keep VMs from their vhost-user network: the switch, huge pages, and of each VM's interface the
     port, the directory, the mount through which the switch sees it, the socket, and who may open it.
 
@@ -76,7 +81,8 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     if guest and not wanted:
         raise click.UsageError(f"--guest {guest}: it must be an amount of memory, as 4Gi")
     site = open_site(ctx)
-    records = _chosen(site, names)
+    every = [record for record in site.records() if is_guest(record)]
+    records = _chosen(site, every, names)
     with view.progress("asking the switch") as tell:
         view_of_switch = _ask(site)
         guests = []
@@ -85,12 +91,15 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         )
         for number, record in enumerate(records, 1):
             tell(f"looking at {number} of {len(records)}: {name_of(record)}")
-            guests.append(_look(record, site, view_of_switch, parties))
+            seen = _look(record, site, view_of_switch, parties)
+            guests.append(replace(seen, rivals=rivals(record, every)))
     switch = view_of_switch.switch
     pools = _hugepages(site).pools()
     needed = switch.other_config.get("dpdk-socket-mem", "")
-    of_node = [*judge_switch(switch, guests=bool(guests)), *judge_hugepages(pools, needed, wanted)]
     judged = [(each, judge_guest(each)) for each in guests]
+    of_switch = list(judge_switch(switch, guests=bool(guests)))
+    failing = any(each.severity != "note" for found in (of_switch, *(found for _, found in judged)) for each in found)
+    of_node = [*of_switch, *judge_hugepages(pools, needed, wanted, failing=failing)]
     findings = [*of_node, *(finding for _, found in judged for finding in found)]
     away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
     unseen = list(dict.fromkeys((*away, *(line for each in guests for line in unlooked(each)))))
@@ -99,7 +108,8 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         found = [asdict(each) for each in findings]
         view.show_json({"checked": len(rows), "interfaces": rows, "findings": found, "unchecked": unseen})
     else:
-        _show(rows, findings, unseen, named=bool(names))
+        shown = findings if with_notes else _without_settings(findings, told=bool(unseen))
+        _show(rows, shown, unseen, named=bool(names), hidden=len(findings) - len(shown))
     wrong = [finding for finding in findings if finding.severity != "note"]
     if unseen:
         wrong = [finding for finding in wrong if finding.where != SWITCH or not view_of_switch.away]
@@ -108,9 +118,8 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         ctx.exit(FOUND)
 
 
-def _chosen(site: Site, names: Sequence[str]) -> list[Record]:
+def _chosen(site: Site, every: Sequence[Record], names: Sequence[str]) -> list[Record]:
     """The VMs' interfaces that the names mean, all for none. Raises Refused for a name that means none, or several VMs."""
-    every = [record for record in site.records() if is_guest(record)]
     keys = {record.key for name in names for record in _named(site, every, name)}
     return [record for record in every if record.key in keys or not names]
 
@@ -183,18 +192,19 @@ def _socket(path: str, site: Site, process: str, parties: Parties) -> Socket:
     try:
         here = Path(site.seen(directory))
         mine = here.stat()
+        access = Access(mine.st_uid, mine.st_gid, mine.st_mode)
     except (OSError, UserspaceError):
         return Socket()
     is_seen = _is_same(mine, f"{process}/root{directory}") if process else None
     try:
         facts = (here / name).lstat()
     except FileNotFoundError:
-        return Socket("", is_seen=is_seen)
+        return Socket("", is_seen=is_seen, access=access)
     except OSError:
-        return Socket(is_seen=is_seen)
+        return Socket(is_seen=is_seen, access=access)
     if not stat.S_ISSOCK(facts.st_mode):
-        return Socket("other", facts.st_uid, is_seen)
-    return Socket("socket", facts.st_uid, is_seen, parties.at(here / name, facts))
+        return Socket("other", facts.st_uid, is_seen, access=access)
+    return Socket("socket", facts.st_uid, is_seen, parties.at(here / name, facts), access)
 
 
 def _is_same(mine: os.stat_result, path: str) -> bool | None:
@@ -220,7 +230,19 @@ def _text(path: str) -> str:
         return ""
 
 
-def _show(rows: Sequence[dict[str, Any]], findings: Sequence[Finding], unseen: Sequence[str], *, named: bool) -> None:
+def _without_settings(findings: Sequence[Finding], *, told: bool) -> list[Finding]:
+    """What a person need not read each time: what the node is set to, and the node's other notes while nothing is wrong.
+
+    `told`: something could not be looked at, which counts as wrong.
+    """
+    is_wrong = told or any(finding.severity != "note" for finding in findings)
+    of_node = [each for each in findings if each.severity == "note" and not each.where.startswith("VM ")]
+    return [each for each in findings if each not in of_node or (is_wrong and each.name not in _SETTINGS)]
+
+
+def _show(
+    rows: Sequence[dict[str, Any]], findings: Sequence[Finding], unseen: Sequence[str], *, named: bool, hidden: int
+) -> None:
     if rows:
         view.show_table(_COLUMNS, [_row(each) for each in rows])
         if findings:
@@ -230,7 +252,8 @@ def _show(rows: Sequence[dict[str, Any]], findings: Sequence[Finding], unseen: S
         view.note(line)
     nothing = "no interface of a VM has that name" if named else "no interface of a VM on this node"
     told = f"{view.counted(len(rows), 'interface')} of VMs checked" if rows else nothing
-    view.note(f"{told}: {counts_text(findings)}")
+    more = f" ({view.counted(hidden, 'note')} about the node: --notes)" if hidden else ""
+    view.note(f"{told}: {counts_text(findings)}{more}")
 
 
 def _row(row: dict[str, Any]) -> list[Cell | str]:

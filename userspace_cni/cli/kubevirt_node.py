@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kubevirt.findings import SEVERITIES, Finding, Severity
+from userspace_cni.cli.kubevirt_drifts import ANEW, Access, cuts_off, judge_drifts
 from userspace_cni.cli.kubevirt_sockets import Party
 from userspace_cni.fastpath.hugepages import Pool, size_text
 from userspace_cni.listing import SwitchPort, name_of, port_step
@@ -25,19 +26,6 @@ STARTING_S: Final = 60.0
 _PATH_MAX: Final = 107
 _SHORT_DIR_MAX: Final = _PATH_MAX - len(f"/{'0' * 16}/{launcher.socket_file(launcher.interface_name(''))}")
 _DAC_OVERRIDE: Final = 1 << 1
-_DRIFTS: Final[Mapping[str, tuple[str, str]]] = {
-    "port": (
-        "port-down",
-        "run userspace-cni gc, which makes a lost port again; what was changed in one, put back with ovs-vsctl",
-    ),
-    "directory": (
-        "no-vhost-directory",
-        f"give it back to user and group {launcher.QEMU_ID}, or restart the VM: its next pod has its own",
-    ),
-    "pod-mount": ("short-mount", "run userspace-cni gc, which mounts it again"),
-    "socket-file": ("no-listener", "look who put it there: only QEMU makes sockets in that directory"),
-}
-"""Kind of step -> what it is called when it is not as ADD made it, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -45,19 +33,22 @@ class Socket:
     """What is at the path that the switch connects to: `kind` is "socket", "other", "" for nothing; None when it can not be seen.
 
     `is_seen`: whether ovs-vswitchd sees the same directory there; None when that is not known. `party`: who is at the socket.
+    `access`: of the directory; None when it can not be seen.
     """
 
     kind: str | None = None
     uid: int = 0
     is_seen: bool | None = None
     party: Party = ""
+    access: Access | None = None
 
 
 @dataclass(frozen=True)
 class Guest:
     """One interface of a VM. `port`: what the switch says; None when it has none, or could not be asked.
 
-    `drifts` and `unchecked` are as `check` has them; `mtu`: Interface.mtu; `age_s`: seconds since ADD.
+    `drifts` and `unchecked` are as `check` has them; `mtu`: Interface.mtu; `age_s`: seconds since ADD; `rivals`: other VMs'
+    interfaces that have its MAC.
     """
 
     record: Record
@@ -67,6 +58,7 @@ class Guest:
     unchecked: Sequence[Mapping[str, str]] = ()
     mtu: int | None = None
     age_s: float = 0.0
+    rivals: Sequence[str] = ()
 
     @property
     def machine(self) -> str:
@@ -121,6 +113,27 @@ def machine_of(record: Record) -> str:
     return "/".join(filter(None, (record.pod_namespace, name)))
 
 
+def mac_of(record: Record) -> str:
+    """The MAC that its VM is to have, in small letters; "" when ADD was not told one."""
+    step = port_step(record)
+    interfaces = (record.result or {}).get("interfaces") or []
+    told = (each.get("mac") for each in interfaces if (each.get("name"), each.get("sandbox")) == (record.ifname, record.netns))
+    return str((step.mac if step else "") or next(told, "") or "").lower()
+
+
+def rivals(record: Record, guests: Sequence[Record]) -> list[str]:
+    """The interfaces of VMs that have its MAC on its bridge and VLAN; its own in its other pod, as it migrates, is none."""
+
+    def place(each: Record) -> tuple[str, int, str] | None:
+        step, mac = port_step(each), mac_of(each)
+        return (step.bridge, step.tag or 0, mac) if step and mac and each.state == "ready" else None
+
+    mine = (machine_of(record), record.ifname)
+    alike = [each for each in guests if place(record) and place(each) == place(record)]
+    others = {(machine_of(each), each.ifname) for each in alike} - {mine}
+    return [f"{machine}, interface {ifname}" for machine, ifname in sorted(others)]
+
+
 def is_named(record: Record, name: str) -> bool:
     """Whether `name` is a VM's, VM or NAMESPACE/VM, that of one of its interfaces, with /ifname, or an interface's alone."""
     machine = machine_of(record)
@@ -141,7 +154,14 @@ def read_user(status: str) -> User | None:
 
 def judge_guest(guest: Guest) -> list[Finding]:
     """Everything that is wrong with one interface, the gravest first."""
-    found = [*_of_port(guest), *_of_drifts(guest), *_of_socket(guest)]
+    faults = judge_drifts(guest.record, guest.drifts, guest.socket.access)
+    found = [
+        *_of_port(guest),
+        *(_finding(name, severity, guest, message, remedy) for name, severity, message, remedy in faults),
+        *_of_directory(guest),
+        *_of_socket(guest),
+        *_of_mac(guest),
+    ]
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
@@ -173,19 +193,25 @@ def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
     yield from _of_config(switch, where) if guests else ()
 
 
-def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None) -> Iterator[Finding]:
-    """Huge pages. `socket_mem`: other_config:dpdk-socket-mem; `wanted`: bytes of a guest that is to be started."""
+def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None, *, failing: bool = False) -> Iterator[Finding]:
+    """Huge pages. `socket_mem`: other_config:dpdk-socket-mem; `wanted`: bytes of a guest that is to be started.
+
+    Pages that VMs have taken are as it should be, unless a VM needs them: `failing` says that one here does not run.
+    """
     where = "huge pages"
     pools = [pool for pool in pools if pool.total]
-    if not pools:
+    free = max((pool.available * pool.page_bytes for pool in pools), default=0)
+    if wanted and free < wanted:
+        message = f"a guest of {size_text(wanted)} finds {size_text(free)} at most, of one page size and on one node"
+        yield Finding("hugepages-short", "error", where, message, "reserve more, or move VMs away")
+    elif not pools:
         message = "none reserved: a VM that asks for them does not start"
         yield Finding("hugepages-short", "note", where, message, "reserve some: sysctl vm.nr_hugepages, or hugepages= at boot")
-    for pool in pools:
-        place = "" if pool.node is None else f" on node {pool.node}"
-        size = size_text(pool.page_bytes)
+    for pool in pools if not wanted else ():
         if not pool.available:
-            message = f"all {pool.total} pages of {size}{place} are taken: no VM with them starts there"
-            yield Finding("hugepages-short", "warning", where, message, "reserve more, or move VMs away")
+            message = f"{_all(pool)} taken: no VM with them starts there"
+            severity: Severity = "warning" if failing else "note"
+            yield Finding("hugepages-short", severity, where, message, "reserve more, or move VMs away")
     needed = _needed(socket_mem)
     for node, amount in enumerate(needed):
         mine = [pool for pool in pools if pool.node in (None, node)]
@@ -196,10 +222,12 @@ def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None) 
             )
             remedy = "start no VM while it is restarted: it ends when the pages that it has set free are taken"
             yield Finding("hugepages-short", "note", where, message, remedy)
-    free = max((pool.available * pool.page_bytes for pool in pools), default=0)
-    if wanted and free < wanted:
-        message = f"a guest of {size_text(wanted)} finds {size_text(free)} at most, of one page size and on one node"
-        yield Finding("hugepages-short", "error", where, message, "reserve more, or move VMs away")
+
+
+def _all(pool: Pool) -> str:
+    place = "" if pool.node is None else f" on node {pool.node}"
+    size = size_text(pool.page_bytes)
+    return f"the only page of {size}{place} is" if pool.total == 1 else f"all {pool.total} pages of {size}{place} are"
 
 
 def _of_config(switch: Switch, where: str) -> Iterator[Finding]:
@@ -229,27 +257,37 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
         yield _finding("path-too-long", "error", guest, message, "set short_dir to a shorter directory, and restart the VM")
     if guest.port is None:
         return
-    if guest.port.error:
+    columns = {each["what"].partition(", ")[2].lower() for each in guest.drifts if each["step"] == "port"}
+    if guest.port.error and not columns & {"state", "bridge", "interface.type", "options:vhost-server-path"}:
         message = f"port {step.name} is not open: {guest.port.error}"
         yield _finding("port-down", "error", guest, message, "see the log of ovs-vswitchd; a VM that is started meanwhile waits")
-    elif step.mtu and guest.mtu and guest.mtu != step.mtu:
+    elif step.mtu and guest.mtu and guest.mtu != step.mtu and not columns & {"mtu", "mtu_request", "bridge"}:
         message = f"port {step.name} has MTU {guest.mtu}, and the network asks for {step.mtu}"
         yield _finding("mtu-mismatch", "warning", guest, message, "see the log of ovs-vswitchd: is there memory for such frames?")
 
 
-def _of_drifts(guest: Guest) -> Iterator[Finding]:
-    for drift in guest.drifts:
-        name, remedy = _DRIFTS.get(drift["step"], ("bad-input", "run userspace-cni gc"))
-        if drift["step"] == "port":
-            name = "mtu-mismatch" if "mtu" in drift["what"] else "server-mode" if drift["what"].endswith("type") else name
-        told = f": expected {drift['expected']}, found {drift['found']}" if drift["expected"] or drift["found"] else ""
-        yield _finding(name, "error", guest, drift["what"] + told, remedy)
+def _of_directory(guest: Guest) -> Iterator[Finding]:
+    """A directory that is as the network asks for, and that QEMU can not use."""
+    access = guest.socket.access
+    if access and not access.is_qemu_s and not any(each["step"] in ("directory", "pod-mount") for each in guest.drifts):
+        message = f"the socket's directory is {access}: QEMU, user {launcher.QEMU_ID}, can not make its socket there"
+        remedy = "leave user, group and dirmode out of the network's host.vhost, and restart the VM"
+        yield _finding("no-vhost-directory", "warning", guest, message, remedy)
+
+
+def _of_mac(guest: Guest) -> Iterator[Finding]:
+    if guest.rivals:
+        message = f"MAC {mac_of(guest.record)} is also that of {', '.join(guest.rivals)}, on the same bridge and VLAN"
+        remedy = "give each VM a MAC of its own, or none, in spec.domain.devices.interfaces, and restart it"
+        yield _finding("mac-conflict", "warning", guest, message, remedy)
 
 
 def _of_socket(guest: Guest) -> Iterator[Finding]:
     """Nobody behind the socket: whose fault that is."""
     socket, step = guest.socket, port_step(guest.record)
-    if guest.drifts or guest.record.state != "ready" or step is None or step.interface_type == "dpdkvhostuser":
+    if any(map(cuts_off, guest.drifts)) or guest.record.state != "ready":
+        return
+    if step is None or step.interface_type == "dpdkvhostuser":
         return
     if guest.vhost == "connected":
         yield from _of_lost_name(guest)
@@ -278,7 +316,7 @@ def _of_lost_name(guest: Guest) -> Iterator[Finding]:
             "its socket's name is gone" if socket.kind == "" else "its socket's name is now another one's, where nobody listens"
         )
         message = f"connected, and {gone}: after the next restart of Open vSwitch it has no network"
-        yield _finding("no-listener", "warning", guest, message, "restart or migrate the VM: its next pod has its own socket")
+        yield _finding("no-listener", "warning", guest, message, ANEW)
 
 
 def _of_parties(guest: Guest) -> Iterator[Finding]:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from userspace_cni.cli.cores import switches
-from userspace_cni.fastpath.unix_sockets import UnixSocket, file_of, unix_sockets
+from userspace_cni.fastpath.sock_diag import file_of
+from userspace_cni.fastpath.unix_sockets import UnixSocket, unix_sockets
 
 Party = Literal["connected", "listening", "nobody", ""]
 """connected: somebody has connected and was accepted; listening: nobody has; nobody: nobody listens; "": not known."""
