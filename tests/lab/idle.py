@@ -55,6 +55,8 @@ class Pods:
         volume = self.node.empty_dir(uid)
         call = self.node.run("ADD", network, self.netns, container, CNI_ARGS=args)
         assert call.status == 0, call
+        # an application that connects while ovs-vswitchd still makes a server port stays unseen (OVS 3.1): let it come to rest
+        self.switch.vsctl("set", "Open_vSwitch", ".", f"external_ids:attached={number}")
         self.made.append(Idle(f"{pod}/net1", container, args, network, volume / f"{container[:12]}-net1"))
         return self.made[-1]
 
@@ -85,6 +87,10 @@ class Pods:
         with subprocess.Popen(argv, env=self.node.environ, stdout=pipe, stderr=pipe, text=True) as process:
             try:
                 yield process
+            except BaseException as error:
+                process.kill()
+                error.add_note(f"the command, ended with {process.wait()}, said: {process.communicate()}")
+                raise
             finally:
                 process.kill()
 

@@ -59,7 +59,7 @@ def gone(pid: int) -> bool:
     """Whether the process is dead; a zombie, whose parent is somebody else, is."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
