@@ -28,9 +28,12 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
 _DIRECTORIES: Final = ("dir", "_root")
-_PATHS: Final = (*_DIRECTORIES, "socket")
-_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket")
-_TYPES: Final[Mapping[type, str]] = {str: "string", int: "whole number", float: "number", bool: "boolean"}
+_FILES: Final = ("socket", "kubeconfig")
+_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
+_TYPES: Final[Mapping[type, str]] = {
+    str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
+}  # fmt: skip
+_BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _FILE_MAX: Final = 1 << 20
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
@@ -66,8 +69,18 @@ class Settings:
     """Name of the pod volume that takes the sockets."""
     node_name: str = ""
     """This node's name in the API; "" for the host name. Environment: also NODE_NAME."""
+    kubeconfig: str = ""
+    """Credentials of our own for the API server; "" for the pod's service account, if this process runs in a pod."""
     netconf_kubeconfig: str = "fallback"
-    """Whether a network's own `kubeconfig` is used: `never`, `fallback`, `always`."""
+    """Whether a network's own `kubeconfig` is used: `never`, `fallback` (not by who has credentials of its own), `always`."""
+    kubeconfig_dirs: tuple[str, ...] = ("/etc/cni", "/etc/kubernetes")
+    """Below which a network's `kubeconfig` must lie."""
+    kubeconfig_exec: bool = False
+    """Whether a kubeconfig that a network names may have programs run (exec plugins), as root."""
+    shared_dirs: tuple[str, ...] = ()
+    """Below which `sharedDir` of a pod's network must lie; () for `usual_shared_dirs`."""
+    device_info_dir: str = "/var/run/k8s.cni.cncf.io/devinfo"
+    """Below which device-info files are read and written."""
     host_root: str = "/"
     """Where the host's root is seen, by an agent in a container."""
     tick_s: float = 30.0
@@ -85,6 +98,11 @@ class Settings:
     def agent_socket(self) -> str:
         """Path of the agent's socket."""
         return self.socket or f"{self.run_dir}/agent.sock"
+
+    @property
+    def usual_shared_dirs(self) -> tuple[str, ...]:
+        """Where `sharedDir` of a pod's network may be: `shared_dirs`, by default what the former plugin and OVS use."""
+        return self.shared_dirs or (self.default_shared_dir, "/var/lib/cni/usrspcni", self.ovs_rundir)
 
 
 def load(environ: Mapping[str, str]) -> Settings:
@@ -128,6 +146,8 @@ def _same_type(value: object, default: object, where: str) -> object:
     kind = type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
     if type(value) is not kind:
         found = _TYPES.get(type(value), "table or a list")
         raise InvalidConfig(f"{where}: {value!r} is a {found}", f"it must be a {_TYPES[kind]}, as {default!r}")
@@ -136,7 +156,13 @@ def _same_type(value: object, default: object, where: str) -> object:
 
 def _from_text(key: str, text: str, default: object, where: str) -> object:
     value: object = text
-    if not isinstance(default, str):
+    if isinstance(default, tuple):
+        value = tuple(item for item in text.split(":") if item)
+    elif isinstance(default, bool):
+        if text.lower() not in _BOOLEANS:
+            raise InvalidConfig(f"{where}: {text!r} is neither true nor false", f"it can be one of {', '.join(_BOOLEANS)}")
+        value = _BOOLEANS[text.lower()]
+    elif not isinstance(default, str):
         try:
             value = type(default)(text)  # type: ignore[call-arg]
         except ValueError as error:
@@ -146,6 +172,8 @@ def _from_text(key: str, text: str, default: object, where: str) -> object:
 
 def _checked(key: str, value: object, where: str) -> object:
     """`value` if `key` can have it; raises InvalidConfig naming both and `where` it stands."""
+    if isinstance(value, tuple):
+        return tuple(_checked(key.removesuffix("s"), item, where) for item in value)
     reason = ""
     if key in _CHOICES and value not in _CHOICES[key]:
         reason = f"it can be one of {', '.join(_CHOICES[key])}"
@@ -153,7 +181,7 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT"
     elif key == "ovsdb" and not re.fullmatch(rf"unix:/.+|tcp:{_ADDRESS}", str(value)):
         reason = "it must be unix:/PATH or tcp:IP:PORT"
-    elif key.endswith(_PATHS) and not _is_path(value, empty=key in _MAY_BE_EMPTY):
+    elif (key.endswith(_DIRECTORIES) or key in _FILES) and not _is_path(value, empty=key in _MAY_BE_EMPTY):
         reason = "it must be an absolute path without '..'"
     elif key.endswith("dir") and value and not str(value).strip("/."):
         reason = "it must be a directory of its own"
@@ -161,7 +189,7 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = f"socket paths below it have to fit 107 bytes: at most {_SUN_PATH_SPARE} for itself"
     elif key == "shared_volume" and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
         reason = "it must be a volume name (RFC 1123 label)"
-    elif isinstance(value, (int, float)) and not 0 < value < 1e6:
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 < value < 1e6:
         reason = "it must be greater than 0 and less than a million"
     if reason:
         raise InvalidConfig(f"{where}: '{key}' is {value!r}", reason)

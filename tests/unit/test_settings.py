@@ -27,7 +27,12 @@ DEFAULTS = {
     "kubelet_dir": "/var/lib/kubelet",
     "shared_volume": "shared-dir",
     "node_name": "",
+    "kubeconfig": "",
     "netconf_kubeconfig": "fallback",
+    "kubeconfig_dirs": ("/etc/cni", "/etc/kubernetes"),
+    "kubeconfig_exec": False,
+    "shared_dirs": (),
+    "device_info_dir": "/var/run/k8s.cni.cncf.io/devinfo",
     "host_root": "/",
     "tick_s": 30.0,
     "deadline_s": 30.0,
@@ -41,7 +46,11 @@ NAMES = {
     "ovs_rundir": "OVS_RUNDIR",
     "ovs_sockdir": "OVS_SOCKDIR",
 }
-OTHER_VALUES: dict[str, str | int | float] = {
+Value = str | int | float | tuple[str, ...]
+OTHER_VALUES: dict[str, Value] = {
+    "kubeconfig_dirs": ("/a", "/b/c"),
+    "kubeconfig_exec": True,
+    "shared_dirs": ("/d", "/e"),
     "ovsdb": "tcp:192.0.2.1:6640",
     "mount_pod_dirs": "long",
     "shared_volume": "sockets",
@@ -64,7 +73,17 @@ def usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def other_value(key: str) -> str | int | float:
+def as_text(value: Value) -> str:
+    """The value as a variable of the environment has it."""
+    return ":".join(value) if isinstance(value, tuple) else str(value)
+
+
+def as_toml(value: Value) -> str:
+    """The value as the file has it."""
+    return str(value).lower() if isinstance(value, bool) else repr(list(value)) if isinstance(value, tuple) else repr(value)
+
+
+def other_value(key: str) -> Value:
     """A good value of `key` that is not its default."""
     return OTHER_VALUES.get(key, f"/elsewhere/{key}")
 
@@ -78,14 +97,14 @@ def test_every_default() -> None:
 def test_environment_name_of_every_key(key: str) -> None:
     """Every key can be set by its variable, and nothing else changes with it."""
     value = other_value(key)
-    assert asdict(load({NAMES[key]: str(value)})) == {**DEFAULTS, key: value}
+    assert asdict(load({NAMES[key]: as_text(value)})) == {**DEFAULTS, key: value}
 
 
 @pytest.mark.parametrize("key", DEFAULTS)
 def test_every_key_in_the_file(usual_file: Path, key: str) -> None:
     """Every key can be set in the file."""
     value = other_value(key)
-    usual_file.write_text(f"{key} = {value!r}\n")
+    usual_file.write_text(f"{key} = {as_toml(value)}\n")
     assert asdict(load({})) == {**DEFAULTS, key: value}
 
 
@@ -150,6 +169,9 @@ def test_unknown_variables_are_ignored() -> None:
         ("spool_max = 1.5", ["'spool_max'", "1.5 is a number"]),
         ("spool_max = true", ["'spool_max'", "True is a boolean"]),
         ("deadline_s = false", ["'deadline_s'", "False is a boolean"]),
+        ('shared_dirs = "/a"', ["'shared_dirs'", "'/a' is a string", "list of strings"]),
+        ("kubeconfig_dirs = [1]", ["'kubeconfig_dirs'", "list of strings"]),
+        ('kubeconfig_exec = "yes"', ["'kubeconfig_exec'", "'yes' is a string", "boolean"]),
     ],
 )
 def test_bad_line_in_the_file(usual_file: Path, line: str, named: list[str]) -> None:
@@ -195,7 +217,32 @@ BAD_VALUES = [
     ("deadline_s", "nan", "greater than 0"),
     ("deadline_s", "inf", "greater than 0"),
     ("spool_max", "0", "greater than 0"),
+    ("kubeconfig", "kube/config", "absolute path"),
+    ("device_info_dir", "/a/../b", "absolute path"),
 ]
+BAD_ITEMS = [
+    ("kubeconfig_dirs", "etc/cni", "absolute path"),
+    ("shared_dirs", "/a/../b", "absolute path"),
+    ("shared_dirs", "/", "directory of its own"),
+]
+
+
+@pytest.mark.parametrize(("key", "item", "reason"), BAD_ITEMS)
+def test_bad_item_of_a_list(usual_file: Path, key: str, item: str, reason: str) -> None:
+    """One bad item of a list is refused with 7, in file and variable, naming it and what would be right."""
+    with pytest.raises(InvalidConfig, match=reason):
+        load({NAMES[key]: f"/good:{item}"})
+    usual_file.write_text(f"{key} = ['/good', {item!r}]\n")
+    with pytest.raises(InvalidConfig, match=reason):
+        load({})
+
+
+@pytest.mark.parametrize(("text", "value"), [("TRUE", True), ("1", True), ("no", False)])
+def test_boolean_in_a_variable(text: str, value: bool) -> None:
+    """Words for true and false are taken in any case; anything else is refused with 7, naming variable and value."""
+    assert load({"USERSPACE_CNI_KUBECONFIG_EXEC": text}).kubeconfig_exec is value
+    with pytest.raises(InvalidConfig, match="USERSPACE_CNI_KUBECONFIG_EXEC: 'maybe' is neither"):
+        load({"USERSPACE_CNI_KUBECONFIG_EXEC": "maybe"})
 
 
 @pytest.mark.parametrize(("key", "value", "reason"), BAD_VALUES)
@@ -282,9 +329,11 @@ def test_documented_default_and_variable(item: object) -> None:
     key = getattr(item, "name", "")
     value = getattr(item, "default", None)
     default, environment, meaning = documented()[key]
-    if value == "":
+    if value in ("", ()):
         assert not re.fullmatch(r"`[^`]*`", default)
+    elif isinstance(value, tuple):
+        assert default == ", ".join(f"`{path}`" for path in value)
     else:
-        assert default == (f"`{value:g}`" if isinstance(value, float) else f"`{value}`")
+        assert default == (f"`{value:g}`" if isinstance(value, float) else f"`{as_toml(value) if value is False else value}`")
     assert environment.startswith(f"`{NAMES[key]}`")
     assert ("read by the agent only" in meaning) == (key in AGENT_ONLY)
