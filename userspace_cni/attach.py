@@ -70,29 +70,45 @@ class Failure:
 
 def apply_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Deadline) -> None:
     """Make every step of the record true, in order; the first error ends it. The record must already hold the steps."""
+    settle(begin_steps(record, record.steps, drivers, journal, deadline))
+
+
+def begin_steps(record: Record, steps: Iterable[Step], drivers: Drivers, journal: Journal, deadline: Deadline) -> list[Rest]:
+    """Begin to make these steps of the record true, in order, and return what remains to be awaited (see `settle`).
+
+    What is shared is entered in its place's list of holders first, also when it is made again after it was lost.
+    """
     rests: list[Rest] = []
     held: set[str] = set()
-    for place, steps in _by_place(record.steps):
-        if any(step.after_rest for step in steps):
-            _settle(rests)
+    for place, run in _by_place(steps):
+        if any(step.after_rest for step in run):
+            settle(rests)
         # what is this attachment's alone needs no lock once the list of holders says so
-        with _in_place("" if place in held and _all_exclusive(steps) else place, journal, deadline):
+        with _in_place("" if place in held and _all_exclusive(run) else place, journal, deadline):
             if place and place not in held:
                 _hold(record, place, drivers, journal)
                 held.add(place)
-            for step in steps:
+            for step in run:
                 deadline.require(f"applying step '{step.kind}'")
                 with stage(_stage(step)):
                     rest = drivers.driver(step).apply(step, deadline)
                 if rest:
                     rests.append(rest)
-    _settle(rests)
+    return rests
+
+
+def settle(rests: list[Rest]) -> None:
+    """Await what was begun. The list is empty then."""
+    while rests:
+        with stage("ovs"):
+            rests.pop(0)()
 
 
 def undo_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Deadline) -> list[Failure]:
     """Undo every step in reverse, each on its own, and drop the record when all succeeded.
 
     Otherwise the record stays in state `deleting` with just the steps that failed, and these are returned with their errors.
+    Raises RecordRefused when that cannot be recorded.
     """
     failures: list[Failure] = []
     runs = _by_place(record.steps[::-1])
@@ -101,7 +117,7 @@ def undo_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Dea
         failures += _undo_run(record, _Run(place, steps, last=last), failures, drivers, journal, deadline)
     if failures:
         failed = {id(failure.step) for failure in failures}
-        journal.write(record.to("deleting", steps=tuple(step for step in record.steps if id(step) in failed)))
+        journal.keep(record.to("deleting", steps=tuple(step for step in record.steps if id(step) in failed)))
     else:
         journal.drop(record)
     return failures
@@ -150,13 +166,6 @@ def _all_exclusive(steps: Iterable[Step]) -> bool:
 
 def _in_place(place: str, journal: Journal, deadline: Deadline) -> AbstractContextManager[object]:
     return journal.place_lock(place, deadline) if place else nullcontext()
-
-
-def _settle(rests: list[Rest]) -> None:
-    """Await what was begun. The list is empty then."""
-    while rests:
-        with stage("ovs"):
-            rests.pop(0)()
 
 
 def _stage(step: Step) -> Stage:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from localdb import Store
 from userspace_cni.attach import Driver, adopt
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import ContainerGone, DelegateFailed, Drift, HostNamespace, NotServing, UserspaceError
@@ -76,7 +75,7 @@ class Drivers:
     def journal(self) -> Journal:
         """The records of this node."""
         state, run = map(self.root.path, (self.settings.state_dir, self.settings.run_dir))
-        return Journal(Store(state, f"{run}/locks", warn=lambda text: say("warning", text)))
+        return Journal.at(state, run, lambda text: say("warning", text))
 
     @cached_property
     def spool(self) -> Spool:

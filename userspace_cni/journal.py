@@ -2,18 +2,23 @@
 
 The only speaker of `localdb` in this package; its errors end here. A record of a shape that this version can not read is put
 aside by the store and counts as lost, never as an error: DEL and GC must go on.
+
+That an attachment is being deleted must be known before the first of its things goes, or reconciliation would make them again.
+When the state directory takes no writes (full, read-only), it is written in the run directory instead, as a mark that every
+reader of the record sees. A mark lasts as long as the boot, and so does an attachment: one of another boot is undone anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from localdb import Lock, LockTimeout, Store, StoreError
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import RecordRefused, Unavailable
+from userspace_cni.log import say
 from userspace_cni.records import (
     MalformedRecord,
     Record,
@@ -72,8 +77,15 @@ def _keys(steps: Iterable[Step]) -> set[str]:
 class Journal:
     """The store as attachments see it. All methods raise RecordRefused when the store can not be read or written."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, marks: Store) -> None:
         self._store = store
+        self._marks = marks
+
+    @classmethod
+    def at(cls, state_dir: str, run_dir: str, warn: Callable[[str], None]) -> Self:
+        """Records below `state_dir`, locks and marks below `run_dir`. `warn` takes one line about what the store repaired."""
+        locks = f"{run_dir}/locks"
+        return cls(Store(state_dir, locks, warn=warn), Store(f"{run_dir}/deleting", locks, warn=warn))
 
     @property
     def directory(self) -> str:
@@ -93,23 +105,56 @@ class Journal:
         """The record by its store key."""
         with _translated(f"reading the record of {key}"):
             raw = self._store.get(_ATTACHMENTS, key)
-        return self._record(key, raw) if raw is not None else None
+            mark = self._marks.get(_ATTACHMENTS, key) if raw is not None else None
+        return self._record(key, raw, mark) if raw is not None else None
 
     def records(self) -> list[Record]:
         """All records that can be read."""
         with _translated("listing the records"):
             items = self._store.items(_ATTACHMENTS)
-        return [record for key, raw in items if (record := self._record(key, raw))]
+            marks = dict(self._marks.items(_ATTACHMENTS))
+        return [record for key, raw in items if (record := self._record(key, raw, marks.get(key)))]
 
     def write(self, record: Record) -> None:
         """Make the record durable."""
         with _translated(f"writing the record of {record.key} (state {record.state})"), stage("record"):
             self._store.put(_ATTACHMENTS, record.key, record_to_json(record))
 
+    def mark_deleting(self, record: Record) -> Record:
+        """Record that the attachment is being deleted: the record in that state. Its things may be undone from now on.
+
+        Raises RecordRefused when that cannot be written anywhere and what is stored says that the attachment lives.
+        """
+        marked = record.to("deleting")
+        try:
+            self.write(marked)
+        except RecordRefused as error:
+            stored = self.read_key(record.key)
+            if stored is not None and stored.state == "ready":
+                with _translated(f"marking {record.key} as being deleted ({error.message}: {error.details})"):
+                    self._marks.put(_ATTACHMENTS, record.key, _mark_of(stored))
+            say("warning", "the record could not be marked as deleting; a mark in the run directory says so", error=error)
+        return marked
+
+    def keep(self, record: Record) -> None:
+        """Record that these steps remain to be undone. Where that cannot be written, a record that says so of more is as good.
+
+        Raises RecordRefused when there is neither.
+        """
+        try:
+            self.write(record)
+        except RecordRefused as error:
+            stored = self.read_key(record.key)
+            if stored is None or stored.state != "deleting" or not set(map(repr, record.steps)) <= set(map(repr, stored.steps)):
+                raise
+            say("warning", "the record could not be shortened to what remains", error=error)
+
     def drop(self, record: Record) -> None:
         """Forget the attachment, durably."""
         with _translated(f"dropping the record of {record.key}"), stage("record"):
             self._store.drop(_ATTACHMENTS, record.key)
+        with suppress(StoreError):  # a mark that stays is of no record
+            self._marks.drop(_ATTACHMENTS, record.key)
 
     def shared(self, place: str) -> Shared | None:
         """What is shared in a place (Resource.place), None when nobody of ours holds anything there."""
@@ -156,7 +201,7 @@ class Journal:
         with lock:
             yield lock
 
-    def _record(self, key: str, raw: Mapping[str, Any]) -> Record | None:
+    def _record(self, key: str, raw: Mapping[str, Any], mark: Mapping[str, Any] | None) -> Record | None:
         try:
             record = record_from_json(raw)
             if record.key != key:
@@ -164,7 +209,8 @@ class Journal:
         except MalformedRecord as error:
             self._quarantine(_ATTACHMENTS, key, str(error))
             return None
-        return record
+        # the mark of an earlier attachment of that name says nothing about this one
+        return record.to("deleting") if mark == _mark_of(record) else record
 
     def _shared(self, place: str, raw: Mapping[str, Any]) -> Shared | None:
         try:
@@ -176,6 +222,11 @@ class Journal:
     def _quarantine(self, collection: str, key: str, reason: str) -> None:
         with _translated(f"putting aside the unreadable record of {key}"):
             self._store.quarantine(collection, key, reason)
+
+
+def _mark_of(record: Record) -> dict[str, Any]:
+    """Which attachment of the record's name is being deleted."""
+    return {"boot_id": record.boot_id, "boottime_ns": record.boottime_ns}
 
 
 @contextmanager

@@ -77,17 +77,13 @@ def is_newer(record: Record, called: Called, node: Clock) -> bool:
 
 
 def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Deadline) -> list[attach.Failure]:
-    """Record durably that the attachment is being deleted, then undo it. The caller holds the container's lock.
+    """Record that the attachment is being deleted, then undo it. The caller holds the container's lock.
 
-    Returns what could not be undone; the record then still says `deleting`.
+    Returns what could not be undone; the record then still says `deleting`. Raises RecordRefused, with nothing undone, when a
+    living attachment cannot be marked: what is gone would be made again, without holders.
     """
     if record.state != "deleting":
-        record = record.to("deleting")
-        try:
-            journal.write(record)
-        except UserspaceError as error:
-            # a full disk must not keep a port: undo all the same, and the old record still leads whoever comes next here
-            say("warning", "the record could not be marked as deleting", error=error)
+        record = journal.mark_deleting(record)
     return attach.undo_steps(record, node, journal, deadline)
 
 
@@ -217,7 +213,7 @@ def finish(node: Node, journal: Journal, deadline: Deadline) -> None:
             if is_unfinished(record, boot_id):
                 finish_one(record, node, journal)
             else:
-                place_again(record, node)
+                place_again(record, node, journal)
         except UserspaceError as error:
             say("warning", "an earlier attachment could not be put right", container=record.container_id, error=error)
 
@@ -235,13 +231,24 @@ def finish_one(record: Record, node: Node, journal: Journal) -> bool:
         return not remove(current, node, journal, Deadline.after(TURN_S))
 
 
-def place_again(record: Record, node: attach.Drivers) -> bool:
+def place_again(record: Record, node: attach.Drivers, journal: Journal) -> bool:
     """After a restart OVS makes server-mode sockets anew at their old place, and those that pods see are dead."""
+    if not _misplaced(record, node):
+        return False
+    lock = journal.try_container_lock(record.container_id)
+    if lock is None:
+        return False
+    with lock:
+        if journal.read_key(record.key) != record:
+            return False
+        lost = _misplaced(record, node)
+        attach.settle(attach.begin_steps(record, lost, node, journal, Deadline.after(PLACE_S)))
+    for step in lost:
+        say("info", "placed the socket of a restarted OVS again", container=record.container_id, socket=step.name)
+    return bool(lost)
+
+
+def _misplaced(record: Record, node: attach.Drivers) -> list[PlacedSocket]:
+    """The sockets of OVS that are not where the pod sees them."""
     deadline = Deadline.after(PLACE_S)
-    placed = False
-    for step in record.steps:
-        if isinstance(step, PlacedSocket) and node.driver(step).check(step, deadline):
-            node.driver(step).apply(step, deadline)
-            say("info", "placed the socket of a restarted OVS again", container=record.container_id, socket=step.name)
-            placed = True
-    return placed
+    return [step for step in record.steps if isinstance(step, PlacedSocket) and node.driver(step).check(step, deadline)]

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Final, Self
 
-from localdb import Store
 from userspace_cni.dataplane import flows, openflow, probe_ports
 from userspace_cni.dataplane.flows import Flows
 from userspace_cni.dataplane.openflow import Flow
@@ -172,7 +171,7 @@ class TestPorts:
         self._timeout_s = timeout_s
         self._root = HostRoot(settings.host_root)
         state, run = map(self._root.path, (settings.state_dir, settings.run_dir))
-        journal = Journal(Store(state, f"{run}/locks", warn=lambda text: say("warning", text)))
+        journal = Journal.at(state, run, lambda text: say("warning", text))
         self._store = journal.identity
         self._ports = ports or self._driver()
         self._own_session = ports is None

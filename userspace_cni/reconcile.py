@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -158,6 +159,15 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Surrou
             yield Finding("record-lost", record.to("deleting", steps=leftovers.traces(container_id, ifname, port, node.journal)))
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """What is being made again: what remains to be awaited, and the steps that can be applied only then."""
+
+    record: Record
+    rests: list[attach.Rest]
+    later: list[Step]
+
+
 class Reconciliation:
     """One pass after the other; what one suspects, a later one is certain of. For one thread.
 
@@ -178,18 +188,18 @@ class Reconciliation:
         leftovers.drain(self._node, self._journal, Deadline.after(leftovers.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
-        rests: list[tuple[Record, attach.Rest]] = []
+        begun: list[_Begun] = []
         try:
             for found in findings(self._node):
                 key = found.record.key
                 if found.problem == "foreign":
                     foreign.add(key)
                 elif not found.needs_proof or self._is_proven(key, suspected):
-                    self._attempt(found.record, lambda found=found: self._act(found, rests))  # type: ignore[misc]
+                    self._attempt(found.record, lambda found=found: self._act(found, begun))  # type: ignore[misc]
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
-        for record, rest in rests:
-            self._attempt(record, rest)
+        for each in begun:
+            self._attempt(each.record, lambda each=each: self._finish(each))  # type: ignore[misc]
         self._suspected = suspected
         self._tell_foreign(foreign)
 
@@ -206,15 +216,12 @@ class Reconciliation:
             except UserspaceError as error:
                 say("warning", "an attachment could not be put right now", error=error)
 
-    def _act(self, found: Finding, rests: list[tuple[Record, attach.Rest]]) -> None:
+    def _act(self, found: Finding, begun: list[_Begun]) -> None:
         """Put one thing right, if it still is what it was when it was found."""
         record = found.record
-        lock = self._journal.try_container_lock(record.container_id)
-        if lock is None:
-            return
-        with lock:
-            unrecorded = found.problem in ("record-lost", "dead-test")
-            if self._journal.read_key(record.key) != (None if unrecorded else record):
+        unrecorded = found.problem in ("record-lost", "dead-test")
+        with self._unchanged(record, recorded=not unrecorded) as unchanged:
+            if not unchanged:
                 return
             if found.problem == "dead-test":
                 say("info", "removing what a killed test left", test=record.network)
@@ -222,18 +229,43 @@ class Reconciliation:
                 self._report("removed-dead-test")
                 return
             if found.problem == "lost":
-                rests += [(record, rest) for step in found.steps if (rest := self._make_again(step))]
+                begun.append(self._make_again(record, found.steps))
                 return
             say("info", "removing what an attachment left", why=found.problem, state=record.state, netns=record.netns)
             if not leftovers.remove(record, self._node, self._journal, Deadline.after(leftovers.TURN_S)):
                 self._report(f"removed-{found.problem}")
 
-    def _make_again(self, step: Step) -> attach.Rest | None:
-        say("info", "making again what was lost", step=step.kind)
-        deadline = Deadline.after(leftovers.PLACE_S if isinstance(step, PlacedSocket) else leftovers.TURN_S)
-        rest = self._node.driver(step).apply(step, deadline)
-        self._report(f"again-{step.kind}")
-        return rest
+    @contextmanager
+    def _unchanged(self, record: Record, *, recorded: bool = True) -> Iterator[bool]:
+        """While inside nobody else works on the container; whether the record is still this one (or there is still none)."""
+        lock = self._journal.try_container_lock(record.container_id)
+        if lock is None:
+            yield False
+            return
+        with lock:
+            yield self._journal.read_key(record.key) == (record if recorded else None)
+
+    def _make_again(self, record: Record, lost: Sequence[Step]) -> _Begun:
+        """Begin with it: many ports are opened by the switch at the same time."""
+        first = [step for step in lost if not step.after_rest]
+        for step in lost:
+            say("info", "making again what was lost", step=step.kind)
+        deadline = Deadline.after(leftovers.TURN_S)
+        rests = attach.begin_steps(record, first, self._node, self._journal, deadline)
+        for step in first:
+            self._report(f"again-{step.kind}")
+        return _Begun(record, rests, [step for step in lost if step.after_rest])
+
+    def _finish(self, begun: _Begun) -> None:
+        """Await what was begun, and make what waits for it. A DEL that came in between has removed it all."""
+        with self._unchanged(begun.record) as unchanged:
+            if not unchanged:
+                return
+            attach.settle(begun.rests)
+            deadline = Deadline.after(leftovers.PLACE_S)
+            attach.settle(attach.begin_steps(begun.record, begun.later, self._node, self._journal, deadline))
+            for step in begun.later:
+                self._report(f"again-{step.kind}")
 
     def _tell_foreign(self, keys: Iterable[str]) -> None:
         """Once for each, as long as it is there."""

@@ -300,7 +300,7 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
         try:
             failures = leftovers.remove(record, node, journal, deadline.within(UNDO_S))
         except RecordRefused as error:
-            raise Unavailable("the rest of this DEL can not be recorded", str(error)) from error
+            raise Unavailable("what this DEL has to undo cannot be recorded", str(error)) from error
         if not record.boot_id and request.network.ipam:
             failures += _forward_delete(request, node, deadline.within(UNDO_S))
     _answer_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
@@ -328,8 +328,12 @@ def _is_postponed(failure: attach.Failure) -> bool:
 
 
 def _answer_for(failures: list[attach.Failure], what: str) -> None:
-    if failures:
-        raise combined(what, [failure.error for failure in failures])
+    """What the record still holds is tried again: a store that takes no writes now is no lasting failure."""
+    errors = [failure.error for failure in failures]
+    if errors:
+        raise combined(
+            what, [Unavailable(error.message, error.details) if isinstance(error, RecordRefused) else error for error in errors]
+        )
 
 
 def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001

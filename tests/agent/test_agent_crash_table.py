@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from localdb import Store
 from tests.agent.living import LiveNode, container, port_of, serving
 from tests.cni.spec import records, refused, row_of, succeeded, switch_of
 from tests.lab.node import CONTAINER, mounts_below
@@ -309,7 +308,7 @@ def test_reboot(live: LiveNode, sandbox: str, mode: str) -> None:
     succeeded(live.run("ADD", network, sandbox))
     succeeded(live.run("ADD", network, sandbox, container(1)))
     live.kill()
-    journal = Journal(Store(live.state, live.directory / "run" / "locks"))
+    journal = Journal.at(str(live.state), f"{live.directory}/run", print)
     record = journal.read(CONTAINER, "net1")
     assert record
     journal.write(replace(record, boot_id=EARLIER_BOOT))

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cni.spec import read_only, switch_of
 from tests.crash.victims import Victim
+from tests.lab.disks import fill, small_disk
 from tests.lab.node import Node
 from userspace_cni.verbs import Answer
 
-PAGE = 4096
-PAGES = 64
 NEEDED = 16
 """With so many free pages an ADD succeeds."""
-
-
-@contextmanager
-def small_disk(directory: Path) -> Iterator[Path]:
-    """A file system of 64 pages at the state directory; a filler in it that is no record."""
-    directory.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={PAGES * PAGE},mode=700", "none", str(directory)], check=True)
-    try:
-        yield directory / ".filler"
-    finally:
-        subprocess.run(["umount", "--lazy", str(directory)], check=True)
-
-
-def fill(filler: Path, free: int) -> None:
-    """Leave so many pages free."""
-    filler.unlink(missing_ok=True)
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(PAGE))
-        except OSError:
-            pass
-        size = file.tell()
-        file.truncate(max(0, size // PAGE - free) * PAGE)
 
 
 def left(victim: Victim) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from localdb import Store
 from tests.cni.spec import switch_of
 from tests.crash.test_kill_add import around
 from tests.crash.victims import Victim
@@ -69,7 +68,7 @@ def test_reboot(node: Node, sandbox: str, how: str) -> None:
     """After a reboot rows and records are there, mounts and locks are not: a DEL, or anybody's call, removes the rest."""
     victim = Victim(node, sandbox)
     assert victim.call("ADD").code == 0
-    journal = Journal(Store(node.state, node.directory / "run" / "locks"))
+    journal = Journal.at(str(node.state), f"{node.directory}/run", print)
     [record] = journal.records()
     journal.write(replace(record, boot_id="00000000-0000-4000-8000-000000000000"))
     for mount in mounts_below(node.directory):
@@ -85,7 +84,7 @@ def test_reboot_then_the_same_name(node: Node, sandbox: str) -> None:
     """A runtime that uses the same container ID after a reboot is served: the old attachment is undone first."""
     victim = Victim(node, sandbox)
     assert victim.call("ADD").code == 0
-    journal = Journal(Store(node.state, node.directory / "run" / "locks"))
+    journal = Journal.at(str(node.state), f"{node.directory}/run", print)
     [record] = journal.records()
     journal.write(replace(record, boot_id="00000000-0000-4000-8000-000000000000"))
     assert victim.call("ADD").code == 0

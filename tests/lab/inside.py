@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from multiprocessing.context import ForkServerContext
-from typing import Any
+from typing import Any, Self
 
-from localdb import Store
 from userspace_cni import verbs
 from userspace_cni.attach import Driver, Rest
 from userspace_cni.deadline import Deadline
@@ -88,9 +87,14 @@ class _TrippedDriver:
 
 
 class _TrippedJournal(Journal):
-    def __init__(self, store: Store, trip: Watch) -> None:
-        super().__init__(store)
-        self._trip = trip
+    _trip: Watch
+
+    @classmethod
+    def tripping(cls, settings: Settings, trip: Watch) -> Self:
+        """The journal of these settings, telling `trip`."""
+        made = cls.at(settings.state_dir, settings.run_dir, lambda _: None)
+        made._trip = trip
+        return made
 
     def write(self, record: Record) -> None:
         self._trip(f"before writing {record.state}")
@@ -118,8 +122,7 @@ class TrippedDrivers(Drivers):
     @cached_property
     def journal(self) -> Journal:
         """The real journal behind the trip."""
-        settings = self.settings
-        return _TrippedJournal(Store(settings.state_dir, f"{settings.run_dir}/locks", warn=lambda _: None), self._trip)
+        return _TrippedJournal.tripping(self.settings, self._trip)
 
     def driver(self, step: Step) -> Driver[Any]:
         """The real driver behind the trip."""

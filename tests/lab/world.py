@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from localdb import Store
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, UserspaceError
 from userspace_cni.journal import Journal
@@ -140,7 +139,7 @@ class World:
     @property
     def journal(self) -> Journal:
         """A store below the test's directory."""
-        return Journal(Store(self.directory / "state", self.directory / "locks"))
+        return Journal.at(f"{self.directory}/state", str(self.directory), print)
 
     def driver(self, step: Step) -> MemoryDriver:
         """One driver for all."""

@@ -656,7 +656,7 @@ def test_a_store_that_can_not_be_read(town: Town, command: list[str]) -> None:
     class Ruin(Town):
         @property
         def journal(self) -> Journal:
-            return Broken(super().journal._store)
+            return Broken.at(f"{self.directory}/state", str(self.directory), print)
 
     result = Ruin(town.directory).cli(*command)
     assert (result.exit_code, result.stdout) == (3, "")

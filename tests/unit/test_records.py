@@ -176,7 +176,7 @@ def test_incomplete_record(field: str) -> None:
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     """An empty journal that does not flush: nothing here is about power cuts."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
-    return Journal(Store(tmp_path / "state", tmp_path / "locks", warn=lambda _text: None))
+    return Journal.at(f"{tmp_path}/state", str(tmp_path), lambda _text: None)
 
 
 ENVELOPES = st.one_of(
@@ -248,7 +248,7 @@ def test_directories_that_are_none(tmp_path: Path, call: str) -> None:
     for name in ("state", "locks"):
         (tmp_path / name).write_text("")
     with pytest.raises(UserspaceError):
-        CALLS[call](Journal(Store(tmp_path / "state", tmp_path / "locks")))
+        CALLS[call](Journal.at(f"{tmp_path}/state", str(tmp_path), print))
 
 
 @pytest.fixture

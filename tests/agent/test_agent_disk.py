@@ -1,0 +1,123 @@
+"""The state directory takes no writes: what a DEL has promised is kept, and nothing that it removed is made again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.agent.living import LiveNode, port_of
+from tests.cni.spec import read_only, refused, succeeded, switch_of
+from tests.lab.disks import fill, kept_full, small_disk
+from tests.lab.node import CONTAINER, mounts_below
+from tests.lab.pods import Pod
+from tests.lab.switch import wait_until
+
+RESTART_S = 30
+
+
+def network_of(live: LiveNode, mode: str) -> dict[str, Any]:
+    """A network with addresses, and OVS in that role."""
+    network = live.network("1.0.0", ipam=live.host_local())
+    network["host"]["vhost"]["mode"] = mode
+    return network
+
+
+def without_state_disk(live: LiveNode) -> dict[str, list[str]]:
+    """What is left; the small disk itself is no mount of an attachment."""
+    found = live.leftovers()
+    found["mounts"] = [point for point in found.get("mounts", []) if point != str(live.state)]
+    return {kind: items for kind, items in found.items() if items}
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "beside another"])
+def test_del_on_a_full_disk_while_ovsdb_is_away(live: LiveNode, sandbox: str, mode: str, shared: bool) -> None:
+    """What DEL removed is not made again, full disk or not, and the rest goes when it can; the pod's other interface lives on."""
+    network, switch, pod = network_of(live, mode), switch_of(live), Pod()
+    live.empty_dir(pod.uid)
+    with small_disk(live.state) as filler:
+        live.start()
+        if shared:
+            succeeded(live.run("ADD", network, sandbox, CONTAINER, "net2", CNI_ARGS=pod.args))
+        before = without_state_disk(live)
+        succeeded(live.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+        switch.stop_ovsdb()
+        try:
+            wait_until(lambda: live.page("/readyz")[0] != 200, what="the agent to see it")
+            with kept_full(filler):
+                call = live.run("DEL", network, sandbox, CNI_ARGS=pod.args)
+                if shared:
+                    refused(call, 11)
+                else:
+                    succeeded(call)
+                switch.restart_ovsdb()
+                wait_until(lambda: not switch.rows("Port", f"name={port_of()}"), RESTART_S, "the port to go")
+                live.tick(2)
+                assert not switch.rows("Port", f"name={port_of()}")
+        finally:
+            switch.restart_ovsdb()
+        fill(filler, 64)
+        wait_until(lambda: without_state_disk(live) == before, RESTART_S, "the rest to go")
+        live.tick(2)
+        assert without_state_disk(live) == before
+        if shared:
+            succeeded(live.run("DEL", network, sandbox, CONTAINER, "net2", CNI_ARGS=pod.args))
+        assert without_state_disk(live) == {}
+
+
+@pytest.mark.parametrize("survives", [True, False], ids=["agent survives", "agent is killed"])
+def test_del_in_a_directory_that_takes_no_writes(live: LiveNode, sandbox: str, survives: bool) -> None:
+    """DEL answers 11, for its record stays, and no pass attaches again what it removed; the next DEL ends it."""
+    network, switch, pod = network_of(live, "client"), switch_of(live), Pod()
+    live.empty_dir(pod.uid)
+    live.start()
+    succeeded(live.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    with read_only(live.state):
+        refused(live.run("DEL", network, sandbox), 11)
+        if not survives:
+            live.kill()
+            live.start()
+        live.tick(3)
+        assert switch.bridges() == []
+        assert mounts_below(live.directory) == [str(live.state)]
+        refused(live.run("CHECK", {**network, "prevResult": {}}, sandbox), 102)
+    succeeded(live.run("DEL", network, sandbox))
+    live.await_clean()
+
+
+def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str) -> None:
+    """Neither state nor run directory takes writes: DEL answers 11 and has undone nothing, so that nothing is half there."""
+    network = network_of(live, "client")
+    live.start()
+    succeeded(live.run("ADD", network, sandbox))
+    before = live.leftovers()
+    live.kill()
+    run = live.directory / "run"
+    (run / "deleting").mkdir(exist_ok=True)
+    with read_only(live.state), read_only(run / "deleting"):
+        call = live.run_standalone("DEL", network, sandbox)
+        refused(call, 11)
+    assert live.leftovers() == before
+    succeeded(live.run_standalone("DEL", network, sandbox))
+    live.await_clean()
+
+
+def test_mark_of_an_earlier_attachment_of_that_name(live: LiveNode, sandbox: str) -> None:
+    """A mark that was left behind says nothing about a later attachment of the same container and interface."""
+    network = network_of(live, "client")
+    live.start()
+    succeeded(live.run("ADD", network, sandbox))
+    path = live.state / "attachments" / f"{CONTAINER}@net1.json"
+    record = json.loads(path.read_text())["value"]
+    marks = live.directory / "run" / "deleting" / "attachments"
+    for directory in (marks.parent, marks):
+        directory.mkdir(mode=0o700, exist_ok=True)
+    earlier = {"boot_id": record["boot_id"], "boottime_ns": record["boottime_ns"] - 1}
+    (marks / path.name).write_text(json.dumps({"schema": 1, "key": f"{CONTAINER}@net1", "value": earlier}))
+    live.tick(2)
+    assert live.states() == ["ready"]
+    succeeded(live.run("DEL", network, sandbox))
+    live.await_clean()
+    assert not list(marks.iterdir())
