@@ -34,12 +34,13 @@ class MemoryDriver:
 
     world: World
 
-    def apply(self, step: Step, deadline: Deadline) -> None:
-        """Add it, failing before or after as the world's fault says."""
+    def apply(self, step: Step, deadline: Deadline) -> Callable[[], None]:
+        """Add it, failing before or after as the world's fault says; then the switch may still be at work."""
         self.world.fault("before apply", step)
         self.world.allowed[step.kind] = deadline.remaining()
         self.world.true.add(name_of(step))
         self.world.fault("after apply", step)
+        return lambda: self.world.fault("while waiting", step)
 
     def undo(self, step: Step, deadline: Deadline) -> None:
         """Remove it."""

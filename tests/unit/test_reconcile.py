@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.lab.world import World, name_of, no_fault
-from userspace_cni import reconcile, verbs
+from userspace_cni import leftovers, reconcile, verbs
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable
+from userspace_cni.journal import Shared
 from userspace_cni.reconcile import Reconciliation
 from userspace_cni.records import Record
-from userspace_cni.steps import Port, Step
+from userspace_cni.steps import PlacedSocket, Port, Step
 
 CONTAINER = "c0ffee0123456789"
 NETNS = "/run/netns/x"
@@ -39,7 +40,13 @@ class Agent:
     @property
     def port(self) -> Port:
         """Its port."""
-        [port] = (step for step in self.record.steps if isinstance(step, Port))
+        return self.port_of(CONTAINER)
+
+    def port_of(self, container: str) -> Port:
+        """The port of that container."""
+        record = self.world.journal.read(container, "net1")
+        assert record
+        [port] = (step for step in record.steps if isinstance(step, Port))
         return port
 
     def rewrite(self, **changes: object) -> None:
@@ -118,6 +125,53 @@ def test_lost_mount(agent: Agent) -> None:
     agent.world.true.discard(mount)
     assert agent.passes() == ["again-pod-mount"]
     assert mount in agent.world.true
+
+
+def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
+    """What is made again is entered in its place's list of holders: DEL finds it there, and removes it."""
+    [mount] = (name for name in agent.world.true if name.startswith("mount:"))
+    agent.world.true.discard(mount)
+    [(place, _)] = agent.world.journal.places()
+    agent.world.journal.write_shared(place, Shared())
+    assert agent.passes() == ["again-pod-mount"]
+    environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
+    assert verbs.answer(environ, lambda: STDIN, lambda: agent.world).code == 0
+    assert mount not in agent.world.true
+    assert agent.world.journal.places() == []
+
+
+def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
+    """Waiting for the switch may add the port again; after a DEL in between nobody waits, and nothing comes back."""
+    other = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
+    assert verbs.answer(other, lambda: STDIN, lambda: agent.world).code == 0
+    delete = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
+    waited: list[Step] = []
+
+    def meanwhile(when: str, step: Step) -> None:
+        if when == "while waiting":
+            waited.append(step)
+        elif when == "after apply" and step == agent.port_of(CONTAINER):  # the other's port was begun before
+            assert verbs.answer(delete, lambda: STDIN, lambda: agent.world).code == 0
+
+    agent.world.true -= {name_of(agent.port_of(container)) for container in (CONTAINER, "another")}
+    agent.world.fault = meanwhile
+    lost = agent.port_of(CONTAINER)
+    assert agent.passes() == ["again-port", "again-port"]
+    assert waited == [lost]
+
+
+def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
+    """A call that listed the records before a DEL places no socket after it: nobody would remove that."""
+    socket = PlacedSocket("/ovs/s", "/pod", "/", "s")
+    stale = agent.record.to("ready", steps=(*agent.record.steps, socket))
+    agent.world.journal.write(stale)
+    agent.world.true.discard(name_of(socket))
+    agent.world.journal.drop(stale)
+    assert not leftovers.place_again(stale, agent.world, agent.world.journal)
+    assert name_of(socket) not in agent.world.true
+    agent.world.journal.write(stale)
+    assert leftovers.place_again(stale, agent.world, agent.world.journal)
+    assert name_of(socket) in agent.world.true
 
 
 def test_switch_that_can_not_be_asked(agent: Agent) -> None:
