@@ -177,13 +177,14 @@ class Drivers:
     def _places(self, environment: Environment, options: Options, uid: str, view: PodView | None) -> tuple[Place, str]:
         """The directory for the pod's sockets on the host, and what its containers call it."""
         from userspace_cni.host.kube import mapped_dir
-        from userspace_cni.host.place import find_launcher_place, find_place
+        from userspace_cni.host.place import SharedDir, find_launcher_place, find_place
         from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
         settings = self.settings
         if options.kubevirt:
             return find_launcher_place(settings, uid, self.root), launcher.MAPPED_DIR
-        place = find_place(settings, uid, view, environment.container_id, options.shared_dir, self.root)
+        shared_dir = SharedDir(options.shared_dir, settings.bounds(environment.pod_namespace))
+        place = find_place(settings, uid, view, environment.container_id, shared_dir, self.root)
         return place, mapped_dir(view, settings.shared_volume) if view else DEFAULT_MAPPED_DIR
 
     def _kubeconfig(self, options: Options) -> str:
@@ -441,7 +442,7 @@ def _read_device_info(path: str, root: HostRoot) -> tuple[Allocation | None, boo
 def _directory(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.sockets import DirectoryDriver
 
-    return DirectoryDriver(node.root)
+    return DirectoryDriver(node.root, node.journal.has_made)
 
 
 def _socket_file(node: Drivers) -> Driver[Any]:

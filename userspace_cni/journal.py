@@ -29,7 +29,7 @@ from userspace_cni.records import (
     step_to_json,
 )
 from userspace_cni.stages import stage
-from userspace_cni.steps import Step
+from userspace_cni.steps import Resource, Step
 
 _ATTACHMENTS: Final = "attachments"
 _PLACES: Final = "places"
@@ -161,6 +161,11 @@ class Journal:
         with _translated(f"reading the holders of {place}"):
             raw = self._store.get(_PLACES, place)
         return self._shared(place, raw) if raw is not None else None
+
+    def has_made(self, thing: Resource) -> bool:
+        """Whether an attachment of ours that still holds it, or another before that, made a shared thing."""
+        shared = self.shared(thing.place)
+        return shared is not None and thing.key in shared.made
 
     def write_shared(self, place: str, shared: Shared) -> None:
         """Make the holders durable; without any, forget the place."""

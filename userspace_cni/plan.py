@@ -54,7 +54,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the pod's sockets go on the host, and who may make or own that directory (see `Directory`)."""
+    """Where the pod's sockets go on the host, and what root may make or own of that directory (see `Directory`)."""
 
     path: str
     trusted: str
@@ -62,6 +62,7 @@ class Place:
     own: bool
     mount_name: str = ""
     """Name of the mount below short_dir; "" derives one from the path."""
+    parents: bool = False
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
         group=access.group,
         mode=access.directory_mode,
         selinux_label=access.selinux_label,
+        parents=place.parents,
     )
     steps: list[Step] = [directory]
     if role == "client":

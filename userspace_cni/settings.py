@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from userspace_cni.errors import InvalidConfig, Undecodable
 from userspace_cni.log import LEVELS
+from userspace_cni.tenancy import Bounds
 
 CONFIG_FILE: Final = "/etc/userspace-cni/config.toml"
 PREFIX: Final = "USERSPACE_CNI_"
@@ -103,6 +104,10 @@ class Settings:
     def usual_shared_dirs(self) -> tuple[str, ...]:
         """Where `sharedDir` of a pod's network may be: `shared_dirs`, by default what the former plugin and OVS use."""
         return self.shared_dirs or (self.default_shared_dir, "/var/lib/cni/usrspcni", self.ovs_rundir)
+
+    def bounds(self, namespace: str) -> Bounds | None:
+        """Where `sharedDir` of a network may be for a pod of that namespace; anywhere for "", a call without a pod."""
+        return Bounds(namespace, self.usual_shared_dirs, "setting shared_dirs") if namespace else None
 
 
 def load(environ: Mapping[str, str]) -> Settings:

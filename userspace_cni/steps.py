@@ -61,9 +61,9 @@ class Directory(Step):
     """The host directory in which the vhost-user socket appears and which the pod mounts.
 
     `trusted` is the prefix of `path` that no pod can write; what is below it is opened without following links.
-    `create`: make it when missing (and then remove it with its last holder), but nothing between it and `trusted`; an emptyDir or
-    hostPath is never ours to make.
-    `own`: owner, mode and label may be set on it; never on a hostPath from a pod's spec.
+    `create`: make it when missing (and then remove it with its last holder); an emptyDir or hostPath is never ours to make.
+    `parents`: make what is missing between `trusted` and it, too; what is between an emptyDir and the kubelet's root is not ours.
+    Owner, mode and label are set on what we made; with `own` also on what was there, where nobody but us has a use for that name.
     """
 
     kind: ClassVar[str] = "directory"
@@ -75,6 +75,7 @@ class Directory(Step):
     group: str = ""
     mode: int | None = None
     selinux_label: str = ""
+    parents: bool = False
 
     @property
     def resource(self) -> Resource:

@@ -233,14 +233,15 @@ def test_access_of_another_user(node: Node, sandbox: str) -> None:
 
 
 def test_access_in_an_empty_dir(node: Node, sandbox: str) -> None:
-    """The kubelet's emptyDir gets the owner and mode that the network asks for too; unknown names are refused with 106."""
+    """In the kubelet's emptyDir the placed socket gets the owner and mode that the network asks for; unknown names: 106."""
     pod = Pod()
     volume = node.empty_dir(pod.uid)
-    network = node.network()
-    network["host"]["vhost"] |= {"group": str(NOBODY), "dirmode": "2775"}
+    before = snapshot(volume)
+    network = serving(node, group=str(NOBODY), dirmode="2775", socketmode="0660")
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
-    assert (volume.stat().st_gid, mode(volume)) == (NOBODY, 0o2775)
+    assert ((volume / PORT).lstat().st_gid, mode(volume / PORT)) == (NOBODY, 0o660)
     succeeded(node.run("DEL", network, sandbox))
+    assert snapshot(volume) == before
     network["host"]["vhost"]["group"] = "no-such-group"
     refused(node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 106, "no-such-group")
     assert node.leftovers() == {}

@@ -11,7 +11,7 @@ from tests.host.places import NOBODY, descriptors, drop_privileges, in_child, mo
 from userspace_cni.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.beneath import open_directory
 from userspace_cni.host.sockets import DirectoryDriver
-from userspace_cni.steps import Directory
+from userspace_cni.steps import Directory, Resource
 
 LABEL = "system_u:object_r:container_file_t:s0"
 driver = DirectoryDriver()
@@ -279,3 +279,56 @@ def test_no_descriptor_is_left_open(room: Path) -> None:
             driver.apply(created(room), soon())
         driver.undo(created(room), soon())
     assert descriptors() == before
+
+
+def levels_below(room: Path, **extra: object) -> Directory:
+    """A step of a `sharedDir` that is some levels below an allowed directory."""
+    path, trusted = f"{room}/shared/a/b/c0ffee", f"{room}/shared"
+    return Directory(path, trusted, create=True, parents=True, **extra)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("there", ["", "shared", "shared/a", "shared/a/b"])
+def test_parents_are_made(room: Path, there: str) -> None:
+    """What is missing between the trusted prefix and the directory is made, ours and closed to listing; what is there is kept."""
+    (room / there).mkdir(mode=0o750, parents=True, exist_ok=True)
+    before = {path: mode(path) for path in room.rglob("*")}
+    driver.apply(levels_below(room, user=str(NOBODY), mode=0o777), soon())
+    expected = {room / name: 0o711 for name in ("shared", "shared/a", "shared/a/b")} | {room / "shared/a/b/c0ffee": 0o777}
+    assert {path: mode(path) for path in room.rglob("*")} == expected | before
+    assert {path.stat().st_uid for path in expected} == {0, NOBODY}
+    driver.undo(levels_below(room), soon())
+    assert tree(room / "shared" / "a" / "b") == set()
+
+
+@pytest.mark.parametrize("at", ["shared/a", "shared/a/b"])
+@pytest.mark.parametrize("target", ["victim", "absent"])
+def test_link_among_the_parents(room: Path, at: str, target: str) -> None:
+    """A tenant who may write below the allowed directory puts a link in the way: it is named, nothing is made where it leads."""
+    (room / "victim").mkdir()
+    (room / at).parent.mkdir(parents=True)
+    (room / at).symlink_to(room / target)
+    before = descriptors()
+    with pytest.raises(DirectoryRefused, match=f"{at} is a symbolic link"):
+        driver.apply(levels_below(room, mode=0o777), soon())
+    assert (tree(room), tree(room / "victim"), descriptors()) == ({"victim", "shared"}, set(), before)
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_owner_of_what_was_there(room: Path, made: bool) -> None:
+    """A directory that was there gets owner and mode if an attachment of ours made it, and else keeps its own without a drift."""
+    asked: list[str] = []
+
+    def made_before(thing: Resource) -> bool:
+        asked.append(thing.key)
+        return made
+
+    (room / "shared" / "a" / "b" / "c0ffee").mkdir(parents=True, mode=0o700)
+    step = levels_below(room, user=str(NOBODY), mode=0o777)
+    own = DirectoryDriver(made_before=made_before)
+    own.apply(step, soon())
+    facts = (room / "shared/a/b/c0ffee").stat()
+    assert (facts.st_uid, facts.st_mode & 0o7777) == ((NOBODY, 0o777) if made else (0, 0o700))
+    assert own.check(step, soon()) == []
+    os.chown(room / "shared/a/b/c0ffee", 1, 1)
+    assert len(own.check(step, soon())) == made
+    assert set(asked) == {f"directory:{room}/shared/a/b/c0ffee"}

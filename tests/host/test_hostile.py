@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -71,6 +72,23 @@ def test_directory(room: Path, pod: Path, victim: Path) -> None:
         outcomes(lambda: driver.apply(step, soon()))
     for path in (victim, victim / "inner"):
         assert (path.stat().st_uid, mode(path)) == (0, 0o755)
+
+
+def test_parents(room: Path, victim: Path) -> None:
+    """What is missing on the way to a directory is made nowhere but where the way has led without a link."""
+    driver, place = DirectoryDriver(), room / "shared" / "a"
+    step = Directory(f"{place}/b/c0ffee", f"{room}/shared", create=True, mode=0o777, parents=True)
+    place.parent.mkdir()
+
+    def swap() -> None:
+        with suppress(OSError):
+            place.symlink_to(victim)
+            place.unlink()
+        rmtree(place, ignore_errors=True)
+
+    with looping(swap):
+        outcomes(lambda: driver.apply(step, soon()))
+    assert (tree(victim), mode(victim)) == ({"inner"}, 0o755)
 
 
 def test_config_file(room: Path, pod: Path, victim: Path) -> None:

@@ -27,12 +27,13 @@ from userspace_cni.host.kube import PodView, Volume
 from userspace_cni.host.leases import LeaseDriver
 from userspace_cni.host.link import is_own, link_exists, namespace
 from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.place import find_launcher_place, find_place
+from userspace_cni.host.place import SharedDir, find_launcher_place, find_place
 from userspace_cni.host.placement import PlacedSocketDriver
 from userspace_cni.host.root import HostRoot
 from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
 from userspace_cni.settings import Settings
 from userspace_cni.steps import ConfigFile, DeviceInfo, Directory, Lease, LegacyRecord, PlacedSocket, PodMount, SocketFile
+from userspace_cni.tenancy import Bounds
 
 USER = "dpdk-of-this-host"
 PODS = "/var/run/uc-pods"
@@ -238,7 +239,7 @@ def test_place_of_an_emptydir(root: HostRoot, host: Path) -> None:
     """A pod's emptyDir is found in the host's kubelet directory, and recorded as the host calls it."""
     (host / "run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/shared-dir").mkdir(parents=True)
     settings = Settings(kubelet_dir="/var/run/kubelet")
-    place = find_place(settings, "u1", None, "c0ffee", "", root)
+    place = find_place(settings, "u1", None, "c0ffee", SharedDir(), root)
     assert (place.path, place.trusted) == (
         "/var/run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/shared-dir",
         "/var/run/kubelet",
@@ -263,11 +264,37 @@ def test_place_of_a_vm(root: HostRoot, host: Path) -> None:
         find_launcher_place(settings, "", root)
 
 
+def test_place_of_a_shared_dir(root: HostRoot, host: Path) -> None:
+    """Setting and `sharedDir` of a pod's network are compared as the host follows their links, and recorded by its names."""
+    bounds = Bounds("tenant-a", ("/nowhere", "/var/run/shared"), "setting shared_dirs")
+    (host / "data").mkdir()
+    (host / "data" / "link").symlink_to("/var/run/shared/tenant-a")
+    for path in ("/var/run/shared/tenant-a", "/run/shared//tenant-a/", "/data/link"):
+        place = find_place(Settings(), "", None, "c0ffee", SharedDir(path, bounds), root)
+        assert (place.path, place.trusted, place.own) == ("/run/shared/tenant-a/c0ffee", "/run/shared", False)
+    place = find_place(Settings(), "", None, "c0ffee", SharedDir("/run/shared", bounds), root)
+    assert (place.path, place.trusted) == ("/run/shared/c0ffee", "/run/shared")
+    DirectoryDriver(root).apply(Directory(f"{place.path}/x", place.trusted, create=True, parents=place.parents), soon())
+    assert (host / "run/shared/c0ffee/x").is_dir()
+
+
+@pytest.mark.parametrize("path", ["/", "/run", "/run/sharedx", "/data", "/run/shared/out", "/run/shared/out/x"])
+def test_shared_dir_out_of_bounds(root: HostRoot, host: Path, path: str) -> None:
+    """What is not below an allowed directory once its links are followed is refused with 7, naming it, namespace and setting."""
+    (host / "run" / "shared").mkdir()
+    (host / "run" / "shared" / "out").symlink_to("/data")
+    bounds = Bounds("tenant-a", ("/run/shared",), "setting shared_dirs")
+    with pytest.raises(InvalidConfig) as refused:
+        find_place(Settings(), "", None, "c0ffee", SharedDir(path, bounds), root)
+    named = (f"{path!r}", "'tenant-a'", "/run/shared", "setting shared_dirs")
+    assert [text for text in named if text not in str(refused.value)] == []
+
+
 def test_place_of_a_hostpath(root: HostRoot, host: Path, pod: Path) -> None:
     """A hostPath is resolved as on the host, and what is resolved can be opened below the host's root."""
     (host / "data").symlink_to(f"{PODS}/uid")
     view = PodView("ns", "pod", "u1", (Volume("shared-dir", "hostPath", "/data"),))
-    place = find_place(Settings(kubelet_dir="/var/run/kubelet"), "u1", view, "c0ffee", "", root)
+    place = find_place(Settings(kubelet_dir="/var/run/kubelet"), "u1", view, "c0ffee", SharedDir(), root)
     assert (place.path, place.trusted) == ("/run/uc-pods/uid", "/")
     ConfigFileDriver(root).apply(ConfigFile(place.path, place.trusted, "facts.json", "{}"), soon())
     assert tree(pod) == {"facts.json"}
@@ -277,7 +304,7 @@ def test_place_of_a_hostpath_that_is_absent(root: HostRoot, room: Path) -> None:
     """A hostPath that exists in this process's root only is none of the host's."""
     view = PodView("ns", "pod", "u1", (Volume("shared-dir", "hostPath", str(room)),))
     with pytest.raises(DirectoryRefused, match="is not a directory"):
-        find_place(Settings(), "u1", view, "c0ffee", "", root)
+        find_place(Settings(), "u1", view, "c0ffee", SharedDir(), root)
 
 
 def test_namespace(root: HostRoot, host: Path) -> None:

@@ -23,10 +23,10 @@ UID = "11111111-2222-3333-4444-555555555555"
 EMPTY_DIR = f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/shared-dir"
 MAPPED = "/var/lib/cni/usrspcni/"
 
-IN_EMPTY_DIR = Place(EMPTY_DIR, "/var/lib/kubelet", create=False, own=True, mount_name=UID)
+IN_EMPTY_DIR = Place(EMPTY_DIR, "/var/lib/kubelet", create=False, own=False, mount_name=UID)
 IN_HOST_PATH = Place("/data/sockets", "/data/sockets", create=False, own=False)
-IN_SHARED_DIR = Place(f"/shared/{CID}", "/shared", create=True, own=True)
-IN_DEFAULT_DIR = Place(f"/usr/local/var/run/openvswitch/{CID}", "/usr/local/var/run/openvswitch", create=True, own=True)
+IN_SHARED_DIR = Place(f"/shared/{CID}", "/shared", create=True, own=False, parents=True)
+IN_DEFAULT_DIR = Place(f"/usr/local/var/run/openvswitch/{CID}", "/usr/local/var/run/openvswitch", create=True, own=False)
 
 FACTS = Facts(
     boot_id="boot",
@@ -99,7 +99,7 @@ def test_client_in_an_empty_dir() -> None:
     attachment = planned()
     path = f"/var/lib/vhost_sockets/{UID}/{CID}-net1"
     assert attachment.steps[:4] == (
-        Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=True),
+        Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=False),
         SocketFile(EMPTY_DIR, "/var/lib/kubelet", f"{CID}-net1"),
         PodMount(EMPTY_DIR, "/var/lib/kubelet", f"/var/lib/vhost_sockets/{UID}"),
         Port("br0", f"{CID}-net1", "dpdkvhostuserclient", server_path=path, mac=DERIVED_MAC, marks=MARKS),
@@ -111,9 +111,9 @@ def test_client_in_an_empty_dir() -> None:
 def test_server_in_an_empty_dir() -> None:
     """OVS as server: the port has no path, and the socket that OVS makes under the port's name is placed in the directory."""
     attachment = planned(host=server(group="hugetlbfs", user="107", dirmode="0775", socketmode="0660", selinuxLabel="a:b"))
-    access = {"user": "107", "group": "hugetlbfs", "selinux_label": "a:b"}
+    access: dict[str, Any] = {"user": "107", "group": "hugetlbfs", "selinux_label": "a:b"}
     assert attachment.steps[:3] == (
-        Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=True, mode=0o775, **access),
+        Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=False, mode=0o775, **access),
         Port("br0", f"{CID}-net1", "dpdkvhostuser", mac=DERIVED_MAC, marks=MARKS),
         PlacedSocket(f"/var/run/openvswitch/{CID}-net1", EMPTY_DIR, "/var/lib/kubelet", f"{CID}-net1", mode=0o660, **access),
     )
@@ -134,7 +134,7 @@ def test_server_in_an_empty_dir() -> None:
 def test_places(place: Place, mount: str) -> None:
     """Wherever the sockets go: who may make and own the directory is passed on, and the mount has the UID or a hash for name."""
     attachment = planned(replace(FACTS, place=place))
-    assert only(attachment, Directory) == Directory(place.path, place.trusted, place.create, place.own)
+    assert only(attachment, Directory) == Directory(place.path, place.trusted, place.create, place.own, parents=place.parents)
     assert only(attachment, PodMount) == PodMount(place.path, place.trusted, f"/var/lib/vhost_sockets/{mount}")
     assert only(attachment, Port).server_path == f"/var/lib/vhost_sockets/{mount}/{CID}-net1"
 

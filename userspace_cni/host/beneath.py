@@ -140,11 +140,12 @@ def directory_if_there(path: str, trusted: str, root: HostRoot = HERE) -> Iterat
             os.close(dirfd)
 
 
-def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE) -> tuple[int, bool]:
+def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE, *, parents: bool = False) -> tuple[int, bool]:
     """The directory at `path`, made with `mode` when it is missing, and whether it was made now.
 
     A missing prefix is made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours. What
-    is between must be there: a kubelet that is just removing a pod would be left with directories that nobody removes.
+    is between is made in the same way with `parents`; without, it must be there: a kubelet that is just removing a pod would be
+    left with directories that nobody removes.
     """
     components = _below(path, trusted)
     with translated(f"directory {trusted}"):
@@ -154,7 +155,7 @@ def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE) ->
     if not components:
         return current, made
     try:
-        parent = paths.openat2(current, "/".join(components[:-1]) or ".", os.O_RDONLY | os.O_DIRECTORY)
+        parent = _walk(current, components[:-1], make=parents)
         try:
             made, below = _make_component(components[-1], parent, mode)
         finally:
@@ -181,6 +182,20 @@ def make_trusted(path: str, mode: int) -> bool:
         return False
     os.chmod(path, mode)  # whatever the umask is
     return True
+
+
+def _walk(dirfd: int, components: list[str], *, make: bool) -> int:
+    """The directory that they lead to below `dirfd`, through no link; `make`: each that is missing is made on the way."""
+    if not make:
+        return paths.openat2(dirfd, "/".join(components) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    current = os.dup(dirfd)
+    for name in components:
+        try:
+            _, below = _make_component(name, current, PARENT_MODE)
+        finally:
+            os.close(current)
+        current = below
+    return current
 
 
 def _make_component(name: str, dirfd: int, mode: int) -> tuple[bool, int]:

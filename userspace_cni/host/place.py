@@ -2,30 +2,42 @@
 
 The rules of the plugin that this one replaces, in its order: the pod volume of the configured name (an emptyDir, found by the
 pod's UID without asking the API; or a hostPath, known from the pod's spec), `sharedDir`, the default directory. What a pod's
-spec names is never made or owned by us: the spec is the pod author's, we are root.
+spec names is never made or owned by us: the spec is the pod author's, we are root. `sharedDir` is written by a user of a
+namespace, too: with a pod of a cluster it can only be where the administrator allows it.
 
 A VM has one place only, known by the pod's UID: QEMU must find its sockets at the same path in every launcher pod of the VM.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from userspace_cni.errors import BadEnvironment, DirectoryRefused
+from userspace_cni.errors import BadEnvironment, DirectoryRefused, InvalidConfig
 from userspace_cni.host.kube import PodView, Volume
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 from userspace_cni.plan import Place
 from userspace_cni.pod import launcher
 from userspace_cni.settings import Settings
+from userspace_cni.tenancy import Bounds
+
+
+@dataclass(frozen=True)
+class SharedDir:
+    """`sharedDir` of a network, "" for none. `bounds`: where it must lie; None when the network is the administrator's own."""
+
+    path: str = ""
+    bounds: Bounds | None = None
 
 
 def find_place(
-    settings: Settings, uid: str, view: PodView | None, container_id: str, shared_dir: str, root: HostRoot = HERE
+    settings: Settings, uid: str, view: PodView | None, container_id: str, shared_dir: SharedDir, root: HostRoot = HERE
 ) -> Place:
     """The directory for a pod's sockets, as the host calls it. `view` is the pod as the API knows it, None without an API server.
 
-    Raises DirectoryRefused for a volume that the pod's spec promises and the node does not have.
+    Raises DirectoryRefused for a volume that the pod's spec promises and the node does not have, InvalidConfig for a `sharedDir`
+    that is out of bounds.
     """
     if uid and _is_directory(_empty_dir(settings, uid), root):
         return _empty_dir_place(settings, uid)
@@ -42,16 +54,19 @@ def find_place(
         return _host_path_place(volume, root)
     if volume:
         say("warning", "the pod's shared volume is neither an emptyDir nor a hostPath and is not used", volume=volume.name)
-    base = shared_dir.rstrip("/") or settings.default_shared_dir
     if uid and not _is_directory(f"{settings.kubelet_dir}/pods/{uid}", root):
         say(
             "warning",
             "the kubelet's directory of this pod is not where it should be",
             expected=f"{settings.kubelet_dir}/pods/{uid}",
         )
-    if not shared_dir:
+    name = container_id[:12]
+    if shared_dir.path and shared_dir.bounds:
+        return _place_within(shared_dir.path, shared_dir.bounds, name, root)
+    base = shared_dir.path.rstrip("/") or settings.default_shared_dir
+    if not shared_dir.path:
         say("warning", "the pod has no shared volume and the network no sharedDir: using the default directory", directory=base)
-    return Place(f"{base}/{container_id[:12]}", trusted=base, create=True, own=True)
+    return Place(f"{base}/{name}", trusted=base, create=True, own=False)
 
 
 def find_launcher_place(settings: Settings, uid: str, root: HostRoot = HERE) -> Place:
@@ -82,7 +97,8 @@ def _empty_dir(settings: Settings, uid: str, volume: str = "") -> str:
 
 
 def _empty_dir_place(settings: Settings, uid: str) -> Place:
-    return Place(_empty_dir(settings, uid), trusted=settings.kubelet_dir, create=False, own=True, mount_name=uid)
+    """The kubelet's: every user of the pod may write in it, or its fsGroup; no network has to say who."""
+    return Place(_empty_dir(settings, uid), trusted=settings.kubelet_dir, create=False, own=False, mount_name=uid)
 
 
 def _host_path_place(volume: Volume, root: HostRoot) -> Place:
@@ -94,3 +110,17 @@ def _host_path_place(volume: Volume, root: HostRoot) -> Place:
             "the kubelet makes it before ADD for type DirectoryOrCreate; it is never made here",
         )
     return Place(path, trusted="/", create=False, own=False)
+
+
+def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> Place:
+    """Links are followed once, and the result compared; from the allowed directory on, what is below it may be a tenant's."""
+    path = root.resolved(shared_dir).rstrip("/")
+    for allowed in bounds.directories:
+        trusted = root.resolved(allowed).rstrip("/")
+        if f"{path}/".startswith(f"{trusted}/"):
+            return Place(f"{path}/{name}", trusted=trusted or "/", create=True, own=False, parents=True)
+    raise InvalidConfig(
+        f"key 'sharedDir' is {shared_dir!r}, where a pod of namespace {bounds.namespace!r} cannot have its sockets",
+        f"it must be, with all links followed, one of these directories or below: {', '.join(bounds.directories) or 'none'} "
+        f"({bounds.said_by})",
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 
 from userspace_cni.deadline import Deadline
@@ -28,14 +29,19 @@ from userspace_cni.host.beneath import (
 from userspace_cni.host.mounts import remove_directory
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
 from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.steps import Directory, SocketFile
+from userspace_cni.steps import Directory, Resource, SocketFile
 
 
 class DirectoryDriver:
-    """Directories shared with a pod."""
+    """Directories shared with a pod.
 
-    def __init__(self, root: HostRoot = HERE) -> None:
+    `made_before`: whether an attachment of ours made the thing. What was there before keeps owner, mode and label unless the step
+    says that it is ours all the same: somebody made it for purposes of his own, and a network's author could name it.
+    """
+
+    def __init__(self, root: HostRoot = HERE, made_before: Callable[[Resource], bool] = lambda _: False) -> None:
         self._root = root
+        self._made_before = made_before
 
     def apply(self, step: Directory, deadline: Deadline) -> None:
         """Open it, or make it when the step says so; then set owner, mode and label when they are ours to set."""
@@ -45,11 +51,11 @@ class DirectoryDriver:
         made = False
         if step.create:
             mode = DIRECTORY_MODE if step.mode is None else step.mode
-            fd, made = make_directory(step.path, step.trusted, mode, self._root)
+            fd, made = make_directory(step.path, step.trusted, mode, self._root, parents=step.parents)
         else:
             fd = open_directory(step.path, step.trusted, self._root)
         try:
-            if made or step.own:
+            if made or self._is_ours_to_own(step):
                 set_ownership(fd, wanted, what)
         finally:
             os.close(fd)
@@ -78,9 +84,12 @@ class DirectoryDriver:
             return [Drift(f"{what}: expected a directory, found that {error.message}", error.details)]
         try:
             with translated(what):
-                return ownership_drift(fd, Ownership.of(step, self._root), what) if step.own else []
+                return ownership_drift(fd, Ownership.of(step, self._root), what) if self._is_ours_to_own(step) else []
         finally:
             os.close(fd)
+
+    def _is_ours_to_own(self, step: Directory) -> bool:
+        return step.own or (step.create and self._made_before(step.resource))
 
     def present(self, step: Directory) -> bool:
         """Whether anything is at the path."""

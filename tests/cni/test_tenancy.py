@@ -1,0 +1,132 @@
+"""What a network of a namespace may have root do on the node, and what it may not: `sharedDir` and the administrator's rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import refused, succeeded
+from tests.cni.test_attach_places import snapshot
+from tests.host.places import NOBODY, mode, tree
+from tests.lab.node import CONTAINER, Node
+from tests.lab.pods import Pod
+
+CID12 = CONTAINER[:12]
+OTHER = f"{2:012x}" + "d" * 52
+ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)
+
+
+def opened(node: Node, shared_dir: Path | str, **vhost: Any) -> dict[str, Any]:
+    """A network that asks for a directory of another user's, open to everybody."""
+    network = node.network(sharedDir=str(shared_dir))
+    network["host"]["vhost"] |= {"user": str(NOBODY), "dirmode": "0777", **vhost}
+    return network
+
+
+@ENTRIES
+def test_shared_dir_of_a_pod_is_the_administrators(node: Node, sandbox: str) -> None:
+    """A pod's network names a directory that no setting allows: 7 naming the setting, and nothing on the node has changed."""
+    base = node.directory / "etc"
+    base.mkdir()
+    before = snapshot(base)
+    error = refused(node.run("ADD", opened(node, base), sandbox, CNI_ARGS=Pod().args), 7, str(base), "shared_dirs", "'default'")
+    assert "sharedDir" in error["msg"]
+    assert snapshot(base) == before
+    assert node.leftovers() == {}
+
+
+def test_shared_dir_without_a_pod_is_anywhere(node: Node, sandbox: str) -> None:
+    """Without a pod the configuration is the administrator's own: any directory, with the access that he asks for."""
+    base = node.directory / "own" / "base"
+    succeeded(node.run("ADD", opened(node, base), sandbox))
+    assert ((base / CID12).stat().st_uid, mode(base / CID12)) == (NOBODY, 0o777)
+    succeeded(node.run("CHECK", {**opened(node, base), "prevResult": prev_result(node)}, sandbox))
+    succeeded(node.run("DEL", opened(node, base), sandbox))
+    assert (tree(base), node.leftovers()) == (set(), {})
+
+
+def prev_result(node: Node, netns: str = "") -> dict[str, Any]:
+    """The result on record."""
+    import json
+
+    [path] = (node.state / "attachments").glob("*.json")
+    result: dict[str, Any] = json.loads(path.read_text())["value"]["result"]
+    return result
+
+
+def test_shared_dir_levels_below_an_allowed_one(node: Node, sandbox: str) -> None:
+    """Below an allowed directory a pod's network may name any: what is missing is made, and cannot be listed by others."""
+    network = opened(node, node.shared / "a" / "b")
+    pod = Pod()
+    succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    directory = node.shared / "a" / "b" / CID12
+    assert (directory.stat().st_uid, mode(directory)) == (NOBODY, 0o777)
+    for parent in (node.shared, node.shared / "a", node.shared / "a" / "b"):
+        assert (parent.stat().st_uid, mode(parent)) == (0, 0o711)
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert tree(node.shared / "a" / "b") == set()
+
+
+def test_shared_dir_through_links(node: Node, sandbox: str) -> None:
+    """Links in setting and `sharedDir` are followed before they are compared: what leads out is refused, what leads in works."""
+    real, outside = node.directory / "real", node.directory / "outside"
+    for path in (real, outside):
+        path.mkdir()
+    (node.directory / "allowed").symlink_to(real)
+    (real / "out").symlink_to(outside)
+    (node.directory / "in").symlink_to(real / "below")
+    node.settings["USERSPACE_CNI_SHARED_DIRS"] = f"{node.directory}/nowhere:{node.directory}/allowed"
+    pod = Pod()
+    for out in (node.directory / "allowed" / "out", real / "out" / "x", outside, f"{real}x"):
+        refused(node.run("ADD", opened(node, out), sandbox, CNI_ARGS=pod.args), 7, "shared_dirs")
+    assert (tree(outside), tree(real)) == (set(), {"out"})
+    for within in (node.directory / "in", node.directory / "allowed", real / "below"):
+        succeeded(node.run("ADD", opened(node, within), sandbox, CNI_ARGS=pod.args))
+        assert ((within / CID12).stat().st_uid, mode(within / CID12)) == (NOBODY, 0o777)
+        succeeded(node.run("DEL", opened(node, within), sandbox, CNI_ARGS=pod.args))
+    assert (tree(real), tree(real / "below"), node.leftovers()) == ({"out", "below"}, set(), {})
+
+
+@pytest.mark.parametrize("args", ["", "pod"])
+def test_directory_that_somebody_made(node: Node, sandbox: str, args: str) -> None:
+    """A directory that was there before the first attachment keeps owner and mode, in ADD, CHECK and DEL."""
+    directory = node.shared / CID12
+    directory.mkdir(parents=True)
+    directory.chmod(0o700)
+    network = opened(node, node.shared)
+    pod_args = {"CNI_ARGS": Pod().args} if args else {}
+    before = snapshot(directory)
+    result = succeeded(node.run("ADD", network, sandbox, **pod_args))
+    assert snapshot(directory)[str(directory)] == before[str(directory)]
+    succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox, **pod_args))
+    succeeded(node.run("DEL", network, sandbox, **pod_args))
+    assert snapshot(directory) == before
+
+
+def test_directory_of_another_attachment(node: Node, sandbox: str) -> None:
+    """A directory that an attachment of ours made is ours for the next one too, which gets the access that it asks for."""
+    pod = Pod()
+    succeeded(node.run("ADD", node.network(sharedDir=str(node.shared)), sandbox, CNI_ARGS=pod.args))
+    assert mode(node.shared / CID12) == 0o750
+    network = opened(node, node.shared)
+    succeeded(node.run("ADD", network, sandbox, ifname="net2", CNI_ARGS=pod.args))
+    assert ((node.shared / CID12).stat().st_uid, mode(node.shared / CID12)) == (NOBODY, 0o777)
+    for ifname in ("net1", "net2"):
+        succeeded(node.run("DEL", network, sandbox, ifname=ifname, CNI_ARGS=pod.args))
+    assert node.leftovers().get("shared", []) == []
+
+
+@ENTRIES
+def test_volume_of_a_pod_is_the_kubelets(node: Node, sandbox: str) -> None:
+    """The kubelet's emptyDir keeps owner, group, mode and label, whatever the network asks for and wherever its sharedDir is."""
+    pod = Pod()
+    volume = node.empty_dir(pod.uid)
+    before = snapshot(volume)
+    network = opened(node, "/etc", group=str(NOBODY), selinuxLabel="system_u:object_r:container_file_t:s0")
+    result = succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    assert snapshot(volume)[str(volume)] == before[str(volume)]
+    succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox, CNI_ARGS=pod.args))
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert (snapshot(volume), node.leftovers()) == (before, {})
