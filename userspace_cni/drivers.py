@@ -24,6 +24,7 @@ from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.settings import Settings
 from userspace_cni.spool import Spool
 from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, PodMount, Port, Resource, Step
+from userspace_cni.tenancy import require_port
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters
@@ -146,8 +147,9 @@ class Drivers:
         return link.link_exists(environment.netns, environment.ifname, self.root)
 
     def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
-        """What is known of node and pod; asks the API server when there is one and the runtime named the pod."""
+        """What is known of node and pod, once the rules allow the port. Asks the API server when there is one for this pod."""
         environment, settings = request.environment, self.settings
+        require_port(settings.rules, environment.pod_namespace, options.bridge, options.vlan)
         name = port_name(environment.container_id, environment.ifname)
         foreign_bridge = self.ports.reach(name, options.bridge, deadline)
         kubeconfig = self._kubeconfig(options)

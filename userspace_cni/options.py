@@ -245,7 +245,7 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     if len(items) > _VLAN_MAX:  # each may be a range of all: an agent must not be kept busy with them
         raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {_VLAN_MAX} VLANs")
     for item in items:
-        trunks.update(_read_trunk(item, f"{path}trunks"))
+        trunks.update(vlan_range(item, f"key '{path}trunks'"))
     if trunks and mode == "access":
         raise InvalidConfig(
             f"key '{path}vlanMode' is 'access' and '{path}trunks' has VLANs", "an access port carries none of them"
@@ -253,8 +253,8 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     return Vlan(tag or None, tuple(sorted(trunks)), mode)
 
 
-def _read_trunk(item: object, path: str) -> range:
-    """A VLAN id, a range as "100-110", or ovs-cni's {"id": 5} and {"minID": 5, "maxID": 9}."""
+def vlan_range(item: object, where: str) -> range:
+    """A VLAN id, a range as "100-110", or ovs-cni's {"id": 5} and {"minID": 5, "maxID": 9}; `where` for errors."""
     low: object = None
     high: object = None
     if isinstance(item, dict):
@@ -266,7 +266,7 @@ def _read_trunk(item: object, path: str) -> range:
         low = high = item
     numbers = all(isinstance(number, int) and not isinstance(number, bool) for number in (low, high))
     if not (numbers and isinstance(low, int) and isinstance(high, int) and 0 <= low <= high <= _VLAN_MAX):
-        raise InvalidConfig(f"key '{path}' holds {item!r}", f"VLAN ids from 0 to {_VLAN_MAX}, or ranges of them as '100-110'")
+        raise InvalidConfig(f"{where} holds {item!r}", f"VLAN ids from 0 to {_VLAN_MAX}, or ranges of them as '100-110'")
     return range(low, high + 1)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from userspace_cni.errors import InvalidConfig, Undecodable
 from userspace_cni.log import LEVELS
-from userspace_cni.tenancy import Bounds
+from userspace_cni.tenancy import Bounds, Rule, bounds_of, read_rules
 
 CONFIG_FILE: Final = "/etc/userspace-cni/config.toml"
 PREFIX: Final = "USERSPACE_CNI_"
@@ -28,6 +28,8 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
+_RULES: Final = "rules"
+"""The one field that is no value of a key of its own: the tables [[rule]]."""
 _DIRECTORIES: Final = ("dir", "_root")
 _FILES: Final = ("socket", "kubeconfig")
 _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
@@ -94,6 +96,8 @@ class Settings:
     """`host:port` for metrics over TCP; "" for none."""
     log_level: str = "info"
     """The least important level that is logged: a key of log.LEVELS."""
+    rules: tuple[Rule, ...] = ()
+    """What pods of which namespaces may use: the tables `[[rule]]` of the file; no variable can hold them."""
 
     @property
     def agent_socket(self) -> str:
@@ -107,7 +111,7 @@ class Settings:
 
     def bounds(self, namespace: str) -> Bounds | None:
         """Where `sharedDir` of a network may be for a pod of that namespace; anywhere for "", a call without a pod."""
-        return Bounds(namespace, self.usual_shared_dirs, "setting shared_dirs") if namespace else None
+        return bounds_of(self.rules, namespace, self.usual_shared_dirs)
 
 
 def load(environ: Mapping[str, str]) -> Settings:
@@ -115,6 +119,8 @@ def load(environ: Mapping[str, str]) -> Settings:
     named = environ.get(f"{PREFIX}CONFIG", "")
     values = _from_file(named or CONFIG_FILE, required=bool(named))
     for item in fields(Settings):
+        if item.name == _RULES:
+            continue
         names = [_OTHER_NAMES.get(item.name, PREFIX + item.name.upper()), _FALLBACK_NAMES.get(item.name, "")]
         name = next((name for name in names if name and environ.get(name)), None)
         if name:
@@ -138,11 +144,11 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
         raw = tomllib.loads(content.decode("utf-8"))
     except ValueError as error:
         raise Undecodable(f"settings file {path} is not TOML", str(error)) from error
-    known = {item.name: item.default for item in fields(Settings)}
-    values = {}
+    known = {item.name: item.default for item in fields(Settings) if item.name != _RULES}
+    values: dict[str, Any] = {_RULES: read_rules(raw.pop("rule", []), f"settings file {path}")}
     for key, value in raw.items():
         if key not in known:
-            raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {', '.join(known)}")
+            raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {', '.join(known)}, rule")
         values[key] = _checked(key, _same_type(value, known[key], f"settings file {path}, key '{key}'"), f"settings file {path}")
     return values
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import refused, succeeded
+from tests.cni.spec import refused, succeeded, switch_of
 from tests.cni.test_attach_places import snapshot
 from tests.host.places import NOBODY, mode, tree
 from tests.lab.node import CONTAINER, Node
@@ -130,3 +130,90 @@ def test_volume_of_a_pod_is_the_kubelets(node: Node, sandbox: str) -> None:
     succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox, CNI_ARGS=pod.args))
     succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
     assert (snapshot(volume), node.leftovers()) == (before, {})
+
+
+def rules(node: Node, text: str) -> None:
+    """The node's settings file has these rules."""
+    (node.directory / "config.toml").write_text(text)
+
+
+def on(node: Node, bridge: str, **keys: Any) -> dict[str, Any]:
+    """A network on that bridge."""
+    network = node.network()
+    network["host"]["bridge"] = {"bridgeName": bridge, **keys}
+    return network
+
+
+RULES = """
+[[rule]]
+namespaces = ["tenant-*"]
+bridges = ["br-tenant", "br-t-*"]
+vlans = [100, "200-299"]
+
+[[rule]]
+namespaces = ["tenant-b"]
+bridges = ["br-b"]
+"""
+
+
+@ENTRIES
+def test_bridges_and_vlans_of_a_namespace(node: Node, sandbox: str) -> None:
+    """A bound namespace: other bridges and VLANs are refused with 7 and leave nothing; its own, other pods and none work."""
+    rules(node, RULES)
+    tenant, free = Pod(namespace="tenant-a"), Pod(namespace="default")
+    for pod in (tenant, free):
+        node.empty_dir(pod.uid)
+    for network, words in (
+        (on(node, "br-other", vlanId=100), ("'br-other'", "'tenant-a'", "setting [[rule]] number 1 allows br-tenant, br-t-*")),
+        (on(node, "br-b", vlanId=100), ("'br-b'", "'tenant-a'")),
+        (on(node, "br-tenant", vlanId=300), ("VLAN 300", "'br-tenant'", "'tenant-a'", "setting [[rule]] number 1", "200-299")),
+        (on(node, "br-tenant", trunks=[100, "299-300"]), ("VLAN 100, 299, 300", "'tenant-a'")),
+        (on(node, "br-tenant"), ("all VLANs", "'br-tenant'", "vlanId", "trunks")),
+        (on(node, "br-tenant", vlanId=100, vlanMode="native-tagged"), ("all VLANs",)),
+    ):
+        refused(node.run("ADD", {**network, "ipam": node.host_local()}, sandbox, CNI_ARGS=tenant.args), 7, *words)
+        assert node.leftovers() == {}
+    allowed = [
+        (on(node, "br-tenant", vlanId=100), tenant.args),
+        (on(node, "br-t-1", trunks=["200-299"]), tenant.args),
+        (on(node, "br-other"), free.args),
+        (on(node, "br-other"), ""),
+    ]
+    for network, args in allowed:
+        succeeded(node.run("ADD", network, sandbox, CNI_ARGS=args))
+        succeeded(node.run("DEL", network, sandbox, CNI_ARGS=args))
+    assert node.leftovers().get("bridges", []) == []
+
+
+@ENTRIES
+def test_rule_that_comes_later(node: Node, sandbox: str) -> None:
+    """A rule that forbids what is attached keeps nobody from checking, collecting and deleting it, and a new ADD is refused."""
+    pod = Pod(namespace="tenant-a")
+    node.empty_dir(pod.uid)
+    network = on(node, "br-other")
+    result = succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    succeeded(node.run("ADD", network, sandbox, OTHER, CNI_ARGS=pod.args))
+    rules(node, RULES)
+    node.settings["USERSPACE_CNI_LOG_LEVEL"] = "debug"  # an agent is started anew
+    succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox, CNI_ARGS=pod.args))
+    refused(node.run("ADD", network, sandbox, ifname="net2", CNI_ARGS=pod.args), 7, "'br-other'")
+    valid = [{"containerID": CONTAINER, "ifname": "net1"}]
+    succeeded(node.run("GC", {**network, "cni.dev/valid-attachments": valid}))
+    assert switch_of(node).ports("br-other") == [f"{CID12}-net1"]
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert node.leftovers() == {}
+
+
+def test_directories_of_a_namespace(node: Node, sandbox: str) -> None:
+    """Directories in a rule are the namespace's instead of those of the setting; other namespaces keep the setting's."""
+    own = node.directory / "tenant"
+    rules(node, f"[[rule]]\nnamespaces = ['tenant-*']\ndirectories = ['{own}']\n")
+    tenant, free = Pod(namespace="tenant-a"), Pod(namespace="default")
+    words = (str(own), "shared_dirs", "setting [[rule]] number 1", "'tenant-a'")
+    refused(node.run("ADD", opened(node, node.shared), sandbox, CNI_ARGS=tenant.args), 7, *words)
+    refused(node.run("ADD", opened(node, own), sandbox, CNI_ARGS=free.args), 7, "setting shared_dirs", str(node.shared))
+    assert (node.leftovers(), own.exists()) == ({}, False)
+    for network, pod in ((opened(node, own / "a"), tenant), (opened(node, node.shared), free)):
+        succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+        succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert tree(own / "a") == set()

@@ -31,6 +31,7 @@ from userspace_cni.journal import Journal
 from userspace_cni.records import Record
 from userspace_cni.settings import Settings
 from userspace_cni.steps import Lease, Port
+from userspace_cni.tenancy import Rule
 
 CONTAINER = "c0ffee0123456789"
 OTHER = "deadbeef01234567"
@@ -111,6 +112,7 @@ class Town(World):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, resident=True, now=100)
         self.ports = MemoryPorts(self)
+        self.rules: tuple[Rule, ...] = ()
 
     def call(self, verb: str, container: str = CONTAINER, ifname: str = "net1") -> None:
         """One call of a runtime, which succeeds."""
@@ -148,7 +150,8 @@ class Town(World):
     def cli(self, *arguments: str) -> Result:
         """One command on this node."""
         state, run = self.directory / "state", self.directory / "run"
-        settings = Settings(state_dir=str(state), run_dir=str(run), short_dir=str(self.directory / "short"))
+        short = self.directory / "short"
+        settings = Settings(state_dir=str(state), run_dir=str(run), short_dir=str(short), rules=self.rules)
         return CliRunner().invoke(userspace_cni, arguments, obj=Site(settings, self, apart_s=0.0))
 
 
@@ -528,6 +531,15 @@ def test_status_as_json(town: Town) -> None:
     assert told_of["records"] == {"pending": 0, "applying": 0, "ready": 1, "deleting": 0}
     assert [each["setting"] for each in told_of["directories"]] == ["state_dir", "run_dir", "short_dir"]
     assert (told_of["unfinished"], told_of["spool"], told_of["quarantine"], told_of["findings"]) == (0, 0, 0, [])
+
+
+def test_status_tells_of_rules(town: Town) -> None:
+    """Whom the rules of the settings file are for, as they are written there; and that there are none."""
+    assert decoded(town.cli("status", "--json"))["rules"] == []
+    assert "any bridge and VLAN" in town.cli("status").stdout
+    town.rules = (Rule(1, ("tenant-[ab]", "dev")), Rule(2, ("*",)))
+    assert decoded(town.cli("status", "--json"))["rules"] == [["tenant-[ab]", "dev"], ["*"]]
+    assert "1 for tenant-[ab], dev; 2 for *" in town.cli("status").stdout
 
 
 def test_status_counts_what_waits(town: Town) -> None:

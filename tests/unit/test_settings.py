@@ -11,6 +11,7 @@ import pytest
 from userspace_cni import settings
 from userspace_cni.errors import InvalidConfig, Undecodable
 from userspace_cni.settings import Settings, load
+from userspace_cni.tenancy import Rule
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "settings.md"
 DEFAULTS = {
@@ -46,6 +47,7 @@ NAMES = {
     "ovs_rundir": "OVS_RUNDIR",
     "ovs_sockdir": "OVS_SOCKDIR",
 }
+WITH_VALUE = [item for item in fields(Settings) if item.name != "rules"]
 Value = str | int | float | tuple[str, ...]
 OTHER_VALUES: dict[str, Value] = {
     "kubeconfig_dirs": ("/a", "/b/c"),
@@ -88,16 +90,22 @@ def other_value(key: str) -> Value:
     return OTHER_VALUES.get(key, f"/elsewhere/{key}")
 
 
+def values(read: Settings) -> dict[str, object]:
+    """What was read of every key with a value of its own."""
+    return {key: value for key, value in asdict(read).items() if key != "rules"}
+
+
 def test_every_default() -> None:
-    """Without file and environment every key has its documented default."""
-    assert asdict(load({})) == DEFAULTS
+    """Without file and environment every key has its documented default, and there are no rules."""
+    assert values(load({})) == DEFAULTS
+    assert load({}).rules == ()
 
 
 @pytest.mark.parametrize("key", DEFAULTS)
 def test_environment_name_of_every_key(key: str) -> None:
     """Every key can be set by its variable, and nothing else changes with it."""
     value = other_value(key)
-    assert asdict(load({NAMES[key]: as_text(value)})) == {**DEFAULTS, key: value}
+    assert values(load({NAMES[key]: as_text(value)})) == {**DEFAULTS, key: value}
 
 
 @pytest.mark.parametrize("key", DEFAULTS)
@@ -105,7 +113,7 @@ def test_every_key_in_the_file(usual_file: Path, key: str) -> None:
     """Every key can be set in the file."""
     value = other_value(key)
     usual_file.write_text(f"{key} = {as_toml(value)}\n")
-    assert asdict(load({})) == {**DEFAULTS, key: value}
+    assert values(load({})) == {**DEFAULTS, key: value}
 
 
 def test_environment_wins_over_file(usual_file: Path) -> None:
@@ -312,6 +320,60 @@ def test_unreadable_file(usual_file: Path, below: str) -> None:
     assert f"settings file {usual_file}{below}" in refused.value.message
 
 
+RULES = """
+log_level = "debug"
+[[rule]]
+namespaces = ["tenant-*"]
+bridges = ["br-tenant", "br-t*"]
+vlans = [100, "200-299"]
+[[rule]]
+namespaces = ["*"]
+directories = ["/var/lib/tenant"]
+"""
+
+
+def test_rules_in_the_file(usual_file: Path) -> None:
+    """The tables [[rule]] are read in their order beside other keys, and bind `sharedDir`; no variable holds or hides them."""
+    usual_file.write_text(RULES)
+    for environ in ({}, {"USERSPACE_CNI_RULES": "x", "USERSPACE_CNI_RULE": "y"}):
+        read = load(environ)
+        assert (read.log_level, [(rule.number, rule.namespaces) for rule in read.rules]) == (
+            "debug",
+            [(1, ("tenant-*",)), (2, ("*",))],
+        )
+    bounds = read.bounds("tenant-a")
+    assert bounds is not None
+    assert bounds.directories == ("/var/lib/tenant",)
+    assert read.bounds("") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[rule]\nnamespaces = ['*']\n", ["'rule' is", "[[rule]]"]),
+        ("[[rules]]\nnamespaces = ['*']\n", ["unknown key 'rules'", "rule"]),
+        ("rules = []\n", ["unknown key 'rules'"]),
+        ("[[rule]]\nnamespaces = ['*']\nbridge = ['br0']\n", ["[[rule]] number 1: unknown key 'bridge' = ['br0']"]),
+        (f"{RULES}vlans = [1]\n", ["[[rule]] number 2: 'vlans' is [1]"]),
+        (f"{RULES}tick_s = 1\n", ["[[rule]] number 2: unknown key 'tick_s' = 1"]),
+    ],
+)
+def test_bad_rules_in_the_file(usual_file: Path, text: str, named: list[str]) -> None:
+    """What is not a rule is refused with 7, naming file, rule, key and value: nothing is served with half of the rules."""
+    usual_file.write_text(text)
+    with pytest.raises(InvalidConfig) as refused:
+        load({})
+    assert [part for part in (str(usual_file), *named) if part not in str(refused.value)] == []
+
+
+def test_documented_rule(usual_file: Path) -> None:
+    """The example of the documentation is good, and has every key of a rule."""
+    [example] = re.findall(r"```toml\n(\[\[rule\]\].*?)```", DOCUMENT.read_text(), re.DOTALL)
+    usual_file.write_text(example)
+    used = {key for rule in load({}).rules for key, value in asdict(rule).items() if value is not None}
+    assert used == {item.name for item in fields(Rule)}
+
+
 def documented() -> dict[str, tuple[str, str, str]]:
     """The table of docs/settings.md: key to default, environment name and meaning."""
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
@@ -319,11 +381,11 @@ def documented() -> dict[str, tuple[str, str, str]]:
 
 
 def test_documented_keys() -> None:
-    """The table has every key, in the order of the dataclass, and no other."""
-    assert list(documented()) == [item.name for item in fields(Settings)]
+    """The table has every key with a value of its own, in the order of the dataclass, and no other."""
+    assert list(documented()) == [item.name for item in WITH_VALUE]
 
 
-@pytest.mark.parametrize("item", fields(Settings), ids=lambda item: item.name)
+@pytest.mark.parametrize("item", WITH_VALUE, ids=lambda item: item.name)
 def test_documented_default_and_variable(item: object) -> None:
     """Default and variable in the table are those of the code; a default that is found out is told in words."""
     key = getattr(item, "name", "")

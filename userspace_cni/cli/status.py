@@ -48,7 +48,7 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
         found = look(site)
     lines = [_agent_line(found["agent"]), *_switch_lines(found["switch"]), *_application_lines(found["applications"])]
     lines += [*map(_directory_line, found["directories"])]
-    lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"])]
+    lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"]), _rules_line(found["rules"])]
     findings = [f"{line.what}: {line.text}" for line in lines if line.ok is False]
     if as_json:
         view.show_json({**found, "findings": findings})
@@ -77,6 +77,7 @@ def look(site: Site) -> dict[str, Any]:
         "spool": len(node.spool),
         "quarantine": _count(Path(node.journal.directory) / "quarantine"),
         "hugepages": _hugepages(site),
+        "rules": [list(rule.namespaces) for rule in site.settings.rules],
     }
 
 
@@ -223,6 +224,12 @@ def _hugepage_lines(found: Mapping[str, Any]) -> list[Line]:
         told += f" ({promised} of the machine's promised)" if promised else ""
         lines.append(Line("huge pages", None, f"{told}, mounted at {view.joined(mounts)}" if mounts else f"{told}, not mounted"))
     return lines or [Line("huge pages", None, "none reserved: OVS-DPDK needs some, unless it was started with --no-huge")]
+
+
+def _rules_line(rules: Sequence[Sequence[str]]) -> Line:
+    """Whom the rules of the settings file are for, in its order."""
+    told = [f"{number} for {view.joined(namespaces)}" for number, namespaces in enumerate(rules, 1)]
+    return Line("rules", None, "; ".join(told) or "none: pods of every namespace may use any bridge and VLAN")
 
 
 def _row(line: Line) -> list[Cell | str]:
