@@ -171,7 +171,8 @@ def test_bridges_and_vlans_of_a_namespace(node: Node, sandbox: str) -> None:
         (on(node, "br-tenant"), ("all VLANs", "'br-tenant'", "vlanId", "trunks")),
         (on(node, "br-tenant", vlanId=100, vlanMode="native-tagged"), ("all VLANs",)),
     ):
-        refused(node.run("ADD", {**network, "ipam": node.host_local()}, sandbox, CNI_ARGS=tenant.args), 7, *words)
+        leasing = {**network, "cniVersion": "1.0.0", "ipam": node.host_local()}
+        refused(node.run("ADD", leasing, sandbox, CNI_ARGS=tenant.args), 7, *words)
         assert node.leftovers() == {}
     allowed = [
         (on(node, "br-tenant", vlanId=100), tenant.args),
