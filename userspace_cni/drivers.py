@@ -148,15 +148,17 @@ class Drivers:
 
     def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
         """What is known of node and pod, once the rules allow the port. Asks the API server when there is one for this pod."""
+        from userspace_cni.host.device_info import find_allocation
+
         environment, settings = request.environment, self.settings
         require_port(settings.rules, environment.pod_namespace, options.bridge, options.vlan)
+        info, allocation = find_allocation(options.asked.device_info_file, settings.device_info_dir, self.root)
         name = port_name(environment.container_id, environment.ifname)
         foreign_bridge = self.ports.reach(name, options.bridge, deadline)
         kubeconfig = self._kubeconfig(options)
         view = self._ask_for_pod(environment, options, kubeconfig, deadline)
         uid = environment.pod_uid or (view.uid if view else "")
         place, mapped_dir = self._places(environment, options, uid, view)
-        allocation, existed = _read_device_info(options.asked.device_info_file, self.root)
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
@@ -172,7 +174,8 @@ class Drivers:
             noted=view is not None,
             kubeconfig=kubeconfig,
             allocation=allocation,
-            device_info_existed=existed,
+            device_info_file=info,
+            device_info_dir=settings.device_info_dir,
             foreign_bridge=foreign_bridge,
         )
 
@@ -433,14 +436,6 @@ class LegacyDriver:
         return False
 
 
-def _read_device_info(path: str, root: HostRoot) -> tuple[Allocation | None, bool]:
-    if not path:
-        return None, False
-    from userspace_cni.host.device_info import read_allocation
-
-    return read_allocation(path, root), os.path.lexists(root.path(path))
-
-
 def _directory(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.sockets import DirectoryDriver
 
@@ -468,7 +463,7 @@ def _placed_socket(node: Drivers) -> Driver[Any]:
 def _device_info(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.device_info import DeviceInfoDriver
 
-    return DeviceInfoDriver(node.root)
+    return DeviceInfoDriver(node.settings.device_info_dir, node.root)
 
 
 def _config_file(node: Drivers) -> Driver[Any]:

@@ -92,7 +92,9 @@ class Facts:
     """Whether the pod's annotations are written; otherwise a file in its directory is."""
     kubeconfig: str = ""
     allocation: Allocation | None = None
-    device_info_existed: bool = False
+    device_info_file: str = ""
+    """Where the device-info file is, below `device_info_dir`; "" when none was asked for. `allocation` was in it."""
+    device_info_dir: str = ""
     foreign_bridge: bool = False
     """Whether the bridge is there and an administrator's."""
 
@@ -311,11 +313,8 @@ def _documents(request: Request, options: Options, facts: Facts, told: _Told) ->
     """What is written down for the runtime and the application."""
     environment = request.environment
     steps: list[Step] = []
-    if options.asked.device_info_file:
-        content: dict[str, Any] = {"type": "vhost-user", "version": "1.1.0"}
-        content |= facts.allocation.content if facts.allocation else {}
-        content["vhost-user"] = {"mode": told.mode, "path": told.pod_path}
-        steps.append(DeviceInfo(options.asked.device_info_file, json.dumps(content), facts.device_info_existed))
+    if facts.device_info_file:
+        steps.append(_device_info(facts, told))
     entry = render_file(_entry(request, options, told))
     if facts.noted:
         steps.append(
@@ -335,6 +334,19 @@ def _documents(request: Request, options: Options, facts: Facts, told: _Told) ->
         name = f"configData-{port_name(environment.container_id, environment.ifname)}.json"
         steps.append(ConfigFile(facts.place.path, facts.place.trusted, name, entry))
     return steps
+
+
+def _device_info(facts: Facts, told: _Told) -> DeviceInfo:
+    allocated = facts.allocation.content if facts.allocation else {}
+    content: dict[str, Any] = {"type": "vhost-user", "version": "1.1.0", **allocated}
+    content["vhost-user"] = {"mode": told.mode, "path": told.pod_path}
+    return DeviceInfo(
+        path=facts.device_info_file,
+        content=json.dumps(content),
+        existed=bool(allocated),
+        trusted=facts.device_info_dir,
+        before=json.dumps(allocated["vhost-user"]) if allocated else "",
+    )
 
 
 def _entry(request: Request, options: Options, told: _Told) -> dict[str, Any]:

@@ -167,13 +167,17 @@ class PlacedSocket(Step):
 class DeviceInfo(Step):
     """The device-info file (device-info-spec 1.1.0) that the runtime asked for.
 
-    `content` is the whole JSON text; `existed`: the device plugin had put one there, so that it is not ours to remove.
+    `content` is the whole JSON text. `existed`: a device plugin had put one there, so that it is not ours to remove, and `before`
+    is the JSON text of what it said of the socket. `trusted` is the setting `device_info_dir` at ADD, below which `path` is; a
+    record of before has none and is judged by the setting in force.
     """
 
     kind: ClassVar[str] = "device-info"
     path: str
     content: str
     existed: bool = False
+    trusted: str = ""
+    before: str = ""
 
 
 @dataclass(frozen=True)

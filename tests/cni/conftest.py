@@ -30,6 +30,7 @@ IN_A_PROCESS = {
     "test_097_what_the_delegate_is_given": "what a delegate says on stderr is in the agent's log",
     "test_102_the_wait_for_a_lock_is_bounded": "settings of one call",
     "test_105_reboot": "takes the agent's own directory away",
+    "test_an_older_record_that_names_another_place": "warnings are in the agent's log",
     "test_108_addresses_that_are_asked_for": "what a delegate says on stderr is in the agent's log",
 }
 """Tests of the specification that hold for a process only, each with the reason."""

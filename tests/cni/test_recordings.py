@@ -19,7 +19,8 @@ from tests.lab.runtime import Call, Recording, call, recordings
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MULTUS = "multus-4.3-thin"
 CONTAINERD = "containerd-1.6-kubelet-1.36"
-DEVICE_INFO = Path("/var/run/k8s.cni.cncf.io/devinfo/cni").resolve()
+DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo"
+DEVICE_INFO = Path(f"{DEVICE_INFO_DIR}/cni").resolve()
 LEASES = Path("/var/lib/cni/networks")
 """host-local's default, which the recorded configurations use."""
 
@@ -71,9 +72,10 @@ class Replay:
 @pytest.fixture
 def replay(node: Node, sandbox: str) -> Iterator[Callable[[str], Replay]]:
     """Makes a replay of a recording, whose absolute paths lead into this test's node."""
+    node.settings["USERSPACE_CNI_DEVICE_INFO_DIR"] = DEVICE_INFO_DIR
     with ExitStack() as stack:
         stack.enter_context(moved(LEASES, node.ipam_dir))
-        stack.enter_context(moved(DEVICE_INFO, node.directory / "devinfo"))
+        stack.enter_context(moved(DEVICE_INFO, node.device_info))
         yield lambda name: Replay(node, sandbox, name)
 
 

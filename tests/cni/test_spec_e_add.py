@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,9 +120,7 @@ class TestRollback:
 
         (999 is what host-local itself says when its range is full.)
         """
-        network = node.network(
-            "1.0.0", ipam=node.host_local(), runtimeConfig={"CNIDeviceInfoFile": f"{node.directory}/info/net1"}
-        )
+        network = node.network("1.0.0", ipam=node.host_local(), runtimeConfig={"CNIDeviceInfoFile": f"{node.device_info}/net1"})
         network["host"]["vhost"]["mode"] = mode
         put_in_the_way(node, obstacle, network)
         before = node.leftovers()
@@ -134,7 +131,7 @@ class TestRollback:
             refused(node.run("ADD", network, sandbox), code)
         assert node.leftovers() == before
         assert not switch_of(node).rows("QoS")
-        assert not (node.directory / "info" / "net1").exists()
+        assert not (node.device_info / "net1").exists()
 
     def test_046_note_in_the_pod(self, node: Node, sandbox: str, api: ApiServer) -> None:
         """A pod that can not be written to fails ADD, which takes back everything."""
@@ -177,7 +174,7 @@ def put_in_the_way(node: Node, obstacle: str, network: dict[str, Any]) -> None:
         switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
         switch.vsctl("add-port", "br-test", PORT, "--", "set", "Interface", PORT, "type=dpdkvhostuserclient")
     elif obstacle == "device info":
-        (node.directory / "info").touch()
+        node.device_info.touch()
     else:
         (directory / f"configData-{PORT}.json").mkdir(parents=True)
 
@@ -278,7 +275,7 @@ class TestRuntimeConfig:
 
     def test_052_what_is_served(self, node: Node, sandbox: str) -> None:
         """mac, ips and CNIDeviceInfoFile are in the result, in OVS and on disk; a deviceID is no obstacle."""
-        info = node.directory / "info" / "net1"
+        info = node.device_info / "net1"
         asked = {"mac": "02:AA:00:00:00:01", "ips": ["10.9.8.7/24"], "CNIDeviceInfoFile": str(info), "deviceID": "0000:00:01.0"}
         capabilities = {"mac": True, "ips": True, "CNIDeviceInfoFile": True, "deviceID": True}
         network = node.network("1.0.0", ipam={"type": "static"}, capabilities=capabilities, runtimeConfig=asked)
@@ -305,9 +302,9 @@ class TestRuntimeConfig:
         assert node.leftovers() == {}
 
 
-def test_053_the_result_comes_last(node: Node, sandbox: str, tmp_path: Path) -> None:
+def test_053_the_result_comes_last(node: Node, sandbox: str) -> None:
     """While the result is still being printed, record, port and device-info are there already."""
-    info = tmp_path / "info"
+    info = node.device_info / "info"
     network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(info)})
     reading, writing = os.pipe()
     os.write(writing, b" " * fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ))

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-from pathlib import Path
 from typing import Any
 
 from tests.cni.spec import (
@@ -199,9 +198,9 @@ class TestOwnership:
         assert (directory / PORT).is_file()
 
 
-def test_073_poorer_arguments(node: Node, sandbox: str, tmp_path: Path) -> None:
+def test_073_poorer_arguments(node: Node, sandbox: str) -> None:
     """What Multus leaves out at DEL (the runtime's requests, CNI_ARGS) is in the record."""
-    info = tmp_path / "info"
+    info = node.device_info / "info"
     asked = {"mac": "02:00:00:00:00:05", "ips": ["10.9.8.7/24"], "CNIDeviceInfoFile": str(info)}
     node.empty_dir("0123-uid")
     network = node.network("1.0.0", ipam={"type": "static"}, capabilities={"ips": True}, runtimeConfig=asked)
@@ -213,16 +212,16 @@ def test_073_poorer_arguments(node: Node, sandbox: str, tmp_path: Path) -> None:
     assert node.leftovers() == {}
 
 
-def test_074_order(node: Node, sandbox: str, tmp_path: Path) -> None:
+def test_074_order(node: Node, sandbox: str) -> None:
     """The port goes first, then socket and files, then the lease, and the record last of all."""
     delegate = scripted(node)
-    network = node.network(ipam=ipam(delegate), runtimeConfig={"CNIDeviceInfoFile": str(tmp_path / "info")})
+    network = node.network(ipam=ipam(delegate), runtimeConfig={"CNIDeviceInfoFile": str(node.device_info / "info")})
     succeeded(node.run("ADD", network, sandbox))
     stdin = json.dumps(network).encode()
     with held(delegate, "DEL") as newest, start(node, node.variables("DEL", sandbox), stdin) as process:
         newest()
         assert node.leftovers().keys() == {"records"}
-        assert not (tmp_path / "info").exists()
+        assert not (node.device_info / "info").exists()
         assert [record["state"] for record in records(node)] == ["deleting"]
         os.kill(newest(), signal.SIGKILL)
         refused(finish(process, "DEL"), 108)

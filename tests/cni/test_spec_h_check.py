@@ -88,11 +88,11 @@ DRIFTS: dict[str, tuple[tuple[Change, ...], tuple[str, ...]]] = {
         (
             lambda node: (node.shared / CONTAINER[:12] / PORT).mkdir(),
             lambda node: (node.shared / CONTAINER[:12] / f"configData-{PORT}.json").unlink(),
-            lambda node: _rewrite(node.directory / "info"),
+            lambda node: _rewrite(node.device_info / "info"),
         ),
         ("expected a socket or nothing, found a directory", "configData", "'path': '/elsewhere'"),
     ),
-    "mount": ((_unmount, lambda node: (node.directory / "info").unlink()), ("mount", "expected a file, found none")),
+    "mount": ((_unmount, lambda node: (node.device_info / "info").unlink()), ("mount", "expected a file, found none")),
     "directory": ((_move_directory,), (f"/shared/{CONTAINER[:12]}: expected a directory", "found no mount")),
 }
 
@@ -108,7 +108,7 @@ def _rewrite(path: Path) -> None:
 def test_078_drift(node: Node, sandbox: str, drift: str) -> None:
     """Whatever of an attachment is no longer as ADD made it is told with what was expected and what was found."""
     changes, words = DRIFTS[drift]
-    network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(node.directory / "info"), "mac": "02:00:00:00:00:08"})
+    network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(node.device_info / "info"), "mac": "02:00:00:00:00:08"})
     network["host"] |= {"mtu": 2000, "bridge": {"bridgeName": "br-test", "vlanId": 7}}
     checked = {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
     succeeded(node.run("CHECK", checked, sandbox))

@@ -61,7 +61,7 @@ def test_108_addresses_that_are_asked_for(node: Node, sandbox: str) -> None:
 @pytest.mark.parametrize("declared", [True, False])
 def test_109_only_declared_capabilities_arrive(node: Node, sandbox: str, declared: bool) -> None:
     """What a runtime offers reaches the plugin only for capabilities that the network declares; else nothing was asked for."""
-    info = node.directory / "info"
+    info = node.device_info / "info"
     capabilities = {"mac": declared, "CNIDeviceInfoFile": declared}
     plugins = [node.network(capabilities=capabilities)]
     conf_dir = node.directory / "net.d"
@@ -91,7 +91,7 @@ def test_110_shapes_of_capabilities(node: Node, sandbox: str) -> None:
         "deviceID": "0000:00:01.0",
         "aliases": ["a", "b"],
         "cgroupPath": "/sys/fs/cgroup/x",
-        "CNIDeviceInfoFile": str(node.directory / "info"),
+        "CNIDeviceInfoFile": str(node.device_info / "info"),
     }
     network = node.network("1.0.0", ipam={"type": "static"}, capabilities=dict.fromkeys(runtime, True), runtimeConfig=runtime)
     result = succeeded(node.run("ADD", network, sandbox))

@@ -19,7 +19,7 @@ ROLES = [("client", "server"), ("server", "client")]
 
 def info_of(node: Node) -> Path:
     """Where the tests' runtime wants the file."""
-    return node.directory / "devinfo" / "cni" / "default-net-net1-device.json"
+    return node.device_info / "cni" / "default-net-net1-device.json"
 
 
 def asking(node: Node, mode: str = "client", **vhost: Any) -> dict[str, Any]:
@@ -133,11 +133,48 @@ class TestAllocated:
             assert node.leftovers() == {}
 
     def test_116_of_another_type(self, node: Node, sandbox: str) -> None:
-        """A file that tells of another type of device is no allocation."""
-        _place(info_of(node), {"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:00:01.0"}})
+        """A file that tells of another type of device is another plugin's: ADD is refused before any effect."""
+        content = {"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:00:01.0"}}
+        _place(info_of(node), content)
+        refused(node.run("ADD", asking(node), sandbox), 106, str(info_of(node)), "pci")
+        assert json.loads(info_of(node).read_text()) == content
+        assert node.leftovers() == {}
+
+
+class TestElsewhere:
+    """A network's configuration is a tenant's: what it names outside of device_info_dir is neither written, made nor removed."""
+
+    def test_a_file_of_the_node_is_not_rewritten(self, node: Node, sandbox: str) -> None:
+        """Another plugin's configuration, and a directory that is not there, are as they were after ADD and DEL."""
+        other = node.directory / "net.d" / "10-other.conf"
+        other.parent.mkdir()
+        other.write_text('{"cniVersion": "1.0.0", "type": "other"}')
+        before = tree(node.directory)
+        for path in (other, node.directory / "made" / "file", node.directory / "devinfo-other" / "x", node.device_info):
+            network = node.network(runtimeConfig={"CNIDeviceInfoFile": str(path)})
+            refused(node.run("ADD", network, sandbox), 7, str(path), "device_info_dir")
+            succeeded(node.run("DEL", network, sandbox))
+        assert other.read_text() == '{"cniVersion": "1.0.0", "type": "other"}'
+        made = tree(node.directory).keys() - before.keys()
+        assert not [path for path in made if not Path(path).is_relative_to(node.state) and "/run" not in path]
+
+    def test_an_older_record_that_names_another_place(self, node: Node, sandbox: str) -> None:
+        """DEL succeeds, says that the file stays, and leaves it as it is."""
         succeeded(node.run("ADD", asking(node), sandbox))
-        assert json.loads(info_of(node).read_text())["vhost-user"]["path"] == f"{MAPPED}/{PORT}"
-        succeeded(node.run("DEL", asking(node), sandbox))
+        other = node.directory / "10-other.conf"
+        other.write_text("precious")
+        [record] = (node.state / "attachments").iterdir()
+        content = json.loads(record.read_text())
+        [step] = [step for step in content["value"]["steps"] if step["step"] == "device-info"]
+        step["path"] = str(other)
+        del step["trusted"], step["before"]
+        record.write_text(json.dumps(content))
+        deleted = node.run("DEL", asking(node), sandbox)
+        succeeded(deleted)
+        assert str(other).encode() in deleted.stderr
+        assert b"device_info_dir" in deleted.stderr
+        assert other.read_text() == "precious"
+        assert node.leftovers() == {}
 
 
 def _place(path: Path, content: Any) -> None:

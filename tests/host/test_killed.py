@@ -77,7 +77,11 @@ def case(room: Path, shm: Path, kind: str) -> Iterator[Case]:
         yield Case(ConfigFileDriver(), ConfigFile(str(pod), trusted, "facts.json", "{}"), pod)
     elif kind == "device info":
         (room / "devinfo").mkdir()
-        yield Case(DeviceInfoDriver(), DeviceInfo(f"{room}/devinfo/net1.json", "{}"), room / "devinfo")
+        yield Case(
+            DeviceInfoDriver(f"{room}/devinfo"),
+            DeviceInfo(f"{room}/devinfo/net1.json", '{"type": "vhost-user"}'),
+            room / "devinfo",
+        )
     else:
         source = (room if kind == "placed" else shm) / "source"
         step_ = PlacedSocket(str(source), str(pod), trusted, "sock", user=str(NOBODY))

@@ -37,6 +37,7 @@ from userspace_cni.tenancy import Bounds
 
 USER = "dpdk-of-this-host"
 PODS = "/var/run/uc-pods"
+DEVICE_INFO = "/var/run/k8s.cni.cncf.io/devinfo"
 """A prefix that is reached through a link; on the host it is /run/uc-pods."""
 DELEGATE = """#!/bin/sh
 stdin=$(cat)
@@ -179,20 +180,19 @@ def test_placed_socket(root: HostRoot, host: Path, pod: Path, shm: Path, same_de
 
 def test_device_info(root: HostRoot, host: Path) -> None:
     """The file is written, read and removed where the host has it."""
-    driver = DeviceInfoDriver(root)
-    path = "/var/run/k8s.cni.cncf.io/devinfo/cni/net1.json"
+    driver = DeviceInfoDriver(DEVICE_INFO, root)
+    path = f"{DEVICE_INFO}/cni/net1.json"
     content = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "server", "path": "/var/run/x.sock"}}
     step = DeviceInfo(path, json.dumps(content))
-    assert read_allocation(path, root) is None
+    assert read_allocation(path, DEVICE_INFO, root) is None
     driver.apply(step, soon())
     assert json.loads((host / "run/k8s.cni.cncf.io/devinfo/cni/net1.json").read_text()) == content
-    allocation = read_allocation(path, root)
+    allocation = read_allocation(path, DEVICE_INFO, root)
     assert allocation
     assert allocation.path == "/var/run/x.sock"
-    assert driver.present(step)
     assert driver.check(step, soon()) == []
     driver.undo(step, soon())
-    assert not driver.present(step)
+    assert tree(host / "run/k8s.cni.cncf.io/devinfo/cni") == set()
     assert not Path(path).exists()
 
 

@@ -70,6 +70,11 @@ class Node:
         return self.directory / "kubelet"
 
     @property
+    def device_info(self) -> Path:
+        """Below which device-info files are."""
+        return self.directory / "devinfo"
+
+    @property
     def ipam_dir(self) -> Path:
         """host-local's leases (`dataDir`)."""
         return self.directory / "leases"
@@ -87,6 +92,8 @@ class Node:
             "USERSPACE_CNI_SHORT_DIR": str(self.short),
             "USERSPACE_CNI_DEFAULT_SHARED_DIR": str(self.shared),
             "USERSPACE_CNI_KUBELET_DIR": str(self.kubelet),
+            "USERSPACE_CNI_DEVICE_INFO_DIR": str(self.device_info),
+            "USERSPACE_CNI_KUBECONFIG_DIRS": str(self.directory),
             "USERSPACE_CNI_LEGACY_STATE_DIR": str(self.directory / "legacy"),
             "USERSPACE_CNI_CONFIG": str(self._config_file()),
             **self.settings,

@@ -176,6 +176,8 @@ class World:
             mount_always=True,
             ovs_sockdir="/ovs",
             noted=False,
+            device_info_file=options.asked.device_info_file,
+            device_info_dir="/run",
         )
 
     def require_delegate(self, request: Request) -> None:

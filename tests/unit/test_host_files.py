@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused
-from userspace_cni.host.device_info import DeviceInfoDriver, read_allocation
+from userspace_cni.errors import DirectoryRefused, InvalidConfig
+from userspace_cni.host.device_info import DeviceInfoDriver, place_of, read_allocation
 from userspace_cni.host.files import ConfigFileDriver
 from userspace_cni.host.link import boot_id, boottime_ns
+from userspace_cni.host.root import HostRoot
 from userspace_cni.steps import ConfigFile, DeviceInfo
 
 CONTENT = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "server", "path": "/run/vhost/sock"}}
@@ -33,7 +36,13 @@ def config(tmp_path: Path) -> ConfigFile:
 @pytest.fixture
 def info(tmp_path: Path) -> DeviceInfo:
     """A device-info file in a directory that is still to be made."""
-    return DeviceInfo(path=f"{tmp_path}/devinfo/cni/net1.json", content=json.dumps(CONTENT))
+    return DeviceInfo(path=f"{tmp_path}/devinfo/cni/net1.json", content=json.dumps(CONTENT), trusted=f"{tmp_path}/devinfo")
+
+
+@pytest.fixture
+def infos(tmp_path: Path) -> DeviceInfoDriver:
+    """The driver of a node whose device_info_dir is in the test's directory."""
+    return DeviceInfoDriver(f"{tmp_path}/devinfo")
 
 
 def test_config_file(config: ConfigFile) -> None:
@@ -88,69 +97,150 @@ def test_config_file_drift(config: ConfigFile) -> None:
     assert "another" in driver.check(config, soon())[0].message
 
 
-def test_device_info(info: DeviceInfo) -> None:
+def test_device_info(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
     """The file is 0444 in a directory 0755, alone, and as the runtime will read it."""
-    DeviceInfoDriver().apply(info, soon())
+    infos.apply(info, soon())
     path = Path(info.path)
     assert json.loads(path.read_text()) == CONTENT
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o444, 0o755)
     assert list(path.parent.iterdir()) == [path]
-    assert DeviceInfoDriver().check(info, soon()) == []
+    assert infos.check(info, soon()) == []
 
 
-def test_device_info_of_a_device_plugin(info: DeviceInfo) -> None:
+def test_device_info_of_a_device_plugin(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
     """A file that was there is updated though it is read-only, keeps unknown keys at both levels, and is not removed."""
     path = Path(info.path)
     path.parent.mkdir(parents=True)
     theirs = {"type": "vhost-user", "version": "1.0.0", "vendor": 7, "vhost-user": {"mode": "client", "path": "/x", "queues": 4}}
     path.write_text(json.dumps(theirs))
     path.chmod(0o444)
-    step = DeviceInfo(info.path, info.content, existed=True)
-    DeviceInfoDriver().apply(step, soon())
-    DeviceInfoDriver().undo(step, soon())
+    step = replace(info, existed=True, before=json.dumps(theirs["vhost-user"]))
+    infos.apply(step, soon())
     found = json.loads(path.read_text())
     assert found == {**CONTENT, "vendor": 7, "vhost-user": {"mode": "server", "path": "/run/vhost/sock", "queues": 4}}
     assert path.stat().st_mode & 0o777 == 0o444
-    assert DeviceInfoDriver().check(step, soon()) == []
+    assert infos.check(step, soon()) == []
+    for _ in range(2):
+        infos.undo(step, soon())
+        assert json.loads(path.read_text()) == {**theirs, "version": "1.1.0"}
+        assert path.stat().st_mode & 0o777 == 0o444
 
 
-def test_device_info_undone(info: DeviceInfo) -> None:
+def test_device_info_of_a_device_plugin_that_has_gone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
+    """What the runtime removed, or somebody made another thing of, is not put back; a record of before leaves it as it is."""
+    path = Path(info.path)
+    path.parent.mkdir(parents=True)
+    step = replace(info, existed=True, before=json.dumps({"mode": "client", "path": "/x"}))
+    infos.undo(step, soon())
+    assert not path.exists()
+    for text, undone in (("garbage", step), ('{"type": "pci"}', step), (info.content, replace(step, before=""))):
+        path.write_text(text)
+        infos.undo(undone, soon())
+        assert path.read_text() == text
+
+
+def test_device_info_of_another_device_is_left_alone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
+    """A file that is not a vhost-user device's is never written over, also when it came after the ADD had looked."""
+    path = Path(info.path)
+    path.parent.mkdir(parents=True)
+    for text in ('{"type": "pci", "pci": {}}', '{"cniVersion": "1.0.0", "plugins": []}', "garbage", ""):
+        path.write_text(text)
+        for step in (info, replace(info, existed=True)):
+            with pytest.raises(DirectoryRefused, match=re.escape(info.path)):
+                infos.apply(step, soon())
+        assert path.read_text() == text
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_device_info_is_below_its_directory(tmp_path: Path) -> None:
+    """What is asked for is found below the setting by either of its names, and refused anywhere else with the setting's name."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    setting = f"{tmp_path}/link"
+    for asked in (f"{setting}/cni/net1", f"{tmp_path}/real/cni/net1", f"/{setting}//cni/./net1"):
+        assert place_of(asked, setting) == f"{setting}/cni/net1"
+    for asked in ("/etc/cni/net.d/10-other.conf", setting, f"{setting}/", f"{setting}-other/net1", f"{tmp_path}/net1", "/"):
+        with pytest.raises(InvalidConfig, match="CNIDeviceInfoFile") as caught:
+            place_of(asked, setting)
+        assert "device_info_dir" in caught.value.details
+
+
+def test_device_info_by_the_two_names_of_run(tmp_path: Path) -> None:
+    """Multus says /var/run where an administrator may say /run, and the other way round; the host's own links count."""
+    root = HostRoot(str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "var").mkdir()
+    (tmp_path / "var" / "run").symlink_to("../run")
+    assert place_of("/var/run/k8s/cni/net1", "/run/k8s", root) == "/run/k8s/cni/net1"
+    assert place_of("/run/k8s/cni/net1", "/var/run/k8s", root) == "/var/run/k8s/cni/net1"
+
+
+def test_device_info_through_a_link(info: DeviceInfo, infos: DeviceInfoDriver, tmp_path: Path) -> None:
+    """Below its directory no link is followed, neither to write nor to remove."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "devinfo").mkdir()
+    (tmp_path / "devinfo" / "cni").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DirectoryRefused, match="symbolic link"):
+        infos.apply(info, soon())
+    (tmp_path / "elsewhere" / "net1.json").write_text(info.content)
+    infos.undo(info, soon())
+    assert [path.name for path in (tmp_path / "elsewhere").iterdir()] == ["net1.json"]
+
+
+def test_device_info_of_an_older_record(info: DeviceInfo, infos: DeviceInfoDriver, tmp_path: Path) -> None:
+    """A record of before says where its file is and not below what: it is judged by the setting, and what is elsewhere stays."""
+    below = replace(info, trusted="")
+    infos.apply(below, soon())
+    infos.undo(below, soon())
+    assert not Path(info.path).exists()
+    other = tmp_path / "10-other.conf"
+    for text, existed in ((info.content, False), ("{}", True), ("{}", False)):
+        other.write_text(text)
+        step = DeviceInfo(str(other), info.content, existed=existed)
+        with pytest.raises(InvalidConfig, match="CNIDeviceInfoFile"):
+            infos.apply(step, soon())
+        assert "is not below" in infos.check(step, soon())[0].message
+        infos.undo(step, soon())
+        assert other.read_text() == text
+
+
+def test_device_info_undone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
     """Undoing removes the file; the runtime may have been first, and with the whole directory."""
-    driver = DeviceInfoDriver()
-    driver.apply(info, soon())
-    driver.undo(info, soon())
+    infos.apply(info, soon())
+    infos.undo(info, soon())
     assert list(Path(info.path).parent.iterdir()) == []
-    driver.undo(info, soon())
+    infos.undo(info, soon())
     Path(info.path).parent.rmdir()
-    driver.undo(info, soon())
+    infos.undo(info, soon())
 
 
-def test_device_info_drift(info: DeviceInfo) -> None:
+def test_device_info_drift(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
     """A missing file and other facts about the socket are reported."""
-    driver = DeviceInfoDriver()
-    assert "found none" in driver.check(info, soon())[0].message
-    driver.apply(DeviceInfo(info.path, json.dumps({**CONTENT, "vhost-user": {"mode": "client", "path": "/x"}})), soon())
-    assert "'mode': 'server'" in driver.check(info, soon())[0].message
+    assert "found none" in infos.check(info, soon())[0].message
+    other = json.dumps({**CONTENT, "vhost-user": {"mode": "client", "path": "/x"}})
+    infos.apply(replace(info, content=other), soon())
+    assert "'mode': 'server'" in infos.check(info, soon())[0].message
     Path(info.path).unlink()
     Path(info.path).write_text("{")
-    assert "not a JSON object" in driver.check(info, soon())[0].message
+    assert "not a JSON object" in infos.check(info, soon())[0].message
 
 
-def test_allocation(info: DeviceInfo) -> None:
+def test_allocation(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
     """A device plugin's role, path and whole file are read."""
-    DeviceInfoDriver().apply(info, soon())
-    allocation = read_allocation(info.path)
+    infos.apply(info, soon())
+    allocation = read_allocation(info.path, info.trusted)
     assert allocation is not None
     assert (allocation.mode, allocation.path, allocation.content) == ("server", "/run/vhost/sock", CONTENT)
 
 
 def test_no_allocation(info: DeviceInfo) -> None:
-    """No directory, no file, and a file of another device type are no allocation."""
-    assert read_allocation(info.path) is None
+    """No directory and no file are no allocation; a file of another device type is refused, for it is another plugin's."""
+    assert read_allocation(info.path, info.trusted) is None
     Path(info.path).parent.mkdir(parents=True)
-    assert read_allocation(info.path) is None
+    assert read_allocation(info.path, info.trusted) is None
     Path(info.path).write_text(json.dumps({"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:01:02.3"}}))
-    assert read_allocation(info.path) is None
+    with pytest.raises(DirectoryRefused, match="of a device of type 'pci'"):
+        read_allocation(info.path, info.trusted)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +263,7 @@ def test_unusable_allocation(tmp_path: Path, content: str, wrong: str) -> None:
     path = tmp_path / "device.json"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(DirectoryRefused, match=wrong) as caught:
-        read_allocation(str(path))
+        read_allocation(str(path), str(tmp_path))
     assert str(path) in caught.value.message
 
 
@@ -183,7 +273,7 @@ def test_allocation_that_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("fifo")
     for name, found in (("fifo", "a FIFO"), ("link", "a symbolic link"), (".", "not the name of a file")):
         with pytest.raises(DirectoryRefused, match=found):
-            read_allocation(f"{tmp_path}/{name}")
+            read_allocation(f"{tmp_path}/{name}", str(tmp_path))
 
 
 def test_boot() -> None:

@@ -65,7 +65,10 @@ def planned(
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace", **keys}).encode()
     variables = {"CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1", **(environ or {})}
     request = Request(read_environment(variables, "ADD"), read_network(stdin, "ADD"), stdin)
-    return plan(request, read_options(request, lambda _text: None), facts, addresses)
+    options = read_options(request, lambda _text: None)
+    info = options.asked.device_info_file
+    facts = replace(facts, device_info_file=info, device_info_dir=DEVICE_INFO_DIR if info else "")
+    return plan(request, options, facts, addresses)
 
 
 def only(attachment: Attachment, kind: type[Step]) -> Any:
@@ -319,7 +322,7 @@ def test_no_mark_of_a_vm_for_a_pod() -> None:
 
 def test_allocation_for_a_vm() -> None:
     """A device plugin's path gives way to the VM's own, which is the same on every node; what else it wrote is kept."""
-    facts = replace(LAUNCHER, allocation=device_info("server", "/run/vhost/sock-3", pci={"x": 1}), device_info_existed=True)
+    facts = replace(LAUNCHER, allocation=device_info("server", "/run/vhost/sock-3", pci={"x": 1}))
     attachment = planned(facts, consumer="kubevirt", runtimeConfig=INFO)
     assert only(attachment, SocketFile).name == "net1.sock"
     written = only(attachment, DeviceInfo)
@@ -403,7 +406,8 @@ def device_info(mode: str, path: str, **more: Any) -> Allocation:
     return Allocation(mode, path, content)
 
 
-INFO = {"CNIDeviceInfoFile": "/var/run/k8s.cni.cncf.io/devinfo/cni/x"}
+DEVICE_INFO_DIR = "/var/run/k8s.cni.cncf.io/devinfo"
+INFO = {"CNIDeviceInfoFile": f"{DEVICE_INFO_DIR}/cni/x"}
 
 
 @pytest.mark.parametrize(
@@ -411,7 +415,7 @@ INFO = {"CNIDeviceInfoFile": "/var/run/k8s.cni.cncf.io/devinfo/cni/x"}
 )
 def test_allocation_of_a_device_plugin(mode: str, kind: str) -> None:
     """A device plugin's mode and path are the application's, OVS takes the other side, and its other facts are kept."""
-    facts = replace(FACTS, allocation=device_info(mode, "/run/vhost/sock-3", pci={"x": 1}), device_info_existed=True)
+    facts = replace(FACTS, allocation=device_info(mode, "/run/vhost/sock-3", pci={"x": 1}))
     attachment = planned(facts, runtimeConfig=INFO)
     assert only(attachment, Port).interface_type == kind
     step = next(step for step in attachment.steps if isinstance(step, SocketFile | PlacedSocket))
@@ -423,7 +427,8 @@ def test_allocation_of_a_device_plugin(mode: str, kind: str) -> None:
         "vhost-user": {"mode": mode, "path": "/run/vhost/sock-3"},
         "pci": {"x": 1},
     }
-    assert (written.path, written.existed) == (INFO["CNIDeviceInfoFile"], True)
+    assert (written.path, written.existed, written.trusted) == (INFO["CNIDeviceInfoFile"], True, DEVICE_INFO_DIR)
+    assert json.loads(written.before) == {"mode": mode, "path": "/run/vhost/sock-3"}
     assert parse_entry(only(attachment, PodNote).entry)["config"]["vhost"] == {"mode": mode, "socketfile": "sock-3"}
 
 

@@ -1,20 +1,33 @@
-"""The device-info file (k8snetworkplumbingwg device-info-spec 1.1.0): where the runtime asked for it, and only there.
+"""The device-info file (k8snetworkplumbingwg device-info-spec 1.1.0): where the runtime asked for it, below one directory.
 
 The runtime names the path and removes the file after DEL; a device plugin may have put one there before ADD, in which case it
-says which socket was allocated and its other facts must outlive our update. The directory belongs to the node, not to a pod.
+says which socket was allocated, its other facts outlive our update, and DEL gives it back what it said. The directory belongs to
+the node. The path comes with the network's configuration, which is a tenant's: so no file outside of the setting
+`device_info_dir`, no link below it, and no file that is not a vhost-user device's is ever written or removed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused, Drift
-from userspace_cni.host.beneath import kind, look, make_trusted, plain, refusal, translated
+from userspace_cni.errors import DirectoryRefused, Drift, InvalidConfig
+from userspace_cni.host.beneath import (
+    directory_if_there,
+    kind,
+    look,
+    make_directory,
+    make_trusted,
+    plain,
+    translated,
+)
 from userspace_cni.host.files import read_file, remove_file, replace_file
 from userspace_cni.host.root import HERE, HostRoot
+from userspace_cni.log import say
 from userspace_cni.plan import Allocation
 from userspace_cni.steps import DeviceInfo
 
@@ -24,16 +37,47 @@ _MODE = 0o444
 _DIRECTORY_MODE = 0o755
 _SIZE_MAX = 1 << 20
 _VHOST_USER = "vhost-user"
+_RUN = "/var/run"
 
 
-def read_allocation(path: str, root: HostRoot = HERE) -> Allocation | None:
-    """The vhost-user allocation in the file at `path`; None when there is no file, or one of another type.
+def place_of(asked: str, directory: str, root: HostRoot = HERE) -> str:
+    """The file that was asked for, as it is called below the setting `directory`. Raises InvalidConfig for one elsewhere.
 
-    Raises DirectoryRefused for a file that says vhost-user and can not be understood, or is no JSON object at all.
+    Either may be written with /var/run for /run, and the links that lead to the directory are followed; none of what was asked
+    for is looked at, for it may lead anywhere.
     """
-    raw = _read(path, root)
-    if raw is None or raw.get("type") != _VHOST_USER:
+    path = os.path.normpath(f"/{asked.lstrip('/')}")
+    names = {path}
+    if path.startswith(f"{_RUN}/"):
+        names.add(root.resolved(_RUN) + path.removeprefix(_RUN))
+    for prefix in (directory, root.resolved(directory)):
+        for name in names:
+            if name.startswith(f"{prefix}/"):
+                return directory + name.removeprefix(prefix)
+    raise InvalidConfig(
+        f"key 'runtimeConfig.CNIDeviceInfoFile' is {asked!r}, which is not below {directory}",
+        "setting device_info_dir: nothing else is read or written, for root does it",
+    )
+
+
+def find_allocation(asked: str, directory: str, root: HostRoot = HERE) -> tuple[str, Allocation | None]:
+    """Where the file that was asked for is, and the allocation in it; ("", None) when none was asked for."""
+    if not asked:
+        return "", None
+    path = place_of(asked, directory, root)
+    return path, read_allocation(path, directory, root)
+
+
+def read_allocation(path: str, trusted: str, root: HostRoot = HERE) -> Allocation | None:
+    """The vhost-user allocation in the file at `path`, below `trusted`; None when there is no file.
+
+    Raises DirectoryRefused for a file of another type of device, or one that can not be understood: it is not ours to change.
+    """
+    with directory_if_there(_parent(path), trusted, root) as dirfd:
+        raw = None if dirfd is None else _read(dirfd, path)
+    if raw is None:
         return None
+    _require_vhost_user(raw, path)
     facts = raw.get(_VHOST_USER)
     if not isinstance(facts, dict):
         raise DirectoryRefused(f"device-info {path}: no object {_VHOST_USER!r} in it", "the device plugin that wrote it")
@@ -46,52 +90,48 @@ def read_allocation(path: str, root: HostRoot = HERE) -> Allocation | None:
 
 
 class DeviceInfoDriver:
-    """Device-info files."""
+    """Device-info files. `directory`: the setting `device_info_dir`."""
 
-    def __init__(self, root: HostRoot = HERE) -> None:
+    def __init__(self, directory: str, root: HostRoot = HERE) -> None:
+        self._directory = directory
         self._root = root
 
     def apply(self, step: DeviceInfo, deadline: Deadline) -> None:
         """Write the file; what a device plugin had in it beside our facts is kept."""
         what = _what(step)
         deadline.require(what)
-        content = step.content
-        if step.existed:
-            content = json.dumps(_merged(_read(step.path, self._root) or {}, json.loads(step.content)))
-        parent, name = _split(step.path)
+        path, trusted = self._place(step)
         with translated(what):
-            seen = self._root.path(parent)
-            make_trusted(seen, _DIRECTORY_MODE)
-            dirfd = os.open(seen, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            dirfd = self._made(path, trusted)
             try:
-                replace_file(dirfd, name, content, _MODE)
+                before = _read(dirfd, path)
+                if before is not None:
+                    _require_vhost_user(before, path)
+                content = step.content
+                if step.existed and before is not None:
+                    content = json.dumps(_merged(before, json.loads(step.content)))
+                replace_file(dirfd, _name(path), content, _MODE)
             finally:
                 os.close(dirfd)
 
     def undo(self, step: DeviceInfo, deadline: Deadline) -> None:
-        """Remove the file when it is ours; the runtime may have been first."""
-        what = _what(step)
-        deadline.require(what)
-        if step.existed:
-            return
-        parent, name = _split(step.path)
-        with translated(what):
-            try:
-                dirfd = os.open(self._root.path(parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except (FileNotFoundError, NotADirectoryError):
-                return
-            try:
-                remove_file(dirfd, name)
-            finally:
-                os.close(dirfd)
+        """Remove the file when it is ours, give it back to a device plugin when it is not; the runtime may have been first."""
+        deadline.require(_what(step))
+        with self._looking(step) as (path, dirfd):
+            if dirfd is not None and not step.existed:
+                remove_file(dirfd, _name(path))
+            elif dirfd is not None and step.before:
+                _give_back(dirfd, path, step)
 
     def check(self, step: DeviceInfo, deadline: Deadline) -> list[Drift]:
         """A missing file, or one whose facts about the socket are not those of ADD."""
         what = _what(step)
         deadline.require(what)
         try:
-            found = _read(step.path, self._root)
-        except DirectoryRefused as error:
+            path, trusted = self._place(step)
+            with directory_if_there(_parent(path), trusted, self._root) as dirfd:
+                found = None if dirfd is None else _read(dirfd, path)
+        except (DirectoryRefused, InvalidConfig) as error:
             return [Drift(f"{what}: expected the content that ADD wrote, found that {error.message}")]
         if found is None:
             return [Drift(f"{what}: expected a file, found none")]
@@ -103,26 +143,40 @@ class DeviceInfoDriver:
             if found.get(key) != merged.get(key)
         ]
 
-    def present(self, step: DeviceInfo) -> bool:
-        """Whether a file is there."""
-        parent, name = _split(step.path)
-        return os.path.lexists(f"{self._root.path(parent)}/{name}")
+    def present(self, step: DeviceInfo) -> bool:  # noqa: ARG002 - the same answer for every step
+        """Never shared: each attachment has a file of its own."""
+        return False
+
+    def _made(self, path: str, trusted: str) -> int:
+        """The file's directory, opened; made with `trusted` when it is missing, and nothing else."""
+        make_trusted(self._root.path(trusted), _DIRECTORY_MODE)
+        try:
+            return make_directory(_parent(path), trusted, _DIRECTORY_MODE, self._root)[0]
+        except DirectoryRefused as error:
+            raise DirectoryRefused(f"device-info {path}: {error.message}", error.details) from error
+
+    def _place(self, step: DeviceInfo) -> tuple[str, str]:
+        """The file, and the directory below which it must be. Raises InvalidConfig for a record of before that names another."""
+        if step.trusted:
+            return step.path, step.trusted
+        return place_of(step.path, self._directory, self._root), self._directory
+
+    @contextmanager
+    def _looking(self, step: DeviceInfo) -> Iterator[tuple[str, int | None]]:
+        """The file's path and its directory, for undoing; None when there is nothing that we may undo."""
+        try:
+            path, trusted = self._place(step)
+        except InvalidConfig as error:
+            say("warning", f"{_what(step)} is left as it is", reason=error.message, setting="device_info_dir")
+            yield step.path, None
+            return
+        with translated(_what(step)), directory_if_there(_parent(path), trusted, self._root) as dirfd:
+            yield path, dirfd
 
 
-def _read(path: str, root: HostRoot) -> dict[str, Any] | None:
-    parent, name = _split(path)
-    try:
-        dirfd = os.open(root.path(parent), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise refusal(f"device-info {path}", error) from error
-    try:
-        with translated(f"device-info {path}"):
-            data = read_file(dirfd, name, _SIZE_MAX + 1)
-            facts = look(dirfd, name)
-    finally:
-        os.close(dirfd)
+def _read(dirfd: int, path: str) -> dict[str, Any] | None:
+    name = _name(path)
+    data, facts = read_file(dirfd, name, _SIZE_MAX + 1), look(dirfd, name)
     if data is None:
         if facts is not None:
             raise DirectoryRefused(f"device-info {path}: it is {kind(facts.st_mode)}", "runtimeConfig.CNIDeviceInfoFile")
@@ -136,6 +190,26 @@ def _read(path: str, root: HostRoot) -> dict[str, Any] | None:
     return decoded
 
 
+def _require_vhost_user(raw: dict[str, Any], path: str) -> None:
+    if raw.get("type") != _VHOST_USER:
+        raise DirectoryRefused(
+            f"device-info {path}: it is of a device of type {raw.get('type')!r:.60}, and left as it is",
+            "the network's resource is another plugin's",
+        )
+
+
+def _give_back(dirfd: int, path: str, step: DeviceInfo) -> None:
+    """What the device plugin said of the socket is said again; whatever else has become of the file stays."""
+    try:
+        found = _read(dirfd, path)
+    except DirectoryRefused as error:
+        say("warning", f"{_what(step)} is left as it is", reason=error.message)
+        return
+    before = json.loads(step.before)
+    if found is not None and found.get("type") == _VHOST_USER and found.get(_VHOST_USER) != before:
+        replace_file(dirfd, _name(path), json.dumps({**found, _VHOST_USER: before}), _MODE)
+
+
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """`new` with those keys of `old` that it lacks, one level deep as well (`vhost-user`)."""
     merged = {**old, **new}
@@ -146,11 +220,12 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _split(path: str) -> tuple[str, str]:
-    parent, _, name = path.rpartition("/")
-    if not path.startswith("/"):
-        raise DirectoryRefused(f"device-info {path}: not an absolute path", "runtimeConfig.CNIDeviceInfoFile")
-    return parent or "/", plain(name)
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _name(path: str) -> str:
+    return plain(path.rpartition("/")[2])
 
 
 def _what(step: DeviceInfo) -> str:
