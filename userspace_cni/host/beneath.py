@@ -91,6 +91,31 @@ def look(dirfd: int, name: str) -> os.stat_result | None:
         return None
 
 
+def open_regular(dirfd: int, name: str) -> int | None:
+    """A descriptor for reading the regular file `name` in the directory; None when there is nothing, or anything else.
+
+    What a pod put there is looked at before it is opened: opening a device node is what starts a watchdog, or loads a driver.
+    """
+    try:
+        seen = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
+    except FileNotFoundError:
+        return None
+    try:
+        return reopen(seen)
+    finally:
+        os.close(seen)
+
+
+def reopen(seen: int) -> int | None:
+    """A descriptor for reading what `seen` was opened on with O_PATH, if that is a regular file; None for anything else.
+
+    Nobody can exchange it in between. O_NONBLOCK: whoever has a lease on the file must not keep us waiting.
+    """
+    if not stat.S_ISREG(os.fstat(seen).st_mode):
+        return None
+    return os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def open_directory(path: str, trusted: str, root: HostRoot = HERE) -> int:
     """The directory at `path`, below the prefix `trusted`. Raises DirectoryRefused naming what is in the way."""
     below = _below(path, trusted)

@@ -8,14 +8,13 @@ nor a file that the pod put there is ever opened, and the application never read
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from contextlib import suppress
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift
-from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain
+from userspace_cni.host.beneath import directory, directory_if_there, kind, look, open_regular, plain
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.steps import ConfigFile
 
@@ -88,15 +87,12 @@ def remove_file(dirfd: int, name: str) -> None:
 
 
 def read_file(dirfd: int, name: str, limit: int) -> bytes | None:
-    """At most `limit` bytes of a regular file; None when it is absent or anything else (a FIFO is not waited for)."""
-    try:
-        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=dirfd)
-    except OSError as error:
-        if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENXIO}:  # nothing, a link, a socket
-            return None
-        raise
+    """At most `limit` bytes of a regular file; None when it is absent or anything else, which is not opened."""
+    fd = open_regular(dirfd, name)
+    if fd is None:
+        return None
     with open(fd, "rb") as file:
-        return file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        return file.read(limit)
 
 
 def _remove_regular(dirfd: int, name: str) -> None:

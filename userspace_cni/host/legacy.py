@@ -13,6 +13,7 @@ from pathlib import Path
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused
+from userspace_cni.host.files import read_file
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
@@ -31,13 +32,21 @@ def read_port_name(path: str, root: HostRoot = HERE) -> str:
     """The OVS port that a record names; of a torn one the name that the former plugin gives by default, which is the file's."""
     default = Path(path).stem.removeprefix("local-")
     try:
-        with Path(root.path(path)).open("rb") as file:
-            raw = json.loads(file.read(_MAX_BYTES))
+        raw = json.loads(_read(Path(path), root))
     except (OSError, ValueError, RecursionError, DirectoryRefused) as error:
         say("warning", "a record of the former plugin can not be read", path=path, port=default, error=error)
         return default
     name = raw.get("vhostname") if isinstance(raw, dict) else None
     return name if isinstance(name, str) and name and "/" not in name else default
+
+
+def _read(path: Path, root: HostRoot) -> bytes:
+    """The record's bytes. Its directory is below one that pods may have been given: whatever is no file is not opened."""
+    directory = os.open(root.path(str(path.parent)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return read_file(directory, path.name, _MAX_BYTES) or b""
+    finally:
+        os.close(directory)
 
 
 def other_port_names(path: str, root: HostRoot = HERE) -> list[str]:

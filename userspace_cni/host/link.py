@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from dataclasses import dataclass
 
 from userspace_cni.errors import BadEnvironment, DirectoryRefused, UserspaceError
 from userspace_cni.fastpath import paths
+from userspace_cni.host.beneath import reopen
 from userspace_cni.host.root import HERE, HostRoot
 
 _NS_GET_NSTYPE = 0xB703
@@ -180,15 +180,18 @@ def _open(path: str, root: HostRoot) -> int:
         raise _refused(path, "it is not an absolute path")
     try:
         seen = root.path(path)
-        # Not a FIFO that would be waited for, nor a device that opening would do something to
-        if not stat.S_ISREG(os.stat(seen).st_mode):
-            raise _refused(path, "it is not a namespace")
-        fd = os.open(seen, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        looked_at = os.open(seen, os.O_PATH | os.O_CLOEXEC)
+        try:
+            fd = reopen(looked_at)
+        finally:
+            os.close(looked_at)
     except OSError as error:
         reason = "it does not exist" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
         raise _refused(path, reason) from error
     except DirectoryRefused as error:
         raise _refused(path, error.message) from error
+    if fd is None:
+        raise _refused(path, "it is not a namespace")
     try:
         if fcntl.ioctl(fd, _NS_GET_NSTYPE) == paths.NETWORK:
             return fd

@@ -1,0 +1,80 @@
+"""What a pod puts where a file of ours should be is looked at before it is opened.
+
+Opening a device node does something by itself: it starts a watchdog, loads a driver, takes a lock. The node here is of a device
+that nothing serves, so that each attempt to open it fails, and shows.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.host.places import soon
+from userspace_cni.errors import BadEnvironment
+from userspace_cni.host import legacy, link
+from userspace_cni.host.beneath import open_regular
+from userspace_cni.host.device_info import DeviceInfoDriver
+from userspace_cni.host.files import ConfigFileDriver
+from userspace_cni.steps import ConfigFile, DeviceInfo
+
+MISC = 10
+UNSERVED = range(239, 255)
+"""Minors of misc devices that are seldom taken (Documentation/admin-guide/devices.txt)."""
+
+
+@pytest.fixture
+def device(room: Path) -> Path:
+    """A device node of which an open fails with ENODEV or, where nodes cannot be used, with EACCES."""
+    for minor in UNSERVED:
+        path = room / f"device-{minor}"
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(MISC, minor))
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        except OSError:
+            return path
+    raise AssertionError("every misc device of the list is served here")
+
+
+def test_a_device_in_place_of_the_pods_file_is_not_opened(room: Path, device: Path) -> None:
+    """CHECK says that no file is there, and the device has not been opened."""
+    step = ConfigFile(str(room), str(room), device.name, "{}")
+    [drift] = ConfigFileDriver().check(step, soon())
+    assert "expected a file, found nothing that could be read" in drift.message
+    assert stat.S_ISCHR(device.stat().st_mode)
+
+
+def test_a_device_in_place_of_device_info_is_not_opened(room: Path, device: Path) -> None:
+    """CHECK names what is there instead."""
+    [drift] = DeviceInfoDriver(str(room)).check(DeviceInfo(str(device), "{}"), soon())
+    assert "a character device" in drift.message
+
+
+def test_a_device_in_place_of_a_namespace_is_not_opened(device: Path) -> None:
+    """CNI_NETNS that is a device is refused as what it is."""
+    with pytest.raises(BadEnvironment, match="not a namespace"):
+        link.namespace(str(device))
+
+
+def test_neither_device_nor_fifo_in_place_of_the_former_plugins_record_is_opened(room: Path, device: Path) -> None:
+    """The port is then called by the file's name; a FIFO, of which an open waits for a writer, does not hold DEL up."""
+    os.mkfifo(room / "local-c0ffee012345-net1.json")
+    assert legacy.read_port_name(str(room / "local-c0ffee012345-net1.json")) == "c0ffee012345-net1"
+    assert legacy.read_port_name(str(device)) == device.name
+
+
+def test_only_a_regular_file_is_opened(room: Path) -> None:
+    """A link, a socket's place, a directory and nothing at all give no descriptor; a file gives one to read from."""
+    (room / "file").write_text("content")
+    (room / "link").symlink_to("file")
+    dirfd = os.open(room, os.O_PATH)
+    try:
+        assert [open_regular(dirfd, name) for name in ("link", ".", "none")] == [None, None, None]
+        fd = open_regular(dirfd, "file")
+        assert fd is not None
+        with os.fdopen(fd, "rb") as file:
+            assert file.read() == b"content"
+    finally:
+        os.close(dirfd)
