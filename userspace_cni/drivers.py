@@ -98,8 +98,9 @@ class Drivers:
     def clients(self) -> Clients:
         """The speakers to API servers, one per set of credentials."""
         from userspace_cni.host.kube import Clients
+        from userspace_cni.host.kubeconfig import Bounds
 
-        return Clients(self.root.path)
+        return Clients(Bounds.of(self.settings), self.root, self.settings.kubeconfig)
 
     @cached_property
     def leases(self) -> LeaseDriver:
@@ -192,19 +193,20 @@ class Drivers:
         place = find_place(settings, uid, view, environment.container_id, shared_dir, self.root)
         return place, mapped_dir(view, settings.shared_volume) if view else DEFAULT_MAPPED_DIR
 
-    def _kubeconfig(self, options: Options) -> str:
-        """Whose credentials are used: a path, or "" for this process's own, which an agent has and a plugin has not."""
+    def _has_account(self) -> bool:
+        """Whether there are credentials of our own: the setting's, or those of the pod that this process runs in."""
         from userspace_cni.host.kube import in_cluster
 
+        return bool(self.settings.kubeconfig) or in_cluster(self._environ)
+
+    def _kubeconfig(self, options: Options) -> str:
+        """Whose credentials are used: a network's, or "" for our own. The account of a plugin's pod is its caller's."""
         use = self.settings.netconf_kubeconfig
-        if use == "never" or (use == "fallback" and self.resident and in_cluster(self._environ)):
-            return ""
-        return options.kubeconfig
+        own = bool(self.settings.kubeconfig) or (self.resident and self._has_account())
+        return "" if use == "never" or (use == "fallback" and own) else options.kubeconfig
 
     def _ask_for_pod(self, environment: Environment, options: Options, kubeconfig: str, deadline: Deadline) -> PodView | None:
-        from userspace_cni.host.kube import in_cluster
-
-        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or in_cluster(self._environ)):
+        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or self._has_account()):
             return None
         if self._watch and not kubeconfig:
             known = self._watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
@@ -212,10 +214,10 @@ class Drivers:
                 return known
         try:
             view = self.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, deadline)
-        except UserspaceError:
+        except UserspaceError as error:
             if options.kubevirt and environment.pod_uid:
                 # a VM's interface works by its path alone; the note is a convenience there
-                say("warning", "the pod could not be read from the API server; attaching without a note in it")
+                say("warning", "the pod could not be read from the API server; attaching without a note in it", problem=error)
                 return None
             raise
         if view is None or (environment.pod_uid and view.uid != environment.pod_uid):
@@ -305,10 +307,9 @@ class Drivers:
         """Import what verbs will use, watch the pods of this node, open the session with OVSDB as far as it can be had."""
         from socket import gethostname
 
-        from userspace_cni.host.kube import in_cluster
         from userspace_cni.host.pods import PodWatch
 
-        if in_cluster(self._environ) and self.settings.netconf_kubeconfig != "always":
+        if self._has_account() and self.settings.netconf_kubeconfig != "always":
             self._watch = PodWatch(self.clients.of("").session, self.settings.node_name or gethostname().lower())
             self._watch.start()
         for kind in STEP_TYPES:

@@ -201,7 +201,7 @@ class PodNote(Step):
     """This attachment's entry in the pod's annotations.
 
     `entry` is the JSON text of one element of userspace/configuration-data, `mapped_dir` the value of userspace/mapped-dir.
-    `kubeconfig`: path of the credentials, "" for the in-cluster ones. `optional`: the attachment is usable without the note.
+    `kubeconfig`: path of the network's credentials, "" for our own. `optional`: the attachment is usable without the note.
     """
 
     kind: ClassVar[str] = "pod-note"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,8 +12,9 @@ from shutil import rmtree
 import pytest
 
 from tests.host.places import NOBODY, listening, looping, mode, mounts_at, soon, tree
-from userspace_cni.errors import DirectoryRefused, Unavailable
+from userspace_cni.errors import DirectoryRefused, InvalidConfig, Unavailable
 from userspace_cni.host.files import ConfigFileDriver
+from userspace_cni.host.kubeconfig import Bounds, Kubeconfig
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.placement import PlacedSocketDriver
 from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
@@ -102,6 +104,27 @@ def test_config_file(room: Path, pod: Path, victim: Path) -> None:
             driver.undo(step, soon())
     assert tree(victim) == {"inner", "facts.json"}
     assert {path.read_text() for path in victim.rglob("facts.json")} == {"precious"}
+
+
+def test_kubeconfig(room: Path, pod: Path, victim: Path) -> None:
+    """What is read is what was judged: a file elsewhere is never taken, however fast its place is exchanged."""
+    for directory, token in ((pod, "good"), (victim, "precious"), (victim / "inner", "precious")):
+        user = {"name": "u", "user": {"token": token}}
+        cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        config = {"current-context": "c", "contexts": [context], "clusters": [cluster], "users": [user]}
+        (directory / "kubeconfig").write_text(json.dumps(config))
+    kubeconfig = Kubeconfig(f"{pod}/kubeconfig", bounds=Bounds((f"{room}/pods",)))
+
+    def work() -> None:
+        try:
+            [user] = kubeconfig.load().config["users"]
+        except (InvalidConfig, Unavailable) as error:
+            raise DirectoryRefused(error.message) from error
+        assert user["user"] == {"token": "good"}
+
+    with looping(swapping(room, victim)):
+        outcomes(work)
 
 
 def test_socket_file(room: Path, pod: Path, victim: Path) -> None:

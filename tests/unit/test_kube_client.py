@@ -18,6 +18,8 @@ from userspace_cni.errors import InvalidConfig, NoteRefused, Unavailable, Usersp
 from userspace_cni.host import kube
 from userspace_cni.host.credentials import Session
 from userspace_cni.host.kube import Clients, KubeClient, PodView, Volume
+from userspace_cni.host.kubeconfig import Bounds
+from userspace_cni.host.root import HostRoot
 
 SPEC: dict[str, Any] = {
     "volumes": [
@@ -303,7 +305,7 @@ def test_a_pod_uses_its_service_account(tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path / "token").write_text(TOKEN)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(api.port))
-        session = Session("", service_account=str(tmp_path))
+        session = Session(None, service_account=str(tmp_path))
         path = "/api/v1/namespaces/default/pods/app"
         assert session.request("GET", path, soon()).body["metadata"]["uid"] == "u1"
         api.token = "rotated"
@@ -319,14 +321,14 @@ def test_a_process_outside_of_a_pod_is_not_in_cluster(tmp_path: Path) -> None:
     assert kube.in_cluster(environ, str(tmp_path))
     assert not kube.in_cluster({}, str(tmp_path))
     with pytest.raises(Unavailable, match="credentials"):
-        Session("", service_account=str(tmp_path)).request("GET", "/", soon())
+        Session(None, service_account=str(tmp_path)).request("GET", "/", soon())
 
 
 def test_clients_are_shared_per_kubeconfig_of_the_node(api: ApiServer, tmp_path: Path) -> None:
     """One connection and one set of credentials per account; paths are the node's, seen from where we run."""
     (tmp_path / "etc").mkdir()
     api.kubeconfig(tmp_path / "etc")
-    clients = Clients(lambda path: f"{tmp_path}{path}")
+    clients = Clients(Bounds(("/etc",)), HostRoot(str(tmp_path)))
     assert clients.of("/etc/kubeconfig") is clients.of("/etc/kubeconfig")
     assert read(clients.of("/etc/kubeconfig")).uid == "u1"
     assert clients.of("") is clients.of("")
@@ -339,7 +341,7 @@ def test_a_kubeconfig_that_is_elsewhere_now_is_followed(api: ApiServer, tmp_path
         api.kubeconfig(tmp_path / name, {"token": TOKEN if name == "new" else "outdated"})
     link = tmp_path / "current"
     link.symlink_to("old")
-    clients = Clients(lambda path: str(Path(f"{tmp_path}{path}").resolve()))
+    clients = Clients(Bounds(("/old", "/new")), HostRoot(str(tmp_path)))
     with pytest.raises(NoteRefused):
         read(clients.of("/current/kubeconfig"))
     link.unlink()

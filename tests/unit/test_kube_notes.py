@@ -17,6 +17,7 @@ from tests.lab.apiserver import ApiServer, Fault
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.host.kube import Clients, PodNoteDriver
+from userspace_cni.host.kubeconfig import Bounds
 from userspace_cni.pod import document
 from userspace_cni.steps import PodNote
 
@@ -34,9 +35,9 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def driver() -> PodNoteDriver:
+def driver(tmp_path: Path) -> PodNoteDriver:
     """A driver as the composition root makes it."""
-    return PodNoteDriver(Clients())
+    return PodNoteDriver(Clients(Bounds((str(tmp_path),))))
 
 
 @pytest.fixture

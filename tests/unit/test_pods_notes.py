@@ -16,6 +16,7 @@ from tests.lab.switch import wait_until
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.host.kube import MIRROR, Clients, PodNoteDriver
+from userspace_cni.host.kubeconfig import Bounds
 from userspace_cni.host.pods import PodWatch
 from userspace_cni.pod import document
 from userspace_cni.steps import PodNote
@@ -34,9 +35,9 @@ def api() -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def clients() -> Clients:
+def clients(tmp_path: Path) -> Clients:
     """The accounts that driver and watch share."""
-    return Clients()
+    return Clients(Bounds((str(tmp_path),)))
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ account of a pod) and makes the TLS connection pool; its typed models, retries a
   for the same one instead of starting another hanging plugin.
 - Credentials are loaded again when the kubeconfig file changed, after an answer of 401 (rotated token, expired plugin token) and
   after a TLS failure (rotated certificates); never by a timer. A kubeconfig is never written.
-- A network's configuration names the kubeconfig, and a root process reads it, runs its plugins and sends its token to the server
-  in it. So a file that a pod or an ordinary user could have written is refused.
+- A network's configuration names the kubeconfig, and a root process reads it and sends its token to the server in it:
+  `host.kubeconfig` says which files are taken, and what they may have us do.
 - A kubeconfig's text, a token, a body or a server's words are never part of a message.
 - TLS verification is as the kubeconfig says (on unless it has insecure-skip-tls-verify) and is never weakened here.
 
@@ -18,19 +18,16 @@ The library is imported when the first request is made (150 ms of CPU time, 34 M
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import InvalidConfig, Unavailable
+from userspace_cni.errors import InvalidConfig, Unavailable, UserspaceError
+from userspace_cni.host.kubeconfig import Kubeconfig, Signature
 
 T = TypeVar("T")
 
@@ -40,7 +37,6 @@ REQUEST_LIMIT_S = 10.0
 
 ANSWER_LIMIT = 8 << 20
 """Bytes of one answer, and of one line of a stream."""
-KUBECONFIG_LIMIT = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -101,21 +97,21 @@ R = TypeVar("R", Answer, Stream)
 class Session:
     """Requests to one API server under one account; safe to use from several threads.
 
-    `kubeconfig`: absolute path, or "" for the service account of the pod that this process runs in.
+    `kubeconfig`: None for the service account of the pod that this process runs in.
     """
 
-    def __init__(self, kubeconfig: str, service_account: str = SERVICE_ACCOUNT) -> None:
+    def __init__(self, kubeconfig: Kubeconfig | None, service_account: str = SERVICE_ACCOUNT) -> None:
         self._kubeconfig = kubeconfig
         self._service_account = service_account
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._loading: _Call[_Connection] | None = None
-        self._loading_of: tuple[int, ...] = ()
+        self._loading_of: Signature = ()
 
     @property
     def account(self) -> str:
         """Whose credentials these are, for messages."""
-        return f"kubeconfig {self._kubeconfig}" if self._kubeconfig else "the pod's service account"
+        return str(self._kubeconfig) if self._kubeconfig else "the pod's service account"
 
     def request(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None) -> Answer:
         """One request, answered with any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
@@ -158,11 +154,11 @@ class Session:
 
     def _connect(self, what: str, deadline: Deadline) -> _Connection:
         with self._lock:
-            signature = self._signature()
-            if self._connection is not None and self._connection.signature == signature:
+            if self._connection is not None and self._is_current(self._connection):
                 return self._connection
+            signature = self._kubeconfig.signature() if self._kubeconfig else ()
             if self._loading is None or self._loading.done or self._loading_of != signature:
-                self._loading, self._loading_of = _Call(lambda: self._load(signature)), signature
+                self._loading, self._loading_of = _Call(self._load), signature
             loading = self._loading
         connection = loading.outcome(f"{what}: loading credentials", deadline, f"{self.account}; does its exec plugin hang?")
         with self._lock:
@@ -174,18 +170,16 @@ class Session:
             if self._connection is connection:
                 self._connection = None
 
-    def _signature(self) -> tuple[int, ...]:
-        if not self._kubeconfig:
-            return ()
-        with suppress(OSError):
-            status = Path(self._kubeconfig).stat()
-            return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        return (-1,)
+    def _is_current(self, connection: _Connection) -> bool:
+        """Whether the files that its credentials came from are still those that were read."""
+        kubeconfig = self._kubeconfig
+        return kubeconfig is None or all(kubeconfig.signature(path) == seen for path, seen in connection.files.items())
 
-    def _load(self, signature: tuple[int, ...]) -> _Connection:
-        text = _trusted_text(self._kubeconfig) if self._kubeconfig else ""
+    def _load(self) -> _Connection:
         try:
-            return _Connection(self._configuration(text), signature)
+            return self._connection_of()
+        except UserspaceError:
+            raise
         except Exception as error:  # noqa: BLE001 -- the library lets through what its parsers raise, and quotes the file in it
             reason = type(error).__name__
         message = f"credentials for the API server can not be used ({reason})"
@@ -193,35 +187,35 @@ class Session:
             raise Unavailable(message, f"the token and the certificate in {self._service_account}")
         raise InvalidConfig(message, f"{self.account}: try it with kubectl --kubeconfig")
 
-    def _configuration(self, text: str) -> Any:
+    def _connection_of(self) -> _Connection:
         from kubernetes.client import Configuration
         from kubernetes.config.incluster_config import InClusterConfigLoader
-        from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+        from kubernetes.config.kube_config import KubeConfigLoader
 
         configuration = Configuration()
         configure: Any  # the library's loaders carry no types
-        merge: Any
+        files: Mapping[str, Signature] = {}
         if self._kubeconfig:
-            configure, merge = KubeConfigLoader, KubeConfigMerger
-            directory = str(Path(self._kubeconfig).resolve().parent)
-            loader = configure(merge(io.StringIO(text)).config, config_base_path=directory)
+            configure, loaded = KubeConfigLoader, self._kubeconfig.load()
+            files = loaded.files
+            loader = configure(loaded.config, config_base_path=loaded.directory)
         else:
             configure = InClusterConfigLoader
-            files = (f"{self._service_account}/token", f"{self._service_account}/ca.crt")
-            loader = configure(*files, try_refresh_token=False)
+            names = (f"{self._service_account}/token", f"{self._service_account}/ca.crt")
+            loader = configure(*names, try_refresh_token=False)
         with _quiet_library():
             loader.load_and_set(configuration)
         configuration.refresh_api_key_hook = None
         configuration.socket_options = _socket_options()
-        return configuration
+        return _Connection(configuration, files)
 
 
 @dataclass
 class _Connection:
-    """A connection pool and the header that authenticates, as they were when `signature` was the kubeconfig file's."""
+    """A connection pool and the header that authenticates, made of `files` as they were then."""
 
     configuration: Any
-    signature: tuple[int, ...]
+    files: Mapping[str, Signature]
     headers: dict[str, str] = field(init=False)
     pool: Any = field(init=False)
 
@@ -348,33 +342,6 @@ def _socket_options() -> list[tuple[int, int, int]]:
     probes = [(level, socket.TCP_KEEPIDLE, 15), (level, socket.TCP_KEEPINTVL, 5), (level, socket.TCP_KEEPCNT, 3)]
     sent = [(level, socket.TCP_NODELAY, 1), (level, socket.TCP_USER_TIMEOUT, 30_000)]
     return [*sent, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
-
-
-def _trusted_text(path: str) -> str:
-    """The kubeconfig's text, if only root and its owner can have put it there."""
-    what = f"kubeconfig {path}"
-    if not path.startswith("/"):
-        raise InvalidConfig(f"{what}: not an absolute path")
-    try:
-        real = Path(path).resolve(strict=True)
-        for part in (real, *real.parents):
-            facts = part.stat()
-            mode = facts.st_mode
-            if facts.st_uid not in (0, os.geteuid()):
-                raise InvalidConfig(f"{what}: {part} belongs to user {facts.st_uid}", "root runs what it names: chown root")
-            if part.name.startswith("kubernetes.io~"):
-                raise InvalidConfig(f"{what}: lies in a pod's volume", "it must be a file of the node")
-            if mode & (stat.S_IWOTH | stat.S_IWGRP) and not (mode & stat.S_ISVTX and stat.S_ISDIR(mode)):
-                raise InvalidConfig(f"{what}: {part} can be written by others than its owner", "chmod go-w")
-        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise InvalidConfig(f"{what}: not a regular file")
-            return os.read(descriptor, KUBECONFIG_LIMIT).decode("utf-8", "replace")
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise Unavailable(f"{what}: {error.strerror}", "the key kubeconfig of the network's configuration") from None
 
 
 def _read(answer: Any, what: str, deadline: Deadline) -> bytes:

@@ -30,6 +30,8 @@ from urllib.parse import quote
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.host.credentials import SERVICE_ACCOUNT, Answer, Session
+from userspace_cni.host.kubeconfig import Bounds, Kubeconfig
+from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 from userspace_cni.pod import document, eal
 from userspace_cni.steps import PodNote
@@ -96,11 +98,12 @@ def mapped_dir(pod: PodView, volume: str) -> str:
 class KubeClient:
     """Reads pods and writes their annotations under one account; safe to use from several threads.
 
-    `kubeconfig`: absolute path, or "" for the service account of the pod that this process runs in.
+    `kubeconfig`: absolute path on the host `root`, held to `bounds`; "" for the service account of the pod that this process
+    runs in.
     """
 
-    def __init__(self, kubeconfig: str) -> None:
-        self._session = Session(kubeconfig)
+    def __init__(self, kubeconfig: str, root: HostRoot = HERE, bounds: Bounds | None = None) -> None:
+        self._session = Session(Kubeconfig(kubeconfig, root, bounds) if kubeconfig else None)
 
     @property
     def session(self) -> Session:
@@ -166,22 +169,24 @@ class KubeClient:
 class Clients:
     """One KubeClient per kubeconfig, so that connections and credentials are shared.
 
-    `path`: where we see a file of the node; a kubeconfig is looked up with it at every use, since links in it may change.
+    `bounds`: what a network's kubeconfig is held to; a record that names one is held to them, too, for the name came with the
+    network. `own`: the setting `kubeconfig`, "" for the service account of the pod that this process runs in.
     """
 
-    def __init__(self, path: Callable[[str], str] = str) -> None:
-        self._path = path
+    def __init__(self, bounds: Bounds, root: HostRoot = HERE, own: str = "") -> None:
+        self._bounds = bounds
+        self._root = root
+        self._own = own
         self._lock = threading.Lock()
-        self._clients: dict[str, tuple[str, KubeClient]] = {}
+        self._clients: dict[str, KubeClient] = {}
 
     def of(self, kubeconfig: str) -> KubeClient:
-        """The client for a network's `kubeconfig`, or for the in-cluster account ("")."""
-        seen = self._path(kubeconfig) if kubeconfig else ""
+        """The client for a network's `kubeconfig`, or for credentials of our own ("")."""
         with self._lock:
-            path, client = self._clients.get(kubeconfig, (None, None))
-            if client is None or path != seen:
-                client = KubeClient(seen)
-                self._clients[kubeconfig] = (seen, client)
+            client = self._clients.get(kubeconfig)
+            if client is None:
+                client = KubeClient(kubeconfig, self._root, self._bounds) if kubeconfig else KubeClient(self._own, self._root)
+                self._clients[kubeconfig] = client
             return client
 
 
@@ -200,8 +205,8 @@ class Watch(Protocol):
 class PodNoteDriver:
     """Keeps an attachment's entry in its pod's annotations, beside the entries of the pod's other attachments."""
 
-    def __init__(self, clients: Clients | None = None, watch: Watch | None = None) -> None:
-        self._clients = clients or Clients()
+    def __init__(self, clients: Clients, watch: Watch | None = None) -> None:
+        self._clients = clients
         self._watch = watch
 
     def apply(self, step: PodNote, deadline: Deadline) -> None:

@@ -49,9 +49,12 @@ class HostRoot:
         return (self._prefix + self.resolved(path)).rstrip("/") if self._prefix else path
 
     def resolved(self, path: str) -> str:
-        """What the host calls `path` (absolute) when every link in it is followed."""
+        """What the host calls `path` (absolute) when every link in it is followed. Raises DirectoryRefused as `path` does."""
         if not self._prefix:
-            return os.path.realpath(path)
+            try:
+                return os.path.realpath(path)
+            except OSError as error:
+                raise DirectoryRefused(f"path {path}: a link in it went while it was followed", str(error.strerror)) from error
         left = path.split("/")[::-1]
         done: list[str] = []
         links = 0

@@ -1,0 +1,131 @@
+"""Whoever writes a network's configuration is a user of a namespace: what it names has root read, run and send nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import records, refused, succeeded
+from tests.lab.apiserver import TOKEN, ApiServer
+from tests.lab.node import Node
+from tests.lab.pods import Pod
+from tests.lab.switch import wait_until
+
+ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)
+EXEC = "client.authentication.k8s.io/v1"
+
+
+def programmed(witness: Path) -> dict[str, Any]:
+    """A user whose exec plugin leaves a trace, and gives the token."""
+    status = json.dumps({"apiVersion": EXEC, "kind": "ExecCredential", "status": {"token": TOKEN}})
+    return {"exec": {"apiVersion": EXEC, "command": "sh", "args": ["-c", f"id -u > {witness}; echo '{status}'"]}}
+
+
+def kubeconfig(api: ApiServer, directory: Path, user: Mapping[str, Any] | None = None) -> str:
+    """A kubeconfig of root's in a directory that is made for it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    return api.kubeconfig(directory, user)
+
+
+def attached_pod(node: Node, api: ApiServer) -> Pod:
+    """A pod that has its volume and is known to the API server."""
+    pod = Pod(volume={"emptyDir": {}})
+    pod.create(api)
+    node.empty_dir(pod.uid)
+    return pod
+
+
+@ENTRIES
+@pytest.mark.parametrize("dirs", ["default", "kubelet's"])
+def test_a_pods_etc_hosts_is_no_kubeconfig(node: Node, sandbox: str, api: ApiServer, dirs: str) -> None:
+    """What a pod's root writes to its /etc/hosts is root's on the node, mode 0644: no kubeconfig, and no program of it runs."""
+    pod, witness = attached_pod(node, api), node.directory / "witness"
+    written = Path(kubeconfig(api, node.directory, programmed(witness)))
+    hosts = written.rename(node.kubelet / "pods" / pod.uid / "etc-hosts")
+    hosts.chmod(0o644)
+    node.settings["USERSPACE_CNI_KUBECONFIG_EXEC"] = "true"
+    node.settings["USERSPACE_CNI_KUBECONFIG_DIRS"] = "/etc/cni" if dirs == "default" else f"/etc/cni:{node.kubelet}"
+    made = node.run("ADD", node.network(kubeconfig=str(hosts)), sandbox, CNI_ARGS=pod.args)
+    refused(made, 7, str(hosts), "kubeconfig_dirs")
+    assert not witness.exists()
+    assert api.requests == []
+    assert records(node) == []
+
+
+@ENTRIES
+def test_a_program_runs_only_where_a_setting_allows_it(node: Node, sandbox: str, api: ApiServer) -> None:
+    """A network's kubeconfig that names a program is refused, naming the setting; with the setting it is served."""
+    pod, witness = attached_pod(node, api), node.directory / "witness"
+    network = node.network(kubeconfig=kubeconfig(api, node.directory, programmed(witness)))
+    refused(node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 7, "kubeconfig_exec")
+    assert not witness.exists()
+    assert api.requests == []
+    node.settings["USERSPACE_CNI_KUBECONFIG_EXEC"] = "true"
+    succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    assert witness.read_text() == "0\n"
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert node.leftovers() == {}
+
+
+@ENTRIES
+def test_no_file_of_the_node_is_sent_as_a_token(node: Node, sandbox: str, api: ApiServer) -> None:
+    """A kubeconfig that names a file elsewhere as its token is refused, and nothing is sent to its server."""
+    pod = attached_pod(node, api)
+    secret = node.directory / "secret"
+    secret.write_text("of the node")
+    node.settings["USERSPACE_CNI_KUBECONFIG_DIRS"] = f"{node.directory}/etc"
+    path = kubeconfig(api, node.directory / "etc", {"tokenFile": str(secret)})
+    refused(node.run("ADD", node.network(kubeconfig=path), sandbox, CNI_ARGS=pod.args), 7, str(secret), "kubeconfig_dirs")
+    assert api.requests == []
+
+
+@ENTRIES
+def test_credentials_of_our_own(node: Node, sandbox: str, api: ApiServer) -> None:
+    """The setting's are used for the pod's note, wherever they lie and with their program; a network's are not looked at."""
+    pod, witness = attached_pod(node, api), node.directory / "witness"
+    node.settings["USERSPACE_CNI_KUBECONFIG_DIRS"] = "/etc/cni"
+    node.settings["USERSPACE_CNI_KUBECONFIG"] = kubeconfig(api, node.directory, programmed(witness))
+    network = node.network(kubeconfig=f"{node.kubelet}/pods/{pod.uid}/etc-hosts")
+    succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    assert witness.read_text() == "0\n"
+    assert [entry["ifName"] for entry in pod.entries(api)] == ["net1"]
+    [note] = [step for step in records(node)[0]["steps"] if step["step"] == "pod-note"]
+    assert note["kubeconfig"] == ""
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert "userspace/configuration-data" not in pod.annotations(api)
+    assert node.leftovers() == {}
+
+
+@pytest.mark.parametrize("node", ["agent"], indirect=True)
+def test_the_agents_watch_has_credentials_of_our_own(node: Node, sandbox: str, api: ApiServer) -> None:
+    """Outside of a pod the setting's do what a service account does in one: the pods of the node are watched."""
+    pod = attached_pod(node, api)
+    node.settings["USERSPACE_CNI_KUBECONFIG"] = kubeconfig(api, node.directory)
+    succeeded(node.run("ADD", node.network(), sandbox, CNI_ARGS=pod.args))
+    wait_until(lambda: api.watches, what="a watch")
+    assert [entry["ifName"] for entry in pod.entries(api)] == ["net1"]
+    succeeded(node.run("DEL", node.network(), sandbox, CNI_ARGS=pod.args))
+
+
+@ENTRIES
+def test_a_record_that_names_a_kubeconfig_elsewhere(node: Node, sandbox: str, api: ApiServer) -> None:
+    """The name in a record came with a network: DEL succeeds, and neither reads that file nor runs what it says."""
+    pod, witness = attached_pod(node, api), node.directory / "witness"
+    network = node.network(kubeconfig=kubeconfig(api, node.directory))
+    succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    [path] = (node.state / "attachments").glob("*.json")
+    text = path.read_text()
+    hosts = node.kubelet / "pods" / pod.uid / "etc-hosts"
+    Path(kubeconfig(api, node.directory, programmed(witness))).rename(hosts)
+    path.write_text(text.replace(network["kubeconfig"], str(hosts)))
+    requests = len(api.requests)
+    node.settings["USERSPACE_CNI_KUBECONFIG_EXEC"] = "true"
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert not witness.exists()
+    assert len(api.requests) == requests
+    hosts.unlink()
+    assert node.leftovers() == {}
