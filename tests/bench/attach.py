@@ -274,7 +274,7 @@ def compare(node: Node, sandbox: str, counts: list[int], rounds: int) -> list[di
 def start_up(node: Node, sandbox: str, rounds: int) -> dict[str, dict[str, float]]:
     """Whole processes by what they do, for what a start costs."""
     bad = node.network(host={"engine": "vpp"})
-    with ApiServer() as api, TemporaryDirectory() as directory:
+    with ApiServer() as api, TemporaryDirectory(dir=node.directory) as directory:
         api.add_pod({"metadata": {"namespace": "default", "name": "p", "uid": UID}, "spec": {"containers": [{"name": "c"}]}})
         noted = node.network(kubeconfig=api.kubeconfig(Path(directory)))
         args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_UID={UID}"
