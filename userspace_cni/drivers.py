@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attach import Driver, adopt
+from userspace_cni.across import LegacyDriver, ServedPortDriver
+from userspace_cni.attach import Driver
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import ContainerGone, DelegateFailed, Drift, HostNamespace, NotServing, UserspaceError
+from userspace_cni.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError
 from userspace_cni.host import link
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.journal import Journal
@@ -23,12 +24,13 @@ from userspace_cni.pod import launcher
 from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.settings import Settings
 from userspace_cni.spool import Spool
-from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, PodMount, Port, Resource, Step
+from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, Port, SocketFile, Step
 from userspace_cni.tenancy import require_port
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.ovs import KnownPort, PortDriver
+    from userspace_cni.dataplane.vswitchd import Lifeline
     from userspace_cni.host.kube import Clients, PodView
     from userspace_cni.host.leases import LeaseDriver
     from userspace_cni.host.pods import PodWatch
@@ -43,7 +45,8 @@ class Drivers:
     """This node: `verbs.Node` for the settings of this installation.
 
     `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
-    everything of ours is known; `grouped` is told how many ports each of its transactions was for.
+    everything of ours is known. `grouped` is told how many ports each of its transactions was for, `parted` the name of each port
+    whose application's connection has ended; neither may wait.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class Drivers:
         environ: Mapping[str, str],
         *,
         resident: bool = False,
-        grouped: Callable[[int], None] | None = None,
+        grouped: Callable[[int], None] = lambda _: None,
+        parted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.resident = resident
         self.root = HostRoot(settings.host_root) if resident else HERE
         self._grouped = grouped
+        self._parted = parted
         self._environ = environ
         self._watch: PodWatch | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
@@ -92,7 +97,8 @@ class Drivers:
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
         rundir = self.root.path(self.settings.ovs_rundir)
-        return PortDriver(ovsdb, rundir, self.journal.identity, resident=self.resident, grouped=self._grouped)
+        identity = self.journal.identity
+        return PortDriver(ovsdb, rundir, identity, resident=self.resident, grouped=self._grouped, parted=self._parted)
 
     @cached_property
     def clients(self) -> Clients:
@@ -228,10 +234,14 @@ class Drivers:
         return view
 
     def _ovs_sockdir(self, options: Options, allocation: Allocation | None, deadline: Deadline) -> str:
-        """Where OVS makes server-mode sockets; only asked for when it will make one."""
-        settings = self.settings
+        """Where OVS will make this one's socket, if it makes one."""
         serves = allocation.mode == "client" if allocation else options.ovs_role == "server"
-        if settings.ovs_sockdir or not serves:
+        return self.sockdir(deadline) if serves else self.settings.ovs_sockdir
+
+    def sockdir(self, deadline: Deadline) -> str:
+        """Where OVS makes server-mode sockets, as the host calls it: the setting, else what OVS is set to."""
+        settings = self.settings
+        if settings.ovs_sockdir:
             return settings.ovs_sockdir
         told = self.ports.vhost_sock_dir(deadline)
         if told:
@@ -331,6 +341,35 @@ class Drivers:
         seen = self.ports.watch_liveness()
         return f"pid {seen.pid}, since {seen.born}" if seen.pid and seen.state == "alive" else ""
 
+    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
+        from userspace_cni.dataplane.vswitchd import Lifeline
+
+        return Lifeline(self.root.path(self.settings.ovs_rundir), ended)
+
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        from userspace_cni.host.placement import free_source
+
+        count = 0
+        try:
+            steps = [step for record in self.journal.records() for step in record.steps if isinstance(step, PlacedSocket)]
+            for step in steps:
+                count += free_source(step.source, self.root)
+        except UserspaceError as error:
+            say("warning", "sockets of the dead ovs-vswitchd may be in the way of the next one", error=error)
+        return count
+
+    def closed_ports(self) -> frozenset[str]:
+        """Names of the ports of ours that the switch could not open, and may be asked to again by now. Raises Unavailable."""
+        return self.ports.closed_ports()
+
+    def is_dead(self, step: SocketFile) -> bool:
+        """Whether the application that made this socket has ended without removing it."""
+        from userspace_cni.host.sockets import SocketFileDriver
+
+        return SocketFileDriver(self.root).is_dead(step)
+
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
         self.ports.connect(deadline)
@@ -360,6 +399,12 @@ class Drivers:
 
         return mount_points(self.root)
 
+    def has_mounts(self, step: PlacedSocket) -> bool:
+        """Whether a mount of ours shows the socket in the pod's directory, under whatever name."""
+        from userspace_cni.host.placement import PlacedSocketDriver
+
+        return PlacedSocketDriver(self.root).has_mounts(step)
+
     def netns_is_gone(self, path: str) -> bool:
         """Whether nothing is at `path` while another namespace is visible in the same directory."""
         return link.is_gone(path, self.root)
@@ -382,59 +427,6 @@ class Drivers:
             self.ports.close()
 
 
-class LegacyDriver:
-    """Undoes an attachment of the former plugin: its port, its socket and short mount, its record. Sees both walls."""
-
-    def __init__(self, node: Drivers, short_dir: str) -> None:
-        self._node = node
-        self._short_dir = short_dir
-
-    def apply(self, step: LegacyRecord, deadline: Deadline) -> None:
-        """Never made by us."""
-
-    def undo(self, step: LegacyRecord, deadline: Deadline) -> None:
-        """Remove what the record leads to, the record last."""
-        from userspace_cni.host import legacy
-
-        root = self._node.root
-        name = legacy.read_port_name(step.path, root)
-        found = self._node.ports.find(name, deadline) if name else None
-        if found and not found.marks:
-            if found.server_path:
-                self._remove_socket(found.server_path, step, deadline)
-            self._node.ports.undo(Port(found.bridge, name, "dpdkvhostuserclient", legacy=True), deadline)
-        legacy.remove_record(step.path, root)
-
-    def _remove_socket(self, path: str, step: LegacyRecord, deadline: Deadline) -> None:
-        """The socket, and what was mounted or made for it unless others need it; attachments of ours then have the mount."""
-        from userspace_cni.host import legacy
-
-        names = legacy.other_port_names(step.path, self._node.root)
-        used = [other.server_path for name in names if (other := self._node.ports.find(name, deadline))]
-        target = os.path.dirname(path)  # noqa: PTH120
-        mount = self._held_mount(target)
-        if mount:
-            if not any(os.path.dirname(other) == target for other in used):  # noqa: PTH120
-                adopt(mount, self._node.journal, deadline)
-            used.append(f"{target}/ours")
-        cid12 = os.path.basename(step.path).removeprefix("local-")[:12]  # noqa: PTH119
-        legacy.remove_socket(path, cid12, self._short_dir, used, deadline, self._node.root)
-
-    def _held_mount(self, target: str) -> Resource | None:
-        """The mount at `target`, if an attachment of ours holds it."""
-        for place, shared in self._node.journal.places():
-            mount = PodMount(place, place, target).resource
-            if shared.needs(mount.key):
-                return mount
-        return None
-
-    def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
-        """Nothing is expected of it."""
-        return []
-
-    def present(self, step: LegacyRecord) -> bool:  # noqa: ARG002
-        """Never shared."""
-        return False
 
 
 def _directory(node: Drivers) -> Driver[Any]:
@@ -484,7 +476,7 @@ _MAKERS: Final[Mapping[str, Callable[[Drivers], Driver[Any]]]] = {
     "directory": _directory,
     "socket-file": _socket_file,
     "pod-mount": _pod_mount,
-    "port": lambda node: node.ports,
+    "port": ServedPortDriver,
     "placed-socket": _placed_socket,
     "device-info": _device_info,
     "config-file": _config_file,

@@ -21,18 +21,21 @@ from userspace_cni.journal import Journal
 from userspace_cni.leftovers import Report, is_unfinished
 from userspace_cni.log import bound, say
 from userspace_cni.records import Record, record_key
-from userspace_cni.steps import PlacedSocket, PodMount, Port, Step
+from userspace_cni.steps import PlacedSocket, PodMount, Port, SocketFile, Step
 
 LOOK_S: Final = 5.0
 """What listing the switch's ports may take."""
 CHECK_S: Final = 2.0
 """What looking at one step may take."""
+TELL_S: Final = 3600.0
+"""Seconds between two lines about the same failure."""
 
 Marks = Mapping[str, str]
-Problem = Literal["unfinished", "rebooted", "sandbox-gone", "lost", "record-lost", "foreign", "dead-test"]
-"""unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: nobody will ever DEL it. lost: parts of a
-living attachment are missing. record-lost: a port of ours without record or sandbox. foreign: a port of another installation.
-dead-test: no attachment, but what a person's probe, ping or load left that was killed."""
+Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "record-lost", "foreign", "dead-test"]
+"""unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: nobody will ever DEL it. namespace-gone:
+the sandbox is gone and its pod not known to be; mounts of ours keep the kubelet from removing the directory by which that would
+be known. lost: parts of a living attachment are missing or dead. record-lost: a port of ours without record or sandbox. foreign:
+a port of another installation. dead-test: no attachment, but what a person's probe, ping or load left that was killed."""
 
 
 class DeadTests(Protocol):
@@ -64,6 +67,10 @@ class Surroundings(leftovers.Node, Protocol):
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
         ...
 
+    def closed_ports(self) -> frozenset[str]:
+        """Names of the ports of ours that the switch could not open, and may be asked to again by now. Raises Unavailable."""
+        ...
+
     @property
     def dead_tests(self) -> DeadTests:
         """What killed tests left."""
@@ -73,6 +80,14 @@ class Surroundings(leftovers.Node, Protocol):
         """Where something is mounted, as the host calls it."""
         ...
 
+    def has_mounts(self, step: PlacedSocket) -> bool:
+        """Whether a mount of ours shows the socket in the pod's directory, under whatever name."""
+        ...
+
+    def is_dead(self, step: SocketFile) -> bool:
+        """Whether the application that made this socket has ended without removing it."""
+        ...
+
     def pod_is_gone(self, uid: str) -> bool:
         """Whether the pod is missing in a successful listing of the API or of the kubelet's directory."""
         ...
@@ -80,7 +95,10 @@ class Surroundings(leftovers.Node, Protocol):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as the records say. `record`: as stored, or made up of marks. `steps`: those that are lost."""
+    """One thing that is not as the records say. `record`: as stored, or made up of marks.
+
+    `steps`: those that are lost, or whose mounts are in the way.
+    """
 
     problem: Problem
     record: Record
@@ -89,7 +107,7 @@ class Finding:
     @property
     def needs_proof(self) -> bool:
         """Whether it must be found twice before anything is removed."""
-        return self.problem in ("sandbox-gone", "record-lost")
+        return self.problem in ("sandbox-gone", "namespace-gone", "record-lost")
 
 
 def findings(node: Surroundings) -> Iterator[Finding]:
@@ -102,16 +120,20 @@ def findings(node: Surroundings) -> Iterator[Finding]:
     for record in records:
         if is_unfinished(record, boot_id):
             yield Finding("rebooted" if record.state == "ready" else "unfinished", record)
-    ports, mounts = _ports(node), node.mount_points()
+    seen = _look(node)
     for record in records:
         if is_unfinished(record, boot_id):
             continue
         if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
             yield Finding("sandbox-gone", record)
-        elif lost := tuple(step for step in record.steps if _is_lost(step, ports, mounts, node)):
+        elif record.netns and node.netns_is_gone(record.netns):
+            # nothing is made again for it: another sandbox of the pod has an ADD of its own
+            if mounted := tuple(step for step in record.steps if _holds_up(step, record.key, seen, node)):
+                yield Finding("namespace-gone", record, mounted)
+        elif lost := tuple(step for step in record.steps if _is_lost(step, seen, node)):
             yield Finding("lost", record, lost)
-    yield from _without_record({record.key for record in records}, ports or {}, node)
-    if ports is not None:
+    yield from _without_record({record.key for record in records}, seen.ports or {}, node)
+    if seen.ports is not None:
         yield from (Finding("dead-test", test) for test in node.dead_tests.records(Deadline.after(LOOK_S)))
 
 
@@ -123,26 +145,70 @@ def sandbox_is_gone(marks: Marks, node: Surroundings) -> bool:
     return bool(netns) and node.netns_is_gone(netns) and (not uid or node.pod_is_gone(uid))
 
 
-def _ports(node: Surroundings) -> Mapping[str, Marks] | None:
+def dead_sockets(record: Record, node: Surroundings) -> tuple[Step, ...]:
+    """The sockets that a dead application of the attachment left, as steps whose `apply` frees the name."""
+    return tuple(step for step in record.steps if isinstance(step, SocketFile) and _looked(step, lambda: node.is_dead(step)))  # noqa: B023
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What one look at the node shows of all attachments. `ports`: None while the switch can not be asked."""
+
+    ports: Mapping[str, Marks] | None
+    closed: frozenset[str]
+    mounts: frozenset[str]
+
+
+def _look(node: Surroundings) -> _Seen:
     try:
-        return node.owned_ports(Deadline.after(LOOK_S))
+        return _Seen(node.owned_ports(Deadline.after(LOOK_S)), node.closed_ports(), node.mount_points())
     except UserspaceError as error:
         say("warning", "the switch can not be looked at", error=error)
-        return None
+        return _Seen(None, frozenset(), node.mount_points())
 
 
-def _is_lost(step: Step, ports: Mapping[str, Marks] | None, mounts: frozenset[str], node: Surroundings) -> bool:
-    """Whether it is gone; what is there and not as it was made, CHECK tells."""
+def _is_lost(step: Step, seen: _Seen, node: Surroundings) -> bool:
+    """Whether it is gone, closed or dead; what is there and not as it was made, CHECK tells."""
     if isinstance(step, Port):
-        return ports is not None and step.name not in ports
-    if isinstance(step, PodMount) and step.target in mounts:
+        return seen.ports is not None and (step.name not in seen.ports or step.name in seen.closed)
+    if isinstance(step, PodMount) and step.target in seen.mounts:
         return False
+    if isinstance(step, SocketFile):
+        return _looked(step, lambda: node.is_dead(step))
     if isinstance(step, (PodMount, PlacedSocket)):
-        try:
-            return bool(node.driver(step).check(step, Deadline.after(CHECK_S)))
-        except UserspaceError as error:
-            say("warning", f"step '{step.kind}' can not be looked at", error=error)
+        return _looked(step, lambda: bool(node.driver(step).check(step, Deadline.after(CHECK_S))))
     return False
+
+
+def _holds_up(step: Step, key: str, seen: _Seen, node: Surroundings) -> bool:
+    """Whether it is a mount that only sandboxes need which are gone."""
+    if isinstance(step, PodMount):
+        mounted = step.target in seen.mounts
+    else:
+        mounted = isinstance(step, PlacedSocket) and _looked(step, lambda: node.has_mounts(step))
+    return mounted and not is_needed(step, key, node)
+
+
+def is_needed(step: Step, key: str, node: Surroundings) -> bool:
+    """Whether the thing behind the step has a holder beside `key` whose namespace is not gone. Raises RecordRefused."""
+    thing = step.resource
+    shared = node.journal.shared(thing.place) if thing else None
+    if thing is None or shared is None:
+        return False
+    for other, steps in shared.without_holder(key).holders.items():
+        if any(each.resource and each.resource.key == thing.key for each in steps):
+            record = node.journal.read_key(other)
+            if record is None or not record.netns or not node.netns_is_gone(record.netns):
+                return True
+    return False
+
+
+def _looked(step: Step, look: Callable[[], bool]) -> bool:
+    try:
+        return look()
+    except UserspaceError as error:
+        say("warning", f"step '{step.kind}' can not be looked at", error=error)
+        return False
 
 
 def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Surroundings) -> Iterator[Finding]:
@@ -181,6 +247,7 @@ class Reconciliation:
         self._report = report
         self._apart_s = apart_s
         self._suspected: dict[str, float] = {}
+        self._told: dict[tuple[str, str], float] = {}
         self._foreign: frozenset[str] = frozenset()
 
     def run(self) -> None:
@@ -194,7 +261,7 @@ class Reconciliation:
                 key = found.record.key
                 if found.problem == "foreign":
                     foreign.add(key)
-                elif not found.needs_proof or self._is_proven(key, suspected):
+                elif not found.needs_proof or self._is_proven(f"{found.problem} {key}", suspected):
                     self._attempt(found.record, lambda found=found: self._act(found, begun))  # type: ignore[misc]
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
@@ -203,18 +270,41 @@ class Reconciliation:
         self._suspected = suspected
         self._tell_foreign(foreign)
 
+    def look_at(self, port: str) -> None:
+        """The connection of a port's application has just ended: free the socket's name if it has died. Never fails."""
+        try:
+            marks = self._node.owned_ports(Deadline.after(CHECK_S)).get(port, {})
+            record = self._journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
+        except UserspaceError as error:
+            say("warning", "an application that has gone is looked at later", port=port, error=error)
+            return
+        if record is None or is_unfinished(record, self._node.boot_id()):
+            return
+        if steps := dead_sockets(record, self._node):
+            self._attempt(record, lambda: self._act(Finding("lost", record, steps), []))
+
     def _is_proven(self, key: str, suspected: dict[str, float]) -> bool:
         """Whether what seems to be left over seemed so in an earlier pass; the next pass will know of this one."""
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
     def _attempt(self, record: Record, act: Callable[[], None]) -> None:
-        """Do it; a failure keeps no other record from its turn."""
+        """Do it; a failure keeps no other record from its turn, and is told once an hour."""
         with bound(self._node.log_level, container=record.container_id, ifname=record.ifname):
             try:
                 act()
             except UserspaceError as error:
-                say("warning", "an attachment could not be put right now", error=error)
+                if self._is_news(record.key, error.message):
+                    say("warning", "an attachment could not be put right now", error=error)
+
+    def _is_news(self, key: str, message: str) -> bool:
+        """Whether it has not been told for an hour: what fails in every pass would fill the log."""
+        now = time.monotonic()
+        self._told = {told: at for told, at in self._told.items() if now - at < TELL_S}
+        news = (key, message) not in self._told
+        if news:
+            self._told[key, message] = now
+        return news
 
     def _act(self, found: Finding, begun: list[_Begun]) -> None:
         """Put one thing right, if it still is what it was when it was found."""
@@ -227,6 +317,9 @@ class Reconciliation:
                 say("info", "removing what a killed test left", test=record.network)
                 self._node.dead_tests.remove(record, Deadline.after(leftovers.TURN_S))
                 self._report("removed-dead-test")
+                return
+            if found.problem == "namespace-gone":
+                self._undo_mounts(found)
                 return
             if found.problem == "lost":
                 begun.append(self._make_again(record, found.steps))
@@ -248,12 +341,9 @@ class Reconciliation:
     def _make_again(self, record: Record, lost: Sequence[Step]) -> _Begun:
         """Begin with it: many ports are opened by the switch at the same time."""
         first = [step for step in lost if not step.after_rest]
-        for step in lost:
-            say("info", "making again what was lost", step=step.kind)
         deadline = Deadline.after(leftovers.TURN_S)
         rests = attach.begin_steps(record, first, self._node, self._journal, deadline)
-        for step in first:
-            self._report(f"again-{step.kind}")
+        self._tell_again(first)
         return _Begun(record, rests, [step for step in lost if step.after_rest])
 
     def _finish(self, begun: _Begun) -> None:
@@ -264,8 +354,23 @@ class Reconciliation:
             attach.settle(begun.rests)
             deadline = Deadline.after(leftovers.PLACE_S)
             attach.settle(attach.begin_steps(begun.record, begun.later, self._node, self._journal, deadline))
-            for step in begun.later:
-                self._report(f"again-{step.kind}")
+            self._tell_again(begun.later)
+
+    def _tell_again(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            say("info", "making again what was lost", step=step.kind)
+            self._report(f"again-{step.kind}")
+
+    def _undo_mounts(self, found: Finding) -> None:
+        """What keeps the kubelet from removing the pod's directory; all else stays until the pod is known to be gone."""
+        deadline = Deadline.after(leftovers.TURN_S)
+        for step in found.steps:
+            assert step.resource is not None  # noqa: S101 - for the type checker: only what is in a place is found so
+            with self._journal.place_lock(step.resource.place, deadline):
+                if not is_needed(step, found.record.key, self._node):
+                    say("info", "taking off what keeps the directory of a gone sandbox", step=step.kind, netns=found.record.netns)
+                    self._node.driver(step).undo(step, deadline)
+        self._report("removed-namespace-gone")
 
     def _tell_foreign(self, keys: Iterable[str]) -> None:
         """Once for each, as long as it is there."""

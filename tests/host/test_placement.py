@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.host.places import (
     NOBODY,
     answers,
+    bind_over,
     connects,
     descriptors,
     drop_privileges,
@@ -137,6 +139,100 @@ def test_ovs_restarted(step: PlacedSocket, source: Path, placed: Path) -> None:
     assert len(mounts_at(placed)) <= 1
     driver.undo(step, soon())
     assert tree(placed.parent) == set()
+
+
+def test_a_dead_socket_is_never_placed(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """What a killed OVS left where the next one is to bind is reported and removed, and only one that lives is placed."""
+    with listening(source):
+        driver.apply(step, soon())
+    with listening(source):
+        pass
+    assert "a dead socket of a killed OVS" in driver.check(step, soon())[0].message
+    with pytest.raises(Unavailable, match="did not make it in time"):
+        driver.apply(step, soon().within(0.03))
+    assert not source.exists()
+    assert "found a dead socket" in driver.check(step, soon())[0].message
+    with listening(source) as server:
+        driver.apply(step, soon())
+        assert answers(placed, server)
+        assert driver.check(step, soon()) == []
+
+
+def test_the_way_of_the_next_bind_is_free(step: PlacedSocket, source: Path) -> None:
+    """A dead socket at OVS's own name is removed, also by DEL; one that lives, and anything else, stays."""
+    assert not driver.free_source(step)
+    with listening(source):
+        assert not driver.free_source(step)
+        driver.undo(step, soon())
+        assert source.is_socket()
+    assert driver.free_source(step)
+    assert not source.exists()
+    with listening(source):
+        pass
+    driver.undo(step, soon())
+    assert not source.exists()
+    source.touch()
+    assert not driver.free_source(step)
+    driver.undo(step, soon())
+    assert source.exists()
+
+
+@pytest.mark.parametrize("to", ["elsewhere.sock", "deep/er/elsewhere.sock", "a name"])
+@pytest.mark.parametrize("instead", ["nothing", "a socket"])
+def test_a_pod_that_moves_its_socket_keeps_no_mount(
+    step: PlacedSocket, source: Path, placed: Path, to: str, instead: str
+) -> None:
+    """Wherever a pod renames it, and whatever it puts there instead: the next socket and DEL leave no mount of ours behind."""
+    moved = placed.parent / to
+    moved.parent.mkdir(parents=True, exist_ok=True)
+    script = 'umount "$1" 2>/dev/null; exec mv "$1" "$2"'
+    with listening(source):
+        driver.apply(step, soon())
+        subprocess.run(["unshare", "--mount", "sh", "-c", script, "pod", placed, moved], check=True)
+    two_devices = source.parent.stat().st_dev != placed.parent.stat().st_dev
+    shown = str(moved).replace(" ", "\\040")
+    assert len(mounts_at(Path(shown))) == two_devices
+    if instead == "a socket":
+        with listening(placed):
+            pass
+    with listening(source) as server:
+        driver.apply(step, soon())
+        assert answers(placed, server)
+        assert mounts_at(Path(shown)) == []
+        assert len(mounts_at(placed)) == two_devices
+        subprocess.run(["unshare", "--mount", "sh", "-c", script, "pod", placed, moved.with_name("again")], check=True)
+    driver.undo(step, soon())
+    assert not any(str(placed.parent) in line for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines())
+    if two_devices:
+        assert tree(moved.parent) - {"deep"} == set()
+
+
+def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, room: Path) -> None:
+    """Below a pod's directory only the mount of this port's own socket is taken off: not a neighbour's, nor a directory's."""
+    neighbour = replace(step, source=f"{step.source}0", name="neighbour.sock")
+    (room / Path(step.source).name).mkdir()
+    (placed.parent / "volume").mkdir()
+    bind_over(room / Path(step.source).name, placed.parent / "volume")
+    with listening(source), listening(Path(neighbour.source)) as server:
+        driver.apply(step, soon())
+        driver.apply(neighbour, soon())
+        driver.undo(step, soon())
+        assert answers(placed.with_name("neighbour.sock"), server)
+        assert len(mounts_at(placed.parent / "volume")) == 1
+        assert driver.check(neighbour, soon()) == []
+
+
+def test_whether_there_are_mounts(step: PlacedSocket, source: Path, placed: Path) -> None:
+    """What would keep the kubelet from removing the directory is known: on two devices until DEL, on one never."""
+    with listening(source):
+        assert not driver.has_mounts(step)
+        driver.apply(step, soon())
+        assert driver.has_mounts(step) == (source.parent.stat().st_dev != placed.parent.stat().st_dev)
+        assert not driver.has_mounts(replace(step, source=f"{step.source}0"))
+        driver.undo(step, soon())
+        assert not driver.has_mounts(step)
+    placed.parent.rmdir()
+    assert not driver.has_mounts(step)
 
 
 def test_device_changed_between(step: PlacedSocket, source: Path, placed: Path, room: Path, shm: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,33 @@ def test_stale_socket_is_removed(step: SocketFile, pod: Path) -> None:
     assert not driver.present(step)
     driver.apply(step, soon())
     assert tree(pod) == set()
+
+
+def test_a_dead_socket_is_told(step: SocketFile, pod: Path) -> None:
+    """A socket whose application was killed is a difference, with what to do, until its name is free again."""
+    with listening(pod / step.name):
+        assert driver.check(step, soon()) == []
+        assert not driver.is_dead(step)
+    [drift] = driver.check(step, soon())
+    assert "found a dead socket" in drift.message
+    assert "started again" in drift.details
+    assert driver.is_dead(step)
+    driver.apply(step, soon())
+    assert driver.check(step, soon()) == []
+
+
+def test_one_that_lives_is_never_removed(step: SocketFile, pod: Path) -> None:
+    """Not when an application of another network namespace listens, nor when it is bound and listens later."""
+    script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    argv = ["unshare", "--net", sys.executable, "-c", script, str(pod / step.name)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as application:
+        assert application.stdout
+        application.stdout.readline()
+        driver.apply(step, soon())
+        assert driver.check(step, soon()) == []
+        assert tree(pod) == {step.name}
+        application.kill()
+    assert driver.is_dead(step)
 
 
 def test_nothing_connects(step: SocketFile, pod: Path) -> None:

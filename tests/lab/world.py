@@ -19,7 +19,7 @@ from userspace_cni.plan import Facts, Place, Pod
 from userspace_cni.records import Record
 from userspace_cni.request import Environment, Request, Verb
 from userspace_cni.spool import Spool
-from userspace_cni.steps import Lease, LegacyRecord, Port, SocketFile, Step
+from userspace_cni.steps import Lease, LegacyRecord, PlacedSocket, Port, SocketFile, Step
 
 Fault = Callable[[str, Step], None]
 
@@ -39,6 +39,10 @@ class MemoryDriver:
         self.world.fault("before apply", step)
         self.world.allowed[step.kind] = deadline.remaining()
         self.world.true.add(name_of(step))
+        if isinstance(step, SocketFile):
+            self.world.dead.discard(step.name)
+        if isinstance(step, Port):
+            self.world.closed.discard(step.name)
         self.world.fault("after apply", step)
         return lambda: self.world.fault("while waiting", step)
 
@@ -46,6 +50,8 @@ class MemoryDriver:
         """Remove it."""
         self.world.fault("before undo", step)
         self.world.true.discard(name_of(step))
+        if isinstance(step, PlacedSocket):
+            self.world.mounted.discard(step.name)
         self.world.fault("after undo", step)
 
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
@@ -105,6 +111,12 @@ class World:
     """What the switch answers when its ports are listed."""
     tests: list[Record] = field(default_factory=list)
     """What killed test runs left."""
+    closed: set[str] = field(default_factory=set)
+    """Names of ports that the switch could not open."""
+    dead: set[str] = field(default_factory=set)
+    """Names of sockets that a dead application left; freed by `apply`."""
+    mounted: set[str] = field(default_factory=set)
+    """Names of placed sockets that are mounts; gone with `undo`."""
     gone: set[str] = field(default_factory=set)
     """Paths of namespaces and UIDs of pods that are proven gone."""
 
@@ -119,6 +131,18 @@ class World:
             raise self.unreachable
         made = [step for record in self.journal.records() for step in record.steps if isinstance(step, Port)]
         return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
+
+    def closed_ports(self) -> frozenset[str]:
+        """As the test says."""
+        return frozenset(self.closed)
+
+    def has_mounts(self, step: PlacedSocket) -> bool:
+        """As the test says."""
+        return step.name in self.mounted
+
+    def is_dead(self, step: SocketFile) -> bool:
+        """As the test says."""
+        return step.name in self.dead
 
     @property
     def dead_tests(self) -> MemoryTests:

@@ -1,7 +1,9 @@
 """Keeps the node in order beside the verbs: the session with OVSDB open, ovs-vswitchd watched, records and reality reconciled.
 
 One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, when the session
-with OVSDB is a new one, when ovs-vswitchd is another process, on the tick, and when somebody asks. Nothing here may end it.
+with OVSDB is a new one, when ovs-vswitchd is another process, on the tick, and when somebody asks. Two things do not wait for
+one: an application whose connection ended may have left a dead socket, which its successor is about to need; and so may an
+ovs-vswitchd that ended. Nothing here may end the thread.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from userspace_cni.log import say
 from userspace_cni.reconcile import Reconciliation, Surroundings
 
 BEAT_S: Final = 1.0
+FAST_BEAT_S: Final = 0.1
+"""Of the first seconds after the end of an ovs-vswitchd: the next one needs half a second until it makes its sockets."""
+FAST_S: Final = 30.0
 WATCH_S: Final = 5.0
 """Seconds between two looks at ovs-vswitchd while it lives: STATUS believes the last one when the daemon is silent."""
 CONNECT_S: Final = 2.0
@@ -36,6 +41,26 @@ class Node(Surroundings, Protocol):
         """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
         ...
 
+    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
+        ...
+
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        ...
+
+
+class Lifeline(Protocol):
+    """What tells of the end of a daemon at once."""
+
+    def hold(self) -> None:
+        """Hold a connection unless one is held."""
+        ...
+
+    def let_go(self) -> None:
+        """End it; nobody is told."""
+        ...
+
 
 class Keeper:
     """The thread. `count` is told each action of a pass by name, `reconnected` each session with OVSDB after the first."""
@@ -46,6 +71,9 @@ class Keeper:
         self._reconnected = reconnected
         self._tick_s = tick_s
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
+        self._life = node.watch_life(self._ended)
+        self._died = 0.0
+        self._parted: set[str] = set()
         self._actions: Counter[str] = Counter()
         self._wake = threading.Condition()
         self._asked = 0
@@ -70,11 +98,25 @@ class Keeper:
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
+        self._life.let_go()
 
     @property
     def alive(self) -> bool:
         """Whether the thread is there."""
         return self._thread.is_alive()
+
+    def parted(self, port: str) -> None:
+        """The connection of this port's application has ended. Never waits."""
+        with self._wake:
+            self._parted.add(port)
+            self._wake.notify_all()
+
+    def _ended(self) -> None:
+        """On the lifeline's thread: ovs-vswitchd has ended. The next one may bind its sockets before a pass comes to its end."""
+        self._guarded(self._node.free_sources)
+        with self._wake:
+            self._died, self._lives = time.monotonic(), False
+            self._wake.notify_all()
 
     def ask(self) -> None:
         """Have a pass made soon."""
@@ -98,36 +140,48 @@ class Keeper:
         self._count(action)
 
     def _run(self) -> None:
-        watched = next_pass = 0.0
+        watched = next_pass = died = 0.0
         while not self._stopping:
             self.beat = now = time.monotonic()
+            if self._died > died:
+                died, watched = self._died, 0.0
+            self._look_at_parted()
             due = now >= next_pass
             if self._connect():
                 due = True
             if now >= watched:
                 due = self._is_restarted() or due
-                watched = now + (WATCH_S if self._lives else BEAT_S)
+                watched = now + (WATCH_S if self._lives else 0.0)
             with self._wake:
                 due = due or self._asked > 0
             if due:
                 self._pass()
                 next_pass = time.monotonic() + self._tick_s
             with self._wake:
-                if not self._stopping and not self._asked:
-                    self._wake.wait(BEAT_S)
+                if not (self._stopping or self._asked or self._parted or self._died > died):
+                    self._wake.wait(FAST_BEAT_S if not self._lives and now - died < FAST_S else BEAT_S)
+
+    def _look_at_parted(self) -> None:
+        with self._wake:
+            ports, self._parted = self._parted, set()
+        for port in sorted(ports):
+            self._guarded(lambda: self._reconciliation.look_at(port))  # noqa: B023 - called at once
 
     def _pass(self) -> None:
         with self._wake:
             self._asked, self._in_pass = 0, True
         self._actions.clear()
-        try:
-            self._reconciliation.run()
-        except Exception as error:  # noqa: BLE001 -- a bug in one pass must not end all of them
-            say("error", "a pass of reconciliation failed", error=repr(error))
+        self._guarded(self._reconciliation.run)
         with self._wake:
             self._last = dict(self._actions)
             self._passes, self._in_pass = self._passes + 1, False
             self._wake.notify_all()
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 -- a bug in one pass must not end all of them
+            say("error", "reconciliation failed", error=repr(error))
 
     def _connect(self) -> bool:
         """Whether there is a new session with OVSDB."""
@@ -148,6 +202,7 @@ class Keeper:
 
     def _is_restarted(self) -> bool:
         """Whether ovs-vswitchd is another process than before."""
+        self._life.hold()
         daemon = self._node.watch_switch()
         self._lives = bool(daemon)
         restarted = bool(daemon and self._daemon and daemon != self._daemon)

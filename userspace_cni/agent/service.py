@@ -77,7 +77,7 @@ class Agent:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
         self.metrics = Metrics(self._ports, self._gauges(), self._counters)
-        self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group)
+        self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._parted)
         self.keeper = Keeper(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.pool = Pool()
         self.server = Server(self.node.root.path(settings.agent_socket), self._dispatch, self._undo)
@@ -110,6 +110,9 @@ class Agent:
         self.server.close()
         self.node.close()
         say("info", "stopped")
+
+    def _parted(self, port: str) -> None:
+        self.keeper.parted(port)
 
     def _ports(self) -> list[SwitchPort]:
         return list(self.node.known_ports() or ())

@@ -32,6 +32,7 @@ from userspace_cni.steps import Port
 _WHY: Final[Mapping[str, str]] = {
     "rebooted": "made in an earlier boot: its sandbox is gone",
     "sandbox-gone": "its network namespace is gone, and its pod if it is known to have had one",
+    "namespace-gone": "its network namespace is gone, and its pod not known to be: its mounts keep the kubelet from removing it",
     "record-lost": "a port of ours without a record, whose sandbox is gone",
     "foreign": "a port of another installation's state directory",
     "dead-test": "a probe, ping or load ended before it could remove what it made",
@@ -179,9 +180,14 @@ def _left(finding: Finding) -> Left:
     action = "undo " + _kinds(record.steps[::-1])
     if problem == "dead-test":
         action = f"remove {view.joined([summary(step) for step in record.steps], 'its flows and its directory')}"
+    elif problem == "namespace-gone":
+        action = f"undo {view.joined([summary(step) for step in finding.steps])}, and the rest with the pod, after a second look"
     elif problem == "lost":
         kinds = view.joined(list(dict.fromkeys(step.kind for step in finding.steps)))
-        why, action = f"parts of it are gone: {kinds}", f"make again: {view.joined([summary(step) for step in finding.steps])}"
+        why, action = (
+            f"parts of it are gone, closed or dead: {kinds}",
+            f"make again: {view.joined([summary(step) for step in finding.steps])}",
+        )
     elif problem == "foreign":
         stores = [step.marks.get("store", "unknown") for step in record.steps if isinstance(step, Port)]
         why, action = f"{why} (store {view.joined(stores)})", ""

@@ -27,7 +27,8 @@ DUPLICATES = 10
 class AddPort(Command):
     """The port with its interface on its bridge, which is made when it is missing.
 
-    `opened`: what ovs-vswitchd has made of it: (True, ""), or (False, the reason), or nothing yet.
+    `opened`: what ovs-vswitchd has made of it: (True, ""), or (False, the reason), or nothing yet. `tries_again`: it had been
+    there, and ovs-vswitchd had not been able to open it.
     """
 
     opened: Watch[tuple[bool, str]]
@@ -38,6 +39,7 @@ class AddPort(Command):
         self._step = step
         self._marks = marks
         self._duplicates = 0
+        self.tries_again = False
 
     def needs(self) -> frozenset[Clause]:
         """The port, and whoever may have the bridge's name."""
@@ -114,6 +116,17 @@ class AddPort(Command):
             found = {column: value_of(row, column) for column in wanted}
             if changes := ovs_rows.changed_columns(wanted, found):
                 txn.update(row, changes)
+        if not _is_open(interface):
+            self._try_again(txn, interface)
+
+    def _try_again(self, txn: Draft, interface: Any) -> None:
+        """Have ovs-vswitchd open what it could not: it does for every new configuration, and answers as for a new row.
+
+        Deleting and adding the rows instead would, within one of its rounds, be no change to it at all.
+        """
+        txn.update(interface, {"ofport": [], "error": []})
+        txn.increment(self.api.root(), "next_cfg")
+        self.tries_again = True
 
 
 class DeletePort(Command):
@@ -217,6 +230,22 @@ def known_ports(session: Session) -> list[KnownPort]:
             if interface is not None and name != bridge:
                 found.append(_known(name, bridge, interface, ours=ovs_rows.is_ours(marks[name])))
     return found
+
+
+def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
+    """The ports with our owner mark that ovs-vswitchd could not open. `unseen`: those too that it has said nothing of yet."""
+    ours = (name for name, marks in session.replica.marks.items() if ovs_rows.is_ours(marks))
+    found = ((name, session.row("Interface", name)) for name in ours)
+    return frozenset(
+        name
+        for name, row in found
+        if row is not None and not _is_open(row) and (unseen or value_of(row, "ofport") or value_of(row, "error"))
+    )
+
+
+def _is_open(interface: Any) -> bool:
+    ofport = value_of(interface, "ofport")
+    return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
 
 
 def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:

@@ -97,6 +97,10 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         changes = {column: as_json(value) for column, value in columns.items()}
         self.add_op({"op": "update", "table": row._table.name, "where": by_uuid(row), "row": changes})  # noqa: SLF001
 
+    def increment(self, row: Any, column: str) -> None:
+        """Add one to the column, whatever it is by then."""
+        self.add_op({"op": "mutate", "table": row._table.name, "where": by_uuid(row), "mutations": [[column, "+=", 1]]})  # noqa: SLF001
+
     def mutate(self, row: Any, column: str, mutator: str, members: list[Json]) -> None:
         """Insert members into the column, or delete them from it."""
         mutations = [[column, mutator, ("set", members)]]

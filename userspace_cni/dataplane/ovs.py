@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.dataplane import ovs_rows, vswitchd
 from userspace_cni.dataplane.ovs_rows import KnownPort
+from userspace_cni.dataplane.retries import Retries
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, NotServing, SwitchRefused, Unavailable
 from userspace_cni.log import say
@@ -61,7 +62,8 @@ class PortDriver:
 
     `ovsdb`: the database, `unix:PATH` or `tcp:HOST:PORT`. `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the
     id of our state directory, for the mark of that name. `resident`, for a process that lives long: keep a replica of all rows
-    and read from it. `grouped` is told of how many callers' ports each transaction was; it must not wait.
+    and read from it. Two are told something then, and must not wait: `grouped`, of how many callers' ports each transaction was;
+    `parted`, of each vhost-user interface whose peer has gone.
     """
 
     def __init__(
@@ -71,13 +73,16 @@ class PortDriver:
         store: Callable[[], str],
         *,
         resident: bool = False,
-        grouped: Callable[[int], None] | None = None,
+        grouped: Callable[[int], None] = lambda _: None,
+        parted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._ovsdb = ovsdb
         self._ovs_rundir = ovs_rundir
         self._store = store
         self._resident = resident
         self._grouped = grouped
+        self._parted = parted
+        self._retries = Retries()
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._sessions = 0
@@ -119,6 +124,7 @@ class PortDriver:
     def apply(self, step: Port, deadline: Deadline) -> Callable[[], None]:
         """Commit the port, and its bridge if that is missing; what is returned waits until ovs-vswitchd has opened the interface.
 
+        One that is there and could not be opened is tried again.
         NameTaken: the row is somebody else's. SwitchRefused: a bridge of another datapath type, rows that ovsdb-server rejects,
         or, from what is returned, Interface.error of ovs-vswitchd.
         """
@@ -131,6 +137,8 @@ class PortDriver:
         def add(session: Session) -> Watch[tuple[bool, str]]:
             command = AddPort(session, step, marks)
             session.transact([command], deadline)
+            if command.tries_again:
+                self._retries.tried(step.name, self._daemon)
             return command.opened
 
         opened = self._with_session(add, needs, what, deadline)
@@ -196,6 +204,18 @@ class PortDriver:
         """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
         marks = self._standing().replica.marks.copy()
         return {name: of for name, of in marks.items() if ovs_rows.is_ours(of)}
+
+    def closed_ports(self) -> frozenset[str]:
+        """Names of the ports with our owner mark that ovs-vswitchd could not open, and may be asked to again by now.
+
+        From the replica of a resident driver. Raises Unavailable.
+        """
+        from userspace_cni.dataplane.commands import closed_ports
+
+        lives = self._seen is not None and self._seen.state == "alive"
+        closed = self._standing().look(lambda session: closed_ports(session, unseen=lives))
+        self._retries.keep(set(closed))
+        return frozenset(name for name in closed if self._retries.due(name, self._daemon))
 
     def known(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
@@ -293,6 +313,11 @@ class PortDriver:
             raise Unavailable(f"no session with OVSDB at {self._ovsdb}: {reason}", "is ovsdb-server running?")
         return session
 
+    @property
+    def _daemon(self) -> str:
+        """Which ovs-vswitchd was seen last."""
+        return f"{self._seen.pid} {self._seen.born}" if self._seen else ""
+
     def _glance(self) -> vswitchd.Liveness:
         """What ovs-vswitchd says at once; when it is silent, what it said when it was last watched."""
         now = vswitchd.ask(self._ovsdb, self._ovs_rundir, GLANCE_SECONDS)
@@ -388,7 +413,7 @@ class PortDriver:
         from userspace_cni.dataplane.session import Session
 
         try:
-            return Session(self._ovsdb, needs, deadline, everything=self._resident, grouped=self._grouped)
+            return Session(self._ovsdb, needs, deadline, everything=self._resident, grouped=self._grouped, parted=self._parted)
         except Unavailable as error:
             self._why_not = error.message
             raise

@@ -148,17 +148,20 @@ class Watch(Generic[T]):
 class Replica(connection.OvsdbIdl):  # type: ignore[misc]
     """The IDL of one connection. All needs the connection's lock, but `lost`, `dpdk`, `datapaths`, `marks` and `bridge_marks`.
 
-    `everything`: replicate all rows from the start and watch over the server, instead of only the rows that were chosen.
+    `everything`: replicate all rows from the start and watch over the server, instead of only the rows that were chosen; then
+    `parted` is told the name of each vhost-user interface whose peer has gone. It has the lock, and must not wait.
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
     """
 
-    def __init__(self, remote: str, *, everything: bool) -> None:
+    def __init__(self, remote: str, *, everything: bool, parted: Callable[[str], None] = lambda _: None) -> None:
         super().__init__(remote, _schema(everything), leader_only=False)
         reconnect = self._session.reconnect
         reconnect.set_max_tries(0)  # after the first one
         if everything:
             reconnect.set_probe_interval(int(PROBE_SECONDS * 1000))  # which ovs.jsonrpc does not do on a unix socket
         self.everything = everything
+        self._parted = parted
+        self._joined: dict[str, frozenset[str]] = {}
         self.lost = ""
         self.dpdk = False
         self.datapaths: dict[str, str] = {}
@@ -234,9 +237,21 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             return
         if table == "Port":
             _set_or_drop(self.marks, name, None if row is None else value_of(row, "external_ids"))
-        else:
-            for watch in self.watches.get(name, ()):
-                watch.look()
+            return
+        if self.everything:
+            self._notice(name, row)
+        for watch in self.watches.get(name, ()):
+            watch.look()
+
+    def _notice(self, name: str, row: Any) -> None:
+        """Whether the interface has lost a sign of its peer: ovs-vswitchd 3.1 may give one of the two late, or never."""
+        shown = set() if row is None else {*value_of(row, "link_state"), value_of(row, "status").get("status", "")}
+        signs = frozenset(shown & {"up", "connected"})
+        before = self._joined.pop(name, frozenset())
+        if signs:
+            self._joined[name] = signs
+        if before - signs:
+            self._parted(name)
 
     def names(self, table: str) -> Mapping[str, Any]:
         """The replicated rows of Bridge, Port or Interface by name."""

@@ -43,7 +43,8 @@ class Session(backend.Backend):  # type: ignore[misc]
     """An open connection with its replica. Safe to use from several threads.
 
     `everything`: replicate all rows from the start instead of those that commands need, and notice a hung server; for a process
-    that lives long. `grouped` is told, on the connection's thread, of how many callers' ports each transaction was.
+    that lives long. `grouped` is told, on the connection's thread, of how many callers' ports each transaction was; and
+    `parted`, where `everything` is replicated, of each vhost-user interface whose peer has gone.
     """
 
     ovsdb_connection: Any = None  # of this object; the base class has one for the whole process
@@ -56,11 +57,12 @@ class Session(backend.Backend):  # type: ignore[misc]
         deadline: Deadline,
         *,
         everything: bool = False,
-        grouped: Callable[[int], None] | None = None,
+        grouped: Callable[[int], None] = lambda _: None,
+        parted: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.remote = remote
-        self._replica = Replica(remote, everything=everything)
-        self._link = Connection(self._replica, grouped or (lambda _: None))
+        self._replica = Replica(remote, everything=everything, parted=parted)
+        self._link = Connection(self._replica, grouped)
         super().__init__(self._link, start=False, auto_index=False)
         try:
             self._link.open(needs, deadline)

@@ -11,8 +11,9 @@ import contextlib
 import json
 import re
 import socket
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -35,6 +36,63 @@ class Liveness:
     reason: str
     pid: int | None = None
     born: int = 0
+
+
+class Lifeline:
+    """A connection to the control socket that is held and never used: it ends with the daemon, and `ended` is told at once.
+
+    Between two looks at it a daemon may have died, and the next one have bound its sockets and died too.
+    """
+
+    def __init__(self, rundir: str, ended: Callable[[], None]) -> None:
+        self._rundir = rundir
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._held: socket.socket | None = None
+
+    def hold(self) -> None:
+        """Hold a connection unless one is held. A daemon that is starting, and does not answer yet, has its socket already."""
+        with self._lock:
+            if self._held is not None:
+                return
+            self._held = _connected(self._rundir)
+            if self._held is None:
+                return
+            threading.Thread(target=self._await_end, args=(self._held,), name="lifeline", daemon=True).start()
+
+    def let_go(self) -> None:
+        """End it; `ended` is not told."""
+        with self._lock:
+            held, self._held = self._held, None
+        if held is not None:
+            with contextlib.suppress(OSError):
+                held.shutdown(socket.SHUT_RDWR)
+
+    def _await_end(self, held: socket.socket) -> None:
+        with held, contextlib.suppress(OSError):
+            held.recv(1)  # nothing was asked, so that only the end can come
+        with self._lock:
+            ended = self._held is held
+            if ended:
+                self._held = None
+        if ended:
+            self._ended()
+
+
+def _connected(rundir: str) -> socket.socket | None:
+    """A connection to the first control socket that takes one."""
+    with contextlib.suppress(OSError):
+        for path in sorted(path for path in Path(rundir).iterdir() if _CONTROL_SOCKET.fullmatch(path.name)):
+            control = socket.socket(socket.AF_UNIX)
+            try:
+                control.settimeout(ANSWER_SECONDS)
+                control.connect(str(path))
+            except OSError:
+                control.close()
+                continue
+            control.settimeout(None)
+            return control
+    return None
 
 
 def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> Liveness:

@@ -98,6 +98,31 @@ def is_alive(path: str) -> bool:
         return _is_alive(fd)
 
 
+def is_dead(dirfd: int, name: str) -> bool:
+    """Whether `name` in the directory is a socket that no process has. Nothing, and something else, is not. Raises OSError."""
+    fd = _socket(dirfd, name)
+    if fd is None:
+        return False
+    try:
+        return not _is_alive(fd)
+    finally:
+        os.close(fd)
+
+
+def remove_dead(dirfd: int, name: str) -> bool:
+    """Remove the socket `name` of the directory if no process has it; whether that was so. Raises OSError.
+
+    Judged is what was opened, and only that is removed: a dead socket never lives again, but its name may be another's by then.
+    """
+    fd = _socket(dirfd, name)
+    if fd is None:
+        return False
+    try:
+        return not _is_alive(fd) and _remove(dirfd, name, fd)
+    finally:
+        os.close(fd)
+
+
 class ListeningSocket:
     """A socket that listens at `path` from construction to `close`, which removes the file if it is still this one.
 
@@ -238,9 +263,7 @@ class ListeningSocket:
                 raise SocketRefused(self._step, "another process has a socket there", "ss -xlp; stop it, or choose another path")
             if not replace_dead:
                 raise SocketRefused(self._step, "a dead socket is there: its process has ended", "remove the file")
-            with suppress(FileNotFoundError):
-                if _identity(os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)) == _identity(facts):
-                    os.unlink(self._name, dir_fd=self._directory)
+            _remove(self._directory, self._name, fd)
         finally:
             os.close(fd)
 
@@ -292,6 +315,27 @@ def _directory(path: str, trusted: str) -> int:
     if not whole.startswith(prefix):
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
     return paths.directory(prefix, whole[len(prefix) :].strip("/"))
+
+
+def _socket(dirfd: int, name: str) -> int | None:
+    """The socket, opened with O_PATH; None when there is none of that name."""
+    try:
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _remove(dirfd: int, name: str, fd: int) -> bool:
+    """Take the name away if it still is that of what `fd` was opened on; whether it was."""
+    with suppress(FileNotFoundError):
+        if _identity(os.stat(name, dir_fd=dirfd, follow_symlinks=False)) == _identity(os.fstat(fd)):
+            os.unlink(name, dir_fd=dirfd)
+            return True
+    return False
 
 
 def _through(fd: int) -> str:

@@ -13,14 +13,16 @@ The target is `<short_dir>/<name>`; `short_dir` is ours and no pod can write it.
     a mount of anything else                        refused: not known to be ours
 """
 # Descriptors and single names rather than paths: pathlib can not express them.
-# ruff: noqa: PTH116, PTH123
+# ruff: noqa: PTH115, PTH116, PTH123
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift
@@ -159,12 +161,39 @@ def protected_clone(dirfd: int, name: str = "") -> int:
     return tree
 
 
+@dataclass(frozen=True)
+class Mount:
+    """A line of the mount table. `shows`: the mounted object's path in its own file system; `below`: the mount point's path
+    below a directory, without a leading slash."""
+
+    ident: int
+    shows: str
+    below: str
+
+
 def mount_points(root: HostRoot = HERE) -> frozenset[str]:
     """Every mount point of this mount namespace, as the host calls it; proc_pid_mountinfo(5)."""
     prefix = root.path("/").rstrip("/")
+    points = (_unescaped(fields[4]) for fields in _mount_table())
+    return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix))
+
+
+def mounts_below(dirfd: int) -> list[Mount]:
+    """The mounts below a directory, the latest first: those on top of others can be taken off in this order."""
+    directory = os.readlink(f"/proc/self/fd/{dirfd}").rstrip("/") + "/"
+    found = []
+    for fields in _mount_table():
+        point = _unescaped(fields[4])
+        if point.startswith(directory):
+            found.append(Mount(int(fields[0]), _unescaped(fields[3]), point.removeprefix(directory)))
+    return found[::-1]
+
+
+def _mount_table() -> Iterator[list[str]]:
+    """The first fields of each line: id, parent, device, root, mount point; proc_pid_mountinfo(5)."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        points = (_unescaped(line.split(" ", 5)[4]) for line in lines)
-        return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix))
+        for line in lines:
+            yield line.split(" ", 5)
 
 
 def _unescaped(text: str) -> str:
@@ -177,23 +206,23 @@ def mounted(dirfd: int, name: str) -> int | None:
         target = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
     except FileNotFoundError:
         return None
-    if _mount_id(target) != _mount_id(dirfd):
+    if mount_id(target) != mount_id(dirfd):
         return target
     os.close(target)
     return None
 
 
-def detach_all(dirfd: int, name: str) -> None:
-    """Take every mount off `name` in the directory.
+def detach_all(dirfd: int, name: str) -> int:
+    """Take every mount off `name` in the directory; how many there were.
 
     Each is named by a descriptor of its own root: a name that is swapped meanwhile leads nowhere else. Lazily, because somebody
     who happens to look into the mount (an administrator's shell, OVS amid connect) must not make DEL fail: the mount leaves the
     tree at once and the kernel frees it after its last user.
     """
-    for _ in range(_LAYERS_MAX):
+    for count in range(_LAYERS_MAX):
         target = mounted(dirfd, name)
         if target is None:
-            return
+            return count
         try:
             paths.umount2(f"/proc/self/fd/{target}", paths.DETACH)
         finally:
@@ -272,10 +301,10 @@ def _facts(target: int, source: int) -> str:
     )
 
 
-def _mount_id(fd: int) -> str:
-    # proc(5), /proc/pid/fdinfo: unlike st_dev it tells a bind mount from what it covers on the same file system
+def mount_id(fd: int) -> int:
+    """The mount that the object behind `fd` is on (proc_pid_fdinfo(5)): st_dev does not tell a bind mount from what it covers."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("mnt_id:"):
-                return line
+                return int(line.removeprefix("mnt_id:"))
     raise refusal(f"mount id of descriptor {fd}", OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)))

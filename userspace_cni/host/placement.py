@@ -6,13 +6,18 @@ with a mount of the socket, and the socket's own name is unlinked at once: it st
 would make OVS's next bind fail.
 
     source            at the pod's name           apply
-    socket            nothing, socket, our mount  place it (OVS restarted when there was one: the old one is dead)
-    absent            socket, our mount           done before
-    absent            nothing                     wait for OVS until the deadline
+    live socket       nothing, socket, our mount  place it (OVS restarted when there was one: the old one is dead)
+    dead socket       -                           remove it: OVS was killed before it was placed; then as absent
+    absent            live socket, our mount      done before
+    absent            nothing, dead socket        wait for OVS until the deadline
     anything else     -                           refused
     -                 anything else               refused
 
-A placeholder without a mount (a crash between the two) is recognised by being empty, ours and without any permission.
+A dead socket at OVS's own name makes its next bind fail. DPDK then keeps what it registered for that path, so that a later try
+of the same daemon may fail too: `free_source` has to come before the bind.
+
+A placeholder without a mount (a crash between the two) is recognised by being empty, ours and without any permission. A pod may
+rename it, and our mount goes with it: so mounts of ours are found in the mount table, by the object that they show.
 A pod that runs already does not see a mount made later on its name, unless its volume has mountPropagation HostToContainer: only
 sockets on the same device survive a restart of OVS under a running pod.
 """
@@ -23,19 +28,29 @@ import errno
 import os
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift, Unavailable
-from userspace_cni.fastpath import paths
+from userspace_cni.fastpath import paths, sockets
 from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain, translated
-from userspace_cni.host.mounts import detach_all, mounted, protected_clone
+from userspace_cni.host.mounts import Mount, detach_all, mount_id, mounts_below, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.host.sockets import remove_name
+from userspace_cni.log import say
 from userspace_cni.steps import PlacedSocket
 
 _POLL_S = 0.005
 """Between two looks for OVS's socket: it is bound when the port's read-back is done, so that the first look finds it."""
+_DELETED: Final = "//deleted"
+"""What the mount table adds to the name of an object that has none any more; proc_pid_mountinfo(5), d_path(9)."""
+_DEAD: Final = (
+    "ovs-vswitchd has ended, or could not make it anew: Interface.error, ovs-vswitchd.log; the agent places the new one when it "
+    "is there, and frees the name for it"
+)
 
 
 class PlacedSocketDriver:
@@ -49,9 +64,9 @@ class PlacedSocketDriver:
         deadline.require(_what(step))
         wanted = Ownership.of(step, self._root)
         with directory(step.directory, step.trusted, self._root) as dirfd:
-            placed = _placed(dirfd, step)
+            lives = _placed(dirfd, step) and not sockets.is_dead(dirfd, step.name)
             with translated(f"socket {step.source}"):
-                source = self._await_source(step, deadline, needed=not placed)
+                source = self._await_source(step, deadline, needed=not lives)
             if source is None:
                 _own_placed(dirfd, step, wanted)
                 return
@@ -62,17 +77,26 @@ class PlacedSocketDriver:
                 os.close(source)
 
     def undo(self, step: PlacedSocket, deadline: Deadline) -> None:
-        """Unmount and remove what was placed. OVS's own name is removed by OVS with its port."""
+        """Unmount and remove what was placed. OVS's own name is removed by OVS with its port, and here if it is dead."""
         deadline.require(_what(step))
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
-                _clear(dirfd, plain(step.name))
+                _clear(dirfd, step)
+        self.free_source(step)
+
+    def free_source(self, step: PlacedSocket) -> bool:
+        """Remove the socket at OVS's own name if it is dead, so that OVS can bind there; whether it was."""
+        return free_source(step.source, self._root)
+
+    def has_mounts(self, step: PlacedSocket) -> bool:
+        """Whether a mount of ours shows the socket in the pod's directory, wherever the pod has moved it."""
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
+            return dirfd is not None and any(_is_of(mount, step) for mount in mounts_below(dirfd))
 
     def check(self, step: PlacedSocket, deadline: Deadline) -> list[Drift]:
         """No socket in place, other owners than were set, or a newer socket of OVS that is not placed."""
         what = _what(step)
         deadline.require(what)
-        sockdir, name = _split(step.source)
         drift: list[Drift] = []
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             facts = None if dirfd is None else look(dirfd, plain(step.name))
@@ -86,37 +110,73 @@ class PlacedSocketDriver:
                     drift += ownership_drift(fd, Ownership.of(step, self._root), what)
                 finally:
                     os.close(fd)
-        with translated(f"socket {step.source}"):
-            if os.path.lexists(f"{self._root.path(sockdir)}/{name}"):
-                drift.append(Drift(f"{what}: expected OVS to listen on it, found a newer socket at {step.source}"))
+            dead = dirfd is not None and sockets.is_dead(dirfd, step.name)
+        newer = self._newer(step)
+        if newer:
+            drift.append(Drift(f"{what}: expected OVS to listen on it, found {newer} at {step.source}"))
+        elif dead:
+            drift.append(Drift(f"{what}: expected OVS to listen on it, found a dead socket", _DEAD))
         return drift
 
     def present(self, step: PlacedSocket) -> bool:  # noqa: ARG002 - the same answer for every step
         """Never: what is there already is a dead socket of ours, or refused."""
         return False
 
+    def _newer(self, step: PlacedSocket) -> str:
+        """What is at OVS's own name, where nothing stays when it is placed; "" if nothing is."""
+        sockdir, name = _split(step.source)
+        with translated(f"socket {step.source}"), _sockdir(self._root.path(sockdir)) as dirfd:
+            if dirfd is None or look(dirfd, name) is None:
+                return ""
+            return "a dead socket of a killed OVS" if sockets.is_dead(dirfd, name) else "a newer socket"
+
     def _await_source(self, step: PlacedSocket, deadline: Deadline, *, needed: bool) -> int | None:
-        """OVS's directory opened, as soon as its socket is there; None when it is not there and not `needed`."""
+        """OVS's directory opened, as soon as its socket lives there; None when it does not and is not `needed`."""
         sockdir, name = _split(step.source)
         what = f"socket {step.source}"
         while True:
-            try:
-                dirfd = os.open(self._root.path(sockdir), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                facts = None
-            else:
-                facts = look(dirfd, name)
-                if facts is not None and stat.S_ISSOCK(facts.st_mode):
-                    return dirfd
-                os.close(dirfd)
-            if facts is not None:
-                raise DirectoryRefused(f"{what}: {kind(facts.st_mode)} is in its place", "setting ovs_sockdir")
+            with _sockdir(self._root.path(sockdir)) as dirfd:
+                facts = None if dirfd is None else look(dirfd, name)
+                if facts is not None and not stat.S_ISSOCK(facts.st_mode):
+                    raise DirectoryRefused(f"{what}: {kind(facts.st_mode)} is in its place", "setting ovs_sockdir")
+                if dirfd is not None and facts is not None and not sockets.is_dead(dirfd, name):
+                    return os.dup(dirfd)
+                if dirfd is not None and facts is not None:
+                    _remove_dead(dirfd, name, what)
             if not needed:
                 return None
             left = deadline.remaining()
             if left <= 0:
                 raise Unavailable(f"{what}: OVS did not make it in time", "setting ovs_sockdir; ovs-vswitchd's log")
             time.sleep(min(_POLL_S, left))
+
+
+def free_source(path: str, root: HostRoot = HERE) -> bool:
+    """Remove the socket where OVS is to bind if a killed OVS left it dead; whether it was. One that lives is somebody's."""
+    sockdir, name = _split(path)
+    with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
+        return dirfd is not None and _remove_dead(dirfd, name, f"socket {path}")
+
+
+def _remove_dead(dirfd: int, name: str, what: str) -> bool:
+    removed = sockets.remove_dead(dirfd, name)
+    if removed:
+        say("info", f"{what}: it was dead, and is removed so that OVS can make it")
+    return removed
+
+
+@contextmanager
+def _sockdir(path: str) -> Iterator[int | None]:
+    """OVS's directory opened; None when there is none."""
+    try:
+        dirfd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield None
+        return
+    try:
+        yield dirfd
+    finally:
+        os.close(dirfd)
 
 
 def _placed(dirfd: int, step: PlacedSocket) -> bool:
@@ -138,14 +198,14 @@ def _place(source: int, dirfd: int, step: PlacedSocket, wanted: Ownership) -> No
     finally:
         os.close(fd)
     # A mount point can not be renamed over; a dead socket without a mount is replaced in one step
-    if _is_mounted(dirfd, name) or _is_placeholder(look(dirfd, name)):
-        _clear(dirfd, name)
+    if _detach(dirfd, step) or _is_placeholder(look(dirfd, name)):
+        _clear(dirfd, step)
     try:
         os.rename(source_name, name, src_dir_fd=source, dst_dir_fd=dirfd)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        _clear(dirfd, name)
+        _clear(dirfd, step)
         _cover(source, source_name, dirfd, name)
         remove_name(source, source_name)
 
@@ -163,12 +223,55 @@ def _cover(source: int, source_name: str, dirfd: int, name: str) -> None:
         os.close(tree)
 
 
-def _clear(dirfd: int, name: str) -> None:
-    """Remove a socket, its mount and its placeholder; whatever else a pod put there stays."""
-    detach_all(dirfd, name)
+def _clear(dirfd: int, step: PlacedSocket) -> None:
+    """Remove a socket, its mounts and their placeholders; whatever else a pod put there stays."""
+    _detach(dirfd, step)
+    name = plain(step.name)
     facts = look(dirfd, name)
     if facts is not None and (stat.S_ISSOCK(facts.st_mode) or _is_placeholder(facts)):
         remove_name(dirfd, name)
+
+
+def _detach(dirfd: int, step: PlacedSocket) -> int:
+    """Take our mounts off the pod's name, and off where a pod has moved that to; how many there were."""
+    count = detach_all(dirfd, plain(step.name))
+    for mount in mounts_below(dirfd):
+        count += _is_of(mount, step) and _detach_moved(dirfd, mount)
+    return count
+
+
+def _is_of(mount: Mount, step: PlacedSocket) -> bool:
+    """Whether the mount shows what OVS made at the source; its name may be gone since."""
+    _, name = _split(step.source)
+    return mount.shows.removesuffix(_DELETED).rpartition("/")[2] == name
+
+
+def _detach_moved(dirfd: int, mount: Mount) -> bool:
+    """Detach a mount that was found below the directory, and remove the placeholder under it; whether it was there still.
+
+    The pod may move it meanwhile, or put something else at that path: only the very mount that was found is taken.
+    """
+    parent, _, name = mount.below.rpartition("/")
+    try:
+        where = paths.openat2(dirfd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        target = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=where)
+        try:
+            if mount_id(target) != mount.ident or not stat.S_ISSOCK(os.fstat(target).st_mode):
+                return False
+            paths.umount2(f"/proc/self/fd/{target}", paths.DETACH)
+        finally:
+            os.close(target)
+        say("info", f"the pod had moved its socket: the mount at {mount.below} is taken off")
+        if _is_placeholder(look(where, name)):
+            remove_name(where, name)
+    except FileNotFoundError:
+        return False
+    finally:
+        os.close(where)
+    return True
 
 
 def _own_placed(dirfd: int, step: PlacedSocket, wanted: Ownership) -> None:
@@ -196,14 +299,6 @@ def _is_placeholder(facts: os.stat_result | None) -> bool:
         and facts.st_size == 0
         and facts.st_uid == os.geteuid()
     )
-
-
-def _is_mounted(dirfd: int, name: str) -> bool:
-    target = mounted(dirfd, name)
-    if target is None:
-        return False
-    os.close(target)
-    return True
 
 
 def _split(source: str) -> tuple[str, str]:

@@ -3,6 +3,8 @@
 In client mode the application listens and OVS connects: the name must be free, and is removed with the attachment. In server
 mode OVS listens in a directory of its own and the socket is moved to where the pod sees it. All of this is done in directories
 that a pod may write: see `beneath`. Nothing here connects to a socket: a vhost-user peer would take that for its counterpart.
+
+An application that is killed leaves its socket, and the next one cannot bind: a dead socket has to go, one that lives never does.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from contextlib import suppress
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift
+from userspace_cni.fastpath import sockets
 from userspace_cni.host.beneath import (
     DIRECTORY_MODE,
     directory,
@@ -30,6 +33,11 @@ from userspace_cni.host.mounts import remove_directory
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.steps import Directory, Resource, SocketFile
+
+_DEAD = (
+    "the application was killed and left it, and the next one cannot bind: the agent removes it within a second or two, "
+    "`userspace-cni gc` does so without an agent; then the application has to be started again"
+)
 
 
 class DirectoryDriver:
@@ -110,7 +118,7 @@ class SocketFileDriver:
         self._root = root
 
     def apply(self, step: SocketFile, deadline: Deadline) -> None:
-        """Free the name: remove the socket that a former application left; anything else there is refused."""
+        """Free the name: remove the dead socket of a former application. One that lives stays, anything else is refused."""
         deadline.require(_what(step))
         with directory(step.directory, step.trusted, self._root) as dirfd:
             facts = look(dirfd, plain(step.name))
@@ -118,7 +126,7 @@ class SocketFileDriver:
                 return
             if not stat.S_ISSOCK(facts.st_mode):
                 raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod's own directory")
-            remove_name(dirfd, step.name)
+            sockets.remove_dead(dirfd, step.name)
 
     def undo(self, step: SocketFile, deadline: Deadline) -> None:
         """Remove the socket; what is no socket was not put there for us."""
@@ -130,13 +138,22 @@ class SocketFileDriver:
                     remove_name(dirfd, step.name)
 
     def check(self, step: SocketFile, deadline: Deadline) -> list[Drift]:
-        """Something that is no socket under the name. No socket yet is normal, a missing directory the directory's own drift."""
+        """A dead socket, or something that is none. No socket yet is normal, a missing directory the directory's own drift."""
         deadline.require(_what(step))
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             facts = None if dirfd is None else look(dirfd, plain(step.name))
-            if facts is None or stat.S_ISSOCK(facts.st_mode):
+            if dirfd is None or facts is None:
                 return []
-            return [Drift(f"{_what(step)}: expected a socket or nothing, found {kind(facts.st_mode)}")]
+            if not stat.S_ISSOCK(facts.st_mode):
+                return [Drift(f"{_what(step)}: expected a socket or nothing, found {kind(facts.st_mode)}")]
+            if not sockets.is_dead(dirfd, step.name):
+                return []
+            return [Drift(f"{_what(step)}: expected an application that listens, or nothing, found a dead socket", _DEAD)]
+
+    def is_dead(self, step: SocketFile) -> bool:
+        """Whether the application has ended and left its socket, so that the next one cannot have the name."""
+        with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
+            return dirfd is not None and sockets.is_dead(dirfd, plain(step.name))
 
     def present(self, step: SocketFile) -> bool:  # noqa: ARG002 - the same answer for every step
         """Never: a socket left from before is replaced by the application's, which is ours to remove."""

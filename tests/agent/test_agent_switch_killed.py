@@ -1,0 +1,176 @@
+"""Server mode under an ovs-vswitchd that is killed: a dead socket keeps no port closed, and no dead one is given to a pod."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.agent.living import LiveNode, container, port_of, serving
+from tests.agent.test_agent_crash_table import RESTART_S, connects, open_ports
+from tests.cni.spec import refused, succeeded, switch_of
+from tests.cni.test_cli_node import decoded
+from tests.lab.node import CONTAINER
+from tests.lab.switch import Switch, wait_until
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[Switch]:
+    """A switch that these tests kill."""
+    with Switch() as started:
+        yield started
+
+
+def placed(live: LiveNode, name: str = CONTAINER) -> Path:
+    """Where the pod sees its socket."""
+    return live.shared / name[:12] / port_of(name)
+
+
+def source(live: LiveNode, name: str = CONTAINER) -> Path:
+    """Where OVS binds it."""
+    return Path(switch_of(live).rundir, port_of(name))
+
+
+@contextmanager
+def paused(live: LiveNode) -> Iterator[None]:
+    """The agent stopped: it sees nothing of what happens meanwhile."""
+    os.kill(live.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(live.pid, signal.SIGCONT)
+
+
+def leave_dead(path: Path) -> None:
+    """A socket whose process was killed."""
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path))
+
+
+def test_killed_twice_before_a_socket_is_placed(live: LiveNode, sandbox: str) -> None:
+    """The second daemon dies right after it has bound its sockets: the third binds them all, and pods get these."""
+    switch, names = switch_of(live), [container(number) for number in range(4)]
+    live.start()
+    for name in names:
+        succeeded(live.run("ADD", serving(live), sandbox, name))
+    ports = open_ports(switch)
+    for _ in range(2):
+        switch.kill_vswitchd()
+        switch.restart_vswitchd()
+    wait_until(lambda: open_ports(switch) == ports, RESTART_S, "the ports")
+    wait_until(lambda: all(connects(placed(live, name)) for name in names), RESTART_S, "the sockets")
+    assert not any(source(live, name).exists() for name in names)
+    for name in names:
+        succeeded(live.run("DEL", serving(live), sandbox, name))
+    live.require_clean()
+
+
+def test_a_dead_socket_goes_with_its_daemon(live: LiveNode, sandbox: str) -> None:
+    """The agent frees the names of a daemon that died as soon as it dies, before anybody can start the next one."""
+    live.start()
+    succeeded(live.run("ADD", serving(live), sandbox))
+    leave_dead(source(live))
+    switch_of(live).kill_vswitchd()
+    try:
+        wait_until(lambda: not source(live).exists(), 2, "the end of the dead socket")
+    finally:
+        switch_of(live).restart_vswitchd()
+    wait_until(lambda: connects(placed(live)), RESTART_S, "the socket")
+    succeeded(live.run("DEL", serving(live), sandbox))
+    live.require_clean()
+
+
+def test_the_name_is_free_for_add(live: LiveNode, sandbox: str) -> None:
+    """A dead socket at the very name of a port, from a daemon that was killed amid its ADD, does not refuse every later ADD."""
+    live.start()
+    for call in (live.run, live.run_standalone):
+        leave_dead(source(live))
+        succeeded(call("ADD", serving(live), sandbox))
+        assert connects(placed(live))
+        leave_dead(source(live))
+        succeeded(call("DEL", serving(live), sandbox))
+        assert not source(live).exists()
+    live.require_clean()
+
+
+def test_a_socket_that_lives_is_somebodys(live: LiveNode, sandbox: str) -> None:
+    """A process that listens at the name of a port keeps it, and ADD says what the switch said.
+
+    The name is this test's alone: having failed to bind it, this ovs-vswitchd may fail again when the socket has gone.
+    """
+    live.start()
+    name = container(0xA11FE)
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(str(source(live, name)))
+        theirs.listen()
+        refused(live.run("ADD", serving(live), sandbox, name), 104, "could not open network device")
+        assert source(live, name).exists()
+    source(live, name).unlink()
+    live.await_clean()
+
+
+def test_check_tells_a_dead_socket(live: LiveNode, sandbox: str) -> None:
+    """CHECK and `check` look behind the name: a socket in its place whose daemon is dead is a difference."""
+    live.start()
+    result = succeeded(live.run("ADD", serving(live), sandbox))
+    live.kill()
+    switch_of(live).kill_vswitchd()
+    try:
+        told = live.run_standalone("CHECK", {**serving(live), "prevResult": result}, sandbox)
+        assert told.status == 1
+        assert "a dead socket" in [drift["found"] for drift in decoded(live, "check", code=1)["drifts"]]
+    finally:
+        switch_of(live).restart_vswitchd()
+    live.start()
+    wait_until(lambda: connects(placed(live)), RESTART_S, "the socket")
+    wait_until(lambda: live.run("CHECK", {**serving(live), "prevResult": result}, sandbox).status == 0, what="a good CHECK")
+    succeeded(live.run("DEL", serving(live), sandbox))
+    live.require_clean()
+
+
+@pytest.mark.parametrize("mode", ["client", "server"])
+def test_a_port_that_could_not_be_opened(live: LiveNode, sandbox: str, mode: str) -> None:
+    """Interface.error is part of what is lost: CHECK tells it, and the agent has ovs-vswitchd try again, on the same rows."""
+    switch, network = switch_of(live), live.network()
+    network["host"]["vhost"]["mode"] = mode
+    live.start()
+    result = succeeded(live.run("ADD", network, sandbox))
+    before = switch.interface(port_of())
+    with paused(live):
+        columns = ["ofport=-1", 'error="could not open network device"']
+        switch.vsctl("--no-wait", "set", "Interface", port_of(), *columns)
+        assert live.run_standalone("CHECK", {**network, "prevResult": result}, sandbox).status == 1
+    wait_until(lambda: open_ports(switch) == [port_of()], what="the port open again")
+    after = switch.interface(port_of())
+    assert (after["_uuid"], after["error"], after["ofport"]) == (before["_uuid"], [], before["ofport"])
+    live.await_done("again-port", 1)
+    assert live.run("CHECK", {**network, "prevResult": result}, sandbox).status == 0
+    succeeded(live.run("DEL", network, sandbox))
+    live.require_clean()
+
+
+def test_a_port_that_cannot_be_opened_is_tried_less_and_less(live: LiveNode, sandbox: str) -> None:
+    """Each attempt at a port costs DPDK a registration that it never gives back: two dozen passes make one attempt, told once."""
+    switch, network = switch_of(live), live.network()
+    network["host"]["bridge"]["bridgeName"] = "br-admin"
+    live.start()
+    succeeded(live.run("ADD", network, sandbox))
+    live.tick()
+    with paused(live):
+        switch.vsctl("--no-wait", "set", "Interface", port_of(), "type=nonsense", "options={}")
+        wait_until(lambda: open_ports(switch) == [], what="the port closed")
+    try:
+        live.tick(24)
+    finally:
+        live.kill()
+    log = live.log.read_text()
+    assert log.count("making again what was lost") <= 2
+    assert log.count("could not be put right now") <= 2
+    live.start()
+    succeeded(live.run("DEL", network, sandbox))
+    live.require_clean()
