@@ -27,8 +27,8 @@ DUPLICATES = 10
 class AddPort(Command):
     """The port with its interface on its bridge, which is made when it is missing.
 
-    `opened`: what ovs-vswitchd has made of it: (True, ""), or (False, the reason), or nothing yet. `tries_again`: it had been
-    there, and ovs-vswitchd had not been able to open it.
+    `opened`: what ovs-vswitchd has made of it: (True, ""), or (False, the reason), or nothing yet. `closed`: it was there, and
+    ovs-vswitchd had not opened it.
     """
 
     opened: Watch[tuple[bool, str]]
@@ -39,7 +39,7 @@ class AddPort(Command):
         self._step = step
         self._marks = marks
         self._duplicates = 0
-        self.tries_again = False
+        self.closed = False
 
     def needs(self) -> frozenset[Clause]:
         """The port, and whoever may have the bridge's name."""
@@ -116,17 +116,19 @@ class AddPort(Command):
             found = {column: value_of(row, column) for column in wanted}
             if changes := ovs_rows.changed_columns(wanted, found):
                 txn.update(row, changes)
-        if not _is_open(interface):
+        self.closed = not _is_open(interface)
+        if self.closed and step.interface_type == "dpdkvhostuserclient":
             self._try_again(txn, interface)
 
     def _try_again(self, txn: Draft, interface: Any) -> None:
         """Have ovs-vswitchd open what it could not: it does for every new configuration, and answers as for a new row.
 
-        Deleting and adding the rows instead would, within one of its rounds, be no change to it at all.
+        Deleting and adding the rows instead would, within one of its rounds, be no change to it at all. Never with a socket of
+        OVS's own: having failed to bind one, DPDK (22.11) binds and then closes a descriptor at the next attempt that is by then
+        somebody else's in the same process, and ovs-vswitchd may hang.
         """
         txn.update(interface, {"ofport": [], "error": []})
         txn.increment(self.api.root(), "next_cfg")
-        self.tries_again = True
 
 
 class DeletePort(Command):

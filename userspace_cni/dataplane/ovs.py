@@ -124,7 +124,7 @@ class PortDriver:
     def apply(self, step: Port, deadline: Deadline) -> Callable[[], None]:
         """Commit the port, and its bridge if that is missing; what is returned waits until ovs-vswitchd has opened the interface.
 
-        One that is there and could not be opened is tried again.
+        One that is there and could not be opened is tried again if its application makes the socket.
         NameTaken: the row is somebody else's. SwitchRefused: a bridge of another datapath type, rows that ovsdb-server rejects,
         or, from what is returned, Interface.error of ovs-vswitchd.
         """
@@ -137,7 +137,7 @@ class PortDriver:
         def add(session: Session) -> Watch[tuple[bool, str]]:
             command = AddPort(session, step, marks)
             session.transact([command], deadline)
-            if command.tries_again:
+            if command.closed:
                 self._retries.tried(step.name, self._daemon)
             return command.opened
 
@@ -146,9 +146,9 @@ class PortDriver:
         def rest() -> None:
             try:
                 with self._saying(what):
-                    self._read_back(opened, step.name, deadline)
+                    self._read_back(opened, step, deadline)
             except SessionLost:
-                self._with_session(lambda session: self._read_back(add(session), step.name, deadline), needs, what, deadline)
+                self._with_session(lambda session: self._read_back(add(session), step, deadline), needs, what, deadline)
 
         return rest
 
@@ -418,8 +418,10 @@ class PortDriver:
             self._why_not = error.message
             raise
 
-    def _read_back(self, opened: Watch[tuple[bool, str]], name: str, deadline: Deadline) -> None:
+    def _read_back(self, opened: Watch[tuple[bool, str]], step: Port, deadline: Deadline) -> None:
         """Wait until ovs-vswitchd says that the interface is open, or why not."""
+        name = step.name
+        remedy = "; a socket that it failed to make, it makes after a restart" if step.interface_type == "dpdkvhostuser" else ""
         while (answer := opened.wait(deadline.within(PATIENCE_SECONDS).remaining())) is None:
             liveness = self._recent_liveness(deadline)
             if liveness.state == "dead":
@@ -430,4 +432,4 @@ class PortDriver:
                 )
         is_open, reason = answer
         if not is_open:
-            raise SwitchRefused(f"port {name}: {reason}", f"ovs-vsctl list Interface {name}, and the log of ovs-vswitchd")
+            raise SwitchRefused(f"port {name}: {reason}", f"ovs-vsctl list Interface {name}, and the log of ovs-vswitchd{remedy}")

@@ -1,8 +1,7 @@
 """When ovs-vswitchd is asked again to open a port that it could not open.
 
-Not in every pass of reconciliation: each failed attempt at a vhost-user port leaves a registration in DPDK's vhost library, which
-has room for 1024 in the life of one daemon (22.11: MAX_VHOST_SOCKET), and a full one takes no pod's port any more. Must not be
-asked whether a port is open: the switch says that.
+Not in every pass of reconciliation: each time it goes through all of its ports, and by itself it tries again with every change of
+its configuration. Must not be asked whether a port is open: the switch says that.
 """
 
 from __future__ import annotations
