@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -323,3 +325,61 @@ def test_another_process_can_swap_the_file_under_a_waiting_one(pod: Pod) -> None
         out: Any = json.loads(waiting.communicate(timeout=30)[0])
     assert waiting.returncode == 0
     assert out[0]["ifname"] == "net1"
+
+
+LISTENER = (
+    "import socket, sys; made = socket.socket(socket.AF_UNIX); made.bind(sys.argv[1]); made.listen(); print(flush=True); "
+    "sys.stdin.read()"
+)
+
+
+@contextmanager
+def application(path: Path) -> Iterator[None]:
+    """One that listens there, in another process; killed at the end."""
+    argv = [sys.executable, "-c", LISTENER, str(path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout
+            process.stdout.readline()
+            yield
+        finally:
+            process.kill()
+
+
+def told(pod: Pod, mode: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the reader says on stderr of an interface whose socket is `c0ffee-net1` in the pod's directory."""
+    noted_there = {document.MAPPED_DIR: f"{pod.directory}/"}
+    pod.refresh({**noted(entry(mode=mode, socketfile="c0ffee-net1")), **noted_there})
+    code, _, err = run(capsys, "--annotations", str(pod.file))
+    assert code == 0
+    return err
+
+
+def test_the_socket_of_a_killed_application_is_removed(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+    """The application that starts next can bind; one that lives is not touched, and neither is a neighbour."""
+    path, neighbour = pod.directory / "c0ffee-net1", pod.directory / "c0ffee-net2"
+    assert told(pod, "server", capsys) == ""
+    with application(path):
+        assert told(pod, "server", capsys) == ""
+        assert path.is_socket()
+    with application(neighbour):
+        pass
+    assert f"{path}: removed" in told(pod, "server", capsys)
+    assert not path.exists()
+    assert neighbour.is_socket()
+
+
+@pytest.mark.parametrize("found", ["of OVS", "a file", "a link to a dead socket", "not listening yet"])
+def test_nothing_else_is_removed(pod: Pod, capsys: pytest.CaptureFixture[str], found: str) -> None:
+    """Not the socket that OVS makes, no other object, no link, and no socket that is bound and does not listen yet."""
+    path = pod.directory / "c0ffee-net1"
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(path if found in ("of OVS", "not listening yet") else pod.directory / "elsewhere"))
+        if found != "not listening yet":
+            made.close()
+        if found == "a file":
+            path.touch()
+        elif found == "a link to a dead socket":
+            path.symlink_to(pod.directory / "elsewhere")
+        assert told(pod, "client" if found == "of OVS" else "server", capsys) == ""
+    assert path.exists()

@@ -1,7 +1,8 @@
 """`python -m userspace_cni.pod`: what a container runs to learn of its vhost-user interfaces.
 
 Prints and waits; decides nothing about what is true (see `source`). Writes to stdout only what was asked for, so that
-`dpdk-testpmd $(python -m userspace_cni.pod --wait) -- …` works, and everything else to stderr.
+`dpdk-testpmd $(python -m userspace_cni.pod --wait) -- …` works, and everything else to stderr. The one thing that it changes:
+where the application makes the socket, one that is dead is removed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from . import eal
 from .document import DEFAULT_MAPPED_DIR, DocumentError
 from .interface import Interface
+from .name import free_name
 from .source import ANNOTATIONS_FILES, Sources, own_sandbox_ids
 
 DEFAULT_WAIT_S = 120
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     while True:
         chosen, trouble = _choose(sources, options)
         if not trouble:
+            _free_names(chosen)
             return _print(chosen, options.json)
         if time.monotonic() >= ends:
             return _complain(trouble, options)
@@ -53,6 +56,18 @@ def _choose(sources: Sources, options: argparse.Namespace) -> tuple[list[Interfa
     if options.wait and not options.expect and not options.interface and not found.settled:
         return [], f"{found.source}: {found.trouble}"
     return chosen, ""
+
+
+def _free_names(chosen: list[Interface]) -> None:
+    """The application can bind, though the one before it was killed."""
+    for interface in chosen:
+        if interface.mode != "server":
+            continue
+        try:
+            if free_name(interface.path):
+                sys.stderr.write(f"userspace_cni.pod: {interface.path}: removed the socket of an application that was killed\n")
+        except OSError as error:
+            sys.stderr.write(f"userspace_cni.pod: {interface.path}: {error.strerror or error}\n")
 
 
 def _print(chosen: list[Interface], as_json: bool) -> int:
@@ -91,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Examples:\n"
         "  dpdk-testpmd -l 2,3 $(python -m userspace_cni.pod --wait) -- --forward-mode=mac\n"
         "  python -m userspace_cni.pod --json --interface net1\n\n"
+        "The dead socket of an application that was killed is removed, where the application makes it.\n\n"
         "Exit status: 0 printed, 1 nothing found or not in time, 2 wrong usage.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
