@@ -1,4 +1,4 @@
-"""A DPDK application at a port: what the agent tells of it, and that it gets its switch back."""
+"""A DPDK application at a port: what the agent tells of it, and that it gets its switch back, also when it was killed itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.agent.living import LiveNode, port_of
 from tests.cni.spec import row_of, succeeded, switch_of
+from tests.cni.test_cli_node import cli, decoded
 from tests.lab.pods import MAPPED_DIR, Pod
 from tests.lab.switch import Switch, wait_until
 from tests.lab.testpmd import MEMORY_MIB, eal_arguments, run_testpmd
@@ -64,5 +65,62 @@ def test_the_application_gets_its_switch_back(live: LiveNode, sandbox: str) -> N
         switch_of(live).restart_vswitchd()
         wait_until(lambda: frames(live), CONNECT_S, "its frames at the new daemon")
     wait_until(lambda: not is_connected(live), what="the application gone")
+    succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    live.require_clean()
+
+
+def flowing(live: LiveNode) -> bool:
+    """Whether frames of the application arrive now, not only of one before it."""
+    before = frames(live)
+    return bool(before) and wait_until(lambda: frames(live) > before, what="more frames")
+
+
+def test_an_application_that_was_killed_gets_its_network_back(live: LiveNode, sandbox: str) -> None:
+    """Its dead socket is removed as soon as OVS tells of the connection's end, and the next one starts as the first did."""
+    live.settings["USERSPACE_CNI_TICK_S"] = "10000"
+    pod, network = Pod(), live.network()
+    volume = live.empty_dir(pod.uid)
+    live.start()
+    succeeded(live.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    path = volume / port_of()
+    eal = eal_arguments(sandbox, volume, "--dir", MAPPED_DIR)
+    for _ in range(3):
+        with run_testpmd(sandbox, volume, eal, "txonly"):
+            wait_until(lambda: frames(live), CONNECT_S, "its frames")
+            assert flowing(live)
+            wait_until(lambda: is_connected(live), CONNECT_S, "the application connected")
+            live.tick()
+            assert path.is_socket()
+        wait_until(lambda: not path.exists(), 5, "the end of the dead socket")
+    assert live.done("again-socket-file") == 3
+    succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    live.require_clean()
+
+
+def test_a_dead_socket_without_an_agent(live: LiveNode, sandbox: str) -> None:
+    """CHECK and `check` tell it, the reader in the pod removes it before the application starts again, and so does `gc`."""
+    pod, network = Pod(), live.network()
+    volume = live.empty_dir(pod.uid)
+    live.start()
+    result = succeeded(live.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    live.kill()
+    path = volume / port_of()
+    checked = {**network, "prevResult": result}
+    assert live.run_standalone("CHECK", checked, sandbox).status == 0
+    for way in ("reader", "gc"):
+        eal = eal_arguments(sandbox, volume, "--dir", MAPPED_DIR)
+        with run_testpmd(sandbox, volume, eal, "txonly"):
+            wait_until(lambda: flowing(live), CONNECT_S, "its frames")
+            assert live.run_standalone("CHECK", checked, sandbox).status == 0
+        assert path.is_socket()
+        assert live.run_standalone("CHECK", checked, sandbox).status == 1
+        assert [drift["found"] for drift in decoded(live, "check", code=1)["drifts"]] == ["a dead socket"]
+        if way == "gc":
+            cli(live, "gc")
+        else:
+            eal_arguments(sandbox, volume, "--dir", MAPPED_DIR)
+        assert not path.exists()
+        assert live.run_standalone("CHECK", checked, sandbox).status == 0
+    live.start()
     succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
     live.require_clean()

@@ -369,6 +369,47 @@ def test_pod_is_there_still(live: LiveNode, sandbox: str) -> None:
     live.await_clean()
 
 
+def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> None:
+    """Across devices our mount keeps the kubelet from removing the volume, and only that tells that the pod is gone.
+
+    Of an attachment whose namespace was seen to be gone twice the mounts go first; record, port and lease go with the pod. What
+    the pod's other sandbox needs stays.
+    """
+    live.settings["USERSPACE_CNI_TICK_S"] = "10000"
+    live.settings["USERSPACE_CNI_MOUNT_POD_DIRS"] = "always"
+    live.start()
+    pod, network = Pod(), live.network("1.0.0", ipam=live.host_local())
+    volume = live.empty_dir(pod.uid)
+    with in_memory(volume), mortal_sandbox(sandbox) as (path, end):
+        succeeded(live.run("ADD", network, path, CNI_ARGS=pod.args))
+        succeeded(live.run("ADD", serving(live), path, CNI_ARGS=pod.args, ifname="net2"))
+        succeeded(live.run("ADD", serving(live), sandbox, container(1), CNI_ARGS=pod.args))
+        succeeded(live.run("ADD", live.network(), sandbox, container(2), CNI_ARGS=pod.args))
+        first, second = volume / port_of(ifname="net2"), volume / port_of(container(1))
+        assert {str(first), str(second)} <= set(mounts_below(live.directory))
+        assert live.reconcile() == {}
+        end()
+        assert live.reconcile() == {}
+        wait_until(live.reconcile, 20, "the second look")
+        assert live.done("removed-namespace-gone") == 1
+        assert connects(second)
+        assert not first.exists()
+        assert mounts_below(live.short)
+        assert len(live.states()) == 4
+        assert len(switch_of(live).ports("br-test")) == 4
+        assert live.reconcile() == {}
+        for name in (container(1), container(2)):
+            succeeded(live.run("DEL", live.network(), sandbox, name))
+        wait_until(live.reconcile, 20, "the second look at the mount that nobody needs any more")
+        assert not mounts_below(live.short)
+        assert [point for point in mounts_below(live.directory) if point != str(volume)] == []
+        assert len(live.states()) == 2
+    shutil.rmtree(live.kubelet / "pods" / pod.uid)
+    live.reconcile()
+    wait_until(lambda: live.reconcile() or not live.states(), 20, "the end of the pod's attachments")
+    live.await_clean()
+
+
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_record_is_lost(live: LiveNode, sandbox: str, mode: str) -> None:
     """With a living sandbox the port stays; when the sandbox has gone too, port, directory, mount and socket go."""

@@ -12,9 +12,10 @@ from userspace_cni import leftovers, reconcile, verbs
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable
 from userspace_cni.journal import Shared
+from userspace_cni.plan import Place
 from userspace_cni.reconcile import Reconciliation
 from userspace_cni.records import Record
-from userspace_cni.steps import PlacedSocket, Port, Step
+from userspace_cni.steps import PlacedSocket, Port, SocketFile, Step
 
 CONTAINER = "c0ffee0123456789"
 NETNS = "/run/netns/x"
@@ -310,3 +311,84 @@ def test_a_killed_test_that_can_not_be_removed(agent: Agent) -> None:
     assert agent.passes() == []
     agent.world.unreachable = None
     assert agent.passes() == ["removed-dead-test"]
+
+
+def test_a_port_that_is_closed(agent: Agent) -> None:
+    """A port that the switch could not open counts as lost; one that it may not be asked for again yet does not."""
+    agent.world.closed = {agent.port.name}
+    assert agent.passes() == ["again-port"]
+    assert agent.passes() == []
+
+
+def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its socket's name is freed in a pass, or at once when its connection ends; of other ports nothing is done."""
+    [socket_file] = (step for step in agent.record.steps if isinstance(step, SocketFile))
+    agent.world.dead = {socket_file.name}
+    assert agent.passes() == ["again-socket-file"]
+    agent.reconciliation.look_at(agent.port.name)
+    agent.world.dead = {socket_file.name}
+    agent.reconciliation.look_at("br0")
+    agent.reconciliation.look_at("another")
+    assert agent.world.dead
+    agent.reconciliation.look_at(agent.port.name)
+    assert not agent.world.dead
+    agent.world.dead = {socket_file.name}
+    agent.world.unreachable = Unavailable("away")
+    agent.reconciliation.look_at(agent.port.name)
+    agent.world.unreachable = None
+    with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
+        agent.reconciliation.look_at(agent.port.name)
+    agent.rewrite(state="deleting")
+    agent.reconciliation.look_at(agent.port.name)
+    assert agent.world.dead
+    assert agent.actions == ["again-socket-file"] * 2
+
+
+def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:
+    """Of a gone sandbox, whose pod may be there, the mounts go after two looks, once; nothing that it lost is made again."""
+    agent.rewrite(pod_uid="uid")
+    agent.world.gone = {NETNS}
+    agent.world.closed = {agent.port.name}
+    before = set(agent.world.true)
+    [mount] = (name for name in before if name.startswith("mount:"))
+    assert agent.passes() == []
+    assert agent.passes() == ["removed-namespace-gone"]
+    assert agent.world.true == before - {mount}
+    assert agent.passes(3) == []
+    assert agent.record.state == "ready"
+    agent.world.gone.add("uid")
+    assert agent.passes() == []
+    assert agent.passes() == ["removed-sandbox-gone"]
+    assert agent.world.true == set()
+
+
+def test_a_mount_that_another_sandbox_needs(agent: Agent) -> None:
+    """The pod's other sandbox is in the same directory: its mount stays as long as that lives."""
+    agent.rewrite(pod_uid="uid")
+    agent.world.place = Place(f"/pods/{CONTAINER[:12]}", "/pods", create=True, own=True)
+    environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": "/run/netns/y", "CNI_IFNAME": "net1"}
+    assert verbs.answer(environ, lambda: STDIN, lambda: agent.world).code == 0
+    agent.world.gone = {NETNS}
+    assert agent.passes(3) == []
+    agent.world.gone.add("/run/netns/y")
+    [other] = (record for record in agent.world.journal.records() if record.container_id == "another")
+    agent.world.journal.write(replace(other, pod_uid="uid"))
+    agent.passes()
+    assert "removed-namespace-gone" in agent.passes()
+    assert not any(name.startswith("mount:") for name in agent.world.true)
+
+
+def test_a_failure_is_told_once(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be put right is tried in every pass, and fills no log."""
+    agent.world.log_level = "info"
+    agent.world.true.discard(name_of(agent.port))
+
+    for reason in ("it is away", "it is full"):
+
+        def fault(when: str, step: object, reason: str = reason) -> None:
+            raise Unavailable(reason)
+
+        agent.world.fault = fault
+        agent.passes(5)
+    told = capsys.readouterr().err
+    assert (told.count("it is away"), told.count("it is full")) == (1, 1)
