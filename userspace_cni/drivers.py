@@ -427,8 +427,6 @@ class Drivers:
             self.ports.close()
 
 
-
-
 def _directory(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.sockets import DirectoryDriver
 

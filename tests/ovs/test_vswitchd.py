@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.proxy import Babbler
-from tests.lab.switch import Switch
+from tests.lab.switch import Switch, wait_until
 from userspace_cni.dataplane import vswitchd
 
 
@@ -54,3 +54,22 @@ def test_one_living_daemon_among_dead_sockets_is_enough(switch: Switch) -> None:
         assert vswitchd.ask(switch.ovsdb, switch.rundir).state == "alive"
     finally:
         stale.unlink()
+
+
+def test_the_end_of_a_daemon_is_told_at_once(own_switch: Switch) -> None:
+    """Who holds a lifeline is told of each daemon's end, once; not of his own letting go."""
+    ended: list[float] = []
+    life = vswitchd.Lifeline(own_switch.rundir, lambda: ended.append(time.monotonic()))
+    life.hold()
+    life.hold()
+    for times in (1, 2):
+        own_switch.kill_vswitchd()
+        wait_until(lambda: len(ended) == times, 2, "the news")  # noqa: B023
+        life.hold()
+        own_switch.restart_vswitchd()
+        life.hold()
+        assert vswitchd.ask(own_switch.ovsdb, own_switch.rundir).state == "alive"
+    life.let_go()
+    own_switch.kill_vswitchd()
+    life.hold()
+    assert len(ended) == 2

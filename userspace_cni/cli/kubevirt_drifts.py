@@ -22,6 +22,8 @@ Drift = Mapping[str, str]
 Fault = tuple[str, Severity, str, str]
 """Name of the trap, severity, message, remedy."""
 ANEW: Final = "restart or migrate the VM: its next pod has its own"
+_DEAD: Final = ("socket-file", "a dead socket")
+"""The drift of a socket that nobody has: who looks at QEMU's connection knows more about it, and tells it."""
 _TRAFFIC: Final = ("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path")
 """Columns without which there are no packets."""
 
@@ -46,6 +48,7 @@ class Access:
 
 def judge_drifts(record: Record, drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
     """A finding for each fault, however many drifts it made. `access`: the directory's, None when it was not seen."""
+    drifts = [each for each in drifts if not _is_dead(each)]
     found = {kind: [each for each in drifts if each["step"] == kind] for kind in dict.fromkeys(each["step"] for each in drifts)}
     for kind, mine in found.items():
         if kind == "pod-mount" and any(_is_gone(each) for each in found.get("directory", ())):
@@ -57,6 +60,8 @@ def judge_drifts(record: Record, drifts: Sequence[Drift], access: Access | None)
 def cuts_off(drift: Drift) -> bool:
     """Whether it is bound to keep the switch from QEMU's socket, about which nothing more is said then."""
     column = _column(drift)
+    if _is_dead(drift):
+        return False
     return drift["step"] in ("directory", "pod-mount", "socket-file") or (
         drift["step"] == "port" and column in ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
     )
@@ -148,6 +153,10 @@ _JUDGES: Final[Mapping[str, Callable[[Record, Sequence[Drift], Access | None], I
     "socket-file": _of_socket_file,
     "placed-socket": _of_placed,
 }
+
+
+def _is_dead(drift: Drift) -> bool:
+    return (drift["step"], drift["found"]) == _DEAD
 
 
 def _is_gone(drift: Drift) -> bool:
