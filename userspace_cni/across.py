@@ -14,7 +14,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift
 from userspace_cni.host.root import HostRoot
 from userspace_cni.journal import Journal
-from userspace_cni.steps import LegacyRecord, PodMount, Port, Resource
+from userspace_cni.steps import LegacyRecord, PlacedSocket, PodMount, Port, Resource
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.ovs import PortDriver
@@ -71,10 +71,50 @@ class ServedPortDriver:
         return self._node.ports.present(step)
 
     def _free(self, step: Port, deadline: Deadline) -> None:
-        if step.interface_type == "dpdkvhostuser":
-            from userspace_cni.host.placement import free_source
+        if not step.server_path:  # with one, the application makes the socket
+            free_source(f"{self._node.sockdir(deadline)}/{step.name}", self._node, deadline)
 
-            free_source(f"{self._node.sockdir(deadline)}/{step.name}", self._node.root)
+
+class ServedSocketDriver:
+    """PlacedSocket steps as the node's driver has them, with OVS's own name free for the socket that is awaited."""
+
+    def __init__(self, node: Node) -> None:
+        from userspace_cni.host.placement import PlacedSocketDriver
+
+        self._node = node
+        self._sockets = PlacedSocketDriver(node.root)
+
+    def apply(self, step: PlacedSocket, deadline: Deadline) -> None:
+        """Free the name, then as PlacedSocketDriver."""
+        free_source(step.source, self._node, deadline)
+        self._sockets.apply(step, deadline)
+
+    def undo(self, step: PlacedSocket, deadline: Deadline) -> None:
+        """As PlacedSocketDriver; the name is freed with the port."""
+        self._sockets.undo(step, deadline)
+
+    def check(self, step: PlacedSocket, deadline: Deadline) -> list[Drift]:
+        """As PlacedSocketDriver."""
+        return self._sockets.check(step, deadline)
+
+    def present(self, step: PlacedSocket) -> bool:
+        """As PlacedSocketDriver."""
+        return self._sockets.present(step)
+
+
+def free_source(path: str, node: Node, deadline: Deadline) -> bool:
+    """Remove a dead socket where OVS makes the port's; whether there was one. `path` ends in the port's name.
+
+    Not under a daemon that has failed to bind there: OVS 3.1 does not unregister it, DPDK 22.11 has closed its descriptor and
+    keeps the number, and the next attempt, which comes with any change of the configuration, binds whatever has that number by
+    then. As long as the dead socket is there that fails; without it, ovs-vswitchd was seen to hang for good.
+    """
+    from userspace_cni.host import placement
+
+    name = path.rpartition("/")[2]
+    if not placement.is_source_dead(path, node.root) or node.ports.has_failed(name, deadline):
+        return False
+    return placement.free_source(path, node.root)
 
 
 class LegacyDriver:

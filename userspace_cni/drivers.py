@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.across import LegacyDriver, ServedPortDriver
+from userspace_cni.across import LegacyDriver, ServedPortDriver, ServedSocketDriver, free_source
 from userspace_cni.attach import Driver
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from userspace_cni.probes import DeadRuns
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
+_SOURCES_S: Final = 5.0
 _COUNTERS_S: Final = 2.0
 """Less than whoever scrapes us waits: the other metrics are wanted all the more when the switch is silent."""
 
@@ -349,13 +350,11 @@ class Drivers:
 
     def free_sources(self) -> int:
         """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
-        from userspace_cni.host.placement import free_source
-
-        count = 0
+        deadline, count = Deadline.after(_SOURCES_S), 0
         try:
             steps = [step for record in self.journal.records() for step in record.steps if isinstance(step, PlacedSocket)]
             for step in steps:
-                count += free_source(step.source, self.root)
+                count += free_source(step.source, self, deadline)
         except UserspaceError as error:
             say("warning", "sockets of the dead ovs-vswitchd may be in the way of the next one", error=error)
         return count
@@ -445,12 +444,6 @@ def _pod_mount(node: Drivers) -> Driver[Any]:
     return PodMountDriver(node.settings.ovs_rundir, node.root)
 
 
-def _placed_socket(node: Drivers) -> Driver[Any]:
-    from userspace_cni.host.placement import PlacedSocketDriver
-
-    return PlacedSocketDriver(node.root)
-
-
 def _device_info(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.device_info import DeviceInfoDriver
 
@@ -475,7 +468,7 @@ _MAKERS: Final[Mapping[str, Callable[[Drivers], Driver[Any]]]] = {
     "socket-file": _socket_file,
     "pod-mount": _pod_mount,
     "port": ServedPortDriver,
-    "placed-socket": _placed_socket,
+    "placed-socket": ServedSocketDriver,
     "device-info": _device_info,
     "config-file": _config_file,
     "pod-note": _pod_note,

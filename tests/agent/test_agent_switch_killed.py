@@ -175,6 +175,33 @@ def test_a_socket_that_could_not_be_made(live: LiveNode, sandbox: str) -> None:
     live.require_clean()
 
 
+def test_crashes_that_no_agent_saw(live: LiveNode, sandbox: str) -> None:
+    """A daemon that has met dead sockets goes on: they stay where they are, for else it would hang; the next one heals all."""
+    switch, names = switch_of(live), [container(number) for number in range(3)]
+    live.start()
+    for name in names:
+        succeeded(live.run("ADD", serving(live), sandbox, name))
+    ports = open_ports(switch)
+    with paused(live):
+        for _ in range(2):
+            switch.kill_vswitchd()
+            switch.restart_vswitchd()
+        wait_until(lambda: open_ports(switch) == [], RESTART_S, "ports that failed")
+    live.tick(3)
+    for number in range(7, 10):
+        succeeded(live.run("ADD", live.network(), sandbox, container(number)))
+        succeeded(live.run("DEL", live.network(), sandbox, container(number)))
+    assert switch.appctl("version")
+    assert "could not be put right now" in live.log.read_text()
+    assert all(source(live, name).is_socket() for name in names)
+    switch.restart_vswitchd()
+    wait_until(lambda: open_ports(switch) == ports, RESTART_S, "the ports")
+    wait_until(lambda: all(connects(placed(live, name)) for name in names), RESTART_S, "the sockets")
+    for name in names:
+        succeeded(live.run("DEL", serving(live), sandbox, name))
+    live.require_clean()
+
+
 def test_a_port_that_cannot_be_opened_is_tried_less_and_less(live: LiveNode, sandbox: str) -> None:
     """Each attempt has ovs-vswitchd go through all of its ports: two dozen passes make one or two attempts, told once."""
     switch, network = switch_of(live), live.network()

@@ -245,6 +245,12 @@ def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
     )
 
 
+def is_closed(session: Session, name: str) -> bool:
+    """Whether ovs-vswitchd has said that it could not open the interface."""
+    row = session.row("Interface", name)
+    return row is not None and not _is_open(row) and bool(value_of(row, "ofport") or value_of(row, "error"))
+
+
 def _is_open(interface: Any) -> bool:
     ofport = value_of(interface, "ofport")
     return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")

@@ -217,6 +217,15 @@ class PortDriver:
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self._daemon))
 
+    def has_failed(self, name: str, deadline: Deadline) -> bool:
+        """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
+        from userspace_cni.dataplane.commands import is_closed
+        from userspace_cni.dataplane.session import named
+
+        if vswitchd.ask(self._ovsdb, self._ovs_rundir, GLANCE_SECONDS).state == "dead":
+            return False
+        return self._read(lambda session: is_closed(session, name), named(name), f"port {name}: looking at it", deadline)
+
     def known(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
         from userspace_cni.dataplane.commands import known_ports

@@ -7,14 +7,14 @@ would make OVS's next bind fail.
 
     source            at the pod's name           apply
     live socket       nothing, socket, our mount  place it (OVS restarted when there was one: the old one is dead)
-    dead socket       -                           remove it: OVS was killed before it was placed; then as absent
+    dead socket       -                           as absent: OVS was killed before it was placed
     absent            live socket, our mount      done before
     absent            nothing, dead socket        wait for OVS until the deadline
     anything else     -                           refused
     -                 anything else               refused
 
-A dead socket at OVS's own name makes its next bind fail. DPDK then keeps what it registered for that path, so that a later try
-of the same daemon may fail too: `free_source` has to come before the bind.
+A dead socket at OVS's own name makes its next bind fail. It has to go before that (`free_source`), and must not go after it, as
+long as that daemon lives: see `across`, which knows both.
 
 A placeholder without a mount (a crash between the two) is recognised by being empty, ours and without any permission. A pod may
 rename it, and our mount goes with it: so mounts of ours are found in the mount table, by the object that they show.
@@ -77,16 +77,11 @@ class PlacedSocketDriver:
                 os.close(source)
 
     def undo(self, step: PlacedSocket, deadline: Deadline) -> None:
-        """Unmount and remove what was placed. OVS's own name is removed by OVS with its port, and here if it is dead."""
+        """Unmount and remove what was placed. OVS's own name is removed by OVS with its port."""
         deadline.require(_what(step))
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
                 _clear(dirfd, step)
-        self.free_source(step)
-
-    def free_source(self, step: PlacedSocket) -> bool:
-        """Remove the socket at OVS's own name if it is dead, so that OVS can bind there; whether it was."""
-        return free_source(step.source, self._root)
 
     def has_mounts(self, step: PlacedSocket) -> bool:
         """Whether a mount of ours shows the socket in the pod's directory, wherever the pod has moved it."""
@@ -141,8 +136,6 @@ class PlacedSocketDriver:
                     raise DirectoryRefused(f"{what}: {kind(facts.st_mode)} is in its place", "setting ovs_sockdir")
                 if dirfd is not None and facts is not None and not sockets.is_dead(dirfd, name):
                     return os.dup(dirfd)
-                if dirfd is not None and facts is not None:
-                    _remove_dead(dirfd, name, what)
             if not needed:
                 return None
             left = deadline.remaining()
@@ -151,17 +144,20 @@ class PlacedSocketDriver:
             time.sleep(min(_POLL_S, left))
 
 
-def free_source(path: str, root: HostRoot = HERE) -> bool:
-    """Remove the socket where OVS is to bind if a killed OVS left it dead; whether it was. One that lives is somebody's."""
+def is_source_dead(path: str, root: HostRoot = HERE) -> bool:
+    """Whether a killed OVS left a dead socket where the next one is to bind."""
     sockdir, name = _split(path)
     with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
-        return dirfd is not None and _remove_dead(dirfd, name, f"socket {path}")
+        return dirfd is not None and sockets.is_dead(dirfd, name)
 
 
-def _remove_dead(dirfd: int, name: str, what: str) -> bool:
-    removed = sockets.remove_dead(dirfd, name)
+def free_source(path: str, root: HostRoot = HERE) -> bool:
+    """Remove the socket where OVS is to bind if it is dead; whether it was. One that lives is somebody's."""
+    sockdir, name = _split(path)
+    with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
+        removed = dirfd is not None and sockets.remove_dead(dirfd, name)
     if removed:
-        say("info", f"{what}: it was dead, and is removed so that OVS can make it")
+        say("info", f"socket {path}: it was dead, and is removed so that OVS can make it")
     return removed
 
 
