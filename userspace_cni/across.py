@@ -107,7 +107,7 @@ def free_source(path: str, node: Node, deadline: Deadline) -> bool:
 
     Not under a daemon that has failed to bind there: OVS 3.1 does not unregister it, DPDK 22.11 has closed its descriptor and
     keeps the number, and the next attempt, which comes with any change of the configuration, binds whatever has that number by
-    then. As long as the dead socket is there that fails; without it, ovs-vswitchd was seen to hang for good.
+    then. As long as the dead socket is there that fails; without it, ovs-vswitchd hangs.
     """
     from userspace_cni.host import placement
 
