@@ -14,38 +14,41 @@ from importlib.util import find_spec
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCKERFILE = ROOT / "deploy" / "images" / "kubevirt-sidecar.Dockerfile"
+from tests.lab.dockerfile import BUILD, SIDECAR, Copy, copies, text_of
+from tests.lab.dockerfile import lay_out as lay_out_copies
+
 LIBRARIES = ("grpc", "google", "typing_extensions")
 """What the wheels of grpcio and protobuf bring, with what they need."""
 STAGING = "/image"
 """Where the first stage puts together what becomes the image's root."""
-_TEXT = re.sub(r"\\\n", " ", DOCKERFILE.read_text())
-
-
-def copied() -> dict[str, str]:
-    """Source in the repository -> destination in the image, for every COPY from the repository."""
-    lines = re.findall(r"^COPY (?!--from)(.*)$", _TEXT, re.MULTILINE)
-    return {source: line.split()[-1] for line in lines for source in line.split()[:-1]}
 
 
 def environment() -> dict[str, str]:
     """The variables that the image sets."""
-    return dict(pair.split("=", 1) for line in re.findall(r"^ENV (.*)$", _TEXT, re.MULTILINE) for pair in line.split())
+    return dict(pair.split("=", 1) for line in re.findall(r"^ENV (.*)$", text_of(SIDECAR), re.MULTILINE) for pair in line.split())
 
 
 def lay_out(directory: Path) -> dict[str, str]:
     """Copy what the image has to `directory`, in place of its PYTHONPATH; the environment of a process that uses it."""
     variables = environment()
     top = f"{STAGING}{variables['PYTHONPATH']}"
-    for source, destination in copied().items():
-        if destination.startswith(top):
-            _copy(ROOT / source, directory / destination.removeprefix(top).lstrip("/"), into=destination.endswith("/"))
+    lay_out_copies(
+        [
+            Copy(BUILD, copy.sources, f".{copy.destination.removeprefix(top)}")
+            for copy in copies(SIDECAR)
+            if copy.destination.startswith(top)
+        ],
+        directory,
+    )
     for name in LIBRARIES:
         spec = find_spec(name)
         assert spec, name
         locations = list(spec.submodule_search_locations or [])
-        _copy(Path(locations[0] if locations else spec.origin or ""), directory, into=True)
+        source = Path(locations[0] if locations else spec.origin or "")
+        if source.is_dir():
+            shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("tests", "__pycache__"))
+        else:
+            shutil.copy(source, directory)
     # modules that are compiled at each start cost memory that the image's do not
     compile_dir(directory, quiet=2, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
     return {**variables, "PYTHONPATH": str(directory)}
@@ -54,12 +57,3 @@ def lay_out(directory: Path) -> dict[str, str]:
 def interpreter() -> list[str]:
     """Python as the image has it, which knows nothing of the tests' packages."""
     return [os.path.realpath(sys.executable), "-S"]
-
-
-def _copy(source: Path, destination: Path, *, into: bool) -> None:
-    target = destination / source.name if into else destination
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    else:
-        shutil.copy(source, target)

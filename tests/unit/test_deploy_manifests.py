@@ -17,13 +17,12 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
+from tests.lab.dockerfile import AGENT, ROOT, copies
 from userspace_cni.host.root import HostRoot
 from userspace_cni.host.surroundings import _CAPABILITIES, _CAPABILITIES_ELSEWHERE
 from userspace_cni.settings import Settings, load
 
-ROOT = Path(__file__).resolve().parents[2]
 MANIFEST = ROOT / "deploy" / "kubernetes" / "agent.yaml"
-DOCKERFILE = ROOT / "deploy" / "images" / "Dockerfile"
 PROBE = ROOT / "deploy" / "images" / "probe"
 
 
@@ -141,17 +140,17 @@ def test_probes_ask_the_agents_socket(agent: dict[str, Any], settings: Settings,
     program, path, asked = agent[kind]["exec"]["command"]
     assert path == HostRoot(settings.host_root).directory + settings.agent_socket
     assert asked == question
-    assert f"/usr/local/bin/{program}" in DOCKERFILE.read_text()
+    assert f"/usr/local/bin/{program}" in AGENT.read_text()
     assert agent[kind]["periodSeconds"] >= 30
     assert agent[kind]["timeoutSeconds"] > float(re.findall(r"^SECONDS = (.*)$", PROBE.read_text(), re.MULTILINE)[0])
 
 
 def test_the_image_has_what_it_is_built_from() -> None:
     """Every file that the image is built from exists, and what it runs is the command line."""
-    text = DOCKERFILE.read_text()
-    copied = [name for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE) for name in line.split()[:-1]]
-    assert {"pyproject.toml", "userspace_cni", "localdb"} <= set(copied)
-    assert [name for name in copied if not name.startswith("--") and not (ROOT / name).exists()] == []
+    text = AGENT.read_text()
+    copied = [name for copy in copies(AGENT) for name in copy.sources]
+    assert {"pyproject.toml", "deploy/images/probe"} <= set(copied)
+    assert [name for name in copied if not (ROOT / name).exists()] == []
     assert 'ENTRYPOINT ["userspace-cni"]' in text
     assert "musl-tools" in text
 

@@ -14,8 +14,9 @@ import pytest
 
 from kubevirt.definition import VMI_MARKS_MAX, VMI_MAX
 from kubevirt.document import NODES_MAX
+from tests.lab.dockerfile import ROOT, SIDECAR, copies
 from tests.lab.hooks import HookManager, Sidecar, vmi
-from tests.lab.sidecar_image import DOCKERFILE, LIBRARIES, ROOT, STAGING, copied, interpreter, lay_out
+from tests.lab.sidecar_image import LIBRARIES, STAGING, interpreter, lay_out
 from userspace_cni.pod.launcher import QEMU_ID
 
 MEMORY_MAX = 48 * 1024
@@ -53,9 +54,10 @@ def padded(guest: dict[str, Any], piece: str) -> bytes:
 
 def test_what_the_image_is_built_from() -> None:
     """Every file that is copied exists; it runs the sidecar as KubeVirt's user, in an image of nothing else."""
-    text = DOCKERFILE.read_text()
-    assert [name for name in copied() if not (ROOT / name).exists()] == []
-    assert {"kubevirt", "userspace_cni/pod", "userspace_cni/__init__.py", "constraints.txt"} <= copied().keys()
+    text = SIDECAR.read_text()
+    copied = {name for copy in copies(SIDECAR) for name in copy.sources}
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert {"kubevirt", "userspace_cni/pod", "userspace_cni/__init__.py", "constraints.txt"} <= copied
     assert f"USER {QEMU_ID}:{QEMU_ID}" in text
     assert text.rstrip().endswith('ENTRYPOINT ["/usr/bin/python3", "-m", "kubevirt"]')
     assert text.rpartition("FROM ")[2].startswith(f"scratch\nCOPY --from=build {STAGING} /\n")
@@ -64,7 +66,7 @@ def test_what_the_image_is_built_from() -> None:
 
 def test_libraries_are_those_of_the_constraints() -> None:
     """What pip is asked for there has its version in constraints.txt, and is what the test lays out."""
-    asked = re.findall(r"-t /image/opt/sidecar (.*)$", DOCKERFILE.read_text(), re.MULTILINE)[0].split()
+    asked = re.findall(r"-t /image/opt/sidecar (.*)$", SIDECAR.read_text(), re.MULTILINE)[0].split()
     constraints = (ROOT / "constraints.txt").read_text()
     assert asked == ["grpcio", "protobuf"]
     assert all(re.search(rf"^{name}==", constraints, re.MULTILINE) for name in [*asked, "typing_extensions"])
@@ -80,6 +82,21 @@ def test_the_image_is_enough(image: dict[str, str]) -> None:
         argv = [*interpreter(), "-c", f"import {module}"]
         done = subprocess.run(argv, env=image, cwd="/", capture_output=True, text=True, timeout=60, check=False)
         assert "ModuleNotFoundError" in done.stderr
+
+
+def test_every_module_finds_what_it_imports(image: dict[str, str]) -> None:
+    """Whatever of the sidecar is imported, at start or only when it is first needed, is in the image with all that it imports."""
+    script = """
+import importlib, pkgutil, kubevirt
+for module in pkgutil.walk_packages(kubevirt.__path__, "kubevirt."):
+    if not module.name.endswith(".__main__"):
+        print(importlib.import_module(module.name).__name__)
+"""
+    done = subprocess.run(
+        [*interpreter(), "-c", script], env=image, cwd="/", capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"kubevirt.server", "kubevirt.lint.domain", "kubevirt.protocol.v1alpha3_pb2"} <= set(done.stdout.split())
 
 
 def test_memory(image: dict[str, str]) -> None:
