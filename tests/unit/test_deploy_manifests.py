@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,13 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
-from tests.lab.dockerfile import AGENT, ROOT, copies
+from tests.lab.dockerfile import AGENT, PROBE, ROOT, copies
 from userspace_cni.host.root import HostRoot
 from userspace_cni.host.surroundings import _CAPABILITIES, _CAPABILITIES_ELSEWHERE
+from userspace_cni.protocol import reply
 from userspace_cni.settings import Settings, load
 
 MANIFEST = ROOT / "deploy" / "kubernetes" / "agent.yaml"
-PROBE = ROOT / "deploy" / "images" / "probe"
 
 
 @pytest.fixture(scope="module")
@@ -156,20 +157,22 @@ def test_the_image_has_what_it_is_built_from() -> None:
 
 
 @contextmanager
-def answering(path: Path, *answers: bytes) -> Iterator[list[bytes]]:
-    """A server that gives one answer per connection, and what it was asked; an empty answer is silence until the end."""
+def answering(path: Path, *answers: bytes, closing: bool = False) -> Iterator[list[bytes]]:
+    """A server that gives one answer per connection, and what it was asked; an empty answer is silence.
+
+    It leaves closing to its peer, as the agent does, unless it is `closing`.
+    """
     asked: list[bytes] = []
     over = threading.Event()
 
     def serve() -> None:
         for answer in answers:
             peer, _ = server.accept()
-            with peer:
+            with peer, suppress(BrokenPipeError, ConnectionResetError):
                 asked.append(peer.recv(4096))
-                if answer:
-                    peer.sendall(answer)
-                else:
-                    over.wait(20)
+                peer.sendall(answer)
+                while not (closing or over.is_set() or select.select([peer], [], [], 0.05)[0]):
+                    pass
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
         server.bind(str(path))
@@ -193,23 +196,51 @@ def probe(*arguments: str) -> tuple[int, str]:
 def test_probe(tmp_path: Path) -> None:
     """The probe succeeds with a 2xx answer alone, and shows any other."""
     path = tmp_path / "s"
-    bad = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 15\r\n\r\nOVSDB is away \xff"
-    with answering(path, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", bad, b"\r\n", b"HTTP/1.1") as asked:
+    bad = reply(503, b"OVSDB is away \xff")
+    with answering(path, reply(200, b"{}"), bad, reply(404, b"")) as asked:
         assert probe(str(path), "/healthz") == (0, "")
         status, shown = probe(str(path), "/readyz")
         assert (status, "OVSDB is away" in shown) == (1, True)
         assert probe(str(path), "/healthz")[0] == 1
-        assert probe(str(path), "/healthz")[0] == 1
     assert [request.split(b"\r\n")[0] for request in asked[:2]] == [b"GET /healthz HTTP/1.1", b"GET /readyz HTTP/1.1"]
 
 
-def test_probe_of_a_silent_or_absent_agent(tmp_path: Path) -> None:
-    """An agent that does not answer in time, and one that is not there, fail the probe with a sentence."""
+@pytest.mark.parametrize("size", [4096 - 200, 4096, 1 << 20])
+def test_probe_of_a_large_answer(tmp_path: Path, size: int) -> None:
+    """An answer larger than the probe's buffer is judged by its beginning, and not waited for."""
     path = tmp_path / "s"
-    with answering(path, b""):
+    with answering(path, reply(200, b"x" * size), reply(503, b"y" * size)):
+        assert probe(str(path), "/healthz") == (0, "")
+        status, shown = probe(str(path), "/healthz")
+        assert (status, shown.count("y") > 3000) == (1, True)
+
+
+@pytest.mark.parametrize("answer", [b"", b"\r\n", b"HTTP/1.1", b"HTTP/1.1 200 OK\r\n", reply(200, b"whole")[:-1]])
+def test_probe_of_an_answer_cut_short(tmp_path: Path, answer: bytes) -> None:
+    """An agent that dies amid its answer has not answered, whatever the answer began with."""
+    path = tmp_path / "s"
+    with answering(path, answer, closing=True):
+        told = f"GET /healthz of the agent at {path}: the answer is cut short after {len(answer)} bytes\n"
+        assert probe(str(path), "/healthz") == (1, told)
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n1234"])
+def test_probe_of_a_silent_or_absent_agent(tmp_path: Path, answer: bytes) -> None:
+    """An agent that does not answer whole in time, and one that is not there, fail the probe with a sentence."""
+    path = tmp_path / "s"
+    with answering(path, answer):
         assert probe(str(path), "/healthz", "0.2") == (1, f"GET /healthz of the agent at {path}: timed out\n")
     assert probe(f"{path}-absent", "/healthz")[0] == 1
     assert probe()[0] == 1
+
+
+def test_probe_of_something_else(tmp_path: Path) -> None:
+    """What is no HTTP fails the probe with a sentence."""
+    path = tmp_path / "s"
+    with answering(path, b"HTTP/1.1 200 OK\r\nContent-Length: five\r\n\r\n", b"220 mail\r\n\r\n"):
+        status, shown = probe(str(path), "/healthz")
+        assert (status, "five" in shown) == (1, True)
+        assert probe(str(path), "/healthz") == (1, "220 mail\n\n\n")
 
 
 def test_probe_is_executable() -> None:
