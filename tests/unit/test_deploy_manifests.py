@@ -135,15 +135,30 @@ def test_scheduling(documents: dict[str, Any], pod: dict[str, Any], agent: dict[
     assert "cpu" not in agent["resources"]["limits"]
 
 
-@pytest.mark.parametrize(("kind", "question"), [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")])
+@pytest.mark.parametrize(
+    ("kind", "question"), [("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")]
+)
 def test_probes_ask_the_agents_socket(agent: dict[str, Any], settings: Settings, kind: str, question: str) -> None:
-    """Each probe asks at the socket that these settings give, seldom, and gives up before the kubelet does."""
+    """Each probe asks at the socket that these settings give, and gives up before the kubelet does."""
     program, path, asked = agent[kind]["exec"]["command"]
     assert path == HostRoot(settings.host_root).directory + settings.agent_socket
     assert asked == question
     assert f"/usr/local/bin/{program}" in AGENT.read_text()
-    assert agent[kind]["periodSeconds"] >= 30
     assert agent[kind]["timeoutSeconds"] > float(re.findall(r"^SECONDS = (.*)$", PROBE.read_text(), re.MULTILINE)[0])
+
+
+def test_a_rollout_waits_for_the_agent_and_for_no_period(agent: dict[str, Any]) -> None:
+    """A new agent is noticed within a second; no probe waits before its first question."""
+    startup = agent["startupProbe"]
+    assert startup["periodSeconds"] == 1
+    assert startup["failureThreshold"] * startup["periodSeconds"] >= 60
+    assert [name for name in agent if name.endswith("Probe") and "initialDelaySeconds" in agent[name]] == []
+
+
+def test_probes_that_run_for_ever_run_rarely(agent: dict[str, Any]) -> None:
+    """They take a process each from the CPUs that are not isolated."""
+    assert agent["readinessProbe"]["periodSeconds"] >= 30
+    assert agent["livenessProbe"]["periodSeconds"] >= 60
 
 
 def test_the_image_has_what_it_is_built_from() -> None:
