@@ -38,10 +38,10 @@ say "style, types, import rules"
 }
 rm -f "/tmp/userspace-cni-imports.$$"
 
-# What the virtual machines need is made while other tests run. Theirs come last and alone, for a guest takes both cores; so do
-# those of ping and load, which look at every unix socket of the machine before they take a port
+# What the image and the virtual machines need is made while other tests run. Those of the machines come last and alone, for a guest
+# takes both cores; so do those of ping and load, which look at every unix socket of the machine before they take a port
 alone=(tests/ovs/test_cli_ping.py tests/ovs/test_cli_load.py tests/kubevirt)
-make_beds >"/tmp/userspace-cni-beds.$$" 2>&1 &
+{ .venv/bin/python -m tests.lab.image_base || :; make_beds; } >"/tmp/userspace-cni-beds.$$" 2>&1 &
 status=0
 say "tests"
 .venv/bin/python -m pytest -q -n "$lanes" --dist loadfile "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?

@@ -77,20 +77,21 @@ class RuntimeHost:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not _naming(str(self.directory)), what="the runtime's own processes to end")
-        for pid in self._contained():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         for point in mount_points(self.directory):
             subprocess.run(["umount", "--lazy", point], check=True)
-        for controller in CGROUPS.iterdir():
-            top = controller / self.cgroup[1:]
-            for path in [*sorted(top.rglob("*/"), reverse=True), top] if top.is_dir() else ():
-                wait_until(lambda: _removed(path), what=f"the processes in {path} to end")  # noqa: B023 -- called at once
+        remove_cgroup(self.cgroup)
 
-    def _contained(self) -> set[int]:
-        """The processes in the runtime's cgroup."""
-        lists = CGROUPS.glob(f"*{self.cgroup}/**/cgroup.procs")
-        return {int(pid) for procs in lists for pid in procs.read_text().split()}
+
+def remove_cgroup(name: str) -> None:
+    """End the processes in the cgroup `name`, which begins with a slash, and remove it with all below it."""
+    lists = CGROUPS.glob(f"*{name}/**/cgroup.procs")
+    for pid in {int(pid) for procs in lists for pid in procs.read_text().split()}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for controller in CGROUPS.iterdir():
+        top = controller / name[1:]
+        for path in [*sorted(top.rglob("*/"), reverse=True), top] if top.is_dir() else ():
+            wait_until(lambda: _removed(path), what=f"the processes in {path} to end")  # noqa: B023 -- called at once
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Self
 
 import psutil
 
-from tests.lab import guest, trixie
+from tests.lab import guest, roots, trixie
 from tests.lab.switch import wait_until
 from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
@@ -198,7 +198,7 @@ class Compute:
     def _cache(self) -> Path:
         """What libvirt knows of QEMU's abilities: asked once for each tree, as it takes a second."""
         name = "host" if self._tree == Path("/") else self._tree.name
-        path = trixie.CACHE / f"libvirt-{name}"
+        path = roots.CACHE / f"libvirt-{name}"
         path.mkdir(parents=True, exist_ok=True)
         return path
 

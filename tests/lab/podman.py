@@ -6,6 +6,7 @@ What can not be moved: the namespaces' directory /run/netns, which it makes a mo
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from tests.lab.containerd_host import RuntimeHost, mount_points
 from tests.lab.images import unpack_image
 
 _PODMAN_S = 60.0
+_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # Without the limits it asks for more than a machine without CAP_SYS_RESOURCE may give. `env`: networks are also taken down by a
 # podman that conmon starts when a container ends, and conmon hands on next to nothing of the environment.
 _CONFIG = """\
@@ -39,17 +41,19 @@ class PodmanError(Exception):
     """What podman printed when it failed."""
 
 
-class Podman:
-    """podman on `host` with the networks `lists`; its containers are removed at the end."""
+class Storage:
+    """podman with images and containers of its own in the new `directory`; its containers are removed at the end.
 
-    def __init__(self, host: RuntimeHost) -> None:
-        self.host = host
-        self.directory = host.directory / "podman"
+    `prefix` is what it is started by. `plugins` and `networks`: where it finds them; `settings`: of its plugins' environment.
+    """
+
+    def __init__(
+        self, directory: Path, *, prefix: Sequence[str] = (), plugins: str = "", networks: str = "", settings: Sequence[str] = ()
+    ) -> None:
+        self.directory = directory
         self.directory.mkdir()
-        self._rootfs = self.directory / "rootfs"
-        unpack_image(self._rootfs)
-        settings = json.dumps([f"{name}={value}" for name, value in host.node.environ.items() if name != "PATH"])
-        config = _CONFIG.format(bin=host.bin, networks=host.networks_dir, env=settings)
+        self._prefix = prefix
+        config = _CONFIG.format(bin=plugins or directory, networks=networks or directory, env=json.dumps(settings))
         (self.directory / "containers.conf").write_text(config)
 
     def __enter__(self) -> Self:
@@ -57,6 +61,45 @@ class Podman:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.call("rm", "--all", "--force", "--time=0")
+
+    def call(self, *arguments: str, seconds: float = _PODMAN_S) -> str:
+        """Any podman command; its stdout. PodmanError has its stderr."""
+        done = self.attempt(*arguments, seconds=seconds)
+        if done.returncode:
+            raise PodmanError(f"{arguments[0]}: exit {done.returncode}: {done.stderr}")
+        return done.stdout
+
+    def attempt(self, *arguments: str, seconds: float = _PODMAN_S) -> subprocess.CompletedProcess[str]:
+        """The same, whatever its exit code is."""
+        argv = self._argv(*arguments)
+        return subprocess.run(argv, env=self._environ, capture_output=True, text=True, timeout=seconds, check=False)
+
+    def _argv(self, *arguments: str) -> list[str]:
+        top = self.directory
+        own = [f"--root={top}/root", f"--runroot={top}/runroot", f"--tmpdir={top}/tmp", "--storage-driver=overlay"]
+        return [*self._prefix, "podman", *own, f"--runtime-flag=root={top}/runc", *arguments]
+
+    @property
+    def _environ(self) -> dict[str, str]:
+        top = str(self.directory)
+        proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
+        return {"PATH": _PATH, "CONTAINERS_CONF": f"{top}/containers.conf", "HOME": top, "TMPDIR": top, **proxies}
+
+
+class Podman(Storage):
+    """podman on `host`, with its plugins and networks."""
+
+    def __init__(self, host: RuntimeHost) -> None:
+        super().__init__(
+            host.directory / "podman",
+            prefix=host.command(),
+            plugins=str(host.bin),
+            networks=str(host.networks_dir),
+            settings=[f"{name}={value}" for name, value in host.node.environ.items() if name != "PATH"],
+        )
+        self.host = host
+        self._rootfs = self.directory / "rootfs"
+        unpack_image(self._rootfs)
 
     def run(self, *command: str, networks: str, volumes: Mapping[str, str] | None = None) -> str:
         """`podman run --detach`; its ID. `volumes` has the host's path of each path in the container."""
@@ -93,24 +136,6 @@ class Podman:
         [shown] = json.loads(self.call("container", "inspect", container))
         networks: dict[str, Any] = shown["NetworkSettings"]["Networks"]
         return networks
-
-    def call(self, *arguments: str) -> str:
-        """Any podman command; its stdout. PodmanError has its stderr."""
-        argv = self._argv(*arguments)
-        done = subprocess.run(argv, env=self._environ, capture_output=True, text=True, timeout=_PODMAN_S, check=False)
-        if done.returncode:
-            raise PodmanError(f"{arguments[0]}: exit {done.returncode}: {done.stderr}")
-        return done.stdout
-
-    def _argv(self, *arguments: str) -> list[str]:
-        top = self.directory
-        own = [f"--root={top}/root", f"--runroot={top}/runroot", f"--tmpdir={top}/tmp", "--storage-driver=overlay"]
-        return self.host.command("podman", *own, f"--runtime-flag=root={top}/runc", *arguments)
-
-    @property
-    def _environ(self) -> dict[str, str]:
-        top = str(self.directory)
-        return {"PATH": self.host.environ["PATH"], "CONTAINERS_CONF": f"{top}/containers.conf", "HOME": top, "TMPDIR": top}
 
     def _run_arguments(self, command: Sequence[str], networks: str, volumes: Mapping[str, str]) -> list[str]:
         options = [f"--volume={outside}:{inside}" for inside, outside in volumes.items()]

@@ -374,9 +374,9 @@ def recordings(path: Path) -> Iterator[Recording]:
 
 
 @contextmanager
-def netns(name: str | None = None) -> Iterator[str]:
+def netns(name: str | None = None, below: Path | None = None) -> Iterator[str]:
     """A new network namespace, bind-mounted in a directory of its own as runtimes do; its path. Needs root."""
-    directory = Path(tempfile.mkdtemp(prefix="netns-"))
+    directory = Path(tempfile.mkdtemp(prefix="netns-", dir=below))
     path = directory / (name or f"cni-{uuid.uuid4()}")
     path.touch()
     try:

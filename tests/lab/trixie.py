@@ -8,8 +8,6 @@ packages from where apt has its own; that is all it does, because dpkg would tak
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import shutil
 import subprocess
@@ -18,32 +16,20 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from tempfile import mkdtemp
 
-CACHE = Path("/var/cache/userspace-cni")
+from tests.lab.roots import debootstrap, kept
+
 ENTER = Path(__file__).with_name("enter-root")
 SUITE = "trixie"
 PACKAGES = ("qemu-system-x86", "libvirt-daemon", "libvirt-daemon-driver-qemu", "libvirt-clients")
 LEFT_OUT = ("usr/share/doc", "usr/share/doc-base", "usr/share/locale", "usr/share/man", "usr/share/zoneinfo", "usr/lib/systemd")
 FORMAT = 1
 """To be raised when `_make` makes something else of the same packages."""
-_PART = ".part"
 
 
 def root() -> Path:
     """The directory, made now if there is none; RuntimeError with the end of debootstrap's log when that fails. Needs root."""
-    recipe = repr((SUITE, PACKAGES, LEFT_OUT, FORMAT))
-    made = CACHE / f"{SUITE}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
-    CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
-    with (CACHE / f"{SUITE}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
-            for stale in CACHE.glob(f"{SUITE}-*{_PART}"):
-                shutil.rmtree(stale)
-            part = Path(mkdtemp(prefix=f"{SUITE}-", suffix=_PART, dir=CACHE))
-            _make(part)
-            part.rename(made)
-    return made
+    return kept(SUITE, (SUITE, PACKAGES, LEFT_OUT, FORMAT), _make)
 
 
 def command(argv: Sequence[str], binds: Iterable[Path] = ()) -> list[str]:
@@ -61,20 +47,13 @@ def entered(tree: Path, argv: Sequence[str], binds: Sequence[str]) -> list[str]:
 
 def _make(part: Path) -> None:
     """Fetch the packages with all they depend on, verified, and unpack them."""
-    log = part / "debootstrap.log"
-    argv = ["debootstrap", "--foreign", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(part), _mirror()]
-    with log.open("wb") as told:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=told, stderr=told, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}:\n{log.read_text()[-2000:]}")
+    debootstrap(["--foreign", f"--include={','.join(PACKAGES)}"], SUITE, part, part / "debootstrap.log")
     archives = part / "var/cache/apt/archives"
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(lambda package: _unpack(package, part), sorted(archives.glob("*.deb"))))
-    log.unlink()
     for unneeded in (part / "debootstrap", archives, part / "var/lib/apt", *(part / name for name in LEFT_OUT)):
         shutil.rmtree(unneeded, ignore_errors=True)
     subprocess.run(["ldconfig", "-r", str(part)], check=True)
-    part.chmod(0o755)
 
 
 def _unpack(package: Path, tree: Path) -> None:
@@ -84,18 +63,6 @@ def _unpack(package: Path, tree: Path) -> None:
         subprocess.run(argv, stdin=files.stdout, check=True)
     if files.returncode:
         raise RuntimeError(f"dpkg-deb can not read {package}: exit {files.returncode}")
-
-
-def _mirror() -> str:
-    """Where apt has this machine's own Debian from."""
-    codename = next(line for line in Path("/etc/os-release").read_text().splitlines() if line.startswith("VERSION_CODENAME="))
-    own = (codename.partition("=")[2], "stable", "oldstable")
-    argv = ["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages", "Component: main"]
-    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = [uri for release, _, uri in (line.partition(" ") for line in told) if release in own]
-    if not found:
-        raise RuntimeError(f"apt has no source of {' or '.join(own)}, component main: see apt-get indextargets")
-    return found[0]
 
 
 def main() -> None:

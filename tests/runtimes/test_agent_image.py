@@ -1,0 +1,208 @@
+"""The agent's image as it is deployed: built from its Dockerfile, run as the manifest says, asked by the manifest's probes.
+
+What is in the image comes from it alone: no file of the checkout and no package of the tests is seen by what runs in it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.cni.spec import succeeded, switch_of
+from tests.lab import image_base
+from tests.lab.agent import spooled
+from tests.lab.containerd_host import mount_points, remove_cgroup
+from tests.lab.daemonset import DaemonSet
+from tests.lab.dockerfile import AGENT, ROOT
+from tests.lab.host_tree import TreeNode, host_tree
+from tests.lab.node import CONTAINER, clean, mounts_below
+from tests.lab.podman import Storage
+from tests.lab.runtime import netns
+from tests.lab.switch import Switch, wait_until
+
+pytestmark = pytest.mark.timeout(900)  # the first run on a machine makes a Debian
+BASE = "localhost/userspace-cni-base:1"
+IMAGE = "localhost/userspace-cni:1"
+BUILD_S = 600.0
+START_S = 60.0
+RUNS = 12
+UID = "7d1a2c00-0000-4000-8000-000000000001"
+PORT = f"{CONTAINER[:12]}-net1"
+
+
+@pytest.fixture(scope="module")
+def images(machine_as_it_was: None) -> Iterator[Storage]:
+    """A podman that has the image."""
+    base = image_base.archive()
+    with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory:
+        top = Path(directory)
+        with Storage(top / "podman") as podman:
+            try:
+                began = time.monotonic()
+                podman.call("import", str(base), BASE)
+                options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", f"--build-arg=BASE={BASE}"]
+                what = [f"--file={AGENT}", f"--tag={IMAGE}", str(ROOT)]
+                podman.call("build", *options, *image_base.way_out(top), *what, seconds=BUILD_S)
+                print(f"built in {time.monotonic() - began:.0f} s")
+                yield podman
+            finally:
+                for point in mount_points(top):
+                    subprocess.run(["umount", "--lazy", point], check=True)
+
+
+class Pod:
+    """The DaemonSet's pod on the host of `node`."""
+
+    def __init__(self, podman: Storage, node: TreeNode) -> None:
+        self.node = node
+        self.manifest = DaemonSet(node.tree)
+        self.cgroup = f"/{node.directory.parent.name}"
+        self._podman = podman
+        self._agent = ""
+
+    def install(self) -> str:
+        """Run the first container to its end; what it printed."""
+        options = ["--rm", f"--cgroup-parent={self.cgroup}"]
+        return self._podman.call("run", *options, *self.manifest.arguments(self.manifest.install, IMAGE))
+
+    def start(self) -> None:
+        """Start the agent's container."""
+        options = ["--detach", f"--cgroup-parent={self.cgroup}"]
+        self._agent = self._podman.call("run", *options, *self.manifest.arguments(self.manifest.agent, IMAGE)).strip()
+
+    def probe(self, kind: str) -> tuple[int, str]:
+        """What the kubelet is told by a probe: exit code and text."""
+        done = self._podman.attempt("exec", self._agent, *self.manifest.probe(kind))
+        return done.returncode, done.stdout + done.stderr
+
+    def await_start(self) -> None:
+        """Ask by the startup probe until it succeeds."""
+        wait_until(lambda: self.probe("startupProbe")[0] == 0, START_S, "the agent to serve")
+
+    def stop(self) -> int:
+        """End the agent as the kubelet does, and remove its container; its exit code. It must end by itself.
+
+        Not by `podman stop`: where processes have the host's ids, that signals all of the container's at once.
+        """
+        self._podman.call("kill", "--signal=TERM", self._agent)
+        code = int(self._podman.call("wait", self._agent, seconds=self.manifest.grace_s))
+        self._podman.call("rm", "--force", "--time=0", self._agent)
+        return code
+
+    def run(self, *command: str) -> str:
+        """What a command in the agent's container prints."""
+        return self._podman.call("exec", self._agent, *command)
+
+    @property
+    def log(self) -> str:
+        """What the agent says."""
+        done = self._podman.attempt("logs", self._agent)
+        return done.stdout + done.stderr
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long it took."""
+    began = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - began:.2f} s")
+
+
+@pytest.fixture
+def pod(images: Storage, switch: Switch) -> Iterator[Pod]:
+    """The pod's agent, which serves, and the plugin that the pod has installed."""
+    with TemporaryDirectory(prefix="uc-") as directory, host_tree(switch, Path(directory)) as node, clean(node):
+        made = Pod(images, node)
+        try:
+            with timed("install"):
+                assert "/opt/cni/bin/userspace" in made.install()
+            with timed("start of the agent, by its startup probe"):
+                made.start()
+                made.await_start()
+            yield made
+        finally:
+            images.call("rm", "--all", "--force", "--time=0")
+            remove_cgroup(made.cgroup)
+
+
+@pytest.fixture
+def late_sandbox(pod: Pod) -> Iterator[str]:
+    """A network namespace made after the agent's container, as the runtime's are."""
+    with netns(below=pod.node.directory) as path:
+        yield path
+
+
+def test_the_manifest_is_enough(pod: Pod) -> None:
+    """As the manifest has it the agent lacks nothing, it is ready when it has started, and what is in the image runs."""
+    assert pod.probe("readinessProbe") == (0, "")
+    assert [line for line in pod.log.splitlines() if "lacks" in line and not _hidden(line)] == []
+    assert (pod.node.tree / "opt/cni/bin/userspace").read_bytes().startswith(b"\x7fELF")
+    assert pod.run("userspace-cni", "--version").startswith("userspace-cni, version ")
+    assert json.loads(pod.run("userspace-cni", "list", "--json")) == []
+    assert "doctor" in pod.run("userspace-cni", "kubevirt", "--help")
+    assert "--expect" in pod.run("/opt/userspace-cni/bin/python", "-m", "userspace_cni.pod", "--help")
+
+
+def test_probes(pod: Pod) -> None:
+    """Each of the manifest's probes succeeds, however often it is asked; the time that one takes is printed."""
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        began = time.monotonic()
+        assert [pod.probe(kind) for _ in range(RUNS)] == [(0, "")] * RUNS
+        print(f"{kind}: {(time.monotonic() - began) / RUNS * 1000:.0f} ms, podman's part in it included")
+
+
+def test_attach(pod: Pod, late_sandbox: str) -> None:
+    """A pod made later is attached and detached through the installed binary; records hold the host's own paths."""
+    node = pod.node
+    node.empty_dir(UID)
+    network = node.network("1.0.0", ipam=node.host_local())
+    result = succeeded(node.run("ADD", network, late_sandbox, CNI_ARGS=f"IgnoreUnknown=1;K8S_POD_UID={UID}"))
+    assert result["ips"][0]["address"].startswith("10.56.0.")
+    row = switch_of(node).interface(PORT)
+    assert (row["error"], row["options"]["vhost-server-path"]) == ([], f"{node.short}/{UID}/{PORT}")
+    assert mounts_below(node.short) == [f"{node.short}/{UID}"]
+    [record] = (node.state / "attachments").iterdir()
+    assert "/host/" not in record.read_text()
+    assert PORT in pod.run("userspace-cni", "list", "--json")
+    succeeded(node.run("DEL", network, late_sandbox))
+    assert node.leftovers() == {}
+
+
+def test_rollout(pod: Pod, late_sandbox: str) -> None:
+    """A new agent in the old one's place: ports stay, DELs called meanwhile are done, and the new one is ready when it serves."""
+    node = pod.node
+    succeeded(node.run("ADD", node.network(), late_sandbox))
+    succeeded(node.run("ADD", node.network(), late_sandbox, ifname="net2"))
+    before = switch_of(node).interface(PORT)
+    with timed("rollout on a node, but for what the kubelet does"):
+        with timed("end of the old agent"):
+            assert pod.stop() == 0
+        succeeded(node.run("DEL", node.network(), late_sandbox, ifname="net2"))
+        assert len(spooled(node)) == 1
+        with timed("install"):
+            pod.install()
+        with timed("start of the new agent, by its startup probe"):
+            pod.start()
+            pod.await_start()
+        assert pod.probe("readinessProbe") == (0, "")
+    wait_until(lambda: switch_of(node).ports("br-test") == [PORT], 20, "the DEL of the time between to be done")
+    assert spooled(node) == []
+    after = switch_of(node).interface(PORT)
+    assert (after["_uuid"], after["ofport"]) == (before["_uuid"], before["ofport"])
+    succeeded(node.run("DEL", node.network(), late_sandbox))
+    assert node.leftovers() == {}
+
+
+def _hidden(line: str) -> bool:
+    """Whether the agent only says that it may not look at process 1, and that is so for everybody on this machine."""
+    try:
+        return "/proc/1/ns/" in line and not Path("/proc/1/ns/net").stat()
+    except PermissionError:
+        return True
