@@ -23,7 +23,7 @@ UNNEEDED = ("var/cache/apt", "var/lib/apt/lists")
 FORMAT = 1
 """To be raised when `_make` makes something else of the same."""
 _ARCHIVE = "base.tar"
-_CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _SEEN_CERTIFICATES = "/etc/certificates-of-the-builder.crt"
 _PIP_KEYS = ("index-url", "extra-index-url", "proxy", "timeout", "default-timeout", "retries", "trusted-host")
 _ACQUIRE_KEYS = ("http", "https", "check-date", "check-valid-until", "max-futuretime", "retries")
@@ -40,13 +40,14 @@ def way_out(directory: Path) -> list[str]:
     What has to be written for that is written to `directory`.
     """
     volumes: dict[Path, str] = {}
+    told, apt = _pip_config(), _apt_config()
     pip = configparser.RawConfigParser()
-    pip["global"] = {key: value for key, value in _pip_config().items() if key in _PIP_KEYS}
-    apt = _apt_config()
-    if _CERTIFICATES.exists():
+    pip["global"] = {key: value for key, value in told.items() if key in _PIP_KEYS}
+    certificates = Path(told.get("cert", _CERTIFICATES))
+    if certificates.exists():
         pip["global"]["cert"] = _SEEN_CERTIFICATES
         apt.append(f'Acquire::https::CaInfo "{_SEEN_CERTIFICATES}";')
-        volumes[_CERTIFICATES] = _SEEN_CERTIFICATES
+        volumes[certificates] = _SEEN_CERTIFICATES
     with (directory / "pip.conf").open("w") as file:
         pip.write(file)
     (directory / "apt.conf").write_text("".join(f"{line}\n" for line in apt))
