@@ -1,4 +1,8 @@
-"""`check`: whether attachments are still what their ADD made, as the verb CHECK looks at them. It changes nothing."""
+"""`check`: whether attachments are still what their ADD made, as the verb CHECK looks at them, and what pods see of it.
+
+The verb does not ask the latter: how a pod mounts its volume is the pod's own, no ADD made it, and a verb does not go through the
+node's processes. Nothing is changed here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, UserspaceError
 from userspace_cni.listing import name_of
 from userspace_cni.records import Record
-from userspace_cni.steps import Port
+from userspace_cni.steps import PlacedSocket, Port
 
 RECORD_S: Final = 3.0
 """What looking at one attachment may take."""
@@ -39,8 +43,9 @@ class Outcome:
 def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     """Compare attachments, all or those named, with what ADD made: the switch, mounts, sockets, files and annotations.
 
-    What a runtime's CHECK would complain of is listed with what was expected and what was found. Exit code: 0 when nothing
-    differs, 1 when something does, 3 when nothing differs but not everything could be looked at.
+    What a runtime's CHECK would complain of is listed with what was expected and what was found; and where OVS made the socket,
+    what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Exit code: 0 when nothing differs, 1 when
+    something does, 3 when nothing differs but not everything could be looked at.
     """
     site = open_site(ctx)
     records = site.records(names)
@@ -76,6 +81,8 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
             if away and isinstance(step, Port):
                 raise away
             found = site.node.driver(step).check(step, deadline)
+            if isinstance(step, PlacedSocket):
+                found += _unseen(step, record, site)
         except UserspaceError as error:
             unchecked.append({**_whose(record), "step": step.kind, "error": str(error)})
         else:
@@ -83,6 +90,14 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
     if (drifts or unchecked) and site.node.journal.read_key(record.key) != record:
         return Outcome()
     return Outcome(tuple(drifts), tuple(unchecked))
+
+
+def _unseen(step: PlacedSocket, record: Record, site: Site) -> list[Drift]:
+    """What of the socket the pod's processes do not see."""
+    from userspace_cni.host.root import HostRoot
+    from userspace_cni.host.sight import unseen
+
+    return unseen(step, record.netns_inode, HostRoot(site.settings.host_root))
 
 
 def _unfinished(record: Record, site: Site) -> Outcome:
@@ -111,6 +126,8 @@ def _parts(drift: Drift) -> dict[str, str]:
 def _show(count: int, drifts: list[dict[str, str]], unchecked: list[dict[str, str]]) -> None:
     if drifts:
         view.show_table(_COLUMNS, [_row(drift) for drift in drifts])
+    for told in dict.fromkeys(f"{drift['what']}: {drift['details']}" for drift in drifts if drift["details"]):
+        view.note(told)
     for reason in dict.fromkeys(f"step '{each['step']}' could not be looked at: {each['error']}" for each in unchecked):
         view.note(reason)
     differ = len({(drift["container"], drift["ifname"]) for drift in drifts})

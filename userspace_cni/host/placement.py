@@ -18,8 +18,8 @@ long as that daemon lives: see `across`, which knows both.
 
 A placeholder without a mount (a crash between the two) is recognised by being empty, ours and without any permission. A pod may
 rename it, and our mount goes with it: so mounts of ours are found in the mount table, by the object that they show.
-A pod that runs already does not see a mount made later on its name, unless its volume has mountPropagation HostToContainer: only
-sockets on the same device survive a restart of OVS under a running pod.
+A pod that runs already sees a mount made later on its name only when its volume has mountPropagation HostToContainer; without
+that, only sockets on the same device survive a restart of OVS under a running pod. What the pod sees is looked at by `sight`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,13 @@ and nothing is refused: what is missing may not be needed on this node.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Final
 
 from userspace_cni.errors import DirectoryRefused
+from userspace_cni.host import mountinfo
 from userspace_cni.host.ipam import CHROOT
+from userspace_cni.host.mountinfo import Mount
 from userspace_cni.host.root import HostRoot
 from userspace_cni.settings import Settings
 
@@ -30,8 +33,6 @@ _CAPABILITIES_ELSEWHERE: Final = {
 }
 
 _NAMESPACES: Final = {"pid": "process ids (hostPID: true)", "net": "network (hostNetwork: true)"}
-_Mounts = dict[int, tuple[str, set[str]]]
-"""Mount id to mount point and optional fields (`shared:N`, `master:N`), as in proc_pid_mountinfo(5)."""
 _SPARE_BYTES: Final = 1 << 16
 """What an ADD needs of a disk for its records, generously."""
 _INIT: Final = "/proc/1"
@@ -89,53 +90,43 @@ def _namespaces(root: HostRoot) -> list[str]:
 def _propagation(root: HostRoot, settings: Settings) -> list[str]:
     """Mounts of ours have to reach the host, and the host's later ones (namespaces, volumes in memory) us."""
     ours = _mounts("/proc/self/mountinfo")
-    theirs = {group for _, groups in _mounts(root.path(f"{_INIT}/mountinfo")).values() for group in _shared(groups)}
+    theirs = {group for mount in _mounts(root.path(f"{_INIT}/mountinfo")).values() for group in mount.shared}
     lacking = []
-    point, groups = _mount_of(root, settings.short_dir, ours)
-    if not _shared(groups) & theirs:
-        found = "is shared, but not with the host" if _shared(groups) else "is not shared"
+    mount = _mount_of(root, settings.short_dir, ours)
+    if not mount.shared & theirs:
+        found = "is shared, but not with the host" if mount.shared else "is not shared"
         lacking.append(
-            f"short_dir {settings.short_dir}: the mount {point}, on which it is, {found} (mountPropagation: Bidirectional): "
-            "what is mounted there for OVS stays here"
+            f"short_dir {settings.short_dir}: the mount {mount.point}, on which it is, {found} "
+            "(mountPropagation: Bidirectional): what is mounted there for OVS stays here"
         )
     for what, path in (("kubelet_dir", settings.kubelet_dir), ("network namespaces in", _NETNS_DIR)):
-        point, groups = _mount_of(root, path, ours)
-        if not groups:
+        mount = _mount_of(root, path, ours)
+        if not mount.groups:
             lacking.append(
-                f"{what} {path}: the mount {point}, on which it is, is private (mountPropagation: Bidirectional): "
+                f"{what} {path}: the mount {mount.point}, on which it is, is private (mountPropagation: Bidirectional): "
                 "what the host mounts there from now on is not seen here"
             )
     return lacking
 
 
-def _shared(groups: set[str]) -> set[str]:
-    return {group for group in groups if group.startswith("shared:")}
-
-
-def _mount_of(root: HostRoot, path: str, mounts: _Mounts) -> tuple[str, set[str]]:
-    """Point and groups of propagation of the mount on which `path`, or its nearest parent that exists, is."""
+def _mount_of(root: HostRoot, path: str, mounts: Mapping[int, Mount]) -> Mount:
+    """The mount on which `path`, or its nearest parent that exists, is."""
+    unknown = Mount(0, "", "", "?")
     try:
         fd = os.open(_nearest(root, path), os.O_PATH | os.O_CLOEXEC)
     except OSError:
-        return "?", set()
+        return unknown
     try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
-            ident = next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
+        return mountinfo.mount_of(fd, mounts) or unknown
     finally:
         os.close(fd)
-    return mounts.get(ident, ("?", set()))
 
 
-def _mounts(path: str) -> _Mounts:
-    mounts = {}
+def _mounts(path: str) -> dict[int, Mount]:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                fields = line.split(" ")
-                mounts[int(fields[0])] = (fields[4], {field for field in fields[6 : fields.index("-")] if ":" in field})
+        return mountinfo.read(path)
     except OSError:
         return {}
-    return mounts
 
 
 def _nearest(root: HostRoot, path: str) -> str:

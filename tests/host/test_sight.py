@@ -1,0 +1,151 @@
+"""What is told of a pod's processes and a socket that was mounted for them; what a pod does in its own mounts misleads nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.host.places import descriptors, listening, soon
+from tests.lab.containerd_host import shared_mounts
+from tests.lab.inhabitant import Inhabitant, inhabitant
+from tests.lab.runtime import netns
+from tests.lab.switch import wait_until
+from userspace_cni.host.placement import PlacedSocketDriver
+from userspace_cni.host.root import HostRoot
+from userspace_cni.host.sight import unseen
+from userspace_cni.steps import PlacedSocket
+
+INSIDE = "/shared/volume"
+driver = PlacedSocketDriver()
+
+
+@pytest.fixture
+def sandbox() -> Iterator[str]:
+    """A network namespace."""
+    with netns() as path:
+        yield path
+
+
+@pytest.fixture
+def volume(room: Path) -> Iterator[Path]:
+    """The pod's directory, on a mount whose mounts come to those who ask for it."""
+    with shared_mounts(room):
+        path = room / "pods" / "uid"
+        path.mkdir(parents=True)
+        yield path
+
+
+@pytest.fixture
+def step(volume: Path, shm: Path) -> Iterator[PlacedSocket]:
+    """A socket of OVS that was placed across devices."""
+    made = PlacedSocket(source=f"{shm}/port", directory=str(volume), trusted=str(volume.parent), name="vhost.sock")
+    with listening(shm / "port"):
+        driver.apply(made, soon())
+        yield made
+    driver.undo(made, soon())
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    before = descriptors()
+    yield
+    assert descriptors() == before
+
+
+def told(step: PlacedSocket, sandbox: str, root: str = "/") -> list[str]:
+    """What is found, from the pod's side of the sentence on."""
+    return [
+        drift.message.partition(" of the pod sees it: ")[2] for drift in unseen(step, Path(sandbox).stat().st_ino, HostRoot(root))
+    ]
+
+
+def inside(pod: Inhabitant, *argv: str) -> None:
+    """Run a command in the mount namespace of the pod, with the machine's programs."""
+    subprocess.run(["nsenter", f"--mount=/proc/{pod.pid}/ns/mnt", *argv], check=True)
+
+
+def test_nobody_is_there(step: PlacedSocket, sandbox: str) -> None:
+    """No process in the namespace, no namespace known: nothing is told."""
+    assert told(step, sandbox) == []
+    assert unseen(step, 0) == []
+
+
+def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) -> None:
+    """A container of the pod without the volume, and a process of the host in the pod's network, lack nothing."""
+    other = room / "other"
+    other.mkdir()
+    with inhabitant(sandbox, other, INSIDE, "rprivate"):
+        helper = subprocess.Popen(["nsenter", f"--net={sandbox}", "sleep", "1000"])
+        try:
+            inode = Path(sandbox).stat().st_ino
+            wait_until(lambda: Path(f"/proc/{helper.pid}/ns/net").stat().st_ino == inode, what="the helper in the pod's network")
+            assert told(step, sandbox) == []
+        finally:
+            helper.kill()
+            helper.wait()
+
+
+def test_a_socket_that_is_no_mount(volume: Path, room: Path, sandbox: str) -> None:
+    """On one device OVS's socket is renamed into the directory, which every mount of it shows: nothing is asked of the pod."""
+    moved = PlacedSocket(source=f"{room}/port", directory=str(volume), trusted=str(volume.parent), name="vhost.sock")
+    with listening(room / "port"), inhabitant(sandbox, volume, INSIDE, "rprivate"):
+        driver.apply(moved, soon())
+        assert told(moved, sandbox) == []
+    driver.undo(moved, soon())
+
+
+def test_a_parent_of_the_directory(step: PlacedSocket, volume: Path, sandbox: str) -> None:
+    """A container that mounts a directory above, as for `sharedDir`, is looked at in the same way."""
+    with inhabitant(sandbox, volume.parent, INSIDE, "rslave"):
+        assert told(step, sandbox) == []
+    with inhabitant(sandbox, volume.parent, INSIDE, "rprivate"):
+        assert told(step, sandbox) == ["expected a mount that follows the host's, found a private one"]
+
+
+def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Path) -> None:
+    """What was placed after the containers had started is missed by those whose mount is private, each told by itself."""
+    with (
+        inhabitant(sandbox, volume, INSIDE, "rprivate"),
+        inhabitant(sandbox, volume, INSIDE, "rprivate"),
+        inhabitant(sandbox, volume, INSIDE, "rslave"),
+        listening(shm / "port"),
+    ):
+        driver.apply(step, soon())
+        assert told(step, sandbox) == ["expected the socket on which OVS listens, found a regular file in its place"] * 2
+
+
+def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Path, shm: Path, room: Path) -> None:
+    """An agent in a container, which has the host's root somewhere else, finds the same."""
+    root = room.with_name(f"{room.name}-host")
+    (root / "proc").mkdir(parents=True)
+    try:
+        with shared_mounts(root):
+            for seen in (room, shm):
+                there = root / seen.relative_to("/")
+                there.mkdir(parents=True)
+                subprocess.run(["mount", "--rbind", str(seen), str(there)], check=True)
+            subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
+            with inhabitant(sandbox, volume, INSIDE, "rslave"):
+                assert told(step, sandbox, str(root)) == []
+            with inhabitant(sandbox, volume, INSIDE, "rprivate"), listening(shm / "port"):
+                driver.apply(step, soon())
+                [found] = told(step, sandbox, str(root))
+                assert found.endswith("found a regular file in its place")
+    finally:
+        wait_until(lambda: not os.path.ismount(root), what=f"the end of the mount {root}")
+        subprocess.run(["rm", "-rf", "--one-file-system", str(root)], check=True)
+
+
+def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, sandbox: str, room: Path) -> None:
+    """Where a pod has mounted something else over its volume, nothing is said of the socket, and no link there is followed."""
+    fake = room / "fake"
+    fake.mkdir()
+    with inhabitant(sandbox, volume, INSIDE, "rslave") as pod, listening(fake / "victim"):
+        (fake / "vhost.sock").symlink_to(fake / "victim")
+        inside(pod, "mount", "--bind", str(fake), f"/proc/{pod.pid}/root{INSIDE}")
+        assert told(step, sandbox) == []
+    assert told(step, sandbox) == []

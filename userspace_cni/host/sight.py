@@ -1,0 +1,128 @@
+"""What the processes of a pod see of a socket that was mounted for them (`placement`, across devices).
+
+A mount that is made on the host later, as for the new socket of a restarted ovs-vswitchd, reaches a container only when its own
+mount of the volume follows the host's (`mountPropagation: HostToContainer`). The host's mount table does not tell, so the pod's
+processes are found by their network namespace and looked at through /proc: their mount table, and what is at the socket's name.
+
+Nothing is changed, nothing is connected to, and no process is entered. A pod decides what is in its mounts: what is opened there
+is opened with O_PATH, through no link, and only compared. A process that ends meanwhile sees nothing.
+"""
+# Descriptors and single names rather than paths: pathlib cannot express them.
+# ruff: noqa: PTH116, PTH208
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+
+from userspace_cni.errors import Drift
+from userspace_cni.fastpath import paths
+from userspace_cni.host import mountinfo
+from userspace_cni.host.beneath import directory_if_there, kind, look, plain, translated
+from userspace_cni.host.mountinfo import Mount
+from userspace_cni.host.mounts import mounted
+from userspace_cni.host.root import HERE, HostRoot
+from userspace_cni.steps import PlacedSocket
+
+_REMEDY = "'mountPropagation: HostToContainer' at the volumeMount, and a new pod"
+
+
+def unseen(step: PlacedSocket, netns_inode: int, root: HostRoot = HERE) -> list[Drift]:
+    """What keeps processes in that network namespace from the socket, now or after a restart of ovs-vswitchd.
+
+    Empty for a socket that was renamed into the pod's directory and not mounted: every mount of that directory shows it.
+    """
+    what = f"socket {step.directory}/{step.name}"
+    with directory_if_there(step.directory, step.trusted, root) as dirfd:
+        target = None if dirfd is None or not netns_inode else mounted(dirfd, plain(step.name))
+        if dirfd is None or target is None:
+            return []
+        try:
+            socket = os.fstat(target)
+        finally:
+            os.close(target)
+        if not stat.S_ISSOCK(socket.st_mode):
+            return []
+        with translated(f"{what}, as the pod sees it"):
+            volume = mountinfo.mount_of(dirfd, mountinfo.read("/proc/self/mountinfo"))
+            if volume is None:
+                return []
+            place = mountinfo.place_of(dirfd, volume)
+            proc = root.path("/proc")
+            found = []
+            for pid in _processes(proc, netns_inode):
+                # it may end at any moment, and its tree may change
+                with suppress(OSError):
+                    found += _judged(f"{proc}/{pid}", step.name, (dirfd, socket), (volume, place))
+            return [Drift(f"{what}, as process {pid} of the pod sees it: {text}", why) for pid, text, why in found]
+
+
+def _processes(proc: str, netns_inode: int) -> Iterator[int]:
+    """One process of each mount namespace in the network namespace."""
+    seen = set()
+    for name in os.listdir(proc):
+        if name.isdigit():
+            with suppress(OSError):
+                if os.stat(f"{proc}/{name}/ns/net").st_ino == netns_inode:
+                    mounts = os.stat(f"{proc}/{name}/ns/mnt").st_ino
+                    if mounts not in seen:
+                        seen.add(mounts)
+                        yield int(name)
+
+
+def _judged(process: str, name: str, host: tuple[int, os.stat_result], where: tuple[Mount, str]) -> list[tuple[str, str, str]]:
+    """For each way in which the process sees the directory: its number, what was expected and found, and why."""
+    (dirfd, socket), (volume, place) = host, where
+    pid = os.path.basename(process)  # noqa: PTH119
+    found = []
+    top = os.open(f"{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for mount in mountinfo.read(f"{process}/mountinfo").values():
+            path = mountinfo.seen_as(place, mount) if mount.device == volume.device else None
+            there = None if path is None else _directory(top, path, mount)
+            if there is None:
+                continue
+            try:
+                same = os.path.samestat(os.fstat(there), os.fstat(dirfd))
+                facts = look(there, name)
+            finally:
+                os.close(there)
+            if not same:
+                continue
+            if facts is None or not os.path.samestat(facts, socket):
+                found.append((pid, f"expected the socket on which OVS listens, found {_named(facts)}", f"remedy: {_REMEDY}"))
+            elif not _follows(mount, volume):
+                why = f"the pod loses the socket when ovs-vswitchd restarts; remedy: {_REMEDY}"
+                found.append((pid, "expected a mount that follows the host's, found a private one", why))
+    finally:
+        os.close(top)
+    return found
+
+
+def _directory(top: int, path: str, mount: Mount) -> int | None:
+    """The directory at `path` below the process's root, if it is on `mount`: another may be over it."""
+    try:
+        fd = paths.openat2(top, path.lstrip("/") or ".", os.O_PATH | os.O_DIRECTORY)
+    except OSError:
+        return None
+    if mountinfo.mount_of(fd, {mount.ident: mount}):
+        return fd
+    os.close(fd)
+    return None
+
+
+def _follows(mount: Mount, volume: Mount) -> bool:
+    """Whether what is mounted on the host's `volume` later comes to be seen on `mount`: it is the same, a peer or a slave.
+
+    Whose slave is not asked: there may be others in between, as a runtime's with a mount namespace of its own.
+    """
+    slave = any(group.startswith("master:") for group in mount.groups)
+    return mount.ident == volume.ident or slave or bool(mount.shared & volume.shared)
+
+
+def _named(facts: os.stat_result | None) -> str:
+    if facts is None:
+        return "nothing"
+    return "an older one" if stat.S_ISSOCK(facts.st_mode) else f"{kind(facts.st_mode)} in its place"
