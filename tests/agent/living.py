@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -122,10 +123,12 @@ class LiveNode(Node):
         process.join(ENDED_S)
         code = process.exitcode
         if code is None:
+            os.kill(process.pid or 0, signal.SIGUSR2)  # where its threads are goes to its log
+            process.join(1)
             process.kill()
             process.join()
         process.close()
-        assert code is not None, f"the agent has not ended within {ENDED_S} s: {self.log.read_text()[-2000:]}"
+        assert code is not None, f"the agent has not ended within {ENDED_S} s: {self.log.read_text()[-8000:]}"
         return code
 
     def close(self) -> None:
@@ -217,6 +220,7 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
     """In the forked process: be the agent."""
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    faulthandler.register(signal.SIGUSR2, sys.stderr)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(environ)

@@ -1,0 +1,101 @@
+"""The calm after a storm: everything is healthy again, and what is there must be what the answers have promised."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+from tests.crash.storm_callers import WAYS, Calling, Verb
+from tests.crash.storm_calls import Plugin
+from tests.crash.storm_look import STANDING, lock_files, look
+from tests.crash.storm_model import ABSENT, ATTACHED, EITHER, Name, Violation
+from tests.crash.storm_pods import NETWORKS, Pods
+
+SETTLED_S = 40.0
+"""Within so many seconds everything must be as promised; the agent's passes are asked for one after the other."""
+
+
+class Calm:
+    """Puts a node's storm to rest and judges it."""
+
+    def __init__(self, pods: Pods, calling: Calling, plugin: Plugin, rng: random.Random) -> None:
+        self._pods = pods
+        self._model = calling.model
+        self._calling = calling
+        self._rng = rng
+        self._plugin = plugin
+
+    def settle(self, *, empty: bool) -> list[Violation]:
+        """What is wrong; `empty`: in the end everything is attached, checked and deleted, and nothing may be left."""
+        return (
+            self._judge()
+            or self._calls("CHECK", ATTACHED)
+            or self._end_doubts()
+            or (self._to_the_end() if empty else [])
+            or self._calling.found
+        )
+
+    def _to_the_end(self) -> list[Violation]:
+        """Nothing that happened may be in the way of an ADD; and when all is deleted nothing is left, not even a lock's file."""
+        return (
+            self._calls("ADD", ABSENT)
+            or self._judge()
+            or self._calls("CHECK", ATTACHED)
+            or self._calls("DEL", ATTACHED)
+            or self._judge()
+            or self._idle_locks()
+        )
+
+    def _end_doubts(self) -> list[Violation]:
+        """DEL or GC for whatever may be attached or not."""
+        doubtful = self._model.names(EITHER)
+        if not doubtful:
+            return []
+        collected = {name for name in doubtful if not self._pods.attachments[name].network.leased and self._rng.random() < 0.5}
+        found = self._each("DEL", [name for name in doubtful if name not in collected])
+        for network in NETWORKS:
+            mine = [name for name in collected if self._pods.attachments[name].network == network]
+            if mine:
+                members = [name for name in self._model.names(ATTACHED) if self._pods.attachments[name].network == network]
+                call = self._calling.collect(self._plugin, self._rng.choice(WAYS), network, members)
+                if call.code:
+                    found.append(Violation(f"GC of {network.name} in the calm: {call}", tuple(mine)))
+                for name in mine:
+                    self._model.collected(name, call)
+        return found or self._judge()
+
+    def _calls(self, verb: Verb, presences: frozenset[str]) -> list[Violation]:
+        """A call for each living attachment of which this is known: it must succeed."""
+        living = {each.name for pod in self._pods.living for each in self._pods.of(pod)}
+        return self._each(verb, [name for name in sorted(living) if self._model.presences(name) == presences])
+
+    def _each(self, verb: Verb, names: Iterable[Name]) -> list[Violation]:
+        found = []
+        for name in names:
+            call = self._calling.call(self._plugin, self._rng.choice(WAYS), verb, self._pods.attachments[name])
+            self._calling.known(name, call)
+            if call.code:
+                found.append(Violation(f"{name}: {verb} fails in the calm: {call}", (name,), self._model.history(name)))
+        return found
+
+    def _judge(self) -> list[Violation]:
+        """Wait until everything is as promised, passes being made meanwhile; what is not within the time."""
+        belongings = {name: self._pods.belongings(each) for name, each in self._pods.attachments.items()}
+        end = time.monotonic() + SETTLED_S
+        while True:
+            over = time.monotonic() >= end
+            with suppress(*([] if over else [OSError, RuntimeError, ValueError, KeyError, subprocess.TimeoutExpired])):
+                self._pods.node.reconcile()
+                busy = self._pods.tidy()
+                sight = look(self._pods)
+                found = self._model.judge(belongings, STANDING, sight.found, sight.why)
+                found += [Violation(f"the kubelet cannot remove the volumes of pod {uid}") for uid in busy]
+                if over or not found:
+                    return found
+            time.sleep(0.1)
+
+    def _idle_locks(self) -> list[Violation]:
+        return [Violation(f"the file of a lock that nobody takes any more: {name}") for name in lock_files(self._pods)]

@@ -1,0 +1,257 @@
+"""What goes wrong in a storm beside the calls: daemons are killed, the disk of the records is full or takes no writes.
+
+Switch, disk and agent each have a thread, so that their faults meet. What a fault is, when it comes and how long it lasts comes
+from the seed, counted in calls, for a loaded machine makes fewer of them; no fault lasts longer than some seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tests.agent.living import LiveNode
+from tests.cni.spec import switch_of
+from tests.crash.storm_model import Model, Violation
+from tests.crash.test_full_disk import fill
+from tests.lab.switch import wait_until
+
+OF_SWITCH: Final = ("ovs-vswitchd killed", "ovs-vswitchd killed twice", "ovsdb-server killed")
+OF_DISK: Final = ("disk full", "disk read-only", "disk full and ovsdb-server killed")
+OF_AGENT: Final = ("agent killed", "agent ended")
+OF_CALLS: Final = ("caller killed", "sandbox vanished")
+KINDS: Final = (*OF_SWITCH, *OF_DISK, *OF_AGENT, *OF_CALLS)
+LONGEST_S: Final = 2.5
+DISK_BYTES: Final = 4 << 20
+
+
+@dataclass
+class Clock:
+    """Counts calls, and knows when there are to be no more."""
+
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+    calls: int = 0
+    _moved: threading.Condition = field(default_factory=threading.Condition)
+    _over: bool = False
+
+    @property
+    def now(self) -> float:
+        """Seconds since the storm began."""
+        return time.monotonic() - self.began
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return self.seconds - self.now
+
+    def count(self) -> None:
+        """A call is done."""
+        with self._moved:
+            self.calls += 1
+            self._moved.notify_all()
+
+    def stop(self) -> None:
+        """There is nothing more to wait for."""
+        with self._moved:
+            self._over = True
+            self._moved.notify_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped, or its time is over."""
+        return self._over or self.left <= 0
+
+    def wait(self, until: int, seconds: float = float("inf")) -> None:
+        """Until so many calls are done, so many seconds have passed, or all is over."""
+        end = time.monotonic() + min(seconds, self.left)
+        with self._moved:
+            while self.calls < until and not self._over and (left := end - time.monotonic()) > 0:
+                self._moved.wait(left)
+
+
+class Faults:
+    """The threads of faults of one burst of calls. After `join` everything is as it was, but for what the faults have done."""
+
+    def __init__(self, node: LiveNode, model: Model, clock: Clock, tell: Callable[[str], None]) -> None:
+        self._node = node
+        self._model = model
+        self._clock = clock
+        self._tell = tell
+        self._switch = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.errors: list[BaseException] = []
+        self.found: list[Violation] = []
+        """What a daemon of ours did not stand."""
+        self._acts: dict[str, Callable[[random.Random], None]] = {
+            "ovs-vswitchd killed": self._kill_vswitchd,
+            "ovs-vswitchd killed twice": self._kill_vswitchd_twice,
+            "ovsdb-server killed": self._kill_ovsdb,
+            "disk full": self._fill_disk,
+            "disk read-only": self._take_no_writes,
+            "disk full and ovsdb-server killed": self._both,
+            "agent killed": self._kill_agent,
+            "agent ended": self._end_agent,
+        }
+
+    def begin(self, plan: Sequence[Sequence[str]], calls: range, seed: str) -> None:
+        """Each sequence of kinds by a thread of its own, spread over these calls."""
+        for number, kinds in enumerate(plan):
+            rng = random.Random(f"{seed}:{number}")
+            times = sorted(rng.randrange(calls.start, calls.stop) for _ in kinds)
+            thread = threading.Thread(target=self._run, args=(list(zip(times, kinds, strict=True)), rng), name=f"faults-{number}")
+            thread.start()
+            self._threads.append(thread)
+
+    @property
+    def alive(self) -> bool:
+        """Whether some are to come."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    def join(self) -> None:
+        """Await the end of all."""
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, plan: list[tuple[int, str]], rng: random.Random) -> None:
+        for at, kind in plan:
+            self._clock.wait(at)
+            if self._clock.is_over:
+                return
+            try:
+                self._tell(kind)
+                self._acts[kind](rng)
+            except BaseException as error:  # the storm ends with it
+                self.errors.append(error)
+                self._clock.stop()
+                return
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        began = self._clock.now
+        try:
+            yield
+        finally:
+            self._model.happened(what, began, self._clock.now)
+
+    def _last(self, rng: random.Random, calls: int = 40) -> None:
+        """A fault lasts for some calls, or for as long as it may."""
+        self._clock.wait(self._clock.calls + rng.randrange(1, calls), rng.uniform(0.1, LONGEST_S))
+
+    # -- the switch -------------------------------------------------------------------------------------------------------
+
+    def _kill_vswitchd(self, rng: random.Random) -> None:
+        with self._switch, self._told("ovs-vswitchd killed, and started again"):
+            switch_of(self._node).kill_vswitchd()
+            self._last(rng)
+            switch_of(self._node).restart_vswitchd()
+
+    def _kill_vswitchd_twice(self, rng: random.Random) -> None:
+        switch = switch_of(self._node)
+        with self._switch, self._told("ovs-vswitchd killed twice, and started again"):
+            for pause in (0.0, rng.choice((0.0, rng.uniform(0, 1)))):
+                time.sleep(pause)
+                switch.kill_vswitchd()
+                switch.restart_vswitchd()
+
+    def _kill_ovsdb(self, rng: random.Random) -> None:
+        switch = switch_of(self._node)
+        with self._switch, self._told("ovsdb-server killed, and started again"):
+            os.kill(switch.ovsdb_pid, signal.SIGKILL)
+            self._last(rng)
+            switch.restart_ovsdb()
+
+    # -- the disk ---------------------------------------------------------------------------------------------------------
+
+    def _fill_disk(self, rng: random.Random) -> None:
+        filler = self._node.state / ".filler"
+        with self._told("disk full"):
+            end = self._clock.calls + rng.randrange(20, 80), time.monotonic() + LONGEST_S
+            try:
+                while self._clock.calls < end[0] and time.monotonic() < end[1] and not self._clock.is_over:
+                    fill(filler, rng.choice((0, 0, 1, 2, 4)))
+                    self._clock.wait(self._clock.calls + rng.randrange(1, 10), 0.3)
+            finally:
+                filler.unlink()
+
+    def _take_no_writes(self, rng: random.Random) -> None:
+        with self._told("disk read-only"), remounted(self._node.state, "ro"):
+            self._last(rng)
+
+    def _both(self, rng: random.Random) -> None:
+        switch = switch_of(self._node)
+        with self._switch, self._told("ovsdb-server killed while the disk is full, and started again"):
+            os.kill(switch.ovsdb_pid, signal.SIGKILL)
+            self._fill_disk(rng)
+            switch.restart_ovsdb()
+
+    # -- the agent --------------------------------------------------------------------------------------------------------
+
+    def _kill_agent(self, rng: random.Random) -> None:
+        with self._told("agent killed, and another one started"):
+            self._agent(self._node.kill)
+            self._last(rng)
+            self._agent(self._node.start)
+
+    def _end_agent(self, rng: random.Random) -> None:
+        with self._told("agent ended, and another one started"):
+            self._agent(self._node.end)
+            self._last(rng)
+            self._agent(self._node.start)
+
+    def _agent(self, act: Callable[[], object]) -> None:
+        """It obeys, or that is a finding."""
+        try:
+            act()
+        except AssertionError as error:
+            self.found.append(Violation(f"the agent does not obey: {error}"))
+
+
+@contextmanager
+def remounted(directory: Path, options: str) -> Iterator[None]:
+    """A file system with these options, as soon as nobody writes a file on it, and with `rw` afterwards."""
+    wait_until(lambda: _remount(directory, options), 20, f"{directory} to be remounted with {options}")
+    try:
+        yield
+    finally:
+        wait_until(lambda: _remount(directory, "rw"), 20, f"{directory} to be remounted with rw")
+
+
+def _remount(directory: Path, options: str) -> bool:
+    done = subprocess.run(["mount", "-o", f"remount,{options}", str(directory)], check=False, capture_output=True)
+    return done.returncode == 0
+
+
+@contextmanager
+def disk(directory: Path) -> Iterator[None]:
+    """A file system of its own for the records."""
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "none", str(directory)], check=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            subprocess.run(["umount", "--lazy", str(directory)], check=False)
+
+
+def deal(rng: random.Random, faults: int) -> list[list[str]]:
+    """So many faults for the threads of switch, disk and agent: each kind as often as the others, in an order of its own."""
+    decks = {kinds: rng.sample(kinds, len(kinds)) for kinds in (OF_SWITCH, OF_DISK, OF_AGENT)}
+    plan: dict[tuple[str, ...], list[str]] = {kinds: [] for kinds in decks}
+    turns = [kinds for kinds in decks for _ in kinds]
+    for number in range(faults):
+        if number % len(turns) == 0:
+            rng.shuffle(turns)
+        kinds = turns[number % len(turns)]
+        if not decks[kinds]:
+            decks[kinds] = rng.sample(kinds, len(kinds))
+        plan[kinds].append(decks[kinds].pop())
+    return list(plan.values())

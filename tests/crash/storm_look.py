@@ -1,0 +1,151 @@
+"""What is on the node, in the sentences in which `storm_pods` tells what belongs to an attachment.
+
+Everything is seen by the kernel's and Open vSwitch's own means, never through the code under test.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import socket
+import stat
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cni.spec import switch_of
+from tests.crash.storm_pods import ADMINS_BRIDGE, Pods
+from tests.lab.node import mounts_below
+
+STANDING = frozenset({f"bridge {ADMINS_BRIDGE}"})
+"""What is there without any attachment."""
+_PORT = re.compile(r"[0-9a-f]{12}-net[0-9]")
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What was found, and what explains one or the other sentence of it, or its absence."""
+
+    found: frozenset[str]
+    why: dict[str, str]
+
+
+def look(pods: Pods) -> Sight:
+    """All that attachments may leave. What changes meanwhile may be seen in part."""
+    why: dict[str, str] = {}
+    things = Counter(
+        thing for part in (_switch(pods, why), _mounts(pods), _directories(pods, why), _state(pods)) for thing in part
+    )
+    return Sight(frozenset(thing if times == 1 else f"{thing}, {times} times" for thing, times in things.items()), why)
+
+
+def _switch(pods: Pods, why: dict[str, str]) -> Iterator[str]:
+    switch = switch_of(pods.node)
+    interfaces = {row["name"]: row for row in switch.rows("Interface")}
+    for bridge in switch.bridges():
+        yield f"bridge {bridge}"
+        for port in switch.ports(bridge):
+            yield f"port {port} on {bridge}"
+            row = interfaces.get(port, {})
+            if isinstance(row.get("ofport"), int) and row["ofport"] > 0 and not row["error"]:
+                yield f"open port {port}"
+            else:
+                why[f"open port {port}"] = f"ofport {row.get('ofport')}, error {row.get('error')}"
+    for path in Path(switch.rundir).iterdir():
+        if _PORT.fullmatch(path.name):
+            yield f"socket {path}, which is not placed"
+
+
+def _mounts(pods: Pods) -> Iterator[str]:
+    others = {str(pods.node.state), *pods.volumes_in_memory}
+    for point in mounts_below(pods.node.directory):
+        if point not in others:
+            yield f"mount {point}"
+
+
+def _directories(pods: Pods, why: dict[str, str]) -> Iterator[str]:
+    node = pods.node
+    bases = [node.shared, pods.aside, pods.devices]
+    bases += [volume for volume in node.kubelet.glob("pods/*/volumes/kubernetes.io~empty-dir/shared-dir") if volume.is_dir()]
+    pid = switch_of(node).vswitchd_pid
+    for base in bases:
+        for path in _below(base):
+            facts = path.lstat()
+            if not stat.S_ISSOCK(facts.st_mode):
+                yield f"{'directory' if stat.S_ISDIR(facts.st_mode) else 'file'} {path}"
+                continue
+            yield f"socket {path}"
+            listener = _listener(path)
+            if listener == pid:
+                yield f"the switch listens at {path}"
+            else:
+                why[f"the switch listens at {path}"] = f"process {listener} does, the switch is {pid}" if listener else "nobody"
+    for path in node.short.iterdir() if node.short.is_dir() else ():
+        yield f"directory {path}"  # what is in it belongs to what is mounted there
+
+
+def _below(base: Path) -> Iterator[Path]:
+    for directory, directories, files in os.walk(base):
+        for name in directories + files:
+            yield Path(directory) / name
+
+
+def _listener(path: Path) -> int:
+    """The process that accepts there, 0 for none."""
+    parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(2)
+            client.connect(f"/proc/self/fd/{parent}/{path.name}")
+            credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            return int(struct.unpack("3i", credentials)[0])
+    except OSError:
+        return 0
+    finally:
+        os.close(parent)
+
+
+def _state(pods: Pods) -> Iterator[str]:
+    state, run = pods.node.state, pods.node.directory / "run"
+    for path in _files(state / "attachments"):
+        value = json.loads(path.read_text())["value"]
+        yield f"record {value['container_id']}@{value['ifname']} {value['state']}"
+    for path in _files(state / "places"):
+        entry = json.loads(path.read_text())
+        for holder in entry["value"]["holders"]:
+            yield f"holder {holder} of {entry['key']}"
+    for path in _files(state / "spool"):
+        yield f"spooled DEL {path.name}"
+    for path in _files(state / "quarantine"):
+        yield f"put aside: {path.name}"
+    for path in pods.node.ipam_dir.rglob("*"):
+        if path.name[0].isdigit() and path.is_file():
+            yield "lease of " + "@".join(path.read_text().split())
+    for path in _files(run / "stand-ins"):
+        yield f"stand-in note {path.name}"
+    for path in _files(run / "locks"):
+        if _is_held(path):
+            yield f"lock held: {path.name}"
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.iterdir() if path.is_file()) if directory.is_dir() else []
+
+
+def _is_held(path: Path) -> bool:
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def lock_files(pods: Pods) -> list[str]:
+    """Files of locks, held or not."""
+    return [path.name for path in _files(pods.node.directory / "run" / "locks")]

@@ -1,0 +1,257 @@
+"""What a storm of calls and faults must leave: computed from the answers alone, and compared with what is found.
+
+Pure: it makes no call and looks at nothing, so that its own tests can show that it finds a leaked port, a lost attachment and a
+lying answer. What belongs to an attachment is a set of sentences ("port p on br-a"); what is found on the node is another one.
+
+An answer commits the system. ADD: success means attached, an error that nothing of it stays. DEL: success means that nothing
+stays. After an error of DEL, and after a call that was killed before it answered, either may be so, until the next DEL. All of
+this holds once things have settled: faults are over, and the agent has had its passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Final, Literal
+
+Presence = Literal["attached", "absent"]
+Presences = frozenset[Presence]
+ATTACHED: Final[Presences] = frozenset({"attached"})
+ABSENT: Final[Presences] = frozenset({"absent"})
+EITHER: Final[Presences] = ATTACHED | ABSENT
+IMPOSSIBLE: Final[Presences] = frozenset()
+KILLED: Final = -1
+"""In place of the code of an answer that was never given."""
+ATTACHED_ALREADY: Final = 101
+A_BUG: Final = 999
+AROUND_S: Final = 3.0
+"""Faults so close to a call are told with it."""
+LAST: Final = 40
+"""Entries of a history that are told."""
+
+
+@dataclass(frozen=True, order=True)
+class Name:
+    """An attachment: container ID and interface name."""
+
+    container: str
+    ifname: str
+
+    def __str__(self) -> str:
+        return f"{self.container[:12]}-{self.ifname}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call and its answer. `code`: 0 for success, the CNI error's, or KILLED. Times are seconds of the storm."""
+
+    verb: Literal["ADD", "DEL", "CHECK", "GC"]
+    code: int
+    began: float
+    ended: float
+    told: str = ""
+    """How it was called and what it said, for people."""
+
+    def __str__(self) -> str:
+        answer = {0: "success", KILLED: "killed"}.get(self.code, f"error {self.code}")
+        return f"{self.began:9.3f} {self.ended:9.3f}  {self.verb:5} {answer}  {self.told}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """A fault, or what else happened beside calls."""
+
+    what: str
+    began: float
+    ended: float
+
+    def __str__(self) -> str:
+        return f"{self.began:9.3f} {self.ended:9.3f}  *** {self.what}"
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What is there of an attachment: what must be while it is attached, and what may be beside that."""
+
+    required: frozenset[str]
+    optional: frozenset[str] = frozenset()
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Both."""
+        return self.required | self.optional
+
+
+@dataclass(frozen=True)
+class Violation:
+    """What is not as the answers promised. `names`: the attachments that it is about, as far as is known."""
+
+    what: str
+    names: tuple[Name, ...] = ()
+    history: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}\n{self.history}".rstrip()
+
+
+@dataclass
+class _Known:
+    presences: Presences = ABSENT
+    unheard: bool = False
+    """An ADD was killed since the last DEL that succeeded: whoever serves it still may finish it, and undo it, at any time."""
+    vanished: bool = False
+    story: list[Call | Event] = field(default_factory=list)
+
+
+class Model:
+    """What is known of every attachment. Calls for one attachment are told by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._known: dict[Name, _Known] = {}
+        self.events: list[Event] = []
+        """Of the node as a whole."""
+
+    def called(self, name: Name, *calls: Call) -> list[Violation]:
+        """These calls were made for an attachment, those of several at the same time; what is wrong with their answers."""
+        known = self._known.setdefault(name, _Known())
+        known.story += calls
+        found = [self._violation("a bug by its own word, code 999", name) for call in calls if call.code == A_BUG]
+        presences = possible_after(known, calls)
+        if presences == IMPOSSIBLE:
+            answers = " and ".join(f"{call.verb} with {call.code}" for call in calls)
+            before = _words(known.presences)
+            found.append(self._violation(f"{answers} cannot be true of an attachment that is {before}", name))
+            presences = EITHER
+        known.presences = presences
+        if any(call.verb == "ADD" and call.code == KILLED for call in calls):
+            known.unheard = True
+        elif any(call.verb == "DEL" and call.code == 0 for call in calls):
+            known.unheard = False
+        return found
+
+    def vanished(self, name: Name, at: float) -> None:
+        """Its sandbox has gone, and nobody calls DEL: nothing of it may stay."""
+        known = self._known.setdefault(name, _Known())
+        known.story.append(Event("its sandbox vanished", at, at))
+        known.presences, known.vanished = ABSENT, True
+
+    def collected(self, name: Name, call: Call) -> None:
+        """GC left it out while nobody worked on it: nothing of it may stay."""
+        known = self._known.setdefault(name, _Known())
+        known.story.append(call)
+        known.presences, known.unheard = ABSENT, False
+
+    def happened(self, what: str, began: float, ended: float) -> None:
+        """Something that concerns all."""
+        self.events.append(Event(what, began, ended))
+
+    def presences(self, name: Name) -> Presences:
+        """What may be true of the attachment."""
+        return self._known.get(name, _Known()).presences
+
+    def names(self, presences: Presences) -> list[Name]:
+        """The attachments of which just this is known."""
+        return sorted(name for name, known in list(self._known.items()) if known.presences == presences)
+
+    def is_vanished(self, name: Name) -> bool:
+        """Whether its sandbox has gone."""
+        return name in self._known and self._known[name].vanished
+
+    def history(self, name: Name) -> str:
+        """What happened to an attachment, with the faults around its calls, in lines."""
+        story = self._known.get(name, _Known()).story[-LAST:]
+        near = [
+            event
+            for event in list(self.events)
+            if any(each.began - AROUND_S < event.ended and event.began < each.ended + AROUND_S for each in story)
+        ]
+        lines = sorted([*story, *near], key=lambda entry: entry.began)
+        return "\n".join([f"  {name}: {_words(self.presences(name))}", *(f"    {entry}" for entry in lines)])
+
+    def _violation(self, what: str, name: Name) -> Violation:
+        return Violation(f"{name}: {what}", (name,), self.history(name))
+
+    def judge(
+        self, belongings: Mapping[Name, Belongings], standing: frozenset[str], found: frozenset[str], why: Mapping[str, str]
+    ) -> list[Violation]:
+        """Every difference between what is found and what must be there once things have settled.
+
+        `belongings` of every attachment there ever was; `standing`: what is there without any; `why`: details of a sentence.
+        """
+        return [
+            Violation(
+                f"{'found' if thing in found else 'missing'}: {thing}{f' ({why[thing]})' if thing in why else ''}",
+                names,
+                "\n".join(map(self.history, names)),
+            )
+            for thing in differences(self._wanted(belongings, ATTACHED), self._wanted(belongings, EITHER), standing, found)
+            for names in [concerned(thing, belongings)]
+        ]
+
+    def _wanted(self, belongings: Mapping[Name, Belongings], presences: Presences) -> list[Belongings]:
+        return [belongings[name] for name in self.names(presences)]
+
+
+def possible_after(known: _Known, calls: Sequence[Call]) -> Presences:
+    """What may be true after calls that overlapped: in whatever order they took effect that their times allow."""
+    after: set[Presence] = set()
+    doubtful = known.unheard or known.presences == EITHER or any(_leaves_doubt(call) for call in calls)
+    for order in permutations(calls):
+        if any(later.ended < earlier.began for place, earlier in enumerate(order) for later in order[place + 1 :]):
+            continue
+        presences = known.presences
+        for call in order:
+            presences = frozenset(end for start in presences for end in effect(start, call, doubtful=doubtful))
+        after |= presences
+    return frozenset(after)
+
+
+def _leaves_doubt(call: Call) -> bool:
+    return (call.verb == "ADD" and call.code == KILLED) or (call.verb == "DEL" and call.code != 0)
+
+
+def effect(start: Presence, call: Call, *, doubtful: bool) -> Presences:
+    """What a call with this answer makes of an attachment that is `start`; IMPOSSIBLE if it cannot have had this answer.
+
+    `doubtful`: an earlier call may have attached it without a word, or may have begun to undo it.
+    """
+    is_attached = start == "attached"
+    match call.verb, call.code:
+        case "ADD", 0:
+            return IMPOSSIBLE if is_attached else ATTACHED
+        case "ADD", code if code == ATTACHED_ALREADY:
+            return EITHER if doubtful else ATTACHED if is_attached else IMPOSSIBLE
+        case "ADD", code if code == KILLED and not is_attached:
+            return EITHER
+        case "DEL", 0:
+            return ABSENT
+        case (("DEL" | "GC"), _):  # GC leaves alone what somebody works on, and need not tell
+            return EITHER if is_attached else ABSENT
+        case _:
+            return ATTACHED if is_attached else ABSENT
+
+
+def differences(
+    attached: Iterable[Belongings], doubtful: Iterable[Belongings], standing: frozenset[str], found: frozenset[str]
+) -> list[str]:
+    """The sentences of which either reality or the model knows nothing; `doubtful`: of what may be there or not."""
+    required: set[str] = set(standing)
+    allowed: set[str] = set(standing)
+    for each in attached:
+        required |= each.required
+        allowed |= each.all
+    for each in doubtful:
+        allowed |= each.all
+    return sorted((required - found) | (found - allowed))
+
+
+def concerned(thing: str, belongings: Mapping[Name, Belongings]) -> tuple[Name, ...]:
+    """The attachments that a sentence is about: those it names, else those it belongs to."""
+    named = sorted(name for name in belongings if name.container[:12] in thing)
+    exactly = [name for name in named if name.ifname in thing]
+    return tuple(exactly or named or sorted(name for name, each in belongings.items() if thing in each.all))[:4]
+
+
+def _words(presences: Presences) -> str:
+    return " or ".join(sorted(presences)) or "impossible"
