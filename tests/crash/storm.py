@@ -103,6 +103,8 @@ class Storm:
             assert isinstance(node, LiveNode)
             node.settings["USERSPACE_CNI_DEVICE_INFO_DIR"] = f"{path}/devinfo"
             stack.enter_context(disk(node.state))
+            for path in Path(self._switch.rundir).glob("*-net?"):
+                path.unlink()  # of a former node whose ports were lost with ovs-vswitchd
             self._switch.vsctl("add-br", ADMINS_BRIDGE, "--", "set", "Bridge", ADMINS_BRIDGE, "datapath_type=netdev")
             stack.callback(node.close)
             yield node.start()
@@ -110,7 +112,7 @@ class Storm:
     def _on(self, node: LiveNode, rng: random.Random) -> None:
         """Bursts and calms on one node, to the end or to the first violation."""
         with ExitStack() as stack:
-            plan, model, pods = self._plan, Model(), Pods(node)
+            plan, model, pods = self._plan, Model(), Pods(node, self._rounds)
             stack.callback(pods.close)
             clock = Clock(plan.seconds - (time.monotonic() - self._began))
             callers = stack.enter_context(Callers(pods, model, clock, self.outcome.happened, plan.threads))
@@ -121,39 +123,41 @@ class Storm:
                 found = self._burst(node, callers, clock, rng)
                 self.outcome.calls = before + clock.calls
                 last = clock.is_over or self.outcome.calls >= plan.operations
-                self._progress(clock, "calm", len(self.outcome.violations))
-                found = found or calm.settle(empty=last or rng.random() < 0.25)
-                found += [] if found else _complaints(node)
-            for violation in found:
-                self._tell(self._described(violation, node))
-            self.outcome.violations += found
+                self._progress(clock, "calm")
+                found += calm.settle(empty=last or rng.random() < 0.25)
+                found += _complaints(node)
+                for violation in found:
+                    self._tell(self._described(violation, node))
+                self.outcome.violations += found
 
     def _burst(self, node: LiveNode, callers: Callers, clock: Clock, rng: random.Random) -> list[Violation]:
         plan, first = self._plan, clock.calls
         last = min(first + plan.burst, first + plan.operations - self.outcome.calls)
         share = max(1, round(plan.faults * (last - first) / max(1, plan.operations)))
-        faults = Faults(node, callers.model, clock, self._count)
+        faults = Faults(node, callers.model, clock, callers.vanish, self._count)
         faults.begin(storm_faults.deal(rng, share), range(first, first + max(1, (last - first) * 4 // 5)), str(rng.random()))
         workers = [Worker(callers, number, random.Random(rng.random())) for number in range(plan.threads)]
         for worker in workers:
             worker.start()
-        while not clock.is_over and (clock.calls < last or faults.alive) and not callers.found:
+        while not clock.is_over and (clock.calls < last or faults.alive) and not (callers.found or faults.found):
             clock.wait(clock.calls + 1_000_000, PROGRESS_S / 10 if clock.calls >= last else PROGRESS_S)
-            self._progress(clock, "storm", len(self.outcome.violations) + len(callers.found))
+            self._progress(clock, "storm")
         callers.pause(workers)
         faults.join()
         for error in [*faults.errors, *callers.errors]:
             for violation in callers.found + faults.found:
                 self._tell(self._described(violation, node))
             raise RuntimeError(f"the storm of seed {plan.seed} cannot go on; {node.log.read_text()[-2000:]}") from error
-        return callers.found + faults.found
+        found = callers.found + faults.found
+        callers.found.clear()
+        return found
 
     def _count(self, kind: str) -> None:
         self.outcome.happened[f"fault: {kind}"] += 1
 
-    def _progress(self, clock: Clock, phase: str, violations: int) -> None:
+    def _progress(self, clock: Clock, phase: str) -> None:
         faults = sum(times for what, times in self.outcome.happened.items() if what.startswith("fault: "))
-        done = f"{clock.calls} calls on this node, {faults} faults, {violations} violations"
+        done = f"{clock.calls} calls on this node, {faults} faults, {len(self.outcome.violations)} violations"
         self._tell(f"[{phase} {self._rounds}] {done}; {max(0, clock.left):.0f} s left")
 
     def _described(self, violation: Violation, node: LiveNode) -> str:
@@ -184,13 +188,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=default.seed, help="of all choices")
     parser.add_argument("--operations", type=int, default=default.operations, help="calls (%(default)s)")
     parser.add_argument("--seconds", type=float, default=default.seconds, help="no longer than this (%(default)s)")
-    parser.add_argument("--faults", type=int, help="of daemons and disks; beside them callers are killed and sandboxes vanish")
+    parser.add_argument("--faults", type=int, help="of daemons, disks and sandboxes; callers are killed beside them")
     parser.add_argument("--threads", type=int, default=default.threads, help="that call (%(default)s)")
     parser.add_argument("--pods", type=int, default=default.pods, help="at a time (%(default)s)")
     parser.add_argument("--burst", type=int, default=default.burst, help="calls between two calms (%(default)s)")
     parser.add_argument("--keep-going", action="store_true", help="after a violation go on, on a new node")
     given = vars(parser.parse_args())
-    given["faults"] = given["faults"] or max(8, given["operations"] // 40)
+    given["faults"] = given["faults"] or max(len(storm_faults.DEALT), given["operations"] // 40)
     plan = Plan(**given)
     with Switch() as switch:
         outcome = Storm(plan, switch, lambda line: _print(line, sys.stderr)).run()

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, Self
 
 from tests.crash.storm_calls import Death, Heard, How, Plugin
-from tests.crash.storm_faults import Clock
+from tests.crash.storm_faults import OF_CALLERS, Clock
 from tests.crash.storm_model import ABSENT, ATTACHED, KILLED, Call, Model, Name, Violation
 from tests.crash.storm_pods import NETWORKS, Attachment, Network, Pod, Pods
 
@@ -23,7 +23,6 @@ VOLUMES: Final = ("", "", "disk", "disk", "memory")
 KILLED_ONCE_IN: Final = 14
 TWICE_ONCE_IN: Final = 30
 TWINS: Final[tuple[tuple[Verb, Verb], ...]] = (("ADD", "ADD"), ("DEL", "DEL"), ("ADD", "DEL"), ("DEL", "ADD"))
-VANISHES_ONCE_IN: Final = 80
 COLLECTS_ONCE_IN: Final = 40
 TOLD: Final = 160
 
@@ -229,10 +228,7 @@ class Worker(threading.Thread):
                 callers.clock.stop()
 
     def _step(self) -> None:
-        rng, counted = self._rng, self._calling.counted
-        if rng.randrange(VANISHES_ONCE_IN) == 0 and self._callers.vanish(rng):
-            counted["fault: sandbox vanished"] += 1
-            return
+        rng = self._rng
         if rng.randrange(COLLECTS_ONCE_IN) == 0:
             self._collect()
             return
@@ -264,7 +260,7 @@ class Worker(threading.Thread):
         how = rng.choice(WAYS)
         death = None
         if rng.randrange(KILLED_ONCE_IN) == 0:
-            calling.counted["fault: caller killed"] += 1
+            calling.counted[f"fault: {OF_CALLERS}"] += 1
             death = self._death(how)
         call = calling.call(self._plugin, how, verb, attachment, death)
         calling.known(name, call)

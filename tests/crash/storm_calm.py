@@ -12,7 +12,7 @@ from tests.crash.storm_callers import WAYS, Calling, Verb
 from tests.crash.storm_calls import Plugin
 from tests.crash.storm_look import STANDING, lock_files, look
 from tests.crash.storm_model import ABSENT, ATTACHED, EITHER, Name, Violation
-from tests.crash.storm_pods import NETWORKS, Pods
+from tests.crash.storm_pods import NETWORKS, Network, Pods
 
 SETTLED_S = 40.0
 """Within so many seconds everything must be as promised; the agent's passes are asked for one after the other."""
@@ -30,13 +30,10 @@ class Calm:
 
     def settle(self, *, empty: bool) -> list[Violation]:
         """What is wrong; `empty`: in the end everything is attached, checked and deleted, and nothing may be left."""
-        return (
-            self._judge()
-            or self._calls("CHECK", ATTACHED)
-            or self._end_doubts()
-            or (self._to_the_end() if empty else [])
-            or self._calling.found
-        )
+        found = self._judge() or self._calls("CHECK", ATTACHED) or self._end_doubts() or (self._to_the_end() if empty else [])
+        found += self._calling.found
+        self._calling.found.clear()
+        return found
 
     def _to_the_end(self) -> list[Violation]:
         """Nothing that happened may be in the way of an ADD; and when all is deleted nothing is left, not even a lock's file."""
@@ -50,22 +47,24 @@ class Calm:
         )
 
     def _end_doubts(self) -> list[Violation]:
-        """DEL or GC for whatever may be attached or not."""
+        """DEL or GC for whatever may be attached or not. GC leaves alone what is on its list."""
         doubtful = self._model.names(EITHER)
-        if not doubtful:
-            return []
-        collected = {name for name in doubtful if not self._pods.attachments[name].network.leased and self._rng.random() < 0.5}
+        collected = {name for name in doubtful if not self._network(name).leased and self._rng.random() < 0.5}
         found = self._each("DEL", [name for name in doubtful if name not in collected])
         for network in NETWORKS:
-            mine = [name for name in collected if self._pods.attachments[name].network == network]
-            if mine:
-                members = [name for name in self._model.names(ATTACHED) if self._pods.attachments[name].network == network]
-                call = self._calling.collect(self._plugin, self._rng.choice(WAYS), network, members)
-                if call.code:
-                    found.append(Violation(f"GC of {network.name} in the calm: {call}", tuple(mine)))
-                for name in mine:
+            if network.leased:
+                continue  # Debian's host-local knows no GC
+            members = [name for name in self._model.names(ATTACHED) if self._network(name) == network]
+            call = self._calling.collect(self._plugin, self._rng.choice(WAYS), network, members)
+            if call.code:
+                found.append(Violation(f"GC of {network.name} fails in the calm: {call}"))
+            for name in collected:
+                if self._network(name) == network:
                     self._model.collected(name, call)
         return found or self._judge()
+
+    def _network(self, name: Name) -> Network:
+        return self._pods.attachments[name].network
 
     def _calls(self, verb: Verb, presences: frozenset[str]) -> list[Violation]:
         """A call for each living attachment of which this is known: it must succeed."""

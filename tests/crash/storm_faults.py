@@ -1,7 +1,7 @@
 """What goes wrong in a storm beside the calls: daemons are killed, the disk of the records is full or takes no writes.
 
-Switch, disk and agent each have a thread, so that their faults meet. What a fault is, when it comes and how long it lasts comes
-from the seed, counted in calls, for a loaded machine makes fewer of them; no fault lasts longer than some seconds.
+Switch, disk, agent and sandboxes each have a thread, so that their faults meet. What a fault is, when it comes and how long it
+lasts comes from the seed, counted in calls, for a loaded machine makes fewer of them; no fault lasts longer than some seconds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from tests.lab.switch import wait_until
 OF_SWITCH: Final = ("ovs-vswitchd killed", "ovs-vswitchd killed twice", "ovsdb-server killed")
 OF_DISK: Final = ("disk full", "disk read-only", "disk full and ovsdb-server killed")
 OF_AGENT: Final = ("agent killed", "agent ended")
-OF_CALLS: Final = ("caller killed", "sandbox vanished")
-KINDS: Final = (*OF_SWITCH, *OF_DISK, *OF_AGENT, *OF_CALLS)
+OF_SANDBOXES: Final = ("sandbox vanished",)
+DEALT: Final = (*OF_SWITCH, *OF_DISK, *OF_AGENT, *OF_SANDBOXES)
+OF_CALLERS: Final = "caller killed"
 LONGEST_S: Final = 2.5
 DISK_BYTES: Final = 4 << 20
 
@@ -42,6 +43,7 @@ class Clock:
     calls: int = 0
     _moved: threading.Condition = field(default_factory=threading.Condition)
     _over: bool = False
+    _resting: bool = False
 
     @property
     def now(self) -> float:
@@ -65,26 +67,48 @@ class Clock:
             self._over = True
             self._moved.notify_all()
 
+    def rest(self, *, resting: bool) -> None:
+        """Whether there are no calls now, for which nobody should wait."""
+        with self._moved:
+            self._resting = resting
+            self._moved.notify_all()
+
     @property
     def is_over(self) -> bool:
         """Whether it was stopped, or its time is over."""
         return self._over or self.left <= 0
 
+    @property
+    def is_still(self) -> bool:
+        """Whether no more calls are to be awaited."""
+        return self._resting or self.is_over
+
     def wait(self, until: int, seconds: float = float("inf")) -> None:
         """Until so many calls are done, so many seconds have passed, or all is over."""
         end = time.monotonic() + min(seconds, self.left)
         with self._moved:
-            while self.calls < until and not self._over and (left := end - time.monotonic()) > 0:
+            while self.calls < until and not (self._over or self._resting) and (left := end - time.monotonic()) > 0:
                 self._moved.wait(left)
 
 
 class Faults:
-    """The threads of faults of one burst of calls. After `join` everything is as it was, but for what the faults have done."""
+    """The threads of faults of one burst of calls. After `join` everything is as it was, but for what the faults have done.
 
-    def __init__(self, node: LiveNode, model: Model, clock: Clock, tell: Callable[[str], None]) -> None:
+    `vanish`: have the sandboxes of a pod vanish; whether that could be done just then. `tell` is given the kind of each fault.
+    """
+
+    def __init__(
+        self,
+        node: LiveNode,
+        model: Model,
+        clock: Clock,
+        vanish: Callable[[random.Random], bool],
+        tell: Callable[[str], None],
+    ) -> None:
         self._node = node
         self._model = model
         self._clock = clock
+        self._vanish = vanish
         self._tell = tell
         self._switch = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -100,10 +124,12 @@ class Faults:
             "disk full and ovsdb-server killed": self._both,
             "agent killed": self._kill_agent,
             "agent ended": self._end_agent,
+            "sandbox vanished": self._end_sandbox,
         }
 
     def begin(self, plan: Sequence[Sequence[str]], calls: range, seed: str) -> None:
         """Each sequence of kinds by a thread of its own, spread over these calls."""
+        self._clock.rest(resting=False)
         for number, kinds in enumerate(plan):
             rng = random.Random(f"{seed}:{number}")
             times = sorted(rng.randrange(calls.start, calls.stop) for _ in kinds)
@@ -117,14 +143,15 @@ class Faults:
         return any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
-        """Await the end of all."""
+        """Await the end of those that have begun: there are no more calls."""
+        self._clock.rest(resting=True)
         for thread in self._threads:
             thread.join()
 
     def _run(self, plan: list[tuple[int, str]], rng: random.Random) -> None:
         for at, kind in plan:
             self._clock.wait(at)
-            if self._clock.is_over:
+            if self._clock.is_still:
                 return
             try:
                 self._tell(kind)
@@ -136,11 +163,11 @@ class Faults:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        began = self._clock.now
+        event = self._model.happens(what, self._clock.now)
         try:
             yield
         finally:
-            self._model.happened(what, began, self._clock.now)
+            event.ended = self._clock.now
 
     def _last(self, rng: random.Random, calls: int = 40) -> None:
         """A fault lasts for some calls, or for as long as it may."""
@@ -176,7 +203,7 @@ class Faults:
         with self._told("disk full"):
             end = self._clock.calls + rng.randrange(20, 80), time.monotonic() + LONGEST_S
             try:
-                while self._clock.calls < end[0] and time.monotonic() < end[1] and not self._clock.is_over:
+                while self._clock.calls < end[0] and time.monotonic() < end[1] and not self._clock.is_still:
                     fill(filler, rng.choice((0, 0, 1, 2, 4)))
                     self._clock.wait(self._clock.calls + rng.randrange(1, 10), 0.3)
             finally:
@@ -206,6 +233,10 @@ class Faults:
             self._agent(self._node.end)
             self._last(rng)
             self._agent(self._node.start)
+
+    def _end_sandbox(self, rng: random.Random) -> None:
+        while not self._vanish(rng) and not self._clock.is_still:
+            self._clock.wait(self._clock.calls + 1, 0.1)
 
     def _agent(self, act: Callable[[], object]) -> None:
         """It obeys, or that is a finding."""
@@ -243,8 +274,8 @@ def disk(directory: Path) -> Iterator[None]:
 
 
 def deal(rng: random.Random, faults: int) -> list[list[str]]:
-    """So many faults for the threads of switch, disk and agent: each kind as often as the others, in an order of its own."""
-    decks = {kinds: rng.sample(kinds, len(kinds)) for kinds in (OF_SWITCH, OF_DISK, OF_AGENT)}
+    """So many faults for the threads of switch, disk, agent and sandboxes: each kind as often as the others, in any order."""
+    decks = {kinds: rng.sample(kinds, len(kinds)) for kinds in (OF_SWITCH, OF_DISK, OF_AGENT, OF_SANDBOXES)}
     plan: dict[tuple[str, ...], list[str]] = {kinds: [] for kinds in decks}
     turns = [kinds for kinds in decks for _ in kinds]
     for number in range(faults):

@@ -10,6 +10,7 @@ this holds once things have settled: faults are over, and the agent has had its 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -25,10 +26,10 @@ KILLED: Final = -1
 """In place of the code of an answer that was never given."""
 ATTACHED_ALREADY: Final = 101
 A_BUG: Final = 999
-AROUND_S: Final = 3.0
-"""Faults so close to a call are told with it."""
-LAST: Final = 40
-"""Entries of a history that are told."""
+BEFORE_S: Final = 3.0
+"""Faults that ended so long before the first call that is told are told with it, and all later ones."""
+LAST: Final = 30
+"""Calls of a history that are told."""
 
 
 @dataclass(frozen=True, order=True)
@@ -58,13 +59,13 @@ class Call:
         return f"{self.began:9.3f} {self.ended:9.3f}  {self.verb:5} {answer}  {self.told}"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Event:
-    """A fault, or what else happened beside calls."""
+    """A fault, or what else happened beside calls; it is told when it begins, and changed when it ends."""
 
     what: str
     began: float
-    ended: float
+    ended: float = math.inf
 
     def __str__(self) -> str:
         return f"{self.began:9.3f} {self.ended:9.3f}  *** {self.what}"
@@ -142,9 +143,11 @@ class Model:
         known.story.append(call)
         known.presences, known.unheard = ABSENT, False
 
-    def happened(self, what: str, began: float, ended: float) -> None:
-        """Something that concerns all."""
-        self.events.append(Event(what, began, ended))
+    def happens(self, what: str, began: float) -> Event:
+        """Something that concerns all; whoever tells it tells its end."""
+        event = Event(what, began)
+        self.events.append(event)
+        return event
 
     def presences(self, name: Name) -> Presences:
         """What may be true of the attachment."""
@@ -161,12 +164,8 @@ class Model:
     def history(self, name: Name) -> str:
         """What happened to an attachment, with the faults around its calls, in lines."""
         story = self._known.get(name, _Known()).story[-LAST:]
-        near = [
-            event
-            for event in list(self.events)
-            if any(each.began - AROUND_S < event.ended and event.began < each.ended + AROUND_S for each in story)
-        ]
-        lines = sorted([*story, *near], key=lambda entry: entry.began)
+        since = story[0].began - BEFORE_S if story else 0.0
+        lines = sorted([*story, *(event for event in list(self.events) if event.ended > since)], key=lambda entry: entry.began)
         return "\n".join([f"  {name}: {_words(self.presences(name))}", *(f"    {entry}" for entry in lines)])
 
     def _violation(self, what: str, name: Name) -> Violation:

@@ -79,9 +79,10 @@ class Attachment:
 
 @dataclass
 class Pods:
-    """All pods that there are and were, on a node whose directories they use."""
+    """All pods that there are and were, on a node whose directories they use. `number` is part of the IDs of their containers."""
 
     node: LiveNode
+    number: int = 0
     attachments: dict[Name, Attachment] = field(default_factory=dict)
     """Of every pod there ever was."""
     living: list[Pod] = field(default_factory=list)
@@ -127,7 +128,7 @@ class Pods:
         containers = []
         for _ in range(sandboxes):
             self._made += 1
-            containers.append(f"{self._made:04x}{'c0ffee77'}" + "e" * 52)
+            containers.append(f"{self.number % 256:02x}{self._made:04x}c0ffee" + "e" * 52)
         uid = f"{self._made:08x}-0000-4000-8000-000000000000"
         pod = Pod(uid, volume, tuple(containers))
         if volume:
