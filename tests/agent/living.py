@@ -106,7 +106,7 @@ class LiveNode(Node):
 
     def await_death(self) -> None:
         """Until it has died of SIGKILL."""
-        assert self._await_end() == -signal.SIGKILL
+        assert self.await_end() == -signal.SIGKILL
 
     def ask_to_end(self) -> None:
         """SIGTERM."""
@@ -115,9 +115,10 @@ class LiveNode(Node):
     def end(self) -> int:
         """SIGTERM, and its exit code."""
         self.ask_to_end()
-        return self._await_end()
+        return self.await_end()
 
-    def _await_end(self) -> int:
+    def await_end(self) -> int:
+        """Its exit code, negative the signal that it died of."""
         process, self._process = self._process, None
         assert process is not None
         process.join(ENDED_S)
@@ -138,7 +139,7 @@ class LiveNode(Node):
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGCONT)
             self.ask_to_end()
-        self._await_end()
+        self.await_end()
 
     def in_process(
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"

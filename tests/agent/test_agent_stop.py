@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -20,6 +21,8 @@ from tests.lab.switch import wait_until
 
 AT_ONCE_S = 10
 """Twice what an agent may take to end: nobody waited for a deadline."""
+TGKILL = 234
+"""The system call by which one thread is given a signal; nobody wraps it."""
 
 
 def ended(live: LiveNode) -> None:
@@ -43,6 +46,14 @@ def test_idle(live: LiveNode, sandbox: str) -> None:
     succeeded(live.run("DEL", live.network(), sandbox))
     ended(live)
     live.require_clean()
+
+
+def test_whichever_thread_is_given_the_signal(live: LiveNode) -> None:
+    """The kernel may give a signal to any thread, as it does when one is starting an IPAM plugin: the agent ends all the same."""
+    live.start()
+    others = [int(task.name) for task in Path(f"/proc/{live.pid}/task").iterdir() if int(task.name) != live.pid]
+    assert ctypes.CDLL(None).syscall(TGKILL, live.pid, others[0], signal.SIGTERM) == 0
+    assert live.await_end() == 0
 
 
 def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None:

@@ -60,13 +60,18 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    # The kernel gives a signal to any thread, and one that has just started a program is likely to be it; handlers run on this
+    # one, which would not wake: so it waits for the byte that each signal leaves here.
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     sys.setswitchinterval(SWITCH_S)
     with bound(settings.log_level):
         agent = Agent(settings, environ)
         signal.signal(signal.SIGHUP, lambda _number, _frame: agent.keeper.ask())
         agent.start()
-        while not stopping.wait(3600):
-            pass
+        while not stopping.is_set():
+            os.read(woken, 64)
         agent.stop()
     return 0
 
