@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import threading
 import time
@@ -32,7 +33,7 @@ from tests.crash.storm_callers import Callers, Worker
 from tests.crash.storm_calm import Calm
 from tests.crash.storm_faults import Clock, Faults, disk
 from tests.crash.storm_model import Model, Violation
-from tests.crash.storm_pods import ADMINS_BRIDGE, Pods
+from tests.crash.storm_pods import ADMINS_BRIDGE, NETWORKS, Pods
 from tests.lab.agent import get
 from tests.lab.node import clean
 from tests.lab.switch import Switch
@@ -42,7 +43,10 @@ PROGRESS_S = 5.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of a storm. `operations`: calls; `burst`: calls between two calms; `pods`: how many there are at a time."""
+    """How much of a storm. `operations`: calls; `burst`: calls between two calms; `pods`: how many there are at a time.
+
+    `kinds` of faults and names of `networks`: fewer of them tell sooner what a violation takes.
+    """
 
     seed: int = 0
     operations: int = 10_000
@@ -52,6 +56,8 @@ class Plan:
     pods: int = 10
     burst: int = 500
     keep_going: bool = False
+    kinds: tuple[str, ...] = storm_faults.DEALT
+    networks: tuple[str, ...] = tuple(network.name for network in NETWORKS)
 
 
 @dataclass
@@ -116,7 +122,7 @@ class Storm:
             stack.callback(pods.close)
             clock = Clock(plan.seconds - (time.monotonic() - self._began))
             callers = stack.enter_context(Callers(pods, model, clock, self.outcome.happened, plan.threads))
-            callers.populate(rng, plan.pods)
+            callers.populate(rng, plan.pods, plan.networks)
             calm = Calm(pods, callers.calling, callers.plugins[0], rng)
             before, found = self.outcome.calls, list[Violation]()
             while not found and not clock.is_over and self.outcome.calls < plan.operations:
@@ -135,7 +141,9 @@ class Storm:
         last = min(first + plan.burst, first + plan.operations - self.outcome.calls)
         share = max(1, round(plan.faults * (last - first) / max(1, plan.operations)))
         faults = Faults(node, callers.model, clock, callers.vanish, self._count)
-        faults.begin(storm_faults.deal(rng, share), range(first, first + max(1, (last - first) * 4 // 5)), str(rng.random()))
+        faults.begin(
+            storm_faults.deal(rng, share, plan.kinds), range(first, first + max(1, (last - first) * 4 // 5)), str(rng.random())
+        )
         workers = [Worker(callers, number, random.Random(rng.random())) for number in range(plan.threads)]
         for worker in workers:
             worker.start()
@@ -193,13 +201,20 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=default.pods, help="at a time (%(default)s)")
     parser.add_argument("--burst", type=int, default=default.burst, help="calls between two calms (%(default)s)")
     parser.add_argument("--keep-going", action="store_true", help="after a violation go on, on a new node")
+    parser.add_argument("--kinds", type=_listed, default=default.kinds, help=f"of faults: {', '.join(default.kinds)}")
+    parser.add_argument("--networks", type=_listed, default=default.networks, help=f"{', '.join(default.networks)}")
     given = vars(parser.parse_args())
     given["faults"] = given["faults"] or max(len(storm_faults.DEALT), given["operations"] // 40)
     plan = Plan(**given)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(2))  # what was started is ended
     with Switch() as switch:
         outcome = Storm(plan, switch, lambda line: _print(line, sys.stderr)).run()
     _print(f"seed {plan.seed}: {outcome}", sys.stdout)
     return 1 if outcome.violations else 0
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
 
 
 _printing = threading.Lock()

@@ -138,6 +138,7 @@ class Callers:
         self.gates = {network.name: _Gate() for network in NETWORKS}
         self.errors: list[BaseException] = []
         self.paused = threading.Event()
+        self.networks: Sequence[Network] = NETWORKS
         self._locks: dict[Name, threading.Lock] = {}
         self._choosing = threading.Lock()
 
@@ -154,8 +155,9 @@ class Callers:
         """What is wrong with answers."""
         return self.calling.found
 
-    def populate(self, rng: random.Random, pods: int) -> None:
-        """Have so many pods."""
+    def populate(self, rng: random.Random, pods: int, networks: Sequence[str]) -> None:
+        """Have so many pods, in these networks."""
+        self.networks = [network for network in NETWORKS if network.name in networks]
         while len(self.pods.living) < pods:
             self.make_pod(rng)
 
@@ -163,7 +165,7 @@ class Callers:
         """One more, of any kind."""
         with self._choosing:
             volume = rng.choice(VOLUMES)
-            networks = tuple(rng.sample(NETWORKS, len(NETWORKS)))
+            networks = tuple(rng.sample(self.networks, len(self.networks)))
             pod = self.pods.make(volume, 2 if volume and rng.random() < 0.3 else 1, networks)
             self._locks |= {attachment.name: threading.Lock() for attachment in self.pods.of(pod)}
             return pod

@@ -273,16 +273,18 @@ def disk(directory: Path) -> Iterator[None]:
             subprocess.run(["umount", "--lazy", str(directory)], check=False)
 
 
-def deal(rng: random.Random, faults: int) -> list[list[str]]:
+def deal(rng: random.Random, faults: int, kinds: Sequence[str] = DEALT) -> list[list[str]]:
     """So many faults for the threads of switch, disk, agent and sandboxes: each kind as often as the others, in any order."""
-    decks = {kinds: rng.sample(kinds, len(kinds)) for kinds in (OF_SWITCH, OF_DISK, OF_AGENT, OF_SANDBOXES)}
-    plan: dict[tuple[str, ...], list[str]] = {kinds: [] for kinds in decks}
-    turns = [kinds for kinds in decks for _ in kinds]
-    for number in range(faults):
-        if number % len(turns) == 0:
+    threads = [
+        chosen for of in (OF_SWITCH, OF_DISK, OF_AGENT, OF_SANDBOXES) if (chosen := [kind for kind in of if kind in kinds])
+    ]
+    turns = [number for number, of in enumerate(threads) for _ in of]
+    decks: list[list[str]] = [[] for _ in threads]
+    plan: list[list[str]] = [[] for _ in threads]
+    for place in range(faults if turns else 0):
+        if place % len(turns) == 0:
             rng.shuffle(turns)
-        kinds = turns[number % len(turns)]
-        if not decks[kinds]:
-            decks[kinds] = rng.sample(kinds, len(kinds))
-        plan[kinds].append(decks[kinds].pop())
-    return list(plan.values())
+        number = turns[place % len(turns)]
+        decks[number] = decks[number] or rng.sample(threads[number], len(threads[number]))
+        plan[number].append(decks[number].pop())
+    return plan

@@ -174,18 +174,18 @@ class Model:
     def judge(
         self, belongings: Mapping[Name, Belongings], standing: frozenset[str], found: frozenset[str], why: Mapping[str, str]
     ) -> list[Violation]:
-        """Every difference between what is found and what must be there once things have settled.
+        """Every difference between what is found and what must be there once things have settled, by attachments.
 
         `belongings` of every attachment there ever was; `standing`: what is there without any; `why`: details of a sentence.
         """
-        return [
-            Violation(
-                f"{'found' if thing in found else 'missing'}: {thing}{f' ({why[thing]})' if thing in why else ''}",
-                names,
-                "\n".join(map(self.history, names)),
+        things: dict[tuple[Name, ...], list[str]] = {}
+        for thing in differences(self._wanted(belongings, ATTACHED), self._wanted(belongings, EITHER), standing, found):
+            detail = f" ({why[thing]})" if thing in why else ""
+            things.setdefault(concerned(thing, belongings), []).append(
+                f"{'found' if thing in found else 'missing'}: {thing}{detail}"
             )
-            for thing in differences(self._wanted(belongings, ATTACHED), self._wanted(belongings, EITHER), standing, found)
-            for names in [concerned(thing, belongings)]
+        return [
+            Violation("\n  ".join(told), names, "\n".join(self.history(name) for name in names)) for names, told in things.items()
         ]
 
     def _wanted(self, belongings: Mapping[Name, Belongings], presences: Presences) -> list[Belongings]:

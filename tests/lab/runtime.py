@@ -117,7 +117,7 @@ def _converse(process: subprocess.Popen[bytes], stdin: bytes, until: float | Non
         while selector.get_map():
             ready = selector.select(None if until is None else max(0.0, until - time.monotonic()))
             if not ready:
-                process.kill()
+                signal.pidfd_send_signal(ended.fileno(), signal.SIGKILL)  # Popen's own would reap one that has just ended
                 until = None
             for key, _ in ready:
                 if key.data == "in":
