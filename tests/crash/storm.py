@@ -116,7 +116,7 @@ class Storm:
             yield node.start()
 
     def _on(self, node: LiveNode, rng: random.Random) -> None:
-        """Bursts and calms on one node, to the end or to the first violation."""
+        """Bursts and calms on one node, to the end or until it is not as it should be."""
         with ExitStack() as stack:
             plan, model, pods = self._plan, Model(), Pods(node, self._rounds)
             stack.callback(pods.close)
@@ -124,17 +124,17 @@ class Storm:
             callers = stack.enter_context(Callers(pods, model, clock, self.outcome.happened, plan.threads))
             callers.populate(rng, plan.pods, plan.networks)
             calm = Calm(pods, callers.calling, callers.plugins[0], rng)
-            before, found = self.outcome.calls, list[Violation]()
-            while not found and not clock.is_over and self.outcome.calls < plan.operations:
-                found = self._burst(node, callers, clock, rng)
+            before, sound = self.outcome.calls, True
+            while sound and not clock.is_over and self.outcome.calls < plan.operations:
+                told = self._burst(node, callers, clock, rng)
                 self.outcome.calls = before + clock.calls
                 last = clock.is_over or self.outcome.calls >= plan.operations
                 self._progress(clock, "calm")
-                found += calm.settle(empty=last or rng.random() < 0.25)
-                found += _complaints(node)
-                for violation in found:
+                found = calm.settle(empty=last or rng.random() < 0.25) + _complaints(node)
+                for violation in told + found:
                     self._tell(self._described(violation, node))
-                self.outcome.violations += found
+                self.outcome.violations += told + found
+                sound = not found and (plan.keep_going or not told)
 
     def _burst(self, node: LiveNode, callers: Callers, clock: Clock, rng: random.Random) -> list[Violation]:
         plan, first = self._plan, clock.calls
@@ -147,7 +147,7 @@ class Storm:
         workers = [Worker(callers, number, random.Random(rng.random())) for number in range(plan.threads)]
         for worker in workers:
             worker.start()
-        while not clock.is_over and (clock.calls < last or faults.alive) and not (callers.found or faults.found):
+        while not clock.is_over and (clock.calls < last or faults.alive) and not faults.found:
             clock.wait(clock.calls + 1_000_000, PROGRESS_S / 10 if clock.calls >= last else PROGRESS_S)
             self._progress(clock, "storm")
         callers.pause(workers)
@@ -171,7 +171,7 @@ class Storm:
     def _described(self, violation: Violation, node: LiveNode) -> str:
         """With the seed, and with what the agents said of it."""
         log = node.log.read_text(errors="replace").splitlines()
-        said = [line for line in log if any(name.container[:12] in line for name in violation.names)][-30:]
+        said = list(dict.fromkeys(line for line in log if any(name.container[:12] in line for name in violation.names)))[-30:]
         return "\n".join(
             [f"VIOLATION, seed {self._plan.seed}, node {self._rounds}: {violation}", *(f"    agent: {line}" for line in said)]
         )
