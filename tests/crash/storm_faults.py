@@ -21,7 +21,7 @@ from typing import Final
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
 from tests.crash.storm_model import Model, Violation
-from tests.crash.test_full_disk import fill
+from tests.crash.test_full_disk import PAGE, fill
 from tests.lab.switch import wait_until
 
 OF_SWITCH: Final = ("ovs-vswitchd killed", "ovs-vswitchd killed twice", "ovsdb-server killed")
@@ -202,8 +202,14 @@ class Faults:
         filler = self._node.state / ".filler"
         with self._told("disk full"):
             end = self._clock.calls + rng.randrange(20, 80), time.monotonic() + LONGEST_S
+
+            def going() -> bool:
+                return self._clock.calls < end[0] and time.monotonic() < end[1] and not self._clock.is_still
+
             try:
-                while self._clock.calls < end[0] and time.monotonic() < end[1] and not self._clock.is_still:
+                if rng.random() < 0.5:
+                    hog(filler, going)
+                while going():
                     fill(filler, rng.choice((0, 0, 1, 2, 4)))
                     self._clock.wait(self._clock.calls + rng.randrange(1, 10), 0.3)
             finally:
@@ -259,6 +265,16 @@ def remounted(directory: Path, options: str) -> Iterator[None]:
 def _remount(directory: Path, options: str) -> bool:
     done = subprocess.run(["mount", "-o", f"remount,{options}", str(directory)], check=False, capture_output=True)
     return done.returncode == 0
+
+
+def hog(filler: Path, going: Callable[[], bool]) -> None:
+    """Take every page as soon as it is free: whoever removes something cannot write in its place."""
+    with filler.open("wb", buffering=0) as file:
+        while going():
+            try:
+                file.write(bytes(PAGE))
+            except OSError:
+                time.sleep(0.001)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ Pure: it makes no call and looks at nothing, so that its own tests can show that
 lying answer. What belongs to an attachment is a set of sentences ("port p on br-a"); what is found on the node is another one.
 
 An answer commits the system. ADD: success means attached, an error that nothing of it stays. DEL: success means that nothing
-stays. After an error of DEL, and after a call that was killed before it answered, either may be so, until the next DEL. All of
-this holds once things have settled: faults are over, and the agent has had its passes.
+stays. After an error of DEL, and after a call that was killed before it answered, either may be so until the next DEL, but never
+a half. All of this holds once things have settled: faults are over, and the agent has had its passes.
 """
 
 from __future__ import annotations
@@ -184,6 +184,12 @@ class Model:
             things.setdefault(concerned(thing, belongings), []).append(
                 f"{'found' if thing in found else 'missing'}: {thing}{detail}"
             )
+        for name in self.names(EITHER):
+            mine = belongings[name].required.difference(*(each.all for other, each in belongings.items() if other != name))
+            if half := mine & found:
+                told = [f"half of it is left: {', '.join(sorted(half))}", f"and not: {', '.join(sorted(mine - found))}"]
+                if half != mine:
+                    things.setdefault((name,), []).extend(told)
         return [
             Violation("\n  ".join(told), names, "\n".join(self.history(name) for name in names)) for names, told in things.items()
         ]

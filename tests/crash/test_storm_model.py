@@ -134,10 +134,17 @@ def test_nobodys_thing() -> None:
 
 
 def test_doubt_allows_and_demands_nothing() -> None:
-    """Of an attachment whose ADD was killed all, a part or nothing may be there, and of another one nothing."""
+    """Of an attachment whose ADD was killed all or nothing may be there, and of another one nothing."""
     made = model(("ADD", KILLED))
-    assert judged(made) == judged(made, PORT) == judged(made, PORT, MOUNT, BRIDGE) == []
+    assert judged(made) == judged(made, PORT, MOUNT, BRIDGE) == []
     assert judged(made, THEIRS) == [f"found: {THEIRS}"]
+
+
+def test_half_an_attachment() -> None:
+    """Whatever was not answered: a port without its mount is neither an attachment nor none. What others have tells nothing."""
+    made = model(ADD, ("DEL", 11))
+    assert judged(made, PORT, BRIDGE) == [f"half of it is left: {PORT}\n  and not: {MOUNT}"]
+    assert judged(made, BRIDGE) == []
 
 
 def test_a_shared_bridge() -> None:
