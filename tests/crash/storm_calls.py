@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -117,7 +118,8 @@ class _Zygote:
             try:
                 return int(self._socket.recv(_LONGEST)), False
             except TimeoutError:
-                signal.pidfd_send_signal(pidfd, end.sign)
+                with suppress(ProcessLookupError):  # it has just ended
+                    signal.pidfd_send_signal(pidfd, end.sign)
         self._socket.settimeout(PATIENCE_S)
         return int(self._socket.recv(_LONGEST)), True
 
@@ -131,7 +133,10 @@ def _serve(connection: socket.socket) -> None:
     for name in _PRELOADED:
         importlib.import_module(name)
     while True:
-        message, files, _, _ = socket.recv_fds(connection, _LONGEST, 3)
+        try:
+            message, files, _, _ = socket.recv_fds(connection, _LONGEST, 3)
+        except ConnectionResetError:
+            return
         if not message:
             return
         pid = os.fork()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -208,7 +209,8 @@ class Faults:
 
             try:
                 if rng.random() < 0.5:
-                    hog(filler, going)
+                    with held(self._node.state):
+                        hog(filler, going)
                 while going():
                     fill(filler, rng.choice((0, 0, 1, 2, 4)))
                     self._clock.wait(self._clock.calls + rng.randrange(1, 10), 0.3)
@@ -275,6 +277,20 @@ def hog(filler: Path, going: Callable[[], bool]) -> None:
                 file.write(bytes(PAGE))
             except OSError:
                 time.sleep(0.001)
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Nothing that is removed below it gives room, as on a disk with a snapshot."""
+    names = directory / ".held"
+    names.mkdir()
+    try:
+        for path in [*directory.glob("*/*.json"), *directory.glob("spool/*")]:
+            with suppress(FileNotFoundError):
+                (names / f"{path.parent.name}-{path.name}").hardlink_to(path)
+        yield
+    finally:
+        shutil.rmtree(names)
 
 
 @contextmanager
