@@ -215,7 +215,7 @@ class Faults:
                     fill(filler, rng.choice((0, 0, 1, 2, 4)))
                     self._clock.wait(self._clock.calls + rng.randrange(1, 10), 0.3)
             finally:
-                filler.unlink()
+                filler.unlink(missing_ok=True)
 
     def _take_no_writes(self, rng: random.Random) -> None:
         with self._told("disk read-only"), remounted(self._node.state, "ro"):
@@ -225,8 +225,10 @@ class Faults:
         switch = switch_of(self._node)
         with self._switch, self._told("ovsdb-server killed while the disk is full, and started again"):
             os.kill(switch.ovsdb_pid, signal.SIGKILL)
-            self._fill_disk(rng)
-            switch.restart_ovsdb()
+            try:
+                self._fill_disk(rng)
+            finally:
+                switch.restart_ovsdb()
 
     # -- the agent --------------------------------------------------------------------------------------------------------
 
