@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TextIO
@@ -120,6 +121,7 @@ class Storm:
         with ExitStack() as stack:
             plan, model, pods = self._plan, Model(), Pods(node, self._rounds)
             stack.callback(pods.close)
+            self._tell(f"node {self._rounds} begins at {datetime.now(UTC):%H:%M:%S.%f}, in {node.directory}")
             clock = Clock(plan.seconds - (time.monotonic() - self._began))
             callers = stack.enter_context(Callers(pods, model, clock, self.outcome.happened, plan.threads))
             callers.populate(rng, plan.pods, plan.networks)
@@ -169,12 +171,13 @@ class Storm:
         self._tell(f"[{phase} {self._rounds}] {done}; {max(0, clock.left):.0f} s left")
 
     def _described(self, violation: Violation, node: LiveNode) -> str:
-        """With the seed, and with what the agents said of it."""
-        log = node.log.read_text(errors="replace").splitlines()
-        said = list(dict.fromkeys(line for line in log if any(name.container[:12] in line for name in violation.names)))[-30:]
-        return "\n".join(
-            [f"VIOLATION, seed {self._plan.seed}, node {self._rounds}: {violation}", *(f"    agent: {line}" for line in said)]
-        )
+        """With the seed, and with what the agents and the switch said of it."""
+        said = [f"VIOLATION, seed {self._plan.seed}, node {self._rounds}: {violation}"]
+        for who, path in (("agent", node.log), ("switch", Path(self._switch.rundir) / "ovs-vswitchd.log")):
+            log = path.read_text(errors="replace").splitlines()
+            lines = dict.fromkeys(line for line in log if any(name.container[:12] in line for name in violation.names))
+            said += [f"    {who}: {line}" for line in list(lines)[-30:]]
+        return "\n".join(said)
 
 
 def _complaints(node: LiveNode) -> list[Violation]:
