@@ -175,6 +175,7 @@ class Storm:
         said = [f"VIOLATION, seed {self._plan.seed}, node {self._rounds}: {violation}"]
         for who, path in (("agent", node.log), ("switch", Path(self._switch.rundir) / "ovs-vswitchd.log")):
             log = path.read_text(errors="replace").splitlines()
+            log = [line for line in log if "assigned port" not in line]  # of its polling threads
             lines = dict.fromkeys(line for line in log if any(name.container[:12] in line for name in violation.names))
             said += [f"    {who}: {line}" for line in list(lines)[-30:]]
         return "\n".join(said)
