@@ -9,9 +9,8 @@ import fcntl
 import json
 import os
 import re
-import socket
 import stat
-import struct
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,6 +24,8 @@ from tests.lab.node import mounts_below
 STANDING = frozenset({f"bridge {ADMINS_BRIDGE}"})
 """What is there without any attachment."""
 _PORT = re.compile(r"[0-9a-f]{12}-net[0-9]")
+_LISTENER = re.compile(r"ino:([0-9]+) dev:0/([0-9]+)")
+"""As `ss` prints it: the device whole behind the slash."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,7 @@ class Sight:
 def look(pods: Pods) -> Sight:
     """All that attachments may leave. What changes meanwhile may be seen in part."""
     why: dict[str, str] = {}
-    things = Counter(
-        thing for part in (_switch(pods, why), _mounts(pods), _directories(pods, why), _state(pods)) for thing in part
-    )
+    things = Counter(thing for part in (_switch(pods, why), _mounts(pods), _directories(pods), _state(pods)) for thing in part)
     return Sight(frozenset(thing if times == 1 else f"{thing}, {times} times" for thing, times in things.items()), why)
 
 
@@ -68,11 +67,11 @@ def _mounts(pods: Pods) -> Iterator[str]:
             yield f"mount {point}"
 
 
-def _directories(pods: Pods, why: dict[str, str]) -> Iterator[str]:
+def _directories(pods: Pods) -> Iterator[str]:
     node = pods.node
     bases = [node.shared, pods.aside, pods.devices]
     bases += [volume for volume in node.kubelet.glob("pods/*/volumes/kubernetes.io~empty-dir/shared-dir") if volume.is_dir()]
-    pid = switch_of(node).vswitchd_pid
+    listeners = _listeners(switch_of(node).vswitchd_pid)
     for base in bases:
         for path in _below(base):
             facts = path.lstat()
@@ -80,11 +79,8 @@ def _directories(pods: Pods, why: dict[str, str]) -> Iterator[str]:
                 yield f"{'directory' if stat.S_ISDIR(facts.st_mode) else 'file'} {path}"
                 continue
             yield f"socket {path}"
-            listener = _listener(path)
-            if listener == pid:
+            if (facts.st_ino, facts.st_dev) in listeners:
                 yield f"the switch listens at {path}"
-            else:
-                why[f"the switch listens at {path}"] = f"process {listener} does, the switch is {pid}" if listener else "nobody"
     for path in node.short.iterdir() if node.short.is_dir() else ():
         yield f"directory {path}"  # what is in it belongs to what is mounted there
 
@@ -95,19 +91,14 @@ def _below(base: Path) -> Iterator[Path]:
             yield Path(directory) / name
 
 
-def _listener(path: Path) -> int:
-    """The process that accepts there, 0 for none."""
-    parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-    try:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(2)
-            client.connect(f"/proc/self/fd/{parent}/{path.name}")
-            credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            return int(struct.unpack("3i", credentials)[0])
-    except OSError:
-        return 0
-    finally:
-        os.close(parent)
+def _listeners(pid: int) -> set[tuple[int, int]]:
+    """Inode and device of each socket at which a process of the switch's network namespace accepts.
+
+    Nothing connects: a port would take that for its application, and ovs-vswitchd hangs after many of those.
+    """
+    argv = ["nsenter", f"--net=/proc/{pid}/ns/net", "ss", "-xlHe"]
+    listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return {(int(inode), int(device)) for inode, device in _LISTENER.findall(listed)}
 
 
 def _state(pods: Pods) -> Iterator[str]:

@@ -16,7 +16,7 @@ from tests.lab.switch import Switch
 def test_a_short_storm(switch: Switch) -> None:
     """Every answer is kept amid all kinds of faults: nothing promised is lost, and nothing is left after the last DEL."""
     told: list[str] = []
-    plan = Plan(seed=7, operations=240, burst=240, faults=9, pods=5)
+    plan = Plan(seed=7, operations=300, burst=300, faults=9, pods=5)
     outcome = Storm(plan, switch, told.append).run()
     assert outcome.violations == [], "\n".join(told)
     assert outcome.calls >= plan.operations
