@@ -22,7 +22,7 @@ from typing import Final
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
 from tests.crash.storm_model import Model, Violation
-from tests.crash.test_full_disk import PAGE, fill
+from tests.lab.disks import PAGE, fill
 from tests.lab.switch import wait_until
 
 OF_SWITCH: Final = ("ovs-vswitchd killed", "ovs-vswitchd killed twice", "ovsdb-server killed")
