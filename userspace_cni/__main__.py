@@ -48,16 +48,22 @@ def plugin() -> int:
     from userspace_cni import verbs
     from userspace_cni.errors import Interrupted
     from userspace_cni.log import say
+    from userspace_cni.result import LATEST, error_json
 
-    for number in _STOPPING:
-        signal.signal(number, _interrupt)
     stdin = _Stdin()
-    answer = verbs.answer(os.environ, stdin.read, _node)
+    answer: verbs.Answer | None = None
     try:
+        for number in _STOPPING:
+            signal.signal(number, _interrupt)
+        answer = verbs.answer(os.environ, stdin.read, _node)
         _write_stdout(answer.output)
     except (OSError, Interrupted) as error:
+        if answer is None and isinstance(error, Interrupted):  # before the verb began, or as it ended
+            with suppress(OSError):
+                _write_stdout(error_json(error, LATEST))
+            return 1
         say("error", "the answer could not be written to stdout; an ADD is undone", error=error)
-        if answer.code == 0 and os.environ["CNI_COMMAND"] == "ADD":
+        if answer and answer.code == 0 and os.environ["CNI_COMMAND"] == "ADD":
             # nobody has learned of this attachment: a runtime that saw no result takes it for failed
             verbs.answer({**os.environ, "CNI_COMMAND": "DEL"}, stdin.read, _node)
         return 1

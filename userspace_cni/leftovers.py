@@ -8,11 +8,12 @@ agent's `reconcile` does it on every tick.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from userspace_cni import attach
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import BadRequest, UserspaceError
+from userspace_cni.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.journal import Journal
 from userspace_cni.log import say
 from userspace_cni.plan import owner_marks, port_name
@@ -145,10 +146,24 @@ def drain(node: Node, journal: Journal, deadline: Deadline, report: Report = lam
         say("warning", "DELs that were called without an agent wait longer", error=error)
 
 
+def hear(container_id: str, node: Node, journal: Journal) -> None:
+    """Turn this container's spooled DELs into records, which `drain` could not if somebody had its lock; the caller has it now.
+
+    Raises RecordRefused when one cannot be recorded: whoever goes on would take for attached what was answered as deleted.
+    """
+    try:
+        entries = list(node.spool.entries(keep=True))
+    except RecordRefused:
+        return  # a spool that cannot be read fails no verb; `drain` has told of it
+    for entry in entries:
+        if entry.environ.get("CNI_CONTAINERID") == container_id:
+            with suppress(BadRequest):
+                _hear(entry, *_call_of(entry), node, journal)
+
+
 def _drain_one(entry: Entry, node: Node, journal: Journal, report: Report) -> None:
     try:
-        environment = read_environment(entry.environ, "DEL")
-        network = read_network(entry.stdin, "DEL")
+        environment, network = _call_of(entry)
     except BadRequest as error:
         node.spool.put_aside(entry.name, str(error))
         return
@@ -156,12 +171,26 @@ def _drain_one(entry: Entry, node: Node, journal: Journal, report: Report) -> No
     if lock is None:
         return
     with lock:
-        marked = _overtaken_by(entry, environment, network, node, journal)
-        if marked:
-            say("info", "a DEL that was called without an agent is carried out", container=environment.container_id)
-            journal.write(marked)
+        if _hear(entry, environment, network, node, journal):
             report("spooled-del")
-        node.spool.remove(entry.name)
+
+
+def _call_of(entry: Entry) -> tuple[Environment, Network]:
+    """What the DEL says. Raises BadRequest."""
+    return read_environment(entry.environ, "DEL"), read_network(entry.stdin, "DEL")
+
+
+def _hear(entry: Entry, environment: Environment, network: Network, node: Node, journal: Journal) -> bool:
+    """Record what the DEL is to remove, and forget the entry; whether there was anything. The container's lock is held."""
+    marked = _overtaken_by(entry, environment, network, node, journal)
+    if marked:
+        say("info", "a DEL that was called without an agent is carried out", container=environment.container_id)
+        if journal.read_key(marked.key) is None:
+            journal.write(marked)
+        else:
+            journal.mark_deleting(marked)
+    node.spool.remove(entry.name)
+    return marked is not None
 
 
 def undo(entry: Entry, node: Node, journal: Journal, deadline: Deadline) -> None:

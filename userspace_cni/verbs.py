@@ -219,8 +219,12 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
 
 
 def _make_room(request: Request, node: Node, deadline: Deadline) -> None:
-    """Refuse a second attachment of the name; undo what an earlier ADD of it left unfinished."""
+    """Refuse a second attachment of the name; undo what an earlier ADD of it left unfinished, or a DEL that was spooled."""
     environment = request.environment
+    try:
+        leftovers.hear(environment.container_id, node, node.journal)
+    except RecordRefused as error:
+        raise Unavailable("a DEL of this container, called before, cannot be recorded", str(error)) from error
     record = node.journal.read(environment.container_id, environment.ifname)
     if record and not leftovers.is_unfinished(record, node.boot_id()):
         raise AlreadyAttached(

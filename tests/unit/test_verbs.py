@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.world import World
-from userspace_cni import verbs
+from userspace_cni import protocol, verbs
+from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.leftovers import PLACE_S
 from userspace_cni.records import record_key
+from userspace_cni.spool import Entry, Spool
 from userspace_cni.steps import Lease, Port, Step
 
 CONTAINER = "0123456789abcdef0123456789abcdef"
@@ -412,3 +416,47 @@ def test_quarantined_record(world: World) -> None:
     assert world.journal.records() == []
     assert list((world.directory / "state" / "quarantine").iterdir())
     assert not any(name.startswith(("port", "mount", "directory")) for name in world.true)
+
+
+class Overheard(World):
+    """A node whose spool tells when it was read to its end."""
+
+    @property
+    def spool(self) -> Spool:
+        """As of the base class."""
+        spool, heard = super().spool, self.heard
+
+        class Told(Spool):
+            def entries(self, *, keep: bool = False) -> Iterator[Entry]:
+                yield from super().entries(keep=keep)
+                heard.set()
+
+        spool.__class__ = Told
+        return spool
+
+    heard = threading.Event()
+
+
+def test_add_behind_a_spooled_del_of_a_busy_container(tmp_path: Path) -> None:
+    """A DEL that was spooled, and answered, is heard by the ADD of its name also when its container was busy until then."""
+    world = Overheard(tmp_path, now=10)
+    assert call(world, "ADD")[0] == 0
+    [before] = world.journal.records()
+    spooled = Path(f"{tmp_path}/state/spool")
+    spooled.mkdir(mode=0o700)
+    environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
+    called = {"Called-Boot-Id": world.boot, "Called-Boottime-Ns": "20"}
+    stdin = json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace"}).encode()
+    (spooled / "20-1-0").write_bytes(protocol.request_bytes("/api/v1/del", environ, stdin, extra=called))
+    world.now, world.heard = 30, threading.Event()
+    answers: list[tuple[int, Any]] = []
+    caller = threading.Thread(target=lambda: answers.append(call(world, "ADD")))
+    with world.journal.container_lock(CONTAINER, Deadline.after(1)):
+        caller.start()
+        assert world.heard.wait(10)
+        assert len(world.spool) == 1
+    caller.join(10)
+    assert [code for code, _ in answers] == [0]
+    [record] = world.journal.records()
+    assert record.boottime_ns > before.boottime_ns
+    assert len(world.spool) == 0

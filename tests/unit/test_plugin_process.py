@@ -1,0 +1,36 @@
+"""The plugin as a process of one call: what a signal does at the edges of the verb."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+STOPPED = """
+import os, signal, sys
+from userspace_cni import __main__, verbs
+def answer(*_):
+    os.kill(os.getpid(), signal.{name})
+verbs.answer = answer
+sys.exit(__main__.plugin())
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize("verb", ["ADD", "DEL", "VERSION"])
+def test_a_signal_beside_the_verb(name: str, verb: str) -> None:
+    """Before a verb has begun, or as it ends, the answer is JSON with code 11, exit code 1, and no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED.format(name=name)],
+        env={"CNI_COMMAND": verb},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    error = json.loads(done.stdout)
+    assert (error["code"], error["msg"]) == (11, f"stopped by {name}")
