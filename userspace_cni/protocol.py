@@ -4,6 +4,7 @@
     Host: userspace-cni
     Userspace-Cni-Protocol: 1
     Cni-Containerid: 0123…              one header per variable of `VARIABLES` that is set and not empty
+    Userspace-Cni-State-Dir: /var/…     which agent is meant: settings of the caller, by `MEANT`
     Content-Length: 181
     Connection: close
 
@@ -56,6 +57,13 @@ VARIABLES: Final[Mapping[str, str]] = {
     "BAGGAGE": "Baggage",
 }
 """What travels of the caller's environment. Other Cni-* headers, of a later shim say, are ignored."""
+MEANT: Final[Mapping[str, str]] = {
+    "state_dir": "Userspace-Cni-State-Dir",
+    "run_dir": "Userspace-Cni-Run-Dir",
+    "ovsdb": "Userspace-Cni-Ovsdb",
+}
+"""Which agent the caller means: settings that it has to share. `state_dir` always, the others when the caller's environment names
+them. Older shims say none."""
 
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-")
 _ENCODED: Final = tuple(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256))
@@ -187,6 +195,11 @@ def environment(head: Head) -> dict[str, str]:
         raise MalformedRequest(404, f"{head.method} {head.target[:80]} is no CNI verb")
     variables = {name: _decoded(header, head.headers.get(header, "")) for name, header in VARIABLES.items()}
     return {"CNI_COMMAND": verb} | {name: value for name, value in variables.items() if value}
+
+
+def meant(head: Head) -> dict[str, str]:
+    """The settings, by their keys, that the agent must share with the caller. Raises MalformedRequest as `environment` does."""
+    return {key: _decoded(header, head.headers[header]) for key, header in MEANT.items() if head.headers.get(header)}
 
 
 @dataclass(frozen=True)

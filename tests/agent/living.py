@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import agent, inside
+from tests.lab.agentless import filled
 from tests.lab.node import CONTAINER, Node
 from tests.lab.runtime import Call, call
 from tests.lab.switch import wait_until
@@ -24,7 +25,7 @@ from userspace_cni import protocol
 from userspace_cni.agent import service
 from userspace_cni.drivers import Drivers
 from userspace_cni.settings import Settings, load
-from userspace_cni.shim import BUILT, fill
+from userspace_cni.shim import BUILT
 from userspace_cni.verbs import Answer
 
 ENDED_S = 20
@@ -52,7 +53,7 @@ class LiveNode(Node):
         shutil.copytree(self.bin, self.directory / "standalone")
         self.settings["USERSPACE_CNI_TICK_S"] = "0.5"
         shim = Path(self.plugin)
-        shim.write_bytes(fill(BUILT.read_bytes(), self.socket, str(self.spool), 1024))
+        shim.write_bytes(filled(BUILT.read_bytes(), load(self.environ)))
 
     @property
     def socket(self) -> str:

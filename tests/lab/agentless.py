@@ -18,6 +18,8 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from tests.lab.switch import wait_until
+from userspace_cni import shim
+from userspace_cni.settings import Settings
 
 SOURCE: Final = Path(__file__).resolve().parents[2] / "userspace_cni" / "shim" / "shim.c"
 ANSWER_MAX: Final = 16 << 20
@@ -36,6 +38,26 @@ def build(target: Path, *command: str) -> str:
     """Compile the shim; its path. `command` is a compiler with its options."""
     subprocess.run([*command, "-o", str(target), str(SOURCE)], check=True)
     return str(target)
+
+
+def filled(binary: bytes, settings: Settings) -> bytes:
+    """The shim as `install` writes it with these settings."""
+    return shim.fill(
+        binary,
+        socket=settings.socket,
+        run_dir=settings.run_dir,
+        state_dir=settings.state_dir,
+        spool_max=settings.spool_max,
+    )
+
+
+def installed(program: str, directory: Path) -> str:
+    """A copy of the shim as `install` makes it, for the agent whose socket and state directory are in `directory`; its path."""
+    path = directory / "userspace"
+    settings = Settings(socket=str(directory / "s"), run_dir=str(directory / "run"), state_dir=str(directory / "state"))
+    path.write_bytes(filled(Path(program).read_bytes(), settings))
+    path.chmod(0o755)
+    return str(path)
 
 
 @dataclass

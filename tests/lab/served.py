@@ -17,11 +17,12 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 
 from tests.lab.agent import get
+from tests.lab.agentless import filled
 from tests.lab.node import Node
 from tests.lab.switch import wait_until
 from userspace_cni.agent.service import serve
 from userspace_cni.settings import load
-from userspace_cni.shim import BUILT, fill
+from userspace_cni.shim import BUILT
 
 _PRELOADED = (
     "tests.lab.served",
@@ -70,7 +71,7 @@ class ServedNode(Node):
         if self._process is not None and settings == self._served:
             return
         self.stop()
-        shim = fill(BUILT.read_bytes(), self.socket, f"{load(settings).state_dir}/spool", 1024)
+        shim = filled(BUILT.read_bytes(), load(settings))
         temporary = Path(f"{self.plugin}.new")
         temporary.write_bytes(shim)
         temporary.chmod(0o755)

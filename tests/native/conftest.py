@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.agentless import IMPATIENT, PLAIN, SANITIZED, Caller, build
+from tests.lab.agentless import IMPATIENT, PLAIN, SANITIZED, Caller, build, installed
 
 BUILDS = {"plain": PLAIN, "sanitized": SANITIZED}
 
@@ -37,10 +37,10 @@ def place() -> Iterator[Path]:
 @pytest.fixture(params=BUILDS)
 def caller(request: pytest.FixtureRequest, built: Callable[..., str], place: Path) -> Caller:
     """A runtime whose shim has the deadlines of the installed one."""
-    return Caller(built(request.param), place)
+    return Caller(installed(built(request.param), place), place)
 
 
 @pytest.fixture(params=BUILDS)
 def impatient(request: pytest.FixtureRequest, built: Callable[..., str], place: Path) -> Caller:
     """A runtime whose shim gives up within seconds."""
-    return Caller(built(request.param, impatient=True), place)
+    return Caller(installed(built(request.param, impatient=True), place), place)

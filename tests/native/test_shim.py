@@ -51,6 +51,7 @@ Cni-Netns-Override: true
 Traceparent: 00-af
 Tracestate: a=1
 Baggage: k
+Userspace-Cni-State-Dir: STATE
 Content-Length: 54
 Connection: close"""
 CALLED = rb"Called-Boot-Id: ([0-9a-f-]{36})\r\nCalled-Boottime-Ns: ([0-9]+)\r\n"
@@ -99,7 +100,8 @@ def test_request_bytes(caller: Caller) -> None:
         assert mark
         assert mark[1].decode() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         assert before < int(mark[2]) < time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        assert agent.request.replace(mark[0], b"", 1) == EXPECTED
+        expected = EXPECTED.replace(b"STATE", str(caller.directory / "state").encode())
+        assert agent.request.replace(mark[0], b"", 1) == expected
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
@@ -120,8 +122,38 @@ def test_only_what_is_set_travels(caller: Caller) -> None:
         caller.run("GC", CNI_CONTAINERID="", CNI_NETNS=None, CNI_IFNAME="", CNI_ARGS=None, **secrets)
         head, _ = protocol.read_request(agent.request)
     assert protocol.environment(head) == {"CNI_COMMAND": "GC", "CNI_PATH": "/opt/cni/bin"}
-    called = {"called-boot-id", "called-boottime-ns"}
-    assert set(head.headers) == {"host", "userspace-cni-protocol", "cni-path", "content-length", "connection"} | called
+    added = {"called-boot-id", "called-boottime-ns", "userspace-cni-state-dir"}
+    assert set(head.headers) == {"host", "userspace-cni-protocol", "cni-path", "content-length", "connection"} | added
+
+
+def test_the_agent_that_is_meant(caller: Caller) -> None:
+    """The state directory travels always, run directory and OVSDB when the environment of the call names them."""
+    state = str(caller.directory / "state")
+    named = {"USERSPACE_CNI_RUN_DIR": "/run/ü", "USERSPACE_CNI_OVSDB": "unix:/x y", "USERSPACE_CNI_STATE_DIR": "/other"}
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        caller.run("ADD")
+        caller.run("ADD", USERSPACE_CNI_STATE_DIR=None)
+        caller.run("ADD", **named)
+        heads = [protocol.read_request(bytes(request))[0] for request in agent.received]
+    assert [protocol.meant(head) for head in heads] == [
+        {"state_dir": state},
+        {"state_dir": state},
+        {"state_dir": "/other", "run_dir": "/run/ü", "ovsdb": "unix:/x y"},
+    ]
+
+
+def test_all_that_travels_at_its_longest(caller: Caller) -> None:
+    """The longest values fit the request, every byte of them encoded."""
+    longest = {
+        "USERSPACE_CNI_STATE_DIR": "/" + "%" * 248,
+        "USERSPACE_CNI_RUN_DIR": "/" + "%" * 248,
+        "USERSPACE_CNI_OVSDB": "%" * 255,
+    }
+    others = sum(len(value) for name, value in caller.environ("ADD").items() if name in TRAVELLING and name != "CNI_ARGS")
+    with Agent(caller.socket, answers(200, RESULT)) as agent:
+        assert caller.run("ADD", CNI_ARGS="%" * (65536 - others), **longest).code == 0
+        head, _ = protocol.read_request(agent.request)
+    assert sorted(protocol.meant(head).values()) == sorted(longest.values())
 
 
 @pytest.mark.parametrize("size", [0, 1, BODY_MAX])

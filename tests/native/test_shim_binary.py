@@ -7,13 +7,15 @@ import shutil
 import struct
 import subprocess
 from collections.abc import Callable
+from itertools import chain, combinations, product
 from pathlib import Path
 
 import pytest
 
-from tests.lab.agentless import PLAIN, SANITIZED, SOURCE, STRICT, Caller, refused
+from tests.lab.agentless import PLAIN, SANITIZED, SOURCE, STRICT, Caller, filled, refused
 from userspace_cni import shim
 from userspace_cni.result import LATEST, SUPPORTED_VERSIONS, version_answer
+from userspace_cni.settings import Settings, load
 
 SMALL = 64 * 1024
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
@@ -101,15 +103,70 @@ def test_empty_chroot(built: Callable[..., str], place: Path) -> None:
 
 @pytest.mark.parametrize("command", [PLAIN, SANITIZED], ids=["plain", "sanitized"])
 def test_settings_in_the_file(place: Path, command: tuple[str, ...]) -> None:
-    """What is written into the file holds, to its longest, and the environment wins over it."""
+    """What is written into the file holds, to its longest."""
     path = place / "shim"
     subprocess.run([*command, "-o", str(path), str(SOURCE)], check=True)
     caller = Caller(str(path), place, {"USERSPACE_CNI_SOCKET": "", "USERSPACE_CNI_STATE_DIR": ""})
-    for socket, spool, spool_max in (("/a/b", "/c/d/spool", 1), ("/" + "s" * 106, "/" + "d" * 254, 999_999)):
-        path.write_bytes(shim.fill(path.read_bytes(), socket, spool, spool_max))
-        about = caller.run("").stderr
-        assert f"agent's socket: {socket}\n" in about
-        assert f"spool of DELs while it is away: {spool} (at most {spool_max})\n" in about
-        refused(caller.run("ADD"), 11, socket)
-    assert "agent's socket: /e\n" in caller.run("", USERSPACE_CNI_SOCKET="/e").stderr
-    assert "away: /e/spool (at most 5)" in caller.run("", USERSPACE_CNI_STATE_DIR="/e", USERSPACE_CNI_SPOOL_MAX="5").stderr
+    for settings in (
+        Settings(socket="/a/b", state_dir="/c/d", spool_max=1),
+        Settings(run_dir="/a"),
+        Settings(run_dir="/" + "r" * 95, state_dir="/" + "d" * 248, spool_max=999_999),
+        Settings(socket="/" + "s" * 106, run_dir="/" + "r" * 248),
+    ):
+        path.write_bytes(filled(path.read_bytes(), settings))
+        assert told(caller) == (settings.agent_socket, f"{settings.state_dir}/spool", settings.spool_max)
+        refused(caller.run("ADD"), 11, settings.agent_socket)
+
+
+NAMED = ("socket", "run_dir", "state_dir")
+NOTHING = dict.fromkeys((f"USERSPACE_CNI_{key.upper()}" for key in NAMED), "")
+
+
+def told(caller: Caller, **environ: str) -> tuple[str, str, int]:
+    """Socket, spool and bound in force, as the binary tells them to people."""
+    said = re.search(r"socket: (.*)\nspool of DELs while it is away: (.*) \(at most (\d+)\)\n", caller.run("", **environ).stderr)
+    assert said
+    return said[1], said[2], int(said[3])
+
+
+def test_the_rule_is_the_agents(caller: Caller, tmp_path: Path) -> None:
+    """Whichever of socket, run_dir and state_dir are in the file and in the environment: with the same of both, the binary and an
+    agent mean the same socket and the same spool.
+    """
+    config = tmp_path / "config.toml"
+    binary = Path(caller.program).read_bytes()
+    chosen = list(chain.from_iterable(combinations(NAMED, count) for count in range(len(NAMED) + 1)))
+    for in_file, in_environ in product(chosen, chosen):
+        config.write_text("".join(f'{key} = "/file/{key}"\n' for key in in_file))
+        environ = {f"USERSPACE_CNI_{key.upper()}": f"/environ/{key}" for key in in_environ}
+        Path(caller.program).write_bytes(filled(binary, load({"USERSPACE_CNI_CONFIG": str(config)})))
+        agent = load({"USERSPACE_CNI_CONFIG": str(config), **environ})
+        assert told(caller, **{**NOTHING, **environ}) == (agent.agent_socket, f"{agent.state_dir}/spool", agent.spool_max)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, []),
+        ({"USERSPACE_CNI_SOCKET": "/run//a/agent.sock", "USERSPACE_CNI_STATE_DIR": "/state/"}, []),
+        ({"USERSPACE_CNI_RUN_DIR": "/run/a/"}, []),
+        ({"USERSPACE_CNI_SOCKET": "/x"}, [("USERSPACE_CNI_SOCKET", "/x", "/run/a/agent.sock")]),
+        ({"USERSPACE_CNI_RUN_DIR": "/x"}, [("USERSPACE_CNI_RUN_DIR", "/x/agent.sock", "/run/a/agent.sock")]),
+        ({"USERSPACE_CNI_STATE_DIR": "/x"}, [("USERSPACE_CNI_STATE_DIR", "/x", "/state")]),
+        (
+            {"USERSPACE_CNI_RUN_DIR": "/x", "USERSPACE_CNI_STATE_DIR": "/x"},
+            [("USERSPACE_CNI_RUN_DIR", "/x/agent.sock", "/run/a/agent.sock"), ("USERSPACE_CNI_STATE_DIR", "/x", "/state")],
+        ),
+    ],
+)
+def test_an_environment_that_contradicts_the_file(caller: Caller, environ: dict[str, str], said: list[tuple[str, ...]]) -> None:
+    """A call that uses another socket or other records than the file was installed for warns of each: the variable, what is used,
+    and what was installed. Another spelling of the same path is no contradiction, and VERSION has nothing to say.
+    """
+    path = Path(caller.program)
+    path.write_bytes(filled(path.read_bytes(), Settings(run_dir="/run/a", state_dir="/state")))
+    warnings = [line for line in caller.run("STATUS", **{**NOTHING, **environ}).stderr.splitlines() if "level=warning" in line]
+    assert len(warnings) == len(said)
+    for line, words in zip(warnings, said, strict=True):
+        assert [word for word in words if word not in line] == []
+    assert caller.run("VERSION", **{**NOTHING, **environ}).stderr == ""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.lab.agentless import RESULT, Agent, Caller, answers, refused
-from userspace_cni import protocol, verbs
+from userspace_cni import protocol, shim, verbs
 from userspace_cni.result import version_answer
 
 TRAVELLING = tuple(protocol.VARIABLES)
@@ -97,6 +98,11 @@ def test_values_too_long(caller: Caller) -> None:
         ("USERSPACE_CNI_SOCKET", "/" + "x" * 107),
         ("USERSPACE_CNI_STATE_DIR", "relative"),
         ("USERSPACE_CNI_STATE_DIR", "/" + "x" * 249),
+        ("USERSPACE_CNI_STATE_DIR", "/"),
+        ("USERSPACE_CNI_RUN_DIR", "relative"),
+        ("USERSPACE_CNI_RUN_DIR", "/a/.."),
+        ("USERSPACE_CNI_RUN_DIR", "/" + "x" * 249),
+        ("USERSPACE_CNI_OVSDB", "unix:/" + "x" * 250),
         ("USERSPACE_CNI_SPOOL_MAX", "0"),
         ("USERSPACE_CNI_SPOOL_MAX", "-1"),
         ("USERSPACE_CNI_SPOOL_MAX", "1000000"),
@@ -116,10 +122,25 @@ def test_bad_setting(caller: Caller, name: str, value: str) -> None:
 
 
 def test_empty_settings_are_unset(caller: Caller) -> None:
-    """Empty variables of ours count as unset, as in-process: the defaults of the build hold."""
-    done = caller.run("", USERSPACE_CNI_SOCKET="", USERSPACE_CNI_STATE_DIR="", USERSPACE_CNI_SPOOL_MAX="")
-    assert "/run/userspace-cni/agent.sock\n" in done.stderr
-    assert "/var/lib/cni/userspace/spool (at most 1024)" in done.stderr
+    """Empty variables of ours count as unset, as in-process: what was installed holds."""
+    names = ("SOCKET", "RUN_DIR", "STATE_DIR", "SPOOL_MAX", "OVSDB")
+    done = caller.run("", **{f"USERSPACE_CNI_{name}": "" for name in names})
+    assert f"{caller.socket}\n" in done.stderr
+    assert f"{caller.spool} (at most 1024)" in done.stderr
+
+
+def test_a_run_dir_too_long_for_a_socket(caller: Caller) -> None:
+    """A run directory in which no socket can be is 7 when the socket would be in it, and no matter when it is elsewhere."""
+    long = "/" + "x" * 97
+    installed_in_run_dir(caller)
+    refused(caller.run("ADD", USERSPACE_CNI_SOCKET="", USERSPACE_CNI_RUN_DIR=long), 7, "USERSPACE_CNI_RUN_DIR", "107 bytes")
+    refused(caller.run("ADD", USERSPACE_CNI_RUN_DIR=long), 11, str(caller.socket))
+
+
+def installed_in_run_dir(caller: Caller) -> None:
+    """The binary as it is installed when no `socket` is set."""
+    path = Path(caller.program)
+    path.write_bytes(shim.fill(path.read_bytes(), socket="", run_dir="/run/x", state_dir="/state", spool_max=1))
 
 
 def test_dots_within_a_name(caller: Caller) -> None:

@@ -135,7 +135,8 @@ def test_binary_that_does_not_work(bin_dir: Path, tmp_path: Path, monkeypatch: p
     ("name", "value", "said"),
     [
         ("USERSPACE_CNI_SOCKET", "/" + "x" * 107, "socket .* has to fit 107 bytes"),
-        ("USERSPACE_CNI_STATE_DIR", "/" + "x" * 249, "spool .* has to fit 255 bytes"),
+        ("USERSPACE_CNI_STATE_DIR", "/" + "x" * 249, "state_dir .* has to fit 249 bytes"),
+        ("USERSPACE_CNI_RUN_DIR", "/" + "x" * 97, "socket .* has to fit 107 bytes"),
         ("USERSPACE_CNI_SPOOL_MAX", "0", "environment variable USERSPACE_CNI_SPOOL_MAX"),
     ],
 )
@@ -163,14 +164,15 @@ def test_command(bin_dir: Path) -> None:
     assert done.exit_code == 0
     assert done.output == (
         f"installed {bin_dir}/userspace: the agent's socket is /run/userspace-cni/agent.sock, "
-        "DELs while it is away go to /var/lib/cni/userspace/spool, at most 1024\n"
+        "its records are in /var/lib/cni/userspace, DELs while it is away go to /var/lib/cni/userspace/spool, at most 1024\n"
     )
 
 
 def test_command_for_the_launcher(bin_dir: Path) -> None:
     """With --standalone it is the launcher of this interpreter."""
     done = install("--standalone", "--bin-dir", str(bin_dir))
-    assert (done.exit_code, done.output) == (0, f"installed {bin_dir}/userspace\n")
+    assert done.exit_code == 0
+    assert done.output.startswith(f"installed {bin_dir}/userspace: it carries no settings, each call reads its environment")
     assert (bin_dir / "userspace").read_text() == f'#!/bin/sh\nexec {sys.executable} -I -m userspace_cni "$@"\n'
 
 

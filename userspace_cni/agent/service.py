@@ -23,6 +23,7 @@ from typing import Final
 from userspace_cni import protocol, verbs
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.keeper import Keeper
+from userspace_cni.agent.meant import require_meant
 from userspace_cni.agent.metrics import CONTENT_TYPE, Counted, Metrics
 from userspace_cni.agent.pool import Job, Pool
 from userspace_cni.agent.server import Server
@@ -189,6 +190,7 @@ class Agent:
     def _verb(self, exchange: Exchange) -> None:
         began = time.perf_counter()
         environ = protocol.environment(exchange.head)
+        require_meant(protocol.meant(exchange.head), self._settings, self.node.root)
         if exchange.hung_up and exchange.verb == "ADD":
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return

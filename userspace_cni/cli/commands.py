@@ -46,23 +46,27 @@ def userspace_cni() -> None:
 def install(standalone: bool, bin_dir: str) -> None:
     """Put the plugin where the container runtime looks for it: DIR/userspace.
 
-    It is a static binary that hands each call to the agent, and carries the path of the agent's socket and the place for DELs
-    while the agent is away: those of the settings in force now. Run this again when they change.
+    It is a static binary that hands each call to the agent, and carries those of the settings in force now by which it finds the
+    agent's socket and the place for DELs while the agent is away: socket, run_dir, state_dir and spool_max. Run this again when
+    they change.
 
-    With --standalone it runs the Python interpreter that runs this command, isolated from the runtime's own Python settings.
+    With --standalone it runs the Python interpreter that runs this command, isolated from the runtime's own Python settings. It
+    carries no settings: each call reads those of its own environment and of the settings file.
 
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
     try:
         if standalone:
-            click.echo(f"installed {install_launcher(bin_dir)}")
+            path = install_launcher(bin_dir)
+            click.echo(f"installed {path}: it carries no settings, each call reads its environment and the settings file")
             return
         path, settings = install_shim(bin_dir)
     except InstallError as error:
         raise click.ClickException(str(error)) from error
     click.echo(
         f"installed {path}: the agent's socket is {settings.agent_socket}, "
-        f"DELs while it is away go to {settings.state_dir}/spool, at most {settings.spool_max}"
+        f"its records are in {settings.state_dir}, DELs while it is away go to {settings.state_dir}/spool, "
+        f"at most {settings.spool_max}"
     )
 
 

@@ -42,7 +42,13 @@ def install_shim(bin_dir: str) -> tuple[Path, Settings]:
             "and --standalone does without it"
         ) from error
     try:
-        binary = shim.fill(binary, settings.agent_socket, f"{settings.state_dir}/spool", settings.spool_max)
+        binary = shim.fill(
+            binary,
+            socket=settings.socket,
+            run_dir=settings.run_dir,
+            state_dir=settings.state_dir,
+            spool_max=settings.spool_max,
+        )
     except ValueError as error:
         raise InstallError(f"writing the settings into {shim.BUILT}: {error}") from error
     return _place(bin_dir, binary), settings

@@ -14,22 +14,26 @@ from typing import Final
 BUILT: Final = Path(__file__).with_name("userspace")
 """Where the package build puts the binary."""
 
-_MAGIC: Final = b"userspace-cni/shim/settings/1".ljust(32, b"\0")
-_SOCKET, _SPOOL, _NUMBER = 108, 256, 16  # bytes with a NUL, as in struct baked of shim.c
+_MAGIC: Final = b"userspace-cni/shim/settings/2".ljust(32, b"\0")
+_SOCKET, _DIRECTORY, _NUMBER = 108, 250, 16  # bytes with a NUL, as in struct baked of shim.c
 
 
-def fill(binary: bytes, socket: str, spool: str, spool_max: int) -> bytes:
-    """`binary` with these settings: the agent's socket, the directory for DELs, and how many it takes.
+def fill(binary: bytes, *, socket: str, run_dir: str, state_dir: str, spool_max: int) -> bytes:
+    """`binary` with these settings (docs/settings.md); `socket` is "" for the one in `run_dir`.
 
     Raises ValueError, saying what does not fit, or that `binary` is no shim of this version.
     """
     start = binary.find(_MAGIC)
     if start < 0 or binary.find(_MAGIC, start + 1) >= 0:
         raise ValueError("its block of settings is missing or there twice")
-    block = _MAGIC
-    for name, text, size in (("socket", socket, _SOCKET), ("spool", spool, _SPOOL), ("spool_max", str(spool_max), _NUMBER)):
-        value = os.fsencode(text)
-        if len(value) >= size or b"\0" in value:
-            raise ValueError(f"{name} {text!r} has to fit {size - 1} bytes, without a NUL")
-        block += value.ljust(size, b"\0")
+    _field("socket", socket or f"{run_dir}/agent.sock", _SOCKET)
+    fields = (("socket", socket, _SOCKET), ("run_dir", run_dir, _DIRECTORY), ("state_dir", state_dir, _DIRECTORY))
+    block = _MAGIC + b"".join(_field(*each) for each in fields) + _field("spool_max", str(spool_max), _NUMBER)
     return binary[:start] + block + binary[start + len(block) :]
+
+
+def _field(name: str, text: str, size: int) -> bytes:
+    value = os.fsencode(text)
+    if len(value) >= size or b"\0" in value:
+        raise ValueError(f"{name} {text!r} has to fit {size - 1} bytes, without a NUL")
+    return value.ljust(size, b"\0")

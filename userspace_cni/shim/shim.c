@@ -27,6 +27,10 @@
  * Everything waits in ppoll(2) and ends at a deadline on CLOCK_MONOTONIC, after those of the drivers and the agent, and before the
  * runtime's. SIGTERM, SIGINT and SIGHUP are let in only there: they end the waiting, then a DEL is spooled, any other verb fails.
  *
+ * Which agent is meant: the one at the socket of these settings, and it has to have the same state directory, and the same run
+ * directory and OVSDB where the environment names them. The request carries these; an agent that has others refuses it. So a call
+ * with half an environment meets an error that names both sides, and never another agent's switch.
+ *
  * There is no allocation: buffers are static and as large as the protocol allows; the kernel gives pages for what is used of them.
  */
 
@@ -72,9 +76,14 @@
 #define ANSWER_MAX	(16 << 20)
 #define ANSWER_HEAD_MAX	(64 << 10)
 #define VALUES_MAX	(64 << 10)			/* all travelling variables together */
-#define HEAD_MAX	(3 * VALUES_MAX + 2048)		/* each byte as %XX, and the headers' names */
+#define HEAD_MAX	(3 * (VALUES_MAX + MEANT_MAX) + 2048)	/* each byte as %XX, and the headers' names */
 #define NUMBER_MAX	16
-#define SPOOL_PATH_MAX	256
+#define DIRECTORY_MAX	250				/* of a setting, with the NUL */
+#define SOCKET_NAME	"/agent.sock"			/* below run_dir */
+#define SPOOL_NAME	"/spool"			/* below state_dir */
+#define SPOOL_PATH_MAX	(DIRECTORY_MAX + sizeof(SPOOL_NAME) - 1)
+#define REMOTE_MAX	256				/* of OVSDB, with the NUL */
+#define MEANT_MAX	(2 * DIRECTORY_MAX + REMOTE_MAX)	/* all values of what says which agent is meant */
 #define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
 #define BOOT_ID_LEN	36
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
@@ -98,17 +107,20 @@ enum {
 };
 
 /* The settings, which `userspace-cni install` writes over these defaults in the file: each text padded with NUL, the number in
- * decimal. shim/__init__.py knows this layout. Volatile: the compiler must not take the defaults for the values.
+ * decimal, by the keys of docs/settings.md and not what follows from them: a variable of the environment takes the place of one
+ * key, here as in the agent. shim/__init__.py knows this layout. Volatile: the compiler must not take the defaults for the values.
  */
 static const volatile struct {
 	char magic[32];
-	char socket[SOCKET_PATH_MAX];
-	char spool[SPOOL_PATH_MAX];
+	char socket[SOCKET_PATH_MAX];	/* "" for the one in run_dir */
+	char run_dir[DIRECTORY_MAX];
+	char state_dir[DIRECTORY_MAX];
 	char spool_max[NUMBER_MAX];
 } baked = {
-	"userspace-cni/shim/settings/1",
-	"/run/userspace-cni/agent.sock",
-	"/var/lib/cni/userspace/spool",
+	"userspace-cni/shim/settings/2",
+	"",
+	"/run/userspace-cni",
+	"/var/lib/cni/userspace",
 	"1024",
 };
 
@@ -155,15 +167,21 @@ struct note {
 };
 
 /**
- * struct settings - What the environment says, else what was written into this file
+ * struct settings - What the environment says, else what was written into this file, key by key
  * @socket:	Path of the agent's socket
- * @spool:	Directory that takes the DELs
+ * @state_dir:	State directory, which the agent has to have too
+ * @spool:	Directory below it that takes the DELs
  * @spool_max:	How many it takes
+ * @run_dir:	Run directory if the environment names one, else "": then the agent may have any
+ * @ovsdb:	OVSDB's remote if the environment names one, else "": the same
  */
 struct settings {
 	char socket[SOCKET_PATH_MAX];
+	char state_dir[DIRECTORY_MAX];
 	char spool[SPOOL_PATH_MAX];
 	unsigned long spool_max;
+	char run_dir[DIRECTORY_MAX];
+	char ovsdb[REMOTE_MAX];
 };
 
 /**
@@ -591,6 +609,31 @@ static bool is_path(const char *path, size_t len)
 }
 
 /**
+ * same_path() - Whether two absolute paths are spelled alike but for slashes
+ * @one:	Path
+ * @other:	Another
+ *
+ * Return: true when they are
+ */
+static bool same_path(const char *one, const char *other)
+{
+	for (;; one++, other++) {
+		if (*one == '/' || *other == '/') {
+			size_t slashes = strspn(one, "/"), others = strspn(other, "/");
+
+			if ((!slashes && *one) || (!others && *other))
+				return false;
+			one += slashes;
+			other += others;
+		}
+		if (*one != *other)
+			return false;
+		if (!*one)
+			return true;
+	}
+}
+
+/**
  * copy_baked() - Read a text out of the settings in this file
  * @to:		Where to
  * @from:	Field of baked
@@ -604,38 +647,84 @@ static void copy_baked(char *to, const volatile char *from, size_t size)
 }
 
 /**
+ * read_directory() - One setting that is a directory
+ * @variable:	Variable of the environment
+ * @from:	Field of baked
+ * @to:		Where to, of DIRECTORY_MAX bytes
+ * @wrong:	Where to write the variable's name when its value can not be meant
+ */
+static void read_directory(const char *variable, const volatile char *from, char *to, const char **wrong)
+{
+	const char *value = value_of(variable);
+
+	copy_baked(to, from, DIRECTORY_MAX);
+	if (is_path(value, DIRECTORY_MAX - 1) && value[strspn(value, "/.")])
+		strcpy(to, value);
+	else if (*value)
+		*wrong = variable;
+}
+
+/**
+ * socket_in() - The agent's socket in a run directory
+ * @run_dir:	Directory
+ * @socket:	Where to, of SOCKET_PATH_MAX bytes
+ *
+ * Return: false when its path is too long for a socket
+ */
+static bool socket_in(const char *run_dir, char *socket)
+{
+	if (strlen(run_dir) + sizeof(SOCKET_NAME) > SOCKET_PATH_MAX)
+		return false;
+	strcpy(socket, run_dir);
+	strcat(socket, SOCKET_NAME);
+
+	return true;
+}
+
+/**
  * read_settings() - The settings in force
  * @settings:	Where to
  * @what:	Where to write which variable has a value that can not be meant
  * @why:	Where to write what would be right
  *
+ * The rule is the agent's (docs/settings.md): the environment wins over what was written, key by key; the socket is `socket`, and
+ * only without one it is in `run_dir`.
+ *
  * Return: true when all can be used
  */
 static bool read_settings(struct settings *settings, struct note *what, struct note *why)
 {
-	const char *socket = value_of("USERSPACE_CNI_SOCKET"), *state = value_of("USERSPACE_CNI_STATE_DIR");
-	const char *max = value_of("USERSPACE_CNI_SPOOL_MAX"), *wrong = NULL;
-	const size_t socket_max = sizeof(settings->socket) - 1, state_max = sizeof(settings->spool) - sizeof("/spool");
-	char number[NUMBER_MAX], *end;
+	const char *socket = value_of("USERSPACE_CNI_SOCKET"), *max = value_of("USERSPACE_CNI_SPOOL_MAX"), *wrong = NULL;
+	const char *ovsdb = value_of("USERSPACE_CNI_OVSDB");
+	const size_t socket_max = sizeof(settings->socket) - 1;
+	char number[NUMBER_MAX], run_dir[DIRECTORY_MAX], *end;
+
+	note(why, "it must be an absolute path without '..', a directory of its own, of at most %d bytes", DIRECTORY_MAX - 1);
+	read_directory("USERSPACE_CNI_STATE_DIR", baked.state_dir, settings->state_dir, &wrong);
+	read_directory("USERSPACE_CNI_RUN_DIR", baked.run_dir, run_dir, &wrong);
+	strcpy(settings->run_dir, *value_of("USERSPACE_CNI_RUN_DIR") ? run_dir : "");
+	sprintf(settings->spool, "%s" SPOOL_NAME, settings->state_dir);
 
 	copy_baked(settings->socket, baked.socket, sizeof(baked.socket));
-	copy_baked(settings->spool, baked.spool, sizeof(baked.spool));
-	copy_baked(number, baked.spool_max, sizeof(baked.spool_max));
-
 	if (*socket && is_path(socket, socket_max)) {
 		strcpy(settings->socket, socket);
 	} else if (*socket) {
 		wrong = "USERSPACE_CNI_SOCKET";
 		note(why, "it must be an absolute path without '..', of at most %zu bytes", socket_max);
+	} else if (!*settings->socket && !socket_in(run_dir, settings->socket)) {
+		wrong = "USERSPACE_CNI_RUN_DIR";
+		note(why, "the agent's socket is in it, and its path may have %zu bytes", socket_max);
 	}
 
-	if (*state && is_path(state, state_max)) {
-		sprintf(settings->spool, "%s/spool", state);
-	} else if (*state) {
-		wrong = "USERSPACE_CNI_STATE_DIR";
-		note(why, "it must be an absolute path without '..', of at most %zu bytes", state_max);
+	settings->ovsdb[0] = '\0';
+	if (strlen(ovsdb) < sizeof(settings->ovsdb)) {
+		strcpy(settings->ovsdb, ovsdb);
+	} else {
+		wrong = "USERSPACE_CNI_OVSDB";
+		note(why, "it must be unix:/PATH or tcp:IP:PORT, of at most %d bytes", REMOTE_MAX - 1);
 	}
 
+	copy_baked(number, baked.spool_max, sizeof(baked.spool_max));
 	settings->spool_max = strtoul(*max ? max : number, &end, 10);
 	if (*end || (*max && (*max < '0' || *max > '9')) || !settings->spool_max || settings->spool_max >= 1000000) {
 		wrong = "USERSPACE_CNI_SPOOL_MAX";
@@ -645,6 +734,31 @@ static bool read_settings(struct settings *settings, struct note *what, struct n
 		note(what, "environment variable %s is '%.*s'", wrong, SHOWN_MAX, value_of(wrong));
 
 	return !wrong;
+}
+
+/**
+ * tell_contradiction() - Say that the environment overrules what this file was installed with
+ * @settings:	Settings in force
+ *
+ * It is how a trial is made; it may as well have come in from elsewhere, and then nobody would know why the calls go astray.
+ */
+static void tell_contradiction(const struct settings *settings)
+{
+	const char *variable = *value_of("USERSPACE_CNI_SOCKET") ? "USERSPACE_CNI_SOCKET" : "USERSPACE_CNI_RUN_DIR";
+	char socket[SOCKET_PATH_MAX], directory[DIRECTORY_MAX];
+	struct note what, why;
+
+	copy_baked(socket, baked.socket, sizeof(baked.socket));
+	copy_baked(directory, baked.run_dir, sizeof(baked.run_dir));
+	if ((*socket || socket_in(directory, socket)) && !same_path(settings->socket, socket))
+		say("warning", note(&what, "%s is in the environment: this call goes to the agent on %s", variable, settings->socket),
+		    note(&why, "this file was installed for the agent on %s", socket));
+
+	copy_baked(directory, baked.state_dir, sizeof(baked.state_dir));
+	if (!same_path(settings->state_dir, directory))
+		say("warning", note(&what, "USERSPACE_CNI_STATE_DIR is in the environment: this call means the records in %s",
+				    settings->state_dir),
+		    note(&why, "this file was installed for those in %s", directory));
 }
 
 /* -- request and answer ------------------------------------------------------------------------------------------------------- */
@@ -671,6 +785,22 @@ static char *encode(char *out, const char *value)
 }
 
 /**
+ * header() - Write one header
+ * @out:	Where to
+ * @name:	Its name
+ * @value:	Its value, in three bytes per byte at most
+ *
+ * Return: the byte after it
+ */
+static char *header(char *out, const char *name, const char *value)
+{
+	out += sprintf(out, "%s: ", name);
+	out = encode(out, value);
+
+	return out + sprintf(out, "\r\n");
+}
+
+/**
  * read_boot_id() - Read which boot of the machine this is
  * @id:		Where to, with a NUL
  *
@@ -694,13 +824,19 @@ static int read_boot_id(char id[BOOT_ID_LEN + 1])
 }
 
 /**
- * make_head() - Write the request line and the headers; check_values() has seen to it that they fit
+ * make_head() - Write the request line and the headers; check_values() and read_settings() have seen to it that they fit
  * @path:	Verb, as it stands in the path
+ * @settings:	Settings: which agent is meant
  *
  * When it was called orders it among others: a DEL that is heard late must not touch what was attached after it.
  */
-static void make_head(const char *path)
+static void make_head(const char *path, const struct settings *settings)
 {
+	const char *const meant[][2] = {
+		{ "Userspace-Cni-State-Dir", settings->state_dir },
+		{ "Userspace-Cni-Run-Dir", settings->run_dir },
+		{ "Userspace-Cni-Ovsdb", settings->ovsdb },
+	};
 	char boot_id[BOOT_ID_LEN + 1];
 	char *end = request.head;
 	size_t i;
@@ -709,11 +845,12 @@ static void make_head(const char *path)
 	for (i = 0; i < TRAVELLING; i++) {
 		const char *value = value_of(travelling[i].variable);
 
-		if (*value) {
-			end += sprintf(end, "%s: ", travelling[i].header);
-			end = encode(end, value);
-			end += sprintf(end, "\r\n");
-		}
+		if (*value)
+			end = header(end, travelling[i].header, value);
+	}
+	for (i = 0; i < sizeof(meant) / sizeof(meant[0]); i++) {
+		if (*meant[i][1])
+			end = header(end, meant[i][0], meant[i][1]);
 	}
 	if (!read_boot_id(boot_id))
 		end += sprintf(end, "Called-Boot-Id: %s\r\nCalled-Boottime-Ns: %llu\r\n", boot_id,
@@ -1277,7 +1414,7 @@ static int undo_add(const struct settings *settings)
 	struct note why;
 
 	request.called = boottime();	/* after the ADD's own time */
-	make_head(DEL->path);
+	make_head(DEL->path, settings);
 	switch (deliver_del(settings, &why)) {
 	case FATE_ANSWERED:
 		if (answer.status >= 300)
@@ -1397,9 +1534,10 @@ int main(void)
 		return 1;
 	if (!read_settings(&settings, &what, &why))
 		return fail(ERROR_CONFIG, what.text, why.text);
+	tell_contradiction(&settings);
 	if (read_stdin())
 		return 1;
-	make_head(verb->path);
+	make_head(verb->path, &settings);
 
 	return verb == DEL ? del(&settings) : call(&settings, verb);
 }
