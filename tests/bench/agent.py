@@ -10,6 +10,7 @@ run on one private switch, in turns, and compared as ratios: the machine's own s
     idle        processor time and memory of an agent with 400 ports and nothing to do
     scrape      one GET of /metrics, with so many attachments whose applications are connected as far as counters go: wall, and
                 processor time of agent and ovsdb-server
+    crowd       ADD and DEL while so many GETs of /metrics, of 100 attachments, are waiting: wall until each is done
     endurance   memory, threads, descriptors, files and rows before and after 10,000 ADDs and DELs
 """
 
@@ -18,6 +19,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import selectors
+import socket
 import statistics
 import sys
 import threading
@@ -39,8 +42,9 @@ from tests.lab.agent import Agent, running
 from tests.lab.node import Node, clean
 from tests.lab.runtime import netns
 from tests.lab.switch import Switch, wait_until
+from userspace_cni import protocol
 
-PARTS = ("status", "single", "burst", "idle", "scrape", "endurance")
+PARTS = ("status", "single", "burst", "idle", "scrape", "crowd", "endurance")
 COUNTED = (
     *(f"{way}_{what}" for way in ("rx", "tx") for what in ("packets", "bytes", "dropped")),
     *(f"tx_q0_size_{size}_packets" for size in range(66)),
@@ -295,6 +299,47 @@ def scrape(node: Node, shim: Shim, agent: Agent, counts: list[int], rounds: int)
     return found
 
 
+@contextmanager
+def waiting(agent: Agent, count: int) -> Iterator[None]:
+    """So many scrapes that were asked for and are not answered yet; read by a thread as they come, and all of them at the end."""
+    scrape = protocol.request_bytes("/metrics", {}, method="GET")
+    with ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for _ in range(count):
+            peer = stack.enter_context(socket.socket(socket.AF_UNIX))
+            peer.connect(agent.socket)
+            peer.sendall(scrape)
+            peer.setblocking(False)
+            selector.register(peer, selectors.EVENT_READ)
+
+        def read() -> None:
+            while selector.get_map():
+                for key, _ in selector.select():
+                    assert isinstance(key.fileobj, socket.socket)
+                    if not key.fileobj.recv(1 << 20):
+                        selector.unregister(key.fileobj)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        yield
+        reader.join()
+
+
+def crowd(node: Node, shim: Shim, agent: Agent, rounds: int) -> dict[str, Any]:
+    """One ADD and one DEL behind every number of scrapes."""
+    assert node.switch
+    found = {}
+    with existing_ports(node.switch, node.directory, 0), attached(shim, 100):
+        for count in (0, 300, 1000):
+            walls: dict[str, list[float]] = {"ADD": [], "DEL": []}
+            for _ in range(rounds):
+                for verb, taken in walls.items():
+                    rest(node.switch)
+                    with waiting(agent, count):
+                        taken.append(shim.call(verb, 1_000_000)[0])
+            found[f"{count} scrapes"] = {verb: milliseconds(taken) for verb, taken in walls.items()}
+    return found
+
+
 def standing(node: Node, agent: Agent) -> dict[str, float]:
     """What could grow."""
     assert node.switch
@@ -354,6 +399,8 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
                 report["idle"] = idle(shim, agent, options.seconds)
         if "scrape" in parts:
             report["scrape"] = scrape(node, shim, agent, counts, 10 * options.rounds)
+        if "crowd" in parts:
+            report["crowd"] = crowd(node, shim, agent, max(3, options.rounds // 3))
         if "endurance" in parts:
             with existing_ports(node.switch, node.directory, 0):
                 report["endurance"] = endurance(node, shim, agent, options.cycles)
@@ -369,7 +416,7 @@ def show(report: Mapping[str, Any]) -> None:
             continue
         rows = found if all(isinstance(value, dict) for value in found.values()) else {"": found}
         columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-        table = Table(title=f"{part}{' (ms, p50 / p95)' if part in ('status', 'single', 'burst') else ''}", title_justify="left")
+        table = Table(title=f"{part}{' (ms, p50 / p95)' if part in ('status', 'single', 'burst', 'crowd') else ''}", title_justify="left")
         for column in ("", *columns):
             table.add_column(column, justify="right")
         for name, row in rows.items():
