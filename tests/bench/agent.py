@@ -44,6 +44,7 @@ from tests.lab.runtime import netns
 from tests.lab.switch import Switch, wait_until
 from userspace_cni import protocol
 
+TIMED = ("status", "single", "burst", "crowd")
 PARTS = ("status", "single", "burst", "idle", "scrape", "crowd", "endurance")
 COUNTED = (
     *(f"{way}_{what}" for way in ("rx", "tx") for what in ("packets", "bytes", "dropped")),
@@ -416,7 +417,7 @@ def show(report: Mapping[str, Any]) -> None:
             continue
         rows = found if all(isinstance(value, dict) for value in found.values()) else {"": found}
         columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-        table = Table(title=f"{part}{' (ms, p50 / p95)' if part in ('status', 'single', 'burst', 'crowd') else ''}", title_justify="left")
+        table = Table(title=f"{part}{' (ms, p50 / p95)' if part in TIMED else ''}", title_justify="left")
         for column in ("", *columns):
             table.add_column(column, justify="right")
         for name, row in rows.items():

@@ -13,6 +13,7 @@ from typing import Self
 from tests.lab.switch import wait_until
 from userspace_cni import protocol
 from userspace_cni.agent.exchange import Exchange
+from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.server import Limits, Server
 
 HEALTH = protocol.request_bytes("/healthz", {}, method="GET")
@@ -32,7 +33,7 @@ class Front:
         self.lost: list[Exchange] = []
         self.script: Callable[[Exchange], None] = self.held.put
         """What is done with a request other than for /healthz, on the server's thread."""
-        self.server = Server(self.path, self._serve, self.lost.append, limits)
+        self.server = Server(Listener(self.path), self._serve, self.lost.append, limits)
 
     def __enter__(self) -> Self:
         self.server.start()

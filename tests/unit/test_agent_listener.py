@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.front import SECONDS, Front
+from tests.lab.front import SECONDS, Front, answer_on
 from tests.lab.switch import wait_until
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.server import Server
@@ -23,8 +25,9 @@ from userspace_cni.errors import InvalidConfig, Unavailable
 ROOT = Path(__file__).resolve().parents[2]
 AGENT = """
 import subprocess, sys, threading
+from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.server import Server
-Server(sys.argv[1], lambda exchange: exchange.answer(200, b"well\\n")).start()
+Server(Listener(sys.argv[1]), lambda exchange: exchange.answer(200, b"well\\n")).start()
 child = subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, close_fds=False)
 print(child.pid, flush=True)
 threading.Event().wait()
@@ -101,10 +104,10 @@ def test_the_place_is_kept_until_the_end(path: str) -> None:
 
 def test_a_place_can_be_claimed_before_it_listens(path: str) -> None:
     """What must not be done by two agents is done between claiming and listening; nobody connects meanwhile."""
-    first = Server(path, lambda exchange: None)
+    first = Server(Listener(path), lambda exchange: None)
     first.claim()
     assert not connects(path)
-    second = Server(path, lambda exchange: None)
+    second = Server(Listener(path), lambda exchange: None)
     with pytest.raises(Unavailable, match="another one serves"):
         second.claim()
     second.close()
@@ -203,7 +206,7 @@ def test_a_path_that_no_socket_can_have(path: str) -> None:
 def test_a_server_that_can_not_start_lets_go(path: str) -> None:
     """A refused start leaves nothing running and can be closed."""
     with Front() as front:
-        second = Server(front.path, lambda exchange: None)
+        second = Server(Listener(front.path), lambda exchange: None)
         with pytest.raises(Unavailable):
             second.start()
         second.close()
@@ -214,7 +217,118 @@ def test_a_server_that_can_not_start_lets_go(path: str) -> None:
 def test_one_agent_after_another(path: str) -> None:
     """A server can be replaced by the next one on the same path at once."""
     for _ in range(3):
-        server = Server(path, lambda exchange: None)
+        server = Server(Listener(path), lambda exchange: None)
         server.start()
         wait_until(lambda: connects(path), SECONDS)
         server.close()
+
+
+# -- a socket that is removed under a living agent ------------------------------------------------------------------------------
+
+
+def kept(front: Front) -> bool:
+    """Whether peers find the server, asked once."""
+    with suppress(OSError):
+        return front.well()
+    return False
+
+
+def wait_until_kept(front: Front) -> None:
+    """Until peers find it again."""
+    wait_until(lambda: kept(front), SECONDS, "the socket to be there again")
+
+
+def test_a_socket_that_is_removed_is_made_again(capfd: pytest.CaptureFixture[str]) -> None:
+    """Somebody cleans /run: within seconds peers find the same agent again, one that waited for its answer gets it, and the log
+    tells. The place stays the agent's all the time.
+    """
+    with Front() as front, front.send() as waiting:
+        held = front.next()
+        Path(front.path).unlink()
+        wait_until_kept(front)
+        assert stat.S_IMODE(Path(front.path).stat().st_mode) == 0o600
+        held.answer(200, b"done")
+        assert answer_on(waiting).body == b"done"
+        with pytest.raises(Unavailable, match="another one serves"):
+            Listener(front.path).claim()
+    assert capfd.readouterr().err.count("the agent's socket was gone") == 1
+
+
+def test_a_directory_that_is_removed_is_made_again() -> None:
+    """With the whole directory the lock's file is gone too: it is taken again, so that a second agent still finds it taken."""
+    with Front() as front:
+        directory = Path(front.path).parent
+        shutil.rmtree(directory)
+        wait_until_kept(front)
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert made(front.path) == ["agent.sock", "agent.sock.lock"]
+        with pytest.raises(Unavailable, match="another one serves"):
+            Listener(front.path).claim()
+
+
+def test_a_lock_that_is_removed_is_taken_again() -> None:
+    """The lock's file alone is missed as well: without it a second agent would replace the socket."""
+    with Front() as front:
+        lock = Path(f"{front.path}.lock")
+        lock.unlink()
+        wait_until(lock.exists, SECONDS, "the lock's file")
+        with pytest.raises(Unavailable, match="another one serves"):
+            Listener(front.path).claim()
+        assert front.well()
+
+
+def test_another_socket_in_its_place_is_replaced() -> None:
+    """Whoever has put a socket there has not the lock: the place is the agent's."""
+    with Front() as front, socket.socket(socket.AF_UNIX) as other:
+        Path(front.path).unlink()
+        other.bind(front.path)
+        wait_until_kept(front)
+
+
+def test_what_is_no_socket_is_left_in_its_place(capfd: pytest.CaptureFixture[str]) -> None:
+    """A file in the socket's place is somebody's, and stays; the log says so once, and once it is gone the socket is back."""
+    told = "something else is in its place"
+    said: list[str] = []
+
+    def tells() -> bool:
+        said.append(capfd.readouterr().err)
+        return told in "".join(said)
+
+    with Front() as front:
+        path = Path(front.path)
+        path.unlink()
+        path.write_text("mine")
+        wait_until(tells, SECONDS, "the log to say so")
+        assert path.read_text() == "mine"
+        path.unlink()
+        wait_until_kept(front)
+    tells()
+    assert "".join(said).count(told) == 1
+
+
+def test_an_agent_that_has_taken_the_place_keeps_it(capfd: pytest.CaptureFixture[str]) -> None:
+    """When the lock's file was removed and a second agent came first, it serves; the first one says so, and follows it."""
+    with Front() as front:
+        lock = Path(f"{front.path}.lock")
+        second = Listener(front.path)
+
+        def claimed() -> bool:
+            lock.unlink(missing_ok=True)
+            with suppress(Unavailable):  # the first one looked in between
+                second.claim()
+                return True
+            return False
+
+        wait_until(claimed, SECONDS, "the second agent to come first")
+        second.listen()
+        theirs = Path(front.path).stat().st_ino
+        said: list[str] = []
+
+        def tells() -> bool:
+            said.append(capfd.readouterr().err)
+            return "another one serves" in "".join(said)
+
+        wait_until(tells, SECONDS, "the log to say so")
+        assert Path(front.path).stat().st_ino == theirs
+        second.release()
+        wait_until_kept(front)

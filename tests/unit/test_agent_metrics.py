@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from userspace_cni.agent.metrics import CONTENT_TYPE, Metrics, outcome_of, parse_listen
-from userspace_cni.errors import InvalidConfig, Unavailable
+from userspace_cni.agent.metrics import CONTENT_TYPE, Metrics, outcome_of
+from userspace_cni.errors import Unavailable
 from userspace_cni.listing import SwitchPort
 from userspace_cni.stages import STAGES
 
@@ -264,66 +261,6 @@ def test_callers_add_no_series_without_end() -> None:
 def test_outcomes_are_classes_of_codes(code: int, outcome: str) -> None:
     """Each CNI code is in one class."""
     assert outcome_of(code) == outcome
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_the_tcp_port_serves_the_same(host: str) -> None:
-    """GET /metrics over TCP, on IPv4, IPv6 and names, until it is closed."""
-    told = metrics(PORTS)
-    endpoint = told.serve_tcp(f"{host}:0")
-    url = f"http://{host}:{endpoint.port}/metrics"
-    try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            assert "text/plain" in answer.headers["Content-Type"]
-            assert b"userspace_cni_vhost_connected" in answer.read()
-    finally:
-        endpoint.close()
-    with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(url, timeout=20)
-
-
-def test_silent_peers_do_not_stop_a_scrape() -> None:
-    """Connections over TCP that say nothing delay nobody."""
-    endpoint = metrics().serve_tcp("127.0.0.1:0")
-    idle = [socket.create_connection(("127.0.0.1", endpoint.port)) for _ in range(4)]
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}/metrics", timeout=20) as answer:
-            assert answer.status == 200
-    finally:
-        for client in idle:
-            client.close()
-        endpoint.close()
-
-
-def test_a_taken_port_is_named() -> None:
-    """A port that somebody else has is an error with the setting's name in it."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        listen = f"127.0.0.1:{other.getsockname()[1]}"
-        with pytest.raises(Unavailable, match=listen):
-            metrics().serve_tcp(listen)
-
-
-@pytest.mark.parametrize("host", ["a..b", "[1::2::3]", "no-such-host.invalid"])
-def test_a_host_that_is_none_is_named(host: str) -> None:
-    """A host without an address is an error with the setting's name in it."""
-    with pytest.raises(Unavailable, match="listening for metrics on"):
-        metrics().serve_tcp(f"{host}:0")
-
-
-@pytest.mark.parametrize("listen", ["127.0.0.1:9090", "[::1]:9090", "0.0.0.0:1", "node-1.example:65535"])
-def test_what_metrics_listen_may_be(listen: str) -> None:
-    """Host and port; IPv6 in brackets."""
-    host, port = parse_listen(listen)
-    assert listen in (f"{host}:{port}", f"[{host}]:{port}")
-
-
-@pytest.mark.parametrize(
-    "listen", ["", "9090", ":9090", "::1:9090", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "a b:1", "h:1/x"]
-)
-def test_what_metrics_listen_may_not_be(listen: str) -> None:
-    """Anything else is refused by name."""
-    with pytest.raises(InvalidConfig, match="metrics_listen"):
-        metrics().serve_tcp(listen)
 
 
 def test_the_content_type_is_that_of_the_text() -> None:

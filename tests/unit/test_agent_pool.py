@@ -82,7 +82,7 @@ def test_a_burst_runs_at_once() -> None:
         assert (pool.busy, pool.queued, pool.threads) == (200, 0, 200)
 
 
-@pytest.mark.parametrize("verb", ["DEL", "STATUS", "GET"])
+@pytest.mark.parametrize("verb", ["DEL", "STATUS"])
 def test_threads_are_reserved(verb: str) -> None:
     """When every thread for all verbs hangs, what cleans up and what tells still runs; the others wait."""
     pool = Pool(Sizes(general=3, reserved=2))

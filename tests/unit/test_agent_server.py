@@ -12,7 +12,8 @@ from tests.lab.front import ADD, HEALTH, SECONDS, Front, answer_on
 from tests.lab.switch import wait_until
 from userspace_cni import protocol
 from userspace_cni.agent.exchange import Exchange, attempt
-from userspace_cni.agent.server import Limits, peer_of
+from userspace_cni.agent.listener import peer_of
+from userspace_cni.agent.server import Limits
 from userspace_cni.errors import Unavailable
 
 BIG = b"x" * (4 * 1024 * 1024)

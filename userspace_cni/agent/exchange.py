@@ -175,6 +175,10 @@ class Exchange:
 
         What the peer's buffer does not take at once is sent by the selector thread.
         """
+        return self.reply(status, protocol.reply(status, body, content_type))
+
+    def reply(self, status: int, whole: bytes) -> bool:
+        """`answer`, with status line and headers in `whole` already: many can share the bytes of one answer."""
         with self._lock:
             if self.state not in (State.READING, State.RUNNING):
                 return False
@@ -186,7 +190,7 @@ class Exchange:
             if self.hung_up:
                 self.lost = True
             else:
-                self._unsent = memoryview(protocol.reply(status, body, content_type))
+                self._unsent = memoryview(whole)
                 self._send()
                 wanted = (select.EPOLLOUT if self._unsent else 0) | (select.EPOLLIN if refused else 0)
                 if wanted:

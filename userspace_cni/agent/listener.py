@@ -4,6 +4,9 @@ One agent serves a socket: the one that holds the lock of `<socket>.lock`, which
 agent left behind after kill -9 is simply replaced. The file appears by a rename once the socket listens with its final mode: a
 connect never meets one that is half made. The lock's file stays; removing it would let two agents lock two files of one name.
 
+Somebody may remove the file under a living agent, clean /run, or put another socket there: `keep` finds that out by looking,
+which needs no watch on a directory that may itself be gone, and makes again what is missing.
+
 It must never replace anything that is no socket, nor use a directory in which another user could put one.
 """
 
@@ -14,12 +17,16 @@ import fcntl
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from userspace_cni.agent.exchange import Exchange
 from userspace_cni.errors import InvalidConfig, Unavailable
+from userspace_cni.log import say
+from userspace_cni.protocol import MalformedRequest
 
 _NEW: Final = ".new"
 _PATH_MAX: Final = 107 - len(_NEW)
@@ -31,8 +38,12 @@ _BACKLOG: Final = 4096
 class Listener:
     """The place of the agent at `path`: first its lock, then a listening, non-blocking socket, and neither at the end."""
 
+    exchange = Exchange
+    watch_s = 1.0
+    """Seconds between two looks whether the file is still there: two system calls."""
+
     def __init__(self, path: str) -> None:
-        self.socket: socket.socket | None = None
+        self.listening: socket.socket | None = None
         self._path = path
         self._lock = -1
         self._made: tuple[int, int] | None = None
@@ -54,9 +65,37 @@ class Listener:
     def listen(self) -> socket.socket:
         """Make the socket; only with the place claimed. Raises InvalidConfig, Unavailable."""
         with _told(self._path):
-            self.socket = _listen(self._path)
+            self.listening = _listen(self._path)
         self._made = _identity(self._path)
-        return self.socket
+        return self.listening
+
+    def keep(self) -> socket.socket | None:
+        """Make again what is missing of lock and socket; the new socket if there is one, None while all is in place.
+
+        The old one is the caller's then, who may still take those who have connected to it. Raises InvalidConfig, Unavailable.
+        """
+        with _told(self._path):
+            locked, found = _identity(f"{self._path}.lock") == _of(self._lock), _identity(self._path) == self._made
+            if locked and found:
+                return None
+            _prepare_directory(Path(self._path).parent)
+            if not locked:
+                lock, self._lock = self._lock, _take_lock(self._path)
+                os.close(lock)
+                say("warning", "the lock of the agent's socket was gone, and is taken again", socket=self._path)
+            if found:
+                return None
+            self.listening = _listen(self._path)
+        self._made = _identity(self._path)
+        say("warning", "the agent's socket was gone, or another's was in its place: it is made again", socket=self._path)
+        return self.listening
+
+    def admit(self, sock: socket.socket) -> None:
+        """Raise MalformedRequest unless the peer is root or our own user."""
+        _, uid, _ = peer_of(sock)
+        if uid not in (0, os.geteuid()):
+            say("warning", "a connection to the agent was refused", uid=uid)
+            raise MalformedRequest(403, f"user {uid} may not; only root and the agent's own user")
 
     def unlink(self) -> None:
         """Remove the socket file if it is still ours: nobody finds us any more, and who is in the queue can still be accepted."""
@@ -68,9 +107,9 @@ class Listener:
     def close(self) -> None:
         """Remove the file and close the socket; the lock is kept, since we are still there."""
         self.unlink()
-        if self.socket is not None:
-            self.socket.close()
-            self.socket = None
+        if self.listening is not None:
+            self.listening.close()
+            self.listening = None
 
     def release(self) -> None:
         """Close, and let another agent take the place."""
@@ -104,8 +143,9 @@ def _take_lock(path: str) -> int:
     fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+        with suppress(OSError):  # a full disk must not cost us the lock
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
         holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
         os.close(fd)
@@ -147,9 +187,20 @@ def _mode(path: str) -> int | None:
         raise
 
 
+def _of(fd: int) -> tuple[int, int]:
+    facts = os.fstat(fd)
+    return facts.st_dev, facts.st_ino
+
+
 def _identity(path: str) -> tuple[int, int] | None:
     try:
         facts = os.lstat(path)
     except OSError:
         return None
     return facts.st_dev, facts.st_ino
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int, int]:
+    """Process, user and group that connected, by the kernel's word (SO_PEERCRED, unix(7))."""
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return pid, uid, gid

@@ -10,18 +10,17 @@ The only module that knows prometheus_client; its exceptions stay here.
 from __future__ import annotations
 
 import platform
-import re
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from userspace_cni.errors import UNEXPECTED, InvalidConfig, Unavailable
+from userspace_cni.errors import UNEXPECTED
 from userspace_cni.listing import SwitchPort
 from userspace_cni.log import say
 from userspace_cni.request import VERBS
@@ -43,9 +42,6 @@ _OUTCOMES: Final = (
     (range(UNEXPECTED, UNEXPECTED + 1), "bug"),
 )
 """The classes of CNI codes (`errors`), the first that holds; every other code is one that an IPAM plugin invented."""
-_LISTEN: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z_.-]+)):([0-9]{1,5})")
-_SCRAPE_S: Final = 10.0
-"""How long a peer on the TCP port may be silent amid its request: it holds a thread as long."""
 
 
 class Counted(Protocol):
@@ -130,47 +126,10 @@ class Metrics:
         """Everything, as CONTENT_TYPE."""
         return generate_latest(self._registry)
 
-    def serve_tcp(self, listen: str) -> TcpEndpoint:
-        """Serve GET /metrics on `host:port`, IPv6 in brackets, for whoever reaches it. Raises InvalidConfig, Unavailable."""
-        host, port = parse_listen(listen)
-        try:
-            server, _ = start_http_server(port, addr=host, registry=self._registry)
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise Unavailable(f"listening for metrics on {listen}: {reason}", "setting metrics_listen") from error
-        kind: Any = server.RequestHandlerClass
-        server.RequestHandlerClass = type("PatientHandler", (kind,), {"timeout": _SCRAPE_S})
-        return TcpEndpoint(server)
-
-
-class TcpEndpoint:
-    """The TCP port with the metrics, until `close`."""
-
-    def __init__(self, server: Any) -> None:
-        self._server = server
-
-    @property
-    def port(self) -> int:
-        """The port, also where 0 was asked for."""
-        return int(self._server.server_port)
-
-    def close(self) -> None:
-        """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-
 
 def outcome_of(code: int) -> str:
     """The class of a CNI code, as a label."""
     return next((name for codes, name in _OUTCOMES if code in codes), "delegate")
-
-
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[IPv6]:port`. Raises InvalidConfig."""
-    found = _LISTEN.fullmatch(listen)
-    if found is None or int(found[3]) > 65535:
-        raise InvalidConfig(f"metrics_listen is {listen!r}", "it must be HOST:PORT, as 127.0.0.1:9090 or [::1]:9090")
-    return found[1] or found[2], int(found[3])
 
 
 class _Asked(Collector):

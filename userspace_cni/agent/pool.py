@@ -23,7 +23,7 @@ from typing import Final
 from userspace_cni.errors import Unavailable
 from userspace_cni.log import say
 
-SWIFT: Final = frozenset({"DEL", "STATUS", "GET"})
+SWIFT: Final = frozenset({"DEL", "STATUS"})
 """What the reserved threads take."""
 _TASKS: Final = Path("/proc/self/task")
 

@@ -1,6 +1,7 @@
 """The agent's front: one thread that accepts, assembles requests, hands them on whole and sees answers off.
 
-It never runs a verb, never waits for a peer and never blocks but in epoll: a thousand idle connections, a peer that sends a byte
+It never runs a verb, never waits for a peer and never blocks but in epoll (and for the file system in which its socket is, to see
+that it is still there): a thousand idle connections, a peer that sends a byte
 per second or one that never reads cost the others nothing. Answers are written by whoever has them (`exchange`); only what a
 peer's buffer does not take at once comes back here.
 
@@ -15,7 +16,6 @@ import errno
 import os
 import select
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -24,14 +24,14 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final
+from typing import Final, Protocol
 
 from userspace_cni import protocol
 from userspace_cni.agent.exchange import Exchange, State, attempt
-from userspace_cni.agent.listener import Listener
 from userspace_cni.errors import Unavailable, UserspaceError
 from userspace_cni.log import say
 from userspace_cni.protocol import MalformedRequest
+from userspace_cni.threads import start
 
 _EVENTS: Final = 256
 _ACCEPTS: Final = 64
@@ -58,6 +58,51 @@ class Limits:
     connections: int = 4096
     held: int = 64 * 1024 * 1024
     """All unfinished requests together."""
+
+
+class Door(Protocol):
+    """What is listened on. Methods raise InvalidConfig or Unavailable, and are called by one thread at a time."""
+
+    listening: socket.socket | None
+    """Non-blocking, from `listen` to `close`."""
+
+    @property
+    def exchange(self) -> type[Exchange]:
+        """What a connection is."""
+        ...
+
+    @property
+    def watch_s(self) -> float:
+        """Seconds between two calls of `keep`."""
+        ...
+
+    def claim(self) -> None:
+        """Be the only one who may listen; a second call does nothing."""
+        ...
+
+    def listen(self) -> socket.socket:
+        """Make the socket."""
+        ...
+
+    def keep(self) -> socket.socket | None:
+        """See to it that peers still find the socket; a new one if it had to be made again."""
+        ...
+
+    def admit(self, sock: socket.socket) -> None:
+        """Raise UserspaceError unless this peer may speak to us."""
+        ...
+
+    def unlink(self) -> None:
+        """Let nobody find us any more; who is in the queue can still be accepted."""
+        ...
+
+    def close(self) -> None:
+        """Close the socket too."""
+        ...
+
+    def release(self) -> None:
+        """Close, and let others listen."""
+        ...
 
 
 class _Timed:
@@ -89,7 +134,7 @@ def _nobody(exchange: Exchange) -> None:
 
 
 class Server:
-    """The socket at `path` and its thread.
+    """The socket of `door` and its thread.
 
     `serve(exchange)` is called on the server's own thread for each whole request and must not block: it answers at once or hands
     the exchange to a worker. `on_lost(exchange)`, called by any thread and not to block either, is told of each served exchange
@@ -98,7 +143,7 @@ class Server:
 
     def __init__(
         self,
-        path: str,
+        door: Door,
         serve: Callable[[Exchange], None],
         on_lost: Callable[[Exchange], None] = _nobody,
         limits: Limits | None = None,
@@ -106,7 +151,7 @@ class Server:
         self._serve = serve
         self._on_lost = on_lost
         self._limits = limits or Limits()
-        self._listener = Listener(path)
+        self._door = door
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._all: dict[int, Exchange] = {}
@@ -118,6 +163,8 @@ class Server:
         self._held = 0
         self._paused_until = _NEVER
         self._accepting = False
+        self._look_at = _NEVER
+        self._displaced = ""
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._ending = False
@@ -126,22 +173,23 @@ class Server:
     # -- for other threads ------------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """Be the agent of this path, without listening yet: what only one agent may do comes between this and `start`.
+        """Be the agent of this door, without listening yet: what only one agent may do comes between this and `start`.
 
-        Raises InvalidConfig for a path that can not be used, Unavailable while another agent has it.
+        Raises InvalidConfig for a door that can not be used, Unavailable while another agent has it.
         """
-        self._listener.claim()
+        self._door.claim()
 
     def start(self) -> None:
-        """Listen, and claim the path if that was not done. Raises as `claim` does."""
-        self._listener.claim()
-        self._epoll.register(self._listener.listen(), select.EPOLLIN)
+        """Listen, and claim the door if that was not done. Raises as `claim` does."""
+        self._door.claim()
+        self._epoll.register(self._door.listen(), select.EPOLLIN)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._accepting = True
-        self._thread.start()
+        self._look_at = time.monotonic() + self._door.watch_s
+        start(self._thread, "the server")
 
     def stop_accepting(self) -> None:
-        """Remove the socket file, take who has connected already, and close the listener. Running requests go on."""
+        """Let nobody find the socket, take who has connected already, and close the listener. Running requests go on."""
         self._stopping.set()
         self._nudge()
         if self._thread.is_alive():
@@ -161,7 +209,7 @@ class Server:
             wake, self._wake = self._wake, -1
             if wake >= 0:
                 os.close(wake)
-        self._listener.release()
+        self._door.release()
 
     @property
     def alive(self) -> bool:
@@ -192,9 +240,12 @@ class Server:
                 else:
                     somebody = True
             if somebody and self._accepting:
-                self._accept()  # last: a new connection can have the descriptor of one that ended, and must not get its event
+                # last: a new connection can have the descriptor of one that ended, and must not get its event
+                self._accept(self._door.listening)
             self._see_off()
             self._expire(time.monotonic())
+            if self._accepting and time.monotonic() >= self._look_at:
+                self._keep_place()
             if self._stopping.is_set() and self._accepting:
                 self._stop_listening()
 
@@ -202,6 +253,7 @@ class Server:
         """Seconds until something is to be done unasked."""
         now = time.monotonic()
         end = min(self._reading.next_end(), self._leaving.next_end(), self._doubted.next_end(), self._paused_until)
+        end = min(end, self._look_at)
         if self._running:
             end = min(end, now + _TICK_S)
         return None if end == _NEVER else max(0.0, end - now)
@@ -225,9 +277,8 @@ class Server:
 
     # -- coming -----------------------------------------------------------------------------------------------------------
 
-    def _accept(self) -> bool:
+    def _accept(self, listener: socket.socket | None) -> bool:
         """Take some of those who wait in the queue; False when nobody is left there, or nobody can be taken now."""
-        listener = self._listener.socket
         if listener is None:
             return False
         for _ in range(_ACCEPTS):
@@ -242,31 +293,28 @@ class Server:
                     continue
                 self._pause()
                 return False
-            try:
-                self._admit(sock)
-            except OSError as error:
-                say("warning", "a connection to the agent failed", error=error)
-                sock.close()
+            self._admit(sock)
         return True
 
     def _admit(self, sock: socket.socket) -> None:
         """Take a connection in when its peer may speak to us, and look whether its request is there already."""
-        sock.setblocking(False)
-        _, uid, _ = peer_of(sock)
-        error: UserspaceError | None = None
-        if uid not in (0, os.geteuid()):
-            say("warning", "a connection to the agent was refused", uid=uid)
-            error = MalformedRequest(403, f"user {uid} may not; only root and the agent's own user")
-        elif len(self._all) >= self._limits.connections and not self._make_room():
-            error = Unavailable(f"the agent serves {len(self._all)} connections already", "try again later")
-        if error is not None:
+        try:
+            sock.setblocking(False)
+            self._door.admit(sock)
+            if len(self._all) >= self._limits.connections and not self._make_room():
+                raise Unavailable(f"the agent serves {len(self._all)} connections already", "try again later")
+            exchange = self._door.exchange(sock, self._epoll, self._see_answered)
+        except UserspaceError as error:
             with sock, suppress(OSError):
                 sock.send(protocol.reply(*protocol.fault(error)), socket.MSG_NOSIGNAL)
             return
-        exchange = Exchange(sock, self._epoll, self._see_answered)
+        except OSError as error:
+            say("warning", "a connection to the agent failed", error=error)
+            sock.close()
+            return
         self._all[exchange.fd] = exchange
         self._reading.add(exchange)
-        self._read(exchange)
+        self._attend(exchange, select.EPOLLIN)
 
     def _read(self, exchange: Exchange) -> None:
         before = exchange.buffered
@@ -363,8 +411,31 @@ class Server:
     # -- the listener -----------------------------------------------------------------------------------------------------
 
     def _listen(self, events: int) -> None:
-        if self._accepting and self._listener.socket:
-            self._epoll.modify(self._listener.socket, events)
+        if self._accepting and self._door.listening:
+            self._epoll.modify(self._door.listening, events)
+
+    def _keep_place(self) -> None:
+        """See to it that we are found. Who has connected to a socket that is not, any more, is taken all the same."""
+        self._look_at = time.monotonic() + self._door.watch_s
+        old = self._door.listening
+        try:
+            new = self._door.keep()
+        except UserspaceError as error:
+            if str(error) != self._displaced:
+                say("error", "nobody finds the agent, and its socket can not be made again now", error=error)
+            self._displaced = str(error)
+            return
+        self._displaced = ""
+        if new is None or old is None:
+            return
+        self._epoll.register(new, select.EPOLLIN)
+        self._take_all(old)
+        old.close()
+
+    def _take_all(self, listener: socket.socket | None) -> None:
+        for _ in range(self._limits.connections // _ACCEPTS + 1):
+            if not self._accept(listener):
+                break
 
     def _pause(self) -> None:
         """Nobody can be taken in now: who waits in the queue must not wake us again and again."""
@@ -372,12 +443,11 @@ class Server:
         self._paused_until = time.monotonic() + _PAUSE_S
 
     def _stop_listening(self) -> None:
-        self._listener.unlink()
-        for _ in range(self._limits.connections // _ACCEPTS + 1):
-            if not self._accept():
-                break
+        self._door.unlink()
+        self._take_all(self._door.listening)
         self._accepting = False
-        self._listener.close()
+        self._look_at = _NEVER
+        self._door.close()
         self._stopped.set()
 
 
@@ -385,9 +455,3 @@ def _somebody_waits(listener: socket.socket) -> bool:
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def peer_of(sock: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group that connected, by the kernel's word (SO_PEERCRED, unix(7))."""
-    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return pid, uid, gid

@@ -23,9 +23,12 @@ from typing import Final
 from userspace_cni import protocol, verbs
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.keeper import Keeper
+from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.meant import require_meant
 from userspace_cni.agent.metrics import CONTENT_TYPE, Counted, Metrics
+from userspace_cni.agent.pages import Page, Told
 from userspace_cni.agent.pool import Job, Pool
+from userspace_cni.agent.scrapes import Scrapes
 from userspace_cni.agent.server import Server
 from userspace_cni.deadline import Deadline
 from userspace_cni.drivers import Drivers
@@ -86,7 +89,15 @@ class Agent:
         self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._parted)
         self.keeper = Keeper(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.pool = Pool()
-        self.server = Server(self.node.root.path(settings.agent_socket), self._dispatch, self._undo)
+        self.server = Server(Listener(self.node.root.path(settings.agent_socket)), self._dispatch, self._undo)
+        metrics = Page("/metrics", lambda: Told(200, self.metrics.render(), CONTENT_TYPE))
+        self.pages = {
+            ("GET", "/metrics"): metrics,
+            ("GET", "/readyz"): Page("/readyz", lambda: _told(self.problems() + self.obstacles())),
+            ("GET", "/api/v1/attachments"): Page("the attachments", self._attachments),
+            ("POST", "/api/v1/reconcile"): Page("reconciliation", self._reconciled),
+        }
+        self.scrapes = Scrapes(settings.metrics_listen, metrics) if settings.metrics_listen else None
 
     def start(self) -> None:
         """Learn what there is, hear the DELs that were called without us, and only then take calls."""
@@ -98,8 +109,8 @@ class Agent:
         gc.freeze()  # what is there now stays: no collection has to look at it again
         sweep(self.node, self.node.journal)
         drain(self.node, self.node.journal, Deadline.after(START_S), self.metrics.count_action)
-        if self._settings.metrics_listen:
-            self.metrics.serve_tcp(self._settings.metrics_listen)
+        if self.scrapes:
+            self.scrapes.start()
         self.keeper.start()  # first: who asks how we are must not find it missing
         self.server.start()
         say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
@@ -113,6 +124,8 @@ class Agent:
             self.node.close()
             self.pool.drain(UNDO_S)
         self.pool.close()
+        if self.scrapes:
+            self.scrapes.close()
         self.server.close()
         self.node.close()
         say("info", "stopped")
@@ -141,8 +154,12 @@ class Agent:
         found = [
             f"{job.verb} of container {job.container or '-'} runs for {job.seconds:.0f} s" for job in self.pool.stuck(AGENT_S)
         ]
+        slow = [(page.name, page.seconds) for page in self.pages.values()]
+        found += [f"{name} has been in the making for {seconds:.0f} s" for name, seconds in slow if seconds > AGENT_S]
         if not self.server.alive:
             found.append("the server's thread is dead")
+        if self.scrapes and not self.scrapes.alive:
+            found.append("the thread that serves metrics over TCP is dead")
         if self.pool.dead:
             found.append(f"{self.pool.dead} worker threads are dead")
         if not self.keeper.alive:
@@ -162,16 +179,19 @@ class Agent:
     # -- on the server's thread -------------------------------------------------------------------------------------------
 
     def _dispatch(self, exchange: Exchange) -> None:
-        """Answer what only looks at this process, hand everything else to a worker."""
-        if exchange.method == "GET" and exchange.target == "/healthz":
-            _tell(exchange, self.problems())
-            return
+        """Answer what only looks at this process, hand everything else on: verbs to the pool, a page to its own thread."""
         verb = exchange.verb
+        page = self.pages.get((exchange.method, exchange.target))
         if verb:
             container = exchange.headers.get("Cni-Containerid", "")
             self.pool.submit(Job(lambda: attempt(self._verb, exchange), verb, container))
+        elif page:
+            page.ask(exchange)
+        elif (exchange.method, exchange.target) == ("GET", "/healthz"):
+            told = _told(self.problems())
+            exchange.answer(told.status, told.body)
         else:
-            self.pool.submit(Job(lambda: attempt(self._page, exchange), exchange.method))
+            exchange.refuse(protocol.MalformedRequest(404, f"{exchange.method} {exchange.target[:80]} is not served"))
 
     def _undo(self, exchange: Exchange) -> None:
         """Nobody has learned of this attachment: a runtime that saw no result takes it for failed."""
@@ -199,23 +219,18 @@ class Agent:
         exchange.answer(200 if answer.code == 0 else 500, answer.output)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, time.perf_counter() - began, stages)
 
-    def _page(self, exchange: Exchange) -> None:
-        match exchange.method, exchange.target:
-            case "GET", "/readyz":
-                _tell(exchange, self.problems() + self.obstacles())
-            case "GET", "/metrics":
-                exchange.answer(200, self.metrics.render(), CONTENT_TYPE)
-            case "GET", "/api/v1/attachments":
-                records, ports = self.node.journal.records(), self.node.known_ports()
-                exchange.answer(200, _json(describe_all(records, ports, boot_id=self.node.boot_id())))
-            case "POST", "/api/v1/reconcile":
-                exchange.answer(200, _json({"actions": dict(self.keeper.reconcile(Deadline.after(AGENT_S)))}))
-            case _:
-                exchange.refuse(protocol.MalformedRequest(404, f"{exchange.method} {exchange.target[:80]} is not served"))
+    # -- on a page's thread -----------------------------------------------------------------------------------------------
+
+    def _attachments(self) -> Told:
+        records, ports = self.node.journal.records(), self.node.known_ports()
+        return Told(200, _json(describe_all(records, ports, boot_id=self.node.boot_id())))
+
+    def _reconciled(self) -> Told:
+        return Told(200, _json({"actions": dict(self.keeper.reconcile(Deadline.after(AGENT_S)))}))
 
 
-def _tell(exchange: Exchange, problems: list[str]) -> None:
-    exchange.answer(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
+def _told(problems: list[str]) -> Told:
+    return Told(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
 
 
 def _json(value: object) -> bytes:

@@ -1,0 +1,128 @@
+"""The TCP port on which metrics are read, by whoever reaches it.
+
+The same front as the agent's own socket (`server`), with a thread and bounds of its own: nothing that peers do here can take a
+thread or a connection from a verb. Malformed requests are answered and otherwise passed over in silence, for anybody could fill
+the log with them.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import suppress
+from typing import Final
+
+from userspace_cni.agent.exchange import Exchange
+from userspace_cni.agent.pages import Page
+from userspace_cni.agent.server import Limits, Server
+from userspace_cni.errors import InvalidConfig, Unavailable, UserspaceError
+from userspace_cni.protocol import MalformedRequest
+
+_LISTEN: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z_.-]+)):([0-9]{1,5})")
+_LIMITS: Final = Limits(request_s=10.0, taken_s=10.0, unread_s=10.0, connections=128, held=1 << 20)
+_BACKLOG: Final = 128
+
+
+class TcpExchange(Exchange):
+    """A connection over TCP: its end is seen when both sides have closed, so ours is closed with the answer."""
+
+    __slots__ = ()
+
+    def _send(self) -> None:
+        super()._send()
+        if not self.unsent:
+            with suppress(OSError):  # it is gone
+                self.socket.shutdown(socket.SHUT_WR)
+
+
+class TcpDoor:
+    """The listening socket on `host:port`, IPv6 in brackets."""
+
+    exchange = TcpExchange
+    watch_s = float("inf")
+
+    def __init__(self, listen: str) -> None:
+        self.listening: socket.socket | None = None
+        self._listen = listen
+        self._host, self._port = parse_listen(listen)
+
+    def claim(self) -> None:
+        """Nothing: the port is had when it is listened on."""
+
+    def listen(self) -> socket.socket:
+        """Make the socket. Raises Unavailable."""
+        try:
+            family, *_, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] is every address, as elsewhere on the node
+            where = str(address[0]), self._port
+            self.listening = socket.create_server(where, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise Unavailable(f"listening for metrics on {self._listen}: {reason}", "setting metrics_listen") from error
+        self.listening.setblocking(False)
+        return self.listening
+
+    def keep(self) -> None:
+        """Nothing: nobody can take the port away."""
+
+    def admit(self, sock: socket.socket) -> None:
+        """Everybody may."""
+
+    def unlink(self) -> None:
+        """Nothing: there is no file."""
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self.listening is not None:
+            self.listening.close()
+            self.listening = None
+
+    release = close
+
+
+class Scrapes:
+    """The port with the page `metrics`, from `start` to `close`."""
+
+    def __init__(self, listen: str, page: Page) -> None:
+        self._page = page
+        self._door = TcpDoor(listen)
+        self._server = Server(self._door, self._serve, limits=_LIMITS)
+
+    def start(self) -> None:
+        """Listen. Raises Unavailable."""
+        self._server.start()
+
+    @property
+    def port(self) -> int:
+        """The port, also where 0 was asked for."""
+        return int(self._door.listening.getsockname()[1]) if self._door.listening else 0
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are now."""
+        return self._server.connections
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is there."""
+        return self._server.alive
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.close()
+
+    def _serve(self, exchange: Exchange) -> None:
+        try:
+            if exchange.method != "GET" or exchange.target.partition("?")[0] != "/metrics":
+                raise MalformedRequest(404, f"{exchange.method} {exchange.target[:80]} is not served")
+            self._page.ask(exchange)
+        except UserspaceError as error:
+            exchange.refuse(error)
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Host and port of `host:port` or `[IPv6]:port`. Raises InvalidConfig."""
+    found = _LISTEN.fullmatch(listen)
+    if found is None or int(found[3]) > 65535:
+        raise InvalidConfig(f"metrics_listen is {listen!r}", "it must be HOST:PORT, as 127.0.0.1:9090 or [::1]:9090")
+    return found[1] or found[2], int(found[3])
