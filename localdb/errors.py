@@ -26,6 +26,7 @@ ADVICE = {
     errno.ENOTDIR: "something that is not a directory stands in the way",
     errno.ELOOP: "a symbolic link stands in the way",
     errno.EMFILE: "this process has too many open files",
+    errno.ENOLCK: "the kernel or the file server has no more locks: try again later",
 }
 
 

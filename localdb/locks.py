@@ -93,7 +93,7 @@ class Lock:
         return self.fd
 
     def release(self) -> None:
-        """Let go; a second call does nothing."""
+        """Let go; a second call does nothing. Never fails: what was done under the lock is done."""
         fd, self.fd = self.fd, -1
         if fd < 0:
             return
@@ -102,9 +102,11 @@ class Lock:
             if not self._shared and self._holder == os.getpid():
                 remove(fd, self._path)
                 # Not left to close: a process forked elsewhere in this one may hold a copy of the descriptor unawares.
-                fcntl.flock(fd, fcntl.LOCK_UN)
+                with contextlib.suppress(OSError):
+                    fcntl.flock(fd, fcntl.LOCK_UN)
         finally:
-            os.close(fd)
+            with contextlib.suppress(OSError):  # it is closed all the same (close(2)), and its content was for a message only
+                os.close(fd)
             if self._holder == os.getpid():
                 self._gates.leave(self.name)
 

@@ -33,10 +33,24 @@ in this tree is a bug and is answered with 999.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 UNEXPECTED = 999
+PASSING: Final = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOLCK,
+        errno.ENOMEM,
+        errno.ETIMEDOUT,
+    }
+)
+"""What the kernel has not now and will have again: what was tried is Unavailable then, and nothing is wrong with the thing."""
 
 
 class UserspaceError(Exception):

@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from localdb import Lock, LockTimeout, Store, StoreError
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import RecordRefused, Unavailable
+from userspace_cni.errors import PASSING, RecordRefused, Unavailable
 from userspace_cni.log import say
 from userspace_cni.records import (
     MalformedRecord,
@@ -75,7 +75,10 @@ def _keys(steps: Iterable[Step]) -> set[str]:
 
 
 class Journal:
-    """The store as attachments see it. All methods raise RecordRefused when the store can not be read or written."""
+    """The store as attachments see it.
+
+    All methods raise RecordRefused when the store can not be read or written, Unavailable when that will pass by itself.
+    """
 
     def __init__(self, store: Store, marks: Store) -> None:
         self._store = store
@@ -128,7 +131,7 @@ class Journal:
         marked = record.to("deleting")
         try:
             self.write(marked)
-        except RecordRefused as error:
+        except (RecordRefused, Unavailable) as error:
             stored = self.read_key(record.key)
             if stored is not None and stored.state == "ready":
                 with _translated(f"marking {record.key} as being deleted ({error.message}: {error.details})"):
@@ -143,7 +146,7 @@ class Journal:
         """
         try:
             self.write(record)
-        except RecordRefused as error:
+        except (RecordRefused, Unavailable) as error:
             stored = self.read_key(record.key)
             if stored is None or stored.state != "deleting" or any(step not in stored.steps for step in record.steps):
                 raise
@@ -242,4 +245,6 @@ def _translated(what: str) -> Iterator[None]:
         raise Unavailable(f"{what}: another call holds it", str(error)) from error
     except (StoreError, ValueError) as error:
         # ValueError: a value that would not come back from JSON as it went in
-        raise RecordRefused(what, str(error)) from error
+        cause = error.__cause__
+        passes = isinstance(cause, OSError) and cause.errno in PASSING
+        raise (Unavailable if passes else RecordRefused)(what, str(error)) from error

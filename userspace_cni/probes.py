@@ -39,6 +39,7 @@ from userspace_cni.log import say
 from userspace_cni.records import Record
 from userspace_cni.settings import Settings
 from userspace_cni.steps import Port, SocketFile
+from userspace_cni.threads import start
 
 __all__ = ["Bridge", "DeadRun", "DeadRuns", "PortState", "TestPort", "TestPorts"]
 
@@ -365,8 +366,9 @@ class TestPorts:
             for each in laid:
                 connection.add(each.flow, deadline)
         if self._renewing is None:
-            self._renewing = threading.Thread(target=self._renew, name="renewing flows", daemon=True)
-            self._renewing.start()
+            renewing = threading.Thread(target=self._renew, name="renewing flows", daemon=True)
+            start(renewing, "keeping the flows of this run")
+            self._renewing = renewing
 
     def _renew(self) -> None:
         """Put off the end of this run's flows, again and again, as long as their ports have their numbers still."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from userspace_cni.errors import InvalidConfig, Undecodable
+from userspace_cni.errors import PASSING, InvalidConfig, Unavailable, Undecodable
 from userspace_cni.log import LEVELS
 from userspace_cni.tenancy import Bounds, Rule, bounds_of, read_rules
 
@@ -115,7 +115,10 @@ class Settings:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """The settings in force. Raises Undecodable for a file that is not TOML or can not be read, InvalidConfig for a value."""
+    """The settings in force. Raises Undecodable for a file that is not TOML or can not be read, InvalidConfig for a value.
+
+    Raises Unavailable when the file can not be read now.
+    """
     named = environ.get(f"{PREFIX}CONFIG", "")
     values = _from_file(named or CONFIG_FILE, required=bool(named))
     for item in fields(Settings):
@@ -137,7 +140,8 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
             raise InvalidConfig(f"settings file {path} is absent", f"{PREFIX}CONFIG names it") from error
         return {}
     except OSError as error:
-        raise Undecodable(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
+        wrong = Unavailable if error.errno in PASSING else Undecodable
+        raise wrong(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
     import tomllib
 
     try:

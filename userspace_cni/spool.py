@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni import protocol
-from userspace_cni.errors import RecordRefused, UserspaceError
+from userspace_cni.errors import PASSING, RecordRefused, Unavailable, UserspaceError
 from userspace_cni.log import say
 
 _TEMPORARY: Final = ".tmp-"
@@ -35,7 +35,10 @@ class Entry:
 
 
 class Spool:
-    """The spool directory. Methods raise RecordRefused when it can not be read or written."""
+    """The spool directory.
+
+    Methods raise RecordRefused when it can not be read or written, Unavailable when that will pass by itself.
+    """
 
     def __init__(self, directory: str, quarantine: str) -> None:
         self._directory = Path(directory)
@@ -43,7 +46,7 @@ class Spool:
 
     def __len__(self) -> int:
         """How many entries there are; 0 for a directory that can not be read."""
-        with suppress(RecordRefused):
+        with suppress(UserspaceError):
             return len(self._names())
         return 0
 
@@ -70,7 +73,7 @@ class Spool:
                 (self._directory / name).unlink()
             self._flush(self._directory)
         except OSError as error:
-            raise RecordRefused(f"removing {self._directory / name}", error.strerror or "") from error
+            raise _refusal(f"removing {self._directory / name}", error) from error
 
     def put_aside(self, name: str, reason: str) -> None:
         """Move an entry that can not be used to where unreadable records go; if that fails it stays."""
@@ -101,7 +104,7 @@ class Spool:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise RecordRefused(f"reading the spool {self._directory}", error.strerror or "") from error
+            raise _refusal(f"reading the spool {self._directory}", error) from error
 
     def _read(self, name: str) -> bytes:
         """Raises ValueError for what is no file and never will be one: it must not keep those behind it from being heard."""
@@ -118,6 +121,10 @@ class Spool:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _refusal(what: str, error: OSError) -> UserspaceError:
+    return (Unavailable if error.errno in PASSING else RecordRefused)(what, error.strerror or "")
 
 
 def _entry(name: str, raw: bytes) -> Entry:

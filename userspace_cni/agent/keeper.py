@@ -18,6 +18,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable, UserspaceError
 from userspace_cni.log import say
 from userspace_cni.reconcile import Reconciliation, Surroundings
+from userspace_cni.threads import start
 
 BEAT_S: Final = 1.0
 FAST_BEAT_S: Final = 0.1
@@ -72,7 +73,7 @@ class Keeper:
         self._tick_s = tick_s
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
         self._life = node.watch_life(self._ended)
-        self._died = 0.0
+        self._died = self._death_seen = 0.0
         self._parted: set[str] = set()
         self._actions: Counter[str] = Counter()
         self._wake = threading.Condition()
@@ -85,13 +86,14 @@ class Keeper:
         self._daemon = ""
         self._lives = False
         self._reachable = True
+        self._watched = self._next_pass = 0.0
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self.beat = time.monotonic()
         """When the thread last came round; a pass in between may take long."""
 
     def start(self) -> None:
-        """Begin with a pass."""
-        self._thread.start()
+        """Begin with a pass. Raises Unavailable."""
+        start(self._thread, "the keeper")
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -140,32 +142,38 @@ class Keeper:
         self._count(action)
 
     def _run(self) -> None:
-        watched = next_pass = died = 0.0
         while not self._stopping:
             self.beat = now = time.monotonic()
-            if self._died > died:
-                died, watched = self._died, 0.0
-            self._look_at_parted()
-            due = now >= next_pass
-            if self._connect():
-                due = True
-            if now >= watched:
-                due = self._is_restarted() or due
-                watched = now + (WATCH_S if self._lives else 0.0)
+            try:
+                self._round(now)
+            except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
+                say("error", "a round of the keeper failed", error=repr(error))
             with self._wake:
-                due = due or self._asked > 0
-            if due:
-                self._pass()
-                next_pass = time.monotonic() + self._tick_s
-            with self._wake:
-                if not (self._stopping or self._asked or self._parted or self._died > died):
-                    self._wake.wait(FAST_BEAT_S if not self._lives and now - died < FAST_S else BEAT_S)
+                if not (self._stopping or self._asked or self._parted or self._died > self._death_seen):
+                    self._wake.wait(FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S)
 
     def _look_at_parted(self) -> None:
         with self._wake:
             ports, self._parted = self._parted, set()
         for port in sorted(ports):
             self._guarded(lambda: self._reconciliation.look_at(port))  # noqa: B023 - called at once
+
+    def _round(self, now: float) -> None:
+        """Look at session and switch, and make a pass when one is due."""
+        if self._died > self._death_seen:
+            self._death_seen, self._watched = self._died, 0.0
+        self._look_at_parted()
+        due = now >= self._next_pass
+        if self._connect():
+            due = True
+        if now >= self._watched:
+            due = self._is_restarted() or due
+            self._watched = now + (WATCH_S if self._lives else 0.0)
+        with self._wake:
+            due = due or self._asked > 0
+        if due:
+            self._pass()
+            self._next_pass = time.monotonic() + self._tick_s
 
     def _pass(self) -> None:
         with self._wake:

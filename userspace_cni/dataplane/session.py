@@ -30,6 +30,7 @@ from userspace_cni.dataplane.groups import Command, Commit, Member, Refused, dis
 from userspace_cni.dataplane.replica import CLOSED, SLACK_SECONDS, Clause, Replica, SessionLost, Watch, named, with_marks
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Unavailable
+from userspace_cni.threads import start
 
 __all__ = ["Clause", "Command", "Refused", "Session", "SessionLost", "Watch", "named", "with_marks"]
 
@@ -62,7 +63,10 @@ class Session(backend.Backend):  # type: ignore[misc]
     ) -> None:
         self.remote = remote
         self._replica = Replica(remote, everything=everything, parted=parted)
-        self._link = Connection(self._replica, grouped)
+        try:
+            self._link = Connection(self._replica, grouped)
+        except OSError as error:  # it makes a pipe
+            raise Unavailable(f"a session with OVSDB at {remote}: {error.strerror}", "see the limits of this process") from error
         super().__init__(self._link, start=False, auto_index=False)
         try:
             self._link.open(needs, deadline)
@@ -145,9 +149,13 @@ class Connection(connection.Connection):  # type: ignore[misc]
                     )
                 self.await_message(deadline.remaining())
             self.poller = ovs.poller.Poller()
-            self.is_running = True
             self.thread = threading.Thread(target=self.run, daemon=True, name="ovsdb")
-            self.thread.start()
+            self.is_running = True
+            try:
+                start(self.thread, f"the session with OVSDB at {self.idl.session_name()}")
+            except Unavailable:
+                self.is_running = False
+                raise
 
     def await_message(self, seconds: float) -> None:
         """Wait so long until the connection has something to read or write, with the lock set free."""
@@ -161,12 +169,17 @@ class Connection(connection.Connection):  # type: ignore[misc]
             self.lock.acquire()
 
     def submit(self, member: Member) -> None:
-        """Queue it for the next group."""
+        """Queue it for the next group. Raises SessionLost; Unavailable when the thread can not be told."""
         with self._queue_lock:
             if not self.is_running:
                 raise SessionLost(CLOSED)
             self._queue.append(member)
-            self._wake()
+            try:
+                self._wake()
+            except OSError as error:
+                self._queue.remove(member)
+                what = f"waking the session with OVSDB at {self.idl.session_name()}: {error.strerror}"
+                raise Unavailable(what, "nothing was sent; try again later") from error
 
     def run(self) -> None:
         """On the thread: hear the server, and commit what has queued."""
@@ -189,7 +202,8 @@ class Connection(connection.Connection):  # type: ignore[misc]
                 return True
             self.is_running = False
             waiting, self._queue = self._queue, []
-            self._wake()
+            with contextlib.suppress(OSError):  # then it looks when it next hears of the server
+                self._wake()
         for member in waiting:
             member.answer(SessionLost(CLOSED))
         self.thread.join(timeout)
@@ -198,8 +212,19 @@ class Connection(connection.Connection):  # type: ignore[misc]
         return True
 
     def _wake(self) -> None:
-        with contextlib.suppress(queue.Full):  # it has been told, and will look
+        try:
             self.txns.put(None, block=False)
+        except queue.Full:
+            return  # it has been told, and will look
+        except OSError:
+            with contextlib.suppress(queue.Empty):
+                self.txns.get(block=False)  # or everybody would take it for told
+            raise
+
+    def __del__(self) -> None:
+        """The library's closes a pipe that could perhaps not be had."""
+        with contextlib.suppress(AttributeError):
+            super().__del__()
 
     def _take(self) -> list[Member]:
         with self._queue_lock:

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from userspace_cni.errors import DirectoryRefused, Unavailable, UserspaceError
+from userspace_cni.errors import PASSING, DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.fastpath import paths
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
@@ -33,9 +33,7 @@ PARENT_MODE = 0o711
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """What opening through no link says when the object that we made is no longer at its path."""
 
-_PASSING = frozenset(
-    {errno.EAGAIN, errno.EBUSY, errno.EDQUOT, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
-)
+_PASSING = PASSING | {errno.EBUSY, errno.EDQUOT, errno.ENOSPC}
 
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",

@@ -26,8 +26,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import InvalidConfig, Unavailable, UserspaceError
+from userspace_cni.errors import PASSING, InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.host.kubeconfig import Kubeconfig, Signature
+from userspace_cni.threads import start
 
 T = TypeVar("T")
 
@@ -181,8 +182,10 @@ class Session:
         except UserspaceError:
             raise
         except Exception as error:  # noqa: BLE001 -- the library lets through what its parsers raise, and quotes the file in it
-            reason = type(error).__name__
+            reason, passes = type(error).__name__, isinstance(error, OSError) and error.errno in PASSING
         message = f"credentials for the API server can not be used ({reason})"
+        if passes:
+            raise Unavailable(message, "try again later")
         if not self._kubeconfig:
             raise Unavailable(message, f"the token and the certificate in {self._service_account}")
         raise InvalidConfig(message, f"{self.account}: try it with kubectl --kubeconfig")
@@ -281,14 +284,14 @@ class _TlsFailed(Exception):
 
 
 class _Call(Generic[T]):
-    """A function running in a thread that nobody is bound to wait for."""
+    """A function running in a thread that nobody is bound to wait for. Making one raises Unavailable when there is no thread."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
         self._value: T
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="api-server")
-        self._thread.start()
+        start(self._thread, "asking the API server")
 
     @property
     def done(self) -> bool:

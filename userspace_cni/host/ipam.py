@@ -22,7 +22,15 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import BadEnvironment, DelegateBroken, DelegateFailed, DirectoryRefused, InvalidConfig, Unavailable
+from userspace_cni.errors import (
+    PASSING,
+    BadEnvironment,
+    DelegateBroken,
+    DelegateFailed,
+    DirectoryRefused,
+    InvalidConfig,
+    Unavailable,
+)
 from userspace_cni.host.root import HERE, HostRoot
 
 if TYPE_CHECKING:
@@ -40,7 +48,7 @@ CHROOT: Final = "/usr/sbin/chroot"
 a process with threads. It is ours, not the host's: that may be built for other libraries."""
 _REAP_S = 1.0
 """A killed process may hang in the kernel; the verb does not wait for that longer than this."""
-_PASSING_ERRNOS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.ETXTBSY, errno.EMFILE, errno.ENFILE})
+_PASSING_ERRNOS = PASSING | {errno.ETXTBSY}
 _VERBS_SINCE_1_1 = frozenset({"STATUS", "GC"})
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused
+from userspace_cni.host.beneath import refusal
 from userspace_cni.host.files import read_file
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.root import HERE, HostRoot
@@ -61,9 +62,7 @@ def remove_record(path: str, root: HostRoot = HERE) -> None:
     try:
         (Path(root.path(str(Path(path).parent))) / Path(path).name).unlink(missing_ok=True)
     except OSError as error:
-        raise DirectoryRefused(
-            f"removing the former plugin's record {path}: {error.strerror}", "the plugin runs as root"
-        ) from error
+        raise refusal(f"removing the former plugin's record {path}", error) from error
 
 
 def remove_socket(

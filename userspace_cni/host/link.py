@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from userspace_cni.errors import BadEnvironment, DirectoryRefused, UserspaceError
+from userspace_cni.errors import PASSING, BadEnvironment, DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.fastpath import paths
 from userspace_cni.host.beneath import reopen
 from userspace_cni.host.root import HERE, HostRoot
+from userspace_cni.threads import start
 
 _NS_GET_NSTYPE = 0xB703
 """ioctl_ns(2): which CLONE_NEW* a namespace file is of."""
@@ -110,13 +111,13 @@ def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
     outcome: list[bool | OSError] = []
     try:
         thread = threading.Thread(target=_look, args=(fd, name, outcome), name="netns")
-        thread.start()
+        start(thread, f"looking into {netns}")
         thread.join()
     finally:
         os.close(fd)
     found = outcome[0]
     if isinstance(found, OSError):
-        raise _refused(netns, f"it could not be looked into: {os.strerror(found.errno or 0)}") from found
+        raise _refusal(netns, found, "it could not be looked into: ") from found
     return found
 
 
@@ -186,8 +187,7 @@ def _open(path: str, root: HostRoot) -> int:
         finally:
             os.close(looked_at)
     except OSError as error:
-        reason = "it does not exist" if error.errno == errno.ENOENT else os.strerror(error.errno or 0)
-        raise _refused(path, reason) from error
+        raise _refusal(path, error) from error
     except DirectoryRefused as error:
         raise _refused(path, error.message) from error
     if fd is None:
@@ -200,6 +200,13 @@ def _open(path: str, root: HostRoot) -> int:
         reason = "it is not a namespace"
     os.close(fd)
     raise _refused(path, reason)
+
+
+def _refusal(path: str, error: OSError, tried: str = "") -> UserspaceError:
+    reason = "it does not exist" if error.errno == errno.ENOENT else f"{tried}{os.strerror(error.errno or 0)}"
+    if error.errno in PASSING:
+        return Unavailable(f"CNI_NETNS {path!r}: {reason}", "try again later")
+    return _refused(path, reason)
 
 
 def _refused(path: str, reason: str) -> BadEnvironment:

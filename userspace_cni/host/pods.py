@@ -33,6 +33,7 @@ from userspace_cni.host.credentials import REQUEST_LIMIT_S, Session, Stream, Too
 from userspace_cni.host.kube import MIRROR, PodView, is_pod, view_of
 from userspace_cni.log import say
 from userspace_cni.pod import document, launcher
+from userspace_cni.threads import start
 
 KEPT_LIMIT: Final = 32 << 10
 """Bytes kept of one pod. What is longer has somebody's odd text under our keys, and is read when it is needed."""
@@ -106,8 +107,8 @@ class PodWatch:
         self._page = self._pace.page
 
     def start(self) -> None:
-        """Begin; returns at once."""
-        self._thread.start()
+        """Begin; returns at once. Raises Unavailable."""
+        start(self._thread, "watching the pods of this node")
 
     def stop(self) -> None:
         """End it; waits 1 s at most, for a thread that hangs in a request ends by itself."""

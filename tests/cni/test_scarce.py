@@ -1,0 +1,101 @@
+"""When the kernel has no more threads, descriptors or locks, a verb says "try again later" and is true to it: never "a bug"."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import succeeded
+from tests.lab import inside
+from tests.lab.node import Node
+from tests.lab.scarce import scarce
+from userspace_cni.verbs import Answer
+
+THREADS = RuntimeError("can't start new thread")
+LOCKS = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+DESCRIPTORS = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+PIPE = OSError(errno.EIO, os.strerror(errno.EIO))
+AGAIN = (0, 11, 50)
+"""Done all the same, try again later, STATUS: not now."""
+MOST = 200
+
+
+def call(node: Node, verb: str, sandbox: str, stdin: dict[str, Any]) -> tuple[dict[str, str], bytes]:
+    """Environment and stdin of a verb."""
+    return node.variables(verb, sandbox), json.dumps(stdin).encode()
+
+
+def answers(
+    node: Node, verb: str, sandbox: str, error: Exception, only: frozenset[str], every: int = 1
+) -> Iterator[tuple[str, Answer]]:
+    """The verb again and again, each time with the next call to the kernel failing, until it makes no more of them.
+
+    Each time an attachment is there before, but for ADD, and none after: what a scarcity left is undone by the next DEL.
+    """
+    network = node.network("1.0.0", ipam=node.host_local())
+    for at in range(1, MOST, every):
+        stdin = network
+        if verb in ("CHECK", "DEL", "GC"):
+            stdin = {**network, "prevResult": succeeded(node.run("ADD", network, sandbox))}
+        if verb in ("STATUS", "GC"):
+            stdin = {**network, "cniVersion": "1.1.0", "cni.dev/valid-attachments": []}
+        environ, raw = call(node, verb, sandbox, stdin)
+        with scarce(at, error, only) as scarcity:
+            answer = inside.answer(environ, raw, inside.Trip())
+        if len(scarcity.made) >= at:
+            yield f"{verb}, {scarcity.made[at - 1]} number {at}", answer
+        succeeded(node.run("DEL", network, sandbox))
+        if len(scarcity.made) < at:
+            return
+    raise AssertionError(f"{verb} makes more than {MOST} calls")
+
+
+@pytest.mark.parametrize("verb", ["ADD", "DEL", "CHECK", "GC", "STATUS"])
+@pytest.mark.parametrize(
+    ("error", "only"),
+    [(THREADS, "_start_new_thread"), (LOCKS, "flock"), (PIPE, "alert_notify")],
+    ids=["threads", "locks", "wake"],
+)
+def test_used_up_amid_a_verb(node: Node, sandbox: str, verb: str, error: Exception, only: str) -> None:
+    """Whichever thread or lock of a verb can not be had, and when the session's thread can not be told of work."""
+    node.settings["USERSPACE_CNI_DEADLINE_S"] = "5"
+    for what, answer in answers(node, verb, sandbox, error, frozenset({only})):
+        assert answer.error in AGAIN, (what, answer)
+    assert node.leftovers() == {}
+
+
+@pytest.mark.parametrize("verb", ["ADD", "CHECK", "STATUS"])
+def test_descriptors_used_up(node: Node, sandbox: str, verb: str) -> None:
+    """Whichever descriptor of a verb can not be had; every third is looked at."""
+    node.settings["USERSPACE_CNI_DEADLINE_S"] = "5"
+    calls = frozenset({"open", "pipe", "socket", "eventfd", "scandir", "listdir"})
+    for what, answer in answers(node, verb, sandbox, DESCRIPTORS, calls, every=3):
+        assert answer.error in AGAIN, (what, answer)
+    assert node.leftovers() == {}
+
+
+def test_a_session_that_could_not_be_woken_goes_on(node: Node, sandbox: str) -> None:
+    """An ADD that could not tell the session's thread is undone at once, over the same session, not at a deadline."""
+    network = node.network()
+    environ, raw = call(node, "ADD", sandbox, network)
+    with scarce(1, PIPE, frozenset({"alert_notify"})) as scarcity:
+        answer = inside.answer(environ, raw, inside.Trip())
+    assert scarcity.made[0] == "alert_notify"
+    assert answer.error == 11
+    assert b"not undone yet" not in answer.output
+    assert node.leftovers() == {}
+
+
+def test_a_session_without_a_pipe(node: Node, sandbox: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """The pipe of the session with OVSDB is one of the descriptors; without it there is an answer, and no traceback."""
+    environ, raw = call(node, "ADD", sandbox, node.network())
+    with scarce(1, DESCRIPTORS, frozenset({"pipe"})):
+        answer = inside.answer(environ, raw, inside.Trip())
+    assert answer.error == 11
+    assert node.leftovers() == {}
+    assert "Traceback" not in capfd.readouterr().err
