@@ -10,7 +10,7 @@
     │   ├── InvalidConfig           7   decodes, but can not be meant
     │   └── HostNamespace           8   CNI_NETNS is the host's own
     ├── ContainerGone               3   the sandbox vanished before anything was done
-    ├── Unavailable                11   transient: a lock, OVS or the API server; try again later
+    ├── Unavailable                11   transient: a lock, OVS, the API server, threads or descriptors; try again later
     │   └── Interrupted            11   SIGTERM or SIGINT
     ├── NotServing             50, 51   STATUS only
     ├── StepFailed               100…   one step of an attachment could not be applied or undone

@@ -54,6 +54,8 @@ COUNTED = (
 CYCLES = 10_000
 LANES = 8
 REST_S = 12
+REST_PAGE_S = 0.3
+"""Between two scrapes: the page rests after each in proportion to its cost."""
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -287,6 +289,7 @@ def scrape(node: Node, shim: Shim, agent: Agent, counts: list[int], rounds: int)
             pids = agent.pid, node.switch.ovsdb_pid
             before, walls, size = [processor_s(pid) for pid in pids], [], 0
             for _ in range(rounds):
+                threading.Event().wait(REST_PAGE_S)
                 began = time.perf_counter()
                 size = len(agent.get("/metrics")[1])
                 walls.append(time.perf_counter() - began)
@@ -399,7 +402,7 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
             with existing_ports(node.switch, node.directory, 0):
                 report["idle"] = idle(shim, agent, options.seconds)
         if "scrape" in parts:
-            report["scrape"] = scrape(node, shim, agent, counts, 10 * options.rounds)
+            report["scrape"] = scrape(node, shim, agent, counts, 3 * options.rounds)
         if "crowd" in parts:
             report["crowd"] = crowd(node, shim, agent, max(3, options.rounds // 3))
         if "endurance" in parts:

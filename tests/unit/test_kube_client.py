@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.apiserver import TOKEN, ApiServer, Fault
+from tests.lab.scarce import scarce
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.host import kube
@@ -366,3 +367,21 @@ def test_one_client_serves_many_threads(client: KubeClient) -> None:
     for thread in threads:
         thread.join()
     assert seen == ["u1"] * 16
+
+
+@pytest.mark.parametrize("thread", [1, 2])
+def test_no_thread_to_ask_in(api: ApiServer, tmp_path: Path, thread: int) -> None:
+    """Neither credentials nor an answer can be had without a thread: it is "try again later", and the next request is served."""
+    session, path = Session(api.kubeconfig(tmp_path)), "/api/v1/namespaces/default/pods/app"
+    with (
+        scarce(thread, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})),
+        pytest.raises(Unavailable, match="no thread can be started"),
+    ):
+        session.request("GET", path, soon())
+    assert session.request("GET", path, soon()).status == 200
+
+
+def test_a_pod_is_read_all_the_same_when_a_thread_was_missing(client: KubeClient) -> None:
+    """What passes is tried again within the deadline."""
+    with scarce(1, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})):
+        assert read(client).uid == "u1"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -316,3 +318,33 @@ def test_a_link_in_a_locks_place_is_not_followed(store: Store, tmp_path: Path) -
     with pytest.raises(StoreError, match="symbolic link"):
         store.lock("l", 0)
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_a_release_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that can not even unlock (ENOLCK of a file server) does not undo what was done under the lock; closing lets go."""
+    store = Store(tmp_path / "root", tmp_path / "locks")
+    flock = fcntl.flock
+
+    def unable(fd: int, operation: int) -> None:
+        if operation == fcntl.LOCK_UN:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", unable)
+    for _ in range(2):
+        with store.lock("l", 0):
+            pass
+
+
+def test_no_locks_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel has no locks the error says so, and its cause is there to be judged."""
+
+    def none(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    store = Store(tmp_path / "root", tmp_path / "locks")
+    with pytest.raises(StoreError, match=r"No locks available.*try again later") as caught:
+        store.lock("l", 0)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.ENOLCK
