@@ -16,10 +16,11 @@ import pytest
 from tests.lab.proxy import Proxy
 from tests.lab.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.dataplane import replica
+from userspace_cni import threads
+from userspace_cni.dataplane import replica, session
 from userspace_cni.dataplane.ovs import PortDriver
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import NotServing, Unavailable
+from userspace_cni.errors import Interrupted, NotServing, Unavailable
 from userspace_cni.steps import Port
 
 MakePort = Callable[..., Port]
@@ -345,3 +346,19 @@ def test_a_schema_that_is_converted_under_a_session_ends_it(own_switch: Switch, 
     assert own.check(port(), soon()) == []
     assert list(own.owned()) == [port().name]
     assert own.sessions == 2
+
+
+def test_a_signal_as_the_session_stands(switch: Switch, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupted when its thread runs already, opening a session ends the thread before what that uses: no traceback of it."""
+    begun: list[threading.Thread] = []
+
+    def start(thread: threading.Thread, what: str) -> None:
+        threads.start(thread, what)
+        begun.append(thread)
+        raise Interrupted("stopped by SIGTERM")
+
+    monkeypatch.setattr(session, "start", start)
+    with pytest.raises(Unavailable, match="stopped by SIGTERM"):
+        connect(switch).connect(soon())
+    [thread] = begun
+    assert not thread.is_alive()

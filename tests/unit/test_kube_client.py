@@ -19,7 +19,7 @@ from userspace_cni.errors import InvalidConfig, NoteRefused, Unavailable, Usersp
 from userspace_cni.host import kube
 from userspace_cni.host.credentials import Session
 from userspace_cni.host.kube import Clients, KubeClient, PodView, Volume
-from userspace_cni.host.kubeconfig import Bounds
+from userspace_cni.host.kubeconfig import Bounds, Kubeconfig
 from userspace_cni.host.root import HostRoot
 
 SPEC: dict[str, Any] = {
@@ -372,7 +372,7 @@ def test_one_client_serves_many_threads(client: KubeClient) -> None:
 @pytest.mark.parametrize("thread", [1, 2])
 def test_no_thread_to_ask_in(api: ApiServer, tmp_path: Path, thread: int) -> None:
     """Neither credentials nor an answer can be had without a thread: it is "try again later", and the next request is served."""
-    session, path = Session(api.kubeconfig(tmp_path)), "/api/v1/namespaces/default/pods/app"
+    session, path = Session(Kubeconfig(api.kubeconfig(tmp_path))), "/api/v1/namespaces/default/pods/app"
     with (
         scarce(thread, RuntimeError("can't start new thread"), frozenset({"_start_new_thread"})),
         pytest.raises(Unavailable, match="no thread can be started"),

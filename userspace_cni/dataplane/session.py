@@ -71,8 +71,7 @@ class Session(backend.Backend):  # type: ignore[misc]
         try:
             self._link.open(needs, deadline)
         except BaseException:
-            self._replica.close()
-            self._link.txns.close()
+            self._link.abandon()
             raise
 
     @property
@@ -151,11 +150,16 @@ class Connection(connection.Connection):  # type: ignore[misc]
             self.poller = ovs.poller.Poller()
             self.thread = threading.Thread(target=self.run, daemon=True, name="ovsdb")
             self.is_running = True
-            try:
-                start(self.thread, f"the session with OVSDB at {self.idl.session_name()}")
-            except Unavailable:
-                self.is_running = False
-                raise
+            start(self.thread, f"the session with OVSDB at {self.idl.session_name()}")
+
+    def abandon(self) -> None:
+        """End what `open` had begun. A signal's exception may come when the thread runs already, which uses the rest."""
+        if self.thread is not None and self.thread.is_alive():
+            self.stop(timeout=2 * SLACK_SECONDS)
+        else:
+            self.is_running = False
+            self.idl.close()
+            self.txns.close()
 
     def await_message(self, seconds: float) -> None:
         """Wait so long until the connection has something to read or write, with the lock set free."""

@@ -18,6 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from userspace_cni.errors import Unavailable
+from userspace_cni.threads import start
+
 ANSWER_SECONDS = 0.5
 _CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.(\d+)\.ctl")
 _REQUEST = json.dumps({"id": 0, "method": "version", "params": []}).encode()
@@ -51,14 +54,23 @@ class Lifeline:
         self._held: socket.socket | None = None
 
     def hold(self) -> None:
-        """Hold a connection unless one is held. A daemon that is starting, and does not answer yet, has its socket already."""
+        """Hold a connection unless one is held. A daemon that is starting, and does not answer yet, has its socket already.
+
+        Raises Unavailable when no thread can wait for its end.
+        """
         with self._lock:
             if self._held is not None:
                 return
-            self._held = _connected(self._rundir)
-            if self._held is None:
+            held = _connected(self._rundir)
+            if held is None:
                 return
-            threading.Thread(target=self._await_end, args=(self._held,), name="lifeline", daemon=True).start()
+            thread = threading.Thread(target=self._await_end, args=(held,), name="lifeline", daemon=True)
+            try:
+                start(thread, "watching ovs-vswitchd")
+            except Unavailable:
+                held.close()
+                raise
+            self._held = held
 
     def let_go(self) -> None:
         """End it; `ended` is not told."""
