@@ -230,13 +230,22 @@ def _undo_run(
         with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", journal, deadline.half()):
             shared = journal.shared(run.place) if run.place else None
             for step in run.steps:
-                if not run.place or _is_ours_to_undo(record.key, step, shared):
-                    failures += _undo(step, drivers, deadline.half())
+                if run.place and not _is_ours_to_undo(record.key, step, shared):
+                    continue
+                inside = _inside(step, before + failures)
+                failures += [Failure(step, inside.error)] if inside else _undo(step, drivers, deadline.half())
             if shared and run.last:
                 _let_go(record, run.place, shared, [failure.step for failure in before + failures], journal)
     except UserspaceError as error:
         return [Failure(step, error) for step in run.steps]
     return failures
+
+
+def _inside(step: Step, failures: Iterable[Failure]) -> Failure | None:
+    """What lies in the step's thing and could not be undone."""
+    if not step.holds_others:
+        return None
+    return next((failure for failure in failures if _place(failure.step) == _place(step)), None)
 
 
 def _undo(step: Step, drivers: Drivers, deadline: Deadline) -> list[Failure]:

@@ -35,6 +35,8 @@ class Step:
     kind: ClassVar[str]
     after_rest: ClassVar[bool] = False
     """Whether it can only be applied when what earlier steps began has come to its end."""
+    holds_others: ClassVar[bool] = False
+    """Whether things of other steps of its place lie in its own: it is undone after them, and not while one of them stays."""
 
     @property
     def resource(self) -> Resource | None:
@@ -67,6 +69,7 @@ class Directory(Step):
     """
 
     kind: ClassVar[str] = "directory"
+    holds_others: ClassVar[bool] = True
     path: str
     trusted: str
     create: bool = False

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.world import World
+from tests.lab.world import World, no_fault
 from userspace_cni import protocol, verbs
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Interrupted, NotServing, StepFailed, Unavailable
@@ -244,6 +244,26 @@ def test_del_while_the_switch_is_away(world: World) -> None:
     world.fault = lambda _point, _step: None
     assert call(world, "ADD", container="fedcba")[0] == 0
     assert [record.container_id for record in world.journal.records()] == ["fedcba"]
+
+
+@pytest.mark.parametrize("kind", ["config-file", "socket-file"])
+def test_what_lies_in_a_directory_keeps_it(world: World, kind: str) -> None:
+    """A directory is not given up while something of ours in it could not be removed: nobody would remove it later."""
+    assert call(world, "ADD")[0] == 0
+    [directory] = (name for name in world.true if name.startswith("directory:"))
+
+    def fault(when: str, step: Step) -> None:
+        if when == "before undo" and step.kind == kind:
+            raise Unavailable("no descriptor is left")
+
+    world.fault = fault
+    assert call(world, "DEL")[0] == 1
+    assert directory in world.true
+    [record] = world.journal.records()
+    assert [step.kind for step in record.steps] == ["directory", kind]
+    world.fault = no_fault
+    assert call(world, "DEL")[0] == 0
+    assert leftovers(world) == NOTHING
 
 
 def test_del_goes_on_after_a_failure(world: World) -> None:
