@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -32,8 +32,8 @@ class Mount:
         return frozenset(group for group in self.groups if group.startswith("shared:"))
 
 
-def read(path: str) -> dict[int, Mount]:
-    """The table in the file `path`, by the mounts' ids. Raises OSError."""
+def read(path: str = "/proc/self/mountinfo") -> dict[int, Mount]:
+    """The table in the file `path`, by the mounts' ids and in its order: a mount comes after what it covers. Raises OSError."""
     mounts = {}
     with open(path, encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
@@ -44,10 +44,22 @@ def read(path: str) -> dict[int, Mount]:
     return mounts
 
 
+def below(dirfd: int, mounts: Iterable[Mount]) -> list[tuple[Mount, str]]:
+    """The mounts below a directory, each with its path from there, the latest first: in this order they can be taken off."""
+    directory = os.readlink(f"/proc/self/fd/{dirfd}")
+    found = ((mount, _below(mount.point, directory)) for mount in mounts)
+    return [(mount, rest) for mount, rest in found if rest][::-1]
+
+
+def mount_id(fd: int) -> int:
+    """The mount that the object behind `fd` is on (proc_pid_fdinfo(5)): st_dev does not tell a bind mount from what it covers."""
+    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
+
+
 def mount_of(fd: int, mounts: Mapping[int, Mount]) -> Mount | None:
     """The mount that the descriptor is on; None when the table does not have it. Raises OSError."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
-        return mounts.get(next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:")))
+    return mounts.get(mount_id(fd))
 
 
 def place_of(fd: int, mount: Mount) -> str:

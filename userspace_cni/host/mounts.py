@@ -13,21 +13,19 @@ The target is `<short_dir>/<name>`; `short_dir` is ours and no pod can write it.
     a mount of anything else                        refused: not known to be ours
 """
 # Descriptors and single names rather than paths: pathlib can not express them.
-# ruff: noqa: PTH115, PTH116, PTH123
+# ruff: noqa: PTH116
 
 from __future__ import annotations
 
 import errno
 import os
-import re
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift
 from userspace_cni.fastpath import paths
-from userspace_cni.host.beneath import directory, make_trusted, open_directory, plain, refusal, translated
+from userspace_cni.host.beneath import directory, make_trusted, open_directory, plain, translated
+from userspace_cni.host.mountinfo import mount_id, read
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
 from userspace_cni.steps import PodMount
@@ -161,43 +159,11 @@ def protected_clone(dirfd: int, name: str = "") -> int:
     return tree
 
 
-@dataclass(frozen=True)
-class Mount:
-    """A line of the mount table. `shows`: the mounted object's path in its own file system; `below`: the mount point's path
-    below a directory, without a leading slash."""
-
-    ident: int
-    shows: str
-    below: str
-
-
 def mount_points(root: HostRoot = HERE) -> frozenset[str]:
     """Every mount point of this mount namespace, as the host calls it; proc_pid_mountinfo(5)."""
     prefix = root.path("/").rstrip("/")
-    points = (_unescaped(fields[4]) for fields in _mount_table())
+    points = (mount.point for mount in read().values())
     return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix))
-
-
-def mounts_below(dirfd: int) -> list[Mount]:
-    """The mounts below a directory, the latest first: those on top of others can be taken off in this order."""
-    directory = os.readlink(f"/proc/self/fd/{dirfd}").rstrip("/") + "/"
-    found = []
-    for fields in _mount_table():
-        point = _unescaped(fields[4])
-        if point.startswith(directory):
-            found.append(Mount(int(fields[0]), _unescaped(fields[3]), point.removeprefix(directory)))
-    return found[::-1]
-
-
-def _mount_table() -> Iterator[list[str]]:
-    """The first fields of each line: id, parent, device, root, mount point; proc_pid_mountinfo(5)."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
-        for line in lines:
-            yield line.split(" ", 5)
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text) if "\\" in text else text
 
 
 def mounted(dirfd: int, name: str) -> int | None:
@@ -299,12 +265,3 @@ def _facts(target: int, source: int) -> str:
         f"mounted: device {os.major(there.st_dev)}:{os.minor(there.st_dev)} inode {there.st_ino}, "
         f"wanted: device {os.major(wanted.st_dev)}:{os.minor(wanted.st_dev)} inode {wanted.st_ino}"
     )
-
-
-def mount_id(fd: int) -> int:
-    """The mount that the object behind `fd` is on (proc_pid_fdinfo(5)): st_dev does not tell a bind mount from what it covers."""
-    with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
-        for line in lines:
-            if line.startswith("mnt_id:"):
-                return int(line.removeprefix("mnt_id:"))
-    raise refusal(f"mount id of descriptor {fd}", OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)))

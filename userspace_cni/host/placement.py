@@ -36,7 +36,8 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift, Unavailable
 from userspace_cni.fastpath import paths, sockets
 from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain, translated
-from userspace_cni.host.mounts import Mount, detach_all, mount_id, mounts_below, protected_clone
+from userspace_cni.host.mountinfo import Mount, below, mount_id, read
+from userspace_cni.host.mounts import detach_all, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.host.sockets import remove_name
@@ -86,7 +87,7 @@ class PlacedSocketDriver:
     def has_mounts(self, step: PlacedSocket) -> bool:
         """Whether a mount of ours shows the socket in the pod's directory, wherever the pod has moved it."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
-            return dirfd is not None and any(_is_of(mount, step) for mount in mounts_below(dirfd))
+            return dirfd is not None and any(_is_of(mount, step) for mount, _ in below(dirfd, read().values()))
 
     def check(self, step: PlacedSocket, deadline: Deadline) -> list[Drift]:
         """No socket in place, other owners than were set, or a newer socket of OVS that is not placed."""
@@ -231,23 +232,23 @@ def _clear(dirfd: int, step: PlacedSocket) -> None:
 def _detach(dirfd: int, step: PlacedSocket) -> int:
     """Take our mounts off the pod's name, and off where a pod has moved that to; how many there were."""
     count = detach_all(dirfd, plain(step.name))
-    for mount in mounts_below(dirfd):
-        count += _is_of(mount, step) and _detach_moved(dirfd, mount)
+    for mount, path in below(dirfd, read().values()):
+        count += _is_of(mount, step) and _detach_moved(dirfd, mount, path)
     return count
 
 
 def _is_of(mount: Mount, step: PlacedSocket) -> bool:
     """Whether the mount shows what OVS made at the source; its name may be gone since."""
     _, name = _split(step.source)
-    return mount.shows.removesuffix(_DELETED).rpartition("/")[2] == name
+    return mount.root.removesuffix(_DELETED).rpartition("/")[2] == name
 
 
-def _detach_moved(dirfd: int, mount: Mount) -> bool:
-    """Detach a mount that was found below the directory, and remove the placeholder under it; whether it was there still.
+def _detach_moved(dirfd: int, mount: Mount, path: str) -> bool:
+    """Detach a mount found at `path` below the directory, and remove the placeholder under it; whether it was there still.
 
     The pod may move it meanwhile, or put something else at that path: only the very mount that was found is taken.
     """
-    parent, _, name = mount.below.rpartition("/")
+    parent, _, name = path.rpartition("/")
     try:
         where = paths.openat2(dirfd, parent or ".", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -260,7 +261,7 @@ def _detach_moved(dirfd: int, mount: Mount) -> bool:
             paths.umount2(f"/proc/self/fd/{target}", paths.DETACH)
         finally:
             os.close(target)
-        say("info", f"the pod had moved its socket: the mount at {mount.below} is taken off")
+        say("info", f"the pod had moved its socket: the mount at {path} is taken off")
         if _is_placeholder(look(where, name)):
             remove_name(where, name)
     except FileNotFoundError:

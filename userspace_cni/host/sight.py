@@ -46,7 +46,7 @@ def unseen(step: PlacedSocket, netns_inode: int, root: HostRoot = HERE) -> list[
         if not stat.S_ISSOCK(socket.st_mode):
             return []
         with translated(f"{what}, as the pod sees it"):
-            volume = mountinfo.mount_of(dirfd, mountinfo.read("/proc/self/mountinfo"))
+            volume = mountinfo.mount_of(dirfd, mountinfo.read())
             if volume is None:
                 return []
             place = mountinfo.place_of(dirfd, volume)
