@@ -60,10 +60,9 @@ VARIABLES: Final[Mapping[str, str]] = {
 MEANT: Final[Mapping[str, str]] = {
     "state_dir": "Userspace-Cni-State-Dir",
     "run_dir": "Userspace-Cni-Run-Dir",
-    "ovsdb": "Userspace-Cni-Ovsdb",
 }
-"""Which agent the caller means: settings that it has to share. `state_dir` always, the others when the caller's environment names
-them. Older shims say none."""
+"""Which agent the caller means: settings that it has to share. `state_dir` unless the caller's environment names a socket and no
+`state_dir`, `run_dir` when it names one. Older shims say none."""
 
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-")
 _ENCODED: Final = tuple(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256))

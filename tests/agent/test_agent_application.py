@@ -92,7 +92,7 @@ def test_an_application_that_was_killed_gets_its_network_back(live: LiveNode, sa
             live.tick()
             assert path.is_socket()
         wait_until(lambda: not path.exists(), 5, "the end of the dead socket")
-    assert live.done("again-socket-file") == 3
+    live.await_done("again-socket-file", 3)
     succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
     live.require_clean()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -13,6 +12,7 @@ from tests.crash.storm_calls import Plugin
 from tests.crash.storm_look import STANDING, lock_files, look
 from tests.crash.storm_model import ABSENT, ATTACHED, EITHER, Name, Violation
 from tests.crash.storm_pods import NETWORKS, Network, Pods
+from tests.lab.switch import wait_until
 
 SETTLED_S = 40.0
 """Within so many seconds everything must be as promised; the agent's passes are asked for one after the other."""
@@ -83,18 +83,21 @@ class Calm:
     def _judge(self) -> list[Violation]:
         """Wait until everything is as promised, passes being made meanwhile; what is not within the time."""
         belongings = {name: self._pods.belongings(each) for name, each in self._pods.attachments.items()}
-        end = time.monotonic() + SETTLED_S
-        while True:
-            over = time.monotonic() >= end
-            with suppress(*([] if over else [OSError, RuntimeError, ValueError, KeyError, subprocess.TimeoutExpired])):
+        found = [Violation("the node could not be looked at")]
+
+        def settled() -> bool:
+            with suppress(OSError, RuntimeError, ValueError, KeyError, subprocess.TimeoutExpired):  # what is just coming or going
                 self._pods.node.reconcile()
                 busy = self._pods.tidy()
                 sight = look(self._pods)
-                found = self._model.judge(belongings, STANDING, sight.found, sight.why)
-                found += [Violation(f"the kubelet cannot remove the volumes of pod {uid}") for uid in busy]
-                if over or not found:
-                    return found
-            time.sleep(0.1)
+                found[:] = self._model.judge(belongings, STANDING, sight.found, sight.why)
+                found.extend(Violation(f"the kubelet cannot remove the volumes of pod {uid}") for uid in busy)
+                return not found
+            return False
+
+        with suppress(AssertionError):
+            wait_until(settled, SETTLED_S)
+        return found
 
     def _idle_locks(self) -> list[Violation]:
         return [Violation(f"the file of a lock that nobody takes any more: {name}") for name in lock_files(self._pods)]

@@ -22,7 +22,7 @@ from typing import Final
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
 from tests.crash.storm_model import Model, Violation
-from tests.lab.disks import PAGE, fill
+from tests.lab.disks import fill, kept_full
 from tests.lab.switch import wait_until
 
 OF_SWITCH: Final = ("ovs-vswitchd killed", "ovs-vswitchd killed twice", "ovsdb-server killed")
@@ -32,6 +32,7 @@ OF_SANDBOXES: Final = ("sandbox vanished",)
 DEALT: Final = (*OF_SWITCH, *OF_DISK, *OF_AGENT, *OF_SANDBOXES)
 OF_CALLERS: Final = "caller killed"
 LONGEST_S: Final = 2.5
+MANY_CALLS: Final = 1 << 30
 DISK_BYTES: Final = 4 << 20
 
 
@@ -186,7 +187,7 @@ class Faults:
         switch = switch_of(self._node)
         with self._switch, self._told("ovs-vswitchd killed twice, and started again"):
             for pause in (0.0, rng.choice((0.0, rng.uniform(0, 1)))):
-                time.sleep(pause)
+                self._clock.wait(self._clock.calls + MANY_CALLS, pause)
                 switch.kill_vswitchd()
                 switch.restart_vswitchd()
 
@@ -209,8 +210,9 @@ class Faults:
 
             try:
                 if rng.random() < 0.5:
-                    with held(self._node.state):
-                        hog(filler, going)
+                    with held(self._node.state), kept_full(filler):
+                        while going():
+                            self._clock.wait(self._clock.calls + 1, 0.3)
                 while going():
                     fill(filler, rng.choice((0, 0, 1, 2, 4)))
                     self._clock.wait(self._clock.calls + rng.randrange(1, 10), 0.3)
@@ -269,16 +271,6 @@ def remounted(directory: Path, options: str) -> Iterator[None]:
 def _remount(directory: Path, options: str) -> bool:
     done = subprocess.run(["mount", "-o", f"remount,{options}", str(directory)], check=False, capture_output=True)
     return done.returncode == 0
-
-
-def hog(filler: Path, going: Callable[[], bool]) -> None:
-    """Take every page as soon as it is free: whoever removes something cannot write in its place."""
-    with filler.open("wb", buffering=0) as file:
-        while going():
-            try:
-                file.write(bytes(PAGE))
-            except OSError:
-                time.sleep(0.001)
 
 
 @contextmanager

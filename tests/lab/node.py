@@ -181,7 +181,7 @@ def _files(directory: Path) -> list[str]:
 def mounts_below(directory: Path) -> list[str]:
     """Mount points below a directory, the latest first; namespaces of the test's own sandboxes are not counted."""
     points = []
-    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
+    for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").split("\n")[:-1]:
         left, _, right = line.partition(" - ")
         point = left.split()[4]
         if Path(point).is_relative_to(directory) and not right.startswith("nsfs"):

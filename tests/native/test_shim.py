@@ -127,18 +127,21 @@ def test_only_what_is_set_travels(caller: Caller) -> None:
 
 
 def test_the_agent_that_is_meant(caller: Caller) -> None:
-    """The state directory travels always, run directory and OVSDB when the environment of the call names them."""
+    """The state directory travels, but with a socket that the environment names alone; the run directory when it names one."""
     state = str(caller.directory / "state")
-    named = {"USERSPACE_CNI_RUN_DIR": "/run/ü", "USERSPACE_CNI_OVSDB": "unix:/x y", "USERSPACE_CNI_STATE_DIR": "/other"}
+    named = {"USERSPACE_CNI_RUN_DIR": "/run/ü", "USERSPACE_CNI_STATE_DIR": "/other"}
+    by_socket = {"USERSPACE_CNI_SOCKET": str(caller.socket), "USERSPACE_CNI_STATE_DIR": None}
     with Agent(caller.socket, answers(200, RESULT)) as agent:
         caller.run("ADD")
-        caller.run("ADD", USERSPACE_CNI_STATE_DIR=None)
+        caller.run("ADD", USERSPACE_CNI_STATE_DIR=None, USERSPACE_CNI_SOCKET=None)
         caller.run("ADD", **named)
+        caller.run("ADD", **by_socket)
         heads = [protocol.read_request(bytes(request))[0] for request in agent.received]
     assert [protocol.meant(head) for head in heads] == [
         {"state_dir": state},
         {"state_dir": state},
-        {"state_dir": "/other", "run_dir": "/run/ü", "ovsdb": "unix:/x y"},
+        {"state_dir": "/other", "run_dir": "/run/ü"},
+        {},
     ]
 
 
@@ -147,7 +150,6 @@ def test_all_that_travels_at_its_longest(caller: Caller) -> None:
     longest = {
         "USERSPACE_CNI_STATE_DIR": "/" + "%" * 248,
         "USERSPACE_CNI_RUN_DIR": "/" + "%" * 248,
-        "USERSPACE_CNI_OVSDB": "%" * 255,
     }
     others = sum(len(value) for name, value in caller.environ("ADD").items() if name in TRAVELLING and name != "CNI_ARGS")
     with Agent(caller.socket, answers(200, RESULT)) as agent:

@@ -102,7 +102,6 @@ def test_values_too_long(caller: Caller) -> None:
         ("USERSPACE_CNI_RUN_DIR", "relative"),
         ("USERSPACE_CNI_RUN_DIR", "/a/.."),
         ("USERSPACE_CNI_RUN_DIR", "/" + "x" * 249),
-        ("USERSPACE_CNI_OVSDB", "unix:/" + "x" * 250),
         ("USERSPACE_CNI_SPOOL_MAX", "0"),
         ("USERSPACE_CNI_SPOOL_MAX", "-1"),
         ("USERSPACE_CNI_SPOOL_MAX", "1000000"),
@@ -123,7 +122,7 @@ def test_bad_setting(caller: Caller, name: str, value: str) -> None:
 
 def test_empty_settings_are_unset(caller: Caller) -> None:
     """Empty variables of ours count as unset, as in-process: what was installed holds."""
-    names = ("SOCKET", "RUN_DIR", "STATE_DIR", "SPOOL_MAX", "OVSDB")
+    names = ("SOCKET", "RUN_DIR", "STATE_DIR", "SPOOL_MAX")
     done = caller.run("", **{f"USERSPACE_CNI_{name}": "" for name in names})
     assert f"{caller.socket}\n" in done.stderr
     assert f"{caller.spool} (at most 1024)" in done.stderr

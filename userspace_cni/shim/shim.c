@@ -27,9 +27,10 @@
  * Everything waits in ppoll(2) and ends at a deadline on CLOCK_MONOTONIC, after those of the drivers and the agent, and before the
  * runtime's. SIGTERM, SIGINT and SIGHUP are let in only there: they end the waiting, then a DEL is spooled, any other verb fails.
  *
- * Which agent is meant: the one at the socket of these settings, and it has to have the same state directory, and the same run
- * directory and OVSDB where the environment names them. The request carries these; an agent that has others refuses it. So a call
- * with half an environment meets an error that names both sides, and never another agent's switch.
+ * Which agent is meant: the one at the socket of these settings, and it has to have the same state directory, unless the
+ * environment names a socket and nothing else, and the same run directory where the environment names one. The request carries these;
+ * an agent that has others refuses it. So a call with half an environment meets an error that names both sides, and never another
+ * agent's switch.
  *
  * There is no allocation: buffers are static and as large as the protocol allows; the kernel gives pages for what is used of them.
  */
@@ -82,8 +83,7 @@
 #define SOCKET_NAME	"/agent.sock"			/* below run_dir */
 #define SPOOL_NAME	"/spool"			/* below state_dir */
 #define SPOOL_PATH_MAX	(DIRECTORY_MAX + sizeof(SPOOL_NAME) - 1)
-#define REMOTE_MAX	256				/* of OVSDB, with the NUL */
-#define MEANT_MAX	(2 * DIRECTORY_MAX + REMOTE_MAX)	/* all values of what says which agent is meant */
+#define MEANT_MAX	(2 * DIRECTORY_MAX)		/* all values of what says which agent is meant */
 #define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
 #define BOOT_ID_LEN	36
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
@@ -173,7 +173,6 @@ struct note {
  * @spool:	Directory below it that takes the DELs
  * @spool_max:	How many it takes
  * @run_dir:	Run directory if the environment names one, else "": then the agent may have any
- * @ovsdb:	OVSDB's remote if the environment names one, else "": the same
  */
 struct settings {
 	char socket[SOCKET_PATH_MAX];
@@ -181,7 +180,6 @@ struct settings {
 	char spool[SPOOL_PATH_MAX];
 	unsigned long spool_max;
 	char run_dir[DIRECTORY_MAX];
-	char ovsdb[REMOTE_MAX];
 };
 
 /**
@@ -695,7 +693,6 @@ static bool socket_in(const char *run_dir, char *socket)
 static bool read_settings(struct settings *settings, struct note *what, struct note *why)
 {
 	const char *socket = value_of("USERSPACE_CNI_SOCKET"), *max = value_of("USERSPACE_CNI_SPOOL_MAX"), *wrong = NULL;
-	const char *ovsdb = value_of("USERSPACE_CNI_OVSDB");
 	const size_t socket_max = sizeof(settings->socket) - 1;
 	char number[NUMBER_MAX], run_dir[DIRECTORY_MAX], *end;
 
@@ -714,14 +711,6 @@ static bool read_settings(struct settings *settings, struct note *what, struct n
 	} else if (!*settings->socket && !socket_in(run_dir, settings->socket)) {
 		wrong = "USERSPACE_CNI_RUN_DIR";
 		note(why, "the agent's socket is in it, and its path may have %zu bytes", socket_max);
-	}
-
-	settings->ovsdb[0] = '\0';
-	if (strlen(ovsdb) < sizeof(settings->ovsdb)) {
-		strcpy(settings->ovsdb, ovsdb);
-	} else {
-		wrong = "USERSPACE_CNI_OVSDB";
-		note(why, "it must be unix:/PATH or tcp:IP:PORT, of at most %d bytes", REMOTE_MAX - 1);
 	}
 
 	copy_baked(number, baked.spool_max, sizeof(baked.spool_max));
@@ -832,10 +821,11 @@ static int read_boot_id(char id[BOOT_ID_LEN + 1])
  */
 static void make_head(const char *path, const struct settings *settings)
 {
+	/* who names a socket names its agent; what was written into this file is about another one */
+	const bool by_socket = *value_of("USERSPACE_CNI_SOCKET") && !*value_of("USERSPACE_CNI_STATE_DIR");
 	const char *const meant[][2] = {
-		{ "Userspace-Cni-State-Dir", settings->state_dir },
+		{ "Userspace-Cni-State-Dir", by_socket ? "" : settings->state_dir },
 		{ "Userspace-Cni-Run-Dir", settings->run_dir },
-		{ "Userspace-Cni-Ovsdb", settings->ovsdb },
 	};
 	char boot_id[BOOT_ID_LEN + 1];
 	char *end = request.head;
