@@ -30,6 +30,7 @@ _BRIDGE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,14}")
 _MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 _OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
 _SOCKET_FILE_MAX = 80
+_PATH_MAX = 1024
 _VLAN_MAX = 4094
 _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
 _MTU_RANGE: Final = (68, 65535)
@@ -462,4 +463,6 @@ def _printable(value: str, where: str) -> str:
 def _absolute(value: str, where: str) -> str:
     if value and (not value.startswith("/") or "\0" in value or ".." in value.split("/")):
         raise InvalidConfig(f"key '{where}' is {value!r}", "it must be an absolute path without '..'")
+    if len(value.encode()) > _PATH_MAX:  # a tree that is made name by name could be deeper than any path to it
+        raise InvalidConfig(f"key '{where}' has {len(value.encode())} bytes", f"a path of a network has at most {_PATH_MAX}")
     return value

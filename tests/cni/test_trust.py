@@ -129,3 +129,25 @@ def test_a_record_that_names_a_kubeconfig_elsewhere(node: Node, sandbox: str, ap
     assert len(api.requests) == requests
     hosts.unlink()
     assert node.leftovers() == {}
+
+
+@ENTRIES
+@pytest.mark.parametrize("named", ["CNIDeviceInfoFile", "sharedDir"])
+def test_a_name_that_no_file_can_have_keeps_nothing_from_being_deleted(node: Node, sandbox: str, named: str) -> None:
+    """A network may name what is too long for the file system; the ADD is undone whole, and a DEL of it succeeds."""
+    keys: dict[str, Any] = {"sharedDir": f"{node.shared}/{'n' * 256}"}
+    if named == "CNIDeviceInfoFile":  # the name of its temporary file is longer
+        keys = {"runtimeConfig": {"CNIDeviceInfoFile": f"{node.device_info}/{'n' * 251}"}}
+    network = node.network(**keys)
+    refused(node.run("ADD", network, sandbox, CNI_ARGS=Pod().args), 106, "File name too long")
+    assert records(node) == []
+    assert node.leftovers() == {}
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=Pod().args))
+
+
+@ENTRIES
+def test_no_tree_is_made_that_is_deeper_than_a_path(node: Node, sandbox: str) -> None:
+    """The directories above a pod's are made one by one: a network could have root make more than any path reaches."""
+    network = node.network(sharedDir=str(node.shared) + "/directory" * 500)
+    refused(node.run("ADD", network, sandbox, CNI_ARGS=Pod().args), 7, "sharedDir", "at most 1024")
+    assert not node.shared.exists()

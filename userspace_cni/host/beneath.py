@@ -30,8 +30,9 @@ DIRECTORY_MODE = 0o750
 PARENT_MODE = 0o711
 """Of a missing prefix: whoever may enter the directory must be able to get there, and has nothing to list on the way."""
 
-GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""What opening through no link says when the object that we made is no longer at its path."""
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""What opening through no link says when the object that we made is no longer at its path; of a name that is too long for this
+file system, that it never was."""
 
 _PASSING = PASSING | {errno.EBUSY, errno.EDQUOT, errno.ENOSPC}
 
@@ -85,7 +86,9 @@ def look(dirfd: int, name: str) -> os.stat_result | None:
     """What `name` in the directory is, itself and not what it links to; None when there is nothing."""
     try:
         return os.stat(name, dir_fd=dirfd, follow_symlinks=False)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # nothing has a name that is too long
+            raise
         return None
 
 
@@ -96,7 +99,9 @@ def open_regular(dirfd: int, name: str) -> int | None:
     """
     try:
         seen = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
+            raise
         return None
     try:
         return reopen(seen)
