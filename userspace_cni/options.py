@@ -185,6 +185,7 @@ def _block(top: Mapping[str, Any], name: str, warn: Warn) -> dict[str, Any]:
     for part, keys in (("vhost", _VHOST_KEYS), ("bridge", _BRIDGE_KEYS)):
         if part in block:
             block[part] = _spelled(typed(block, part, dict, {}, path=f"{name}."), keys, f"{name}.{part}.", warn)
+    typed(block, "memif", dict, {}, path=f"{name}.")  # of another plugin, and only passed on
     return block
 
 

@@ -225,6 +225,18 @@ def test_119_removal(node: Node, sandbox: str) -> None:
     assert node.leftovers() == {}
 
 
+def test_119_what_is_another_devices_meanwhile(node: Node, sandbox: str) -> None:
+    """A file of another type of device that was put in the place of ours is not ours to remove."""
+    path = info_of(node)
+    other = '{"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:01:00.0"}}'
+    succeeded(node.run("ADD", asking(node), sandbox))
+    path.unlink()
+    path.write_text(other)
+    succeeded(node.run("DEL", asking(node), sandbox))
+    assert path.read_text() == other
+    assert node.leftovers() == {}
+
+
 def test_120_without_the_file(node: Node, sandbox: str) -> None:
     """Multus offers the file only with a deviceID: without it, result and document tell where the socket is."""
     result = succeeded(node.run("ADD", node.network(deviceID="0000:00:01.0"), sandbox))

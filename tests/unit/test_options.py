@@ -102,6 +102,8 @@ def test_container_engine_is_the_applications_own() -> None:
         ({"host": []}, Undecodable),
         ({"host": {"mtu": "1500"}}, Undecodable),
         ({"host": {"mtu": True}}, Undecodable),
+        ({"container": {"memif": "text"}}, Undecodable),
+        ({"container": {"memif": [["role", "master"]]}}, Undecodable),
         ({"host": {"mtu": 1}}, InvalidConfig),
         ({"host": {"engine": "snabb"}}, InvalidConfig),
         ({"host": {"vhost": {"socketfile": "../x"}}}, InvalidConfig),
@@ -131,6 +133,7 @@ def test_container_engine_is_the_applications_own() -> None:
         ({"consumer": "xen"}, InvalidConfig),
         ({"kubeconfig": "relative"}, InvalidConfig),
         ({"sharedDir": "/a/../b"}, InvalidConfig),
+        ({"sharedDir": "/a" * 513}, InvalidConfig),
     ],
 )
 def test_malformed_options(keys: dict[str, Any], kind: type[UserspaceError]) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from userspace_cni.deadline import Deadline
@@ -119,7 +119,7 @@ class DeviceInfoDriver:
         deadline.require(_what(step))
         with self._looking(step) as (path, dirfd):
             if dirfd is not None and not step.existed:
-                remove_file(dirfd, _name(path))
+                _remove(dirfd, path, step)
             elif dirfd is not None and step.before:
                 _give_back(dirfd, path, step)
 
@@ -196,6 +196,17 @@ def _require_vhost_user(raw: dict[str, Any], path: str) -> None:
             f"device-info {path}: it is of a device of type {raw.get('type')!r:.60}, and left as it is",
             "the network's resource is another plugin's",
         )
+
+
+def _remove(dirfd: int, path: str, step: DeviceInfo) -> None:
+    """Our file, whatever became of its content; one of another type of device was put there since, and stays."""
+    found = None
+    with suppress(DirectoryRefused):  # it says of no device at all
+        found = _read(dirfd, path)
+    if found is not None and found.get("type") != _VHOST_USER:
+        say("warning", f"{_what(step)} is of another device meanwhile, and left as it is")
+        return
+    remove_file(dirfd, _name(path))
 
 
 def _give_back(dirfd: int, path: str, step: DeviceInfo) -> None:
