@@ -26,7 +26,8 @@ Warn = Callable[[str], None]
 
 DEFAULT_BRIDGE: Final = "br0"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
-_BRIDGE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,14}")
+BRIDGE_MAX: Final = 15
+_BRIDGE: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{BRIDGE_MAX - 1}}}")
 _MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 _OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
 _SOCKET_FILE_MAX = 80

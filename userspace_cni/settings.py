@@ -134,7 +134,7 @@ def load(environ: Mapping[str, str]) -> Settings:
 def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
-            content = file.read(_FILE_MAX)
+            content = file.read(_FILE_MAX + 1)
     except FileNotFoundError as error:
         if required:
             raise InvalidConfig(f"settings file {path} is absent", f"{PREFIX}CONFIG names it") from error
@@ -142,11 +142,13 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     except OSError as error:
         wrong = Unavailable if error.errno in PASSING else Undecodable
         raise wrong(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
+    if len(content) > _FILE_MAX:  # the rules that nobody reads would bind nobody
+        raise Undecodable(f"settings file {path} is too long", f"at most {_FILE_MAX} bytes are read")
     import tomllib
 
     try:
         raw = tomllib.loads(content.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Undecodable(f"settings file {path} is not TOML", str(error)) from error
     known = {item.name: item.default for item in fields(Settings) if item.name != _RULES}
     values: dict[str, Any] = {_RULES: read_rules(raw.pop("rule", []), f"settings file {path}")}
@@ -188,6 +190,10 @@ def _from_text(key: str, text: str, default: object, where: str) -> object:
 def _checked(key: str, value: object, where: str) -> object:
     """`value` if `key` can have it; raises InvalidConfig naming both and `where` it stands."""
     if isinstance(value, tuple):
+        if not value and key == "shared_dirs":
+            raise InvalidConfig(
+                f"{where}: 'shared_dirs' is empty", "to allow none, give a [[rule]] for all namespaces with 'directories = []'"
+            )
         return tuple(_checked(key.removesuffix("s"), item, where) for item in value)
     reason = ""
     if key in _CHOICES and value not in _CHOICES[key]:

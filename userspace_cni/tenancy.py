@@ -17,17 +17,41 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, Final
 
 from userspace_cni.errors import InvalidConfig
-from userspace_cni.options import Vlan, vlan_range
+from userspace_cni.options import BRIDGE_MAX, Vlan, vlan_range
 
-_NAMESPACES: Final = re.compile(r"([a-z0-9\-*?]|\[!?[a-z0-9\-]+\])+")
-_BRIDGES: Final = re.compile(r"([A-Za-z0-9_.\-*?]|\[!?[A-Za-z0-9_.\-]+\])+")
+_PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
 _DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")
 _KINDS: Final = ("bridges", "directories")
 _SHOWN_MAX: Final = 5
 _UNTAGGED: Final = 0
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names that a pattern may match: their characters, which of them can be first and last, and how many there can be."""
+
+    characters: str
+    first: str
+    last: str
+    longest: int
+
+    def has(self, pattern: str) -> bool:
+        """Whether one of them can match the glob pattern."""
+        parts = _PART.findall(pattern)
+        singles = [part for part in parts if part != "*"]
+        if not parts or len(singles) > self.longest:
+            return False
+        places = [*((part, self.characters) for part in singles), (parts[0], self.first), (parts[-1], self.last)]
+        return all(any(fnmatchcase(character, part) for character in characters) for part, characters in places)
+
+
+_NAMESPACES: Final = _Names(f"{ascii_lowercase}{digits}-", ascii_lowercase + digits, ascii_lowercase + digits, 63)
+"""RFC 1123 labels."""
+_BRIDGES: Final = _Names(f"{ascii_letters}{digits}_.-", f"{ascii_letters}{digits}_", f"{ascii_letters}{digits}_.-", BRIDGE_MAX)
 
 
 @dataclass(frozen=True)
@@ -137,10 +161,10 @@ def _read_rule(number: int, table: Mapping[str, Any], where: str) -> Rule:
     return Rule(number, **values)
 
 
-def _names(pattern: re.Pattern[str], what: str) -> Callable[[list[Any], str], tuple[str, ...]]:
+def _names(is_one: Callable[[str], object], what: str) -> Callable[[list[Any], str], tuple[str, ...]]:
     def read(items: list[Any], where: str) -> tuple[str, ...]:
         for item in items:
-            if not isinstance(item, str) or not pattern.fullmatch(item):
+            if not isinstance(item, str) or not is_one(item):
                 raise InvalidConfig(f"{where} holds {item!r}", f"it must be {what}")
         return tuple(items)
 
@@ -152,10 +176,10 @@ def _read_vlans(items: list[Any], where: str) -> tuple[range, ...]:
 
 
 _READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {
-    "namespaces": _names(_NAMESPACES, "the name of a namespace, in which * ? and [a-z] match as in a shell"),
-    "bridges": _names(_BRIDGES, "the name of a bridge, in which * ? and [a-z] match as in a shell"),
+    "namespaces": _names(_NAMESPACES.has, "the name of a namespace, in which * ? and [a-z] match as in a shell"),
+    "bridges": _names(_BRIDGES.has, "the name of a bridge, in which * ? and [a-z] match as in a shell"),
     "vlans": _read_vlans,
-    "directories": _names(_DIRECTORIES, "the absolute path of a directory, without '..'"),
+    "directories": _names(_DIRECTORIES.fullmatch, "the absolute path of a directory, without '..'"),
 }
 
 

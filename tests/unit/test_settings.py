@@ -235,6 +235,22 @@ BAD_ITEMS = [
 ]
 
 
+def test_an_empty_list_of_shared_dirs_is_not_the_default(usual_file: Path) -> None:
+    """Who writes that networks may name no directory must not allow them the usual ones; how it is said, the error tells."""
+    with pytest.raises(InvalidConfig, match=r"'shared_dirs' is empty; .*directories = \[\]"):
+        load({NAMES["shared_dirs"]: ":"})
+    usual_file.write_text("shared_dirs = []\n")
+    with pytest.raises(InvalidConfig, match=f"{usual_file}: 'shared_dirs' is empty"):
+        load({})
+
+
+def test_no_rule_is_cut_off(usual_file: Path) -> None:
+    """A file that is longer than what is read is refused: what stands at its end would bind nobody."""
+    usual_file.write_text("#" * (1 << 20) + "\n[[rule]]\nnamespaces = ['*']\nbridges = []\n")
+    with pytest.raises(Undecodable, match=f"settings file {usual_file} is too long"):
+        load({})
+
+
 @pytest.mark.parametrize(("key", "item", "reason"), BAD_ITEMS)
 def test_bad_item_of_a_list(usual_file: Path, key: str, item: str, reason: str) -> None:
     """One bad item of a list is refused with 7, in file and variable, naming it and what would be right."""
@@ -288,7 +304,10 @@ def test_text_where_a_number_belongs(key: str, value: str) -> None:
     assert f"{NAMES[key]}: {value!r} is not a number" in refused.value.message
 
 
-@pytest.mark.parametrize("content", [b"log_level = ", b"\xff\xfe", b'{"log_level": "info"}', b"a = 1\na = 2\n[[a]]\n", b"\0"])
+@pytest.mark.parametrize(
+    "content",
+    [b"log_level = ", b"\xff\xfe", b'{"log_level": "info"}', b"a = 1\na = 2\n[[a]]\n", b"\0", b"a = " + b"[" * 9999],
+)
 def test_file_that_is_not_toml(usual_file: Path, content: bytes) -> None:
     """A file that is not TOML is refused with 6, naming it and where it goes wrong."""
     usual_file.write_bytes(content)
