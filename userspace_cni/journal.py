@@ -135,6 +135,7 @@ class Journal:
             stored = self.read_key(record.key)
             if stored is not None and stored.state == "ready":
                 with _translated(f"marking {record.key} as being deleted ({error.message}: {error.details})"):
+                    self._marks.identity()  # whatever becomes of its mode, the directory is known as ours
                     self._marks.put(_ATTACHMENTS, record.key, _mark_of(stored))
             say("warning", "the record could not be marked as deleting; a mark in the run directory says so", error=error)
         return marked
@@ -187,7 +188,7 @@ class Journal:
 
     @contextmanager
     def container_lock(self, container_id: str, deadline: Deadline) -> Iterator[Lock]:
-        """One verb at a time per container. Raises Unavailable when it stays taken."""
+        """One verb at a time per container. Raises Unavailable when it stays taken, or cannot be taken now."""
         with self._locked(f"container:{container_id}", deadline) as lock:
             yield lock
 
@@ -204,8 +205,11 @@ class Journal:
 
     @contextmanager
     def _locked(self, name: str, deadline: Deadline) -> Iterator[Lock]:
-        with _translated(f"locking {name}"), stage("lock"):
-            lock = self._store.lock(name, deadline.remaining())
+        try:
+            with _translated(f"locking {name}"), stage("lock"):
+                lock = self._store.lock(name, deadline.remaining())
+        except RecordRefused as error:  # a run directory that takes no writes; nothing was done yet, and a DEL comes again
+            raise Unavailable(error.message, error.details) from error
         with lock:
             yield lock
 

@@ -87,20 +87,36 @@ def test_del_in_a_directory_that_takes_no_writes(live: LiveNode, sandbox: str, s
     live.await_clean()
 
 
-def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str) -> None:
+@pytest.mark.parametrize("closed", ["run", "run/deleting"])
+def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str, closed: str) -> None:
     """Neither state nor run directory takes writes: DEL answers 11 and has undone nothing, so that nothing is half there."""
     network = network_of(live, "client")
     live.start()
     succeeded(live.run("ADD", network, sandbox))
     before = live.leftovers()
     live.kill()
-    run = live.directory / "run"
-    (run / "deleting").mkdir(exist_ok=True)
-    with read_only(live.state), read_only(run / "deleting"):
+    (live.directory / "run/deleting").mkdir(exist_ok=True)
+    with read_only(live.state), read_only(live.directory / closed):
         call = live.run_standalone("DEL", network, sandbox)
         refused(call, 11)
     assert live.leftovers() == before
     succeeded(live.run_standalone("DEL", network, sandbox))
+    live.await_clean()
+
+
+def test_marks_that_were_opened_to_others(live: LiveNode, sandbox: str) -> None:
+    """The directory of the marks is known as ours whatever its mode: it is closed again, and no verb fails of it."""
+    network, marks = network_of(live, "client"), live.directory / "run" / "deleting"
+    live.start()
+    succeeded(live.run("ADD", network, sandbox))
+    with read_only(live.state):
+        refused(live.run("DEL", network, sandbox), 11)
+        marks.chmod(0o755)
+        live.kill()
+        live.start()
+        refused(live.run("CHECK", {**network, "prevResult": {}}, sandbox), 102)
+    succeeded(live.run("DEL", network, sandbox))
+    assert marks.stat().st_mode & 0o777 == 0o700
     live.await_clean()
 
 

@@ -184,6 +184,16 @@ def test_host_path_that_is_not_there(node: Node, sandbox: str, api: ApiServer) -
     assert node.leftovers() == {}
 
 
+@pytest.mark.parametrize("path", ["/" + "n" * 256, "/nul\0", "/deep" * 1000])
+def test_host_path_that_no_directory_has(node: Node, sandbox: str, api: ApiServer, path: str) -> None:
+    """A hostPath that is no path of the kernel's is refused like one that is not there, and leaves nothing."""
+    pod = Pod(volume={"hostPath": {"path": path}})
+    pod.create(api)
+    network = node.network(kubeconfig=api.kubeconfig(node.directory))
+    refused(node.run("ADD", network, sandbox, CNI_ARGS=pod.args), 106)
+    assert node.leftovers() == {}
+
+
 def test_shared_dir_of_the_network(node: Node, sandbox: str) -> None:
     """`sharedDir` takes the container's own directory, which goes with it; other containers' and the user's files stay."""
     base = node.directory / "base"

@@ -50,6 +50,8 @@ class HostRoot:
 
     def resolved(self, path: str) -> str:
         """What the host calls `path` (absolute) when every link in it is followed. Raises DirectoryRefused as `path` does."""
+        if "\0" in path:
+            raise DirectoryRefused(f"path {path!r}: it holds a NUL, and no path does")
         if not self._prefix:
             try:
                 return os.path.realpath(path)
