@@ -51,6 +51,7 @@ PASSING: Final = frozenset(
     }
 )
 """What the kernel has not now and will have again: what was tried is Unavailable then, and nothing is wrong with the thing."""
+_TOLD_MAX = 4096
 
 
 class UserspaceError(Exception):
@@ -215,6 +216,11 @@ class UnknownProtocol(UserspaceError):
 
 class DelegateFailed(UserspaceError):
     """A delegated plugin's own error object: code, msg and details as it gave them."""
+
+
+def shortened(text: str) -> str:
+    """`text` for people: values in it are a tenant's, and may be as long as a configuration."""
+    return text if len(text) <= _TOLD_MAX else f"{text[:_TOLD_MAX]}… ({len(text)} characters)"
 
 
 def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:

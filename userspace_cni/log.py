@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
+from userspace_cni.errors import shortened
+
 LEVELS: Final = {"panic": 0, "error": 1, "warning": 2, "info": 3, "debug": 4, "verbose": 5}
 """The names that `logLevel` may have, from the quietest."""
 
@@ -37,7 +39,7 @@ def say(level: str, message: str, **facts: object) -> None:
     if LEVELS[level] > _threshold.get():
         return
     pairs = {"msg": message, **dict(_context.get()), **facts}
-    text = " ".join(f"{key}={_quoted(str(value))}" for key, value in pairs.items())
+    text = " ".join(f"{key}={_quoted(shortened(str(value)))}" for key, value in pairs.items())
     try:
         sys.stderr.write(f"level={level} {text}\n")
         sys.stderr.flush()

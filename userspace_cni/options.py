@@ -32,6 +32,7 @@ _MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 _OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
 _SOCKET_FILE_MAX = 80
 _PATH_MAX = 1024
+_UNKNOWN_TOLD = 10
 _VLAN_MAX = 4094
 _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
 _MTU_RANGE: Final = (68, 65535)
@@ -116,9 +117,8 @@ def read_options(request: Request, warn: Warn) -> Options:
     """Everything that ADD needs of the configuration, validated; `warn` is told of what is ignored."""
     raw = request.network.raw
     top = _spelled(raw, _TOP_KEYS, "")
-    for key in raw.keys() - _STANDARD_KEYS:
-        if key.lower() not in _LOWER_TOP_KEYS and not key.startswith("cni.dev/"):
-            warn(f"key '{key}' is unknown and ignored")
+    others = sorted(raw.keys() - _STANDARD_KEYS)
+    _tell_unknown("", [key for key in others if key.lower() not in _LOWER_TOP_KEYS and not key.startswith("cni.dev/")], warn)
     runtime = typed(raw, "runtimeConfig", dict, {})
     _refuse_unbuilt(request, top, runtime)
     host = _block(top, "host", warn)
@@ -169,16 +169,26 @@ def _spelled(raw: Mapping[str, Any], known: Iterable[str], path: str, unknown: W
     """`raw` with the keys of `known` in their canonical spelling; others go to `unknown`, if given, and are left out."""
     canonical = {key.lower(): key for key in known}
     found: dict[str, Any] = {}
+    others = []
     for key, value in raw.items():
         name = canonical.get(key.lower())
         if name is None:
-            if unknown:
-                unknown(f"key '{path}{key}' is unknown and ignored")
+            others.append(key)
         elif name in found:
             raise InvalidConfig(f"key '{path}{name}' is given in two spellings", "keys match without regard to case: keep one")
         else:
             found[name] = value
+    if unknown:
+        _tell_unknown(path, others, unknown)
     return found
+
+
+def _tell_unknown(path: str, keys: list[str], warn: Warn) -> None:
+    """Each of the first few: a network may have as many as it likes, and all of them would fill the node's logs."""
+    for key in keys[:_UNKNOWN_TOLD]:
+        warn(f"key '{path}{key}' is unknown and ignored")
+    if len(keys) > _UNKNOWN_TOLD:
+        warn(f"{len(keys) - _UNKNOWN_TOLD} more keys beside '{path}{keys[0]}' are unknown and ignored")
 
 
 def _block(top: Mapping[str, Any], name: str, warn: Warn) -> dict[str, Any]:

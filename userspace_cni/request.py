@@ -39,6 +39,7 @@ _IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
 _VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _IFNAME_BYTES = 15
+_NAME_MAX = 255
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DEEPEST = 100
 _ATTACHMENTS_KEYS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
@@ -234,6 +235,10 @@ def read_network(stdin: bytes, verb: Verb) -> Network:
     if not _IDENTIFIER.fullmatch(name):
         what = "missing" if not name else f"{name!r}, which does not match {_IDENTIFIER.pattern}"
         raise InvalidConfig("the network has no valid name", f"key 'name' is {what}")
+    if len(name) > _NAME_MAX:  # it is in every row, record and metric of its attachments
+        raise InvalidConfig(
+            "the network has no valid name", f"key 'name' has {len(name)} characters, at most {_NAME_MAX} are taken"
+        )
     version = _check_version(version, verb)
     ipam = typed(raw, "ipam", dict, {})
     return Network(name, version, typed(ipam, "type", str, "", path="ipam."), raw)

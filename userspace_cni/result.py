@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from userspace_cni.errors import DelegateBroken, InvalidConfig, Undecodable, UserspaceError
+from userspace_cni.errors import DelegateBroken, InvalidConfig, Undecodable, UserspaceError, shortened
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Interface, IPv6Interface
@@ -134,7 +134,7 @@ def encode(obj: object) -> bytes:
 def error_json(error: UserspaceError, version: str, *, for_del: bool = False) -> bytes:
     """The error object for stdout; `for_del` rewords what runtimes would take for success (`safe_for_del`)."""
     code = error.code if isinstance(error.code, int) and 0 <= error.code <= _CODE_MAX else error.default_code
-    message, details = _printable(error.message), _printable(error.details)
+    message, details = (_printable(shortened(text)) for text in (error.message, error.details))
     if for_del:
         message, details = safe_for_del(message), safe_for_del(details)
     answer: dict[str, Any] = {"cniVersion": version, "code": code, "msg": message}

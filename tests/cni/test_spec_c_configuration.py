@@ -231,3 +231,16 @@ def test_037_spelling_of_our_keys(node: Node, sandbox: str) -> None:
     for twice in spelled:
         refused(node.run("ADD", node.network() | twice, sandbox), 7, "two spellings")
     assert node.leftovers() == {}
+
+
+@pytest.mark.parametrize(
+    "keys", [{"name": "n" * 100_000}, {"sharedDir": "x" * 100_000}, {"host": {"k" * 100_000: 1, "engine": 5}}]
+)
+def test_what_is_told_of_a_long_value_is_short(node: Node, sandbox: str, keys: dict[str, Any]) -> None:
+    """A network's author can neither fill the node's logs nor the events of his pods with the length of what he writes."""
+    added = node.run("ADD", node.network(**keys), sandbox)
+    assert added.code in (6, 7)
+    assert added.document["msg"]
+    assert len(added.stdout) < 10_000
+    assert len(added.stderr) < 15_000
+    assert node.leftovers() == {}

@@ -225,7 +225,7 @@ def test_119_removal(node: Node, sandbox: str) -> None:
     assert node.leftovers() == {}
 
 
-def test_119_what_is_another_devices_meanwhile(node: Node, sandbox: str) -> None:
+def test_a_file_that_is_another_devices_meanwhile(node: Node, sandbox: str) -> None:
     """A file of another type of device that was put in the place of ours is not ours to remove."""
     path = info_of(node)
     other = '{"type": "pci", "version": "1.1.0", "pci": {"pci-address": "0000:01:00.0"}}'

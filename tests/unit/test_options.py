@@ -241,3 +241,13 @@ def test_the_mode_of_a_vms_socket_is_ignored() -> None:
     options(warnings, consumer="kubevirt", host={"vhost": {"socketmode": "0660"}})
     assert len(warnings) == 1
     assert "socketmode" in warnings[0]
+
+
+def test_more_unknown_keys_than_are_told() -> None:
+    """A network may have as many unknown keys as it likes: the first are told, and how many more there are."""
+    warnings: list[str] = []
+    options(warnings, host={f"key{number}": 1 for number in range(1000)})
+    unknown = [text for text in warnings if "unknown" in text]
+    assert unknown[0] == "key 'host.key0' is unknown and ignored"
+    assert unknown[-1] == "990 more keys beside 'host.key0' are unknown and ignored"
+    assert len(unknown) == 11
