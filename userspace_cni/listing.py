@@ -143,9 +143,14 @@ def select(records: Iterable[Record], names: Sequence[str]) -> list[Record]:
 def addresses(record: Record) -> list[str]:
     """The addresses that ADD answered for this interface, in CIDR; those of other interfaces of the chain are left out."""
     result = record.result or {}
-    interfaces = result.get("interfaces") or []
-    mine = [number for number, each in enumerate(interfaces) if _is_mine(each, record)]
-    return [ip["address"] for ip in result.get("ips") or [] if ip.get("interface") is None or ip["interface"] in mine]
+    mine = [number for number, each in enumerate(objects(result.get("interfaces"))) if _is_mine(each, record)]
+    ips = [ip for ip in objects(result.get("ips")) if ip.get("interface") is None or ip["interface"] in mine]
+    return [ip["address"] for ip in ips if isinstance(ip.get("address"), str)]
+
+
+def objects(value: object) -> list[Mapping[str, Any]]:
+    """A list of objects, whatever an editor made of it: what one record says of itself keeps no other from being shown."""
+    return [each if isinstance(each, dict) else {} for each in value] if isinstance(value, list) else []
 
 
 def _is_mine(interface: Mapping[str, Any], record: Record) -> bool:

@@ -118,7 +118,7 @@ def read_options(request: Request, warn: Warn) -> Options:
     raw = request.network.raw
     top = _spelled(raw, _TOP_KEYS, "")
     others = sorted(raw.keys() - _STANDARD_KEYS)
-    _tell_unknown("", [key for key in others if key.lower() not in _LOWER_TOP_KEYS and not key.startswith("cni.dev/")], warn)
+    _tell_unknown("", [key for key in others if _folded(key) not in _LOWER_TOP_KEYS and not key.startswith("cni.dev/")], warn)
     runtime = typed(raw, "runtimeConfig", dict, {})
     _refuse_unbuilt(request, top, runtime)
     host = _block(top, "host", warn)
@@ -171,7 +171,7 @@ def _spelled(raw: Mapping[str, Any], known: Iterable[str], path: str, unknown: W
     found: dict[str, Any] = {}
     others = []
     for key, value in raw.items():
-        name = canonical.get(key.lower())
+        name = canonical.get(_folded(key))
         if name is None:
             others.append(key)
         elif name in found:
@@ -181,6 +181,12 @@ def _spelled(raw: Mapping[str, Any], known: Iterable[str], path: str, unknown: W
     if unknown:
         _tell_unknown(path, others, unknown)
     return found
+
+
+def _folded(key: str) -> str:
+    """A key without regard to case. No letter beyond ASCII is one of it, as U+212A would be of "k": who looks for a key in the
+    text of a network, an admission policy say, must find it."""
+    return key.lower() if key.isascii() else key
 
 
 def _tell_unknown(path: str, keys: list[str], warn: Warn) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -115,6 +116,13 @@ def test_an_attachment_that_is_being_leased() -> None:
     shown = describe(Record("pending", "n", CONTAINER, "net1"), known())
     assert (shown["name"], shown["pod"], shown["port"], shown["mtu"], shown["steps"]) == ("c0ffee012345/net1", None, "", None, [])
     assert [problem.partition(":")[0] for problem in shown["problems"]] == ["state pending"]
+
+
+@pytest.mark.parametrize("value", ["text", 5, ["text"], {"a": 1}, [{"address": 5}], [{"interface": {}}]])
+def test_a_result_that_an_editor_has_spoilt(value: Any) -> None:
+    """A record whose result is of another shape is shown without addresses, and keeps no other from being shown."""
+    for key in ("interfaces", "ips"):
+        assert describe(replace(RECORD, result={"interfaces": [], "ips": [], key: value}), known())["addresses"] == []
 
 
 @pytest.mark.parametrize("state", ["pending", "applying", "deleting"])

@@ -49,6 +49,13 @@ def test_keys_match_in_any_case() -> None:
     assert (read.ovs_role, read.socket_file, read.bridge, read.vlan.tag, read.shared_dir) == ("client", "s", "b1", 7, "/x")
 
 
+def test_no_key_is_spelled_with_other_letters() -> None:
+    """The Kelvin sign is no "k" in a key, whatever its small letter is: a policy that looks for the key would not find it."""
+    warnings: list[str] = []
+    assert options(warnings, **{"\u212aubeconfig": "/etc/cni/x"}).kubeconfig == ""
+    assert "key '\u212aubeconfig' is unknown and ignored" in warnings
+
+
 def test_one_key_in_two_spellings() -> None:
     """The same key in two spellings can not be meant."""
     with pytest.raises(InvalidConfig, match="two spellings"):

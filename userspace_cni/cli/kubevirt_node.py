@@ -14,7 +14,7 @@ from kubevirt.findings import SEVERITIES, Finding, Severity
 from userspace_cni.cli.kubevirt_drifts import ANEW, Access, cuts_off, judge_drifts
 from userspace_cni.cli.kubevirt_sockets import Party
 from userspace_cni.fastpath.hugepages import Pool, size_text
-from userspace_cni.listing import SwitchPort, name_of, port_step
+from userspace_cni.listing import SwitchPort, name_of, objects, port_step
 from userspace_cni.pod import launcher
 from userspace_cni.records import Record
 from userspace_cni.steps import Directory, SocketFile
@@ -116,7 +116,7 @@ def machine_of(record: Record) -> str:
 def mac_of(record: Record) -> str:
     """The MAC that its VM is to have, in small letters; "" when ADD was not told one."""
     step = port_step(record)
-    interfaces = (record.result or {}).get("interfaces") or []
+    interfaces = objects((record.result or {}).get("interfaces"))
     told = (each.get("mac") for each in interfaces if (each.get("name"), each.get("sandbox")) == (record.ifname, record.netns))
     return str((step.mac if step else "") or next(told, "") or "").lower()
 
