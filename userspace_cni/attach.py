@@ -19,7 +19,7 @@ from userspace_cni.journal import Journal, Shared
 from userspace_cni.log import say
 from userspace_cni.records import Record
 from userspace_cni.stages import Stage, stage
-from userspace_cni.steps import Resource, Step
+from userspace_cni.steps import Directory, Resource, Step
 
 S_contra = TypeVar("S_contra", bound=Step, contravariant=True)
 Rest = Callable[[], None]
@@ -181,6 +181,8 @@ def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Non
     shared = journal.shared(place) or Shared()
     if shared.holders.get(record.key) == mine:
         return
+    if not shared.holders:
+        _require_apart(place, journal)
     others = shared.without_holder(record.key)
     made = set()
     for step in mine:
@@ -198,6 +200,20 @@ def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Non
         ):
             made.add(thing.key)
     journal.write_shared(place, others.with_holder(record.key, mine, made))
+
+
+def _require_apart(place: str, journal: Journal) -> None:
+    """Raise NameTaken for a place in a directory that we made for another attachment: it is that one's alone, and could never be
+    removed with it."""
+    above = place.rpartition("/")[0]
+    while above:
+        shared = journal.shared(above)
+        if shared and Directory(above, above).resource.key in shared.made:
+            raise NameTaken(
+                f"{place} is in a directory that was made for the attachment {next(iter(shared.holders))}",
+                "'sharedDir' has to be a directory that is no other attachment's",
+            )
+        above = above.rpartition("/")[0]
 
 
 def _is_ours_to_undo(key: str, step: Step, shared: Shared | None) -> bool:

@@ -218,3 +218,16 @@ def test_directories_of_a_namespace(node: Node, sandbox: str) -> None:
         succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
         succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
     assert tree(own / "a") == set()
+
+
+@ENTRIES
+def test_no_directory_in_another_attachments(node: Node, sandbox: str) -> None:
+    """A network cannot have root make its directories in that of another pod, which could then never be removed: 105."""
+    node.settings["USERSPACE_CNI_SHARED_DIRS"] = str(node.shared)
+    succeeded(node.run("ADD", node.network(), sandbox, OTHER, CNI_ARGS=Pod("victim").args))
+    before = tree(node.shared)
+    for below in (node.shared / OTHER[:12], node.shared / OTHER[:12] / "deep" / "er"):
+        refused(node.run("ADD", opened(node, below), sandbox, CNI_ARGS=Pod().args), 105, OTHER, "sharedDir")
+        assert tree(node.shared) == before
+    succeeded(node.run("DEL", node.network(), sandbox, OTHER))
+    assert node.leftovers() == {}

@@ -52,7 +52,8 @@ def test_keys_match_in_any_case() -> None:
 def test_no_key_is_spelled_with_other_letters() -> None:
     """The Kelvin sign is no "k" in a key, whatever its small letter is: a policy that looks for the key would not find it."""
     warnings: list[str] = []
-    assert options(warnings, **{"\u212aubeconfig": "/etc/cni/x"}).kubeconfig == ""
+    keys = {"\u212aubeconfig": "/etc/cni/x"}
+    assert options(warnings, **keys).kubeconfig == ""
     assert "key '\u212aubeconfig' is unknown and ignored" in warnings
 
 
