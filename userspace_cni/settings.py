@@ -38,6 +38,7 @@ _TYPES: Final[Mapping[type, str]] = {
 }  # fmt: skip
 _BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _FILE_MAX: Final = 1 << 20
+_SUN_PATH_MAX = 107
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
 
@@ -200,8 +201,8 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = f"it can be one of {', '.join(_CHOICES[key])}"
     elif key == "metrics_listen" and value and not _is_address(str(value)):
         reason = "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT"
-    elif key == "ovsdb" and not re.fullmatch(rf"unix:/.+|tcp:{_ADDRESS}", str(value)):
-        reason = "it must be unix:/PATH or tcp:IP:PORT"
+    elif key == "ovsdb" and not _is_remote(str(value)):
+        reason = f"it must be unix:/PATH, with a path of at most {_SUN_PATH_MAX} bytes, or tcp:IP:PORT"
     elif (key.endswith(_DIRECTORIES) or key in _FILES) and not _is_path(value, empty=key in _MAY_BE_EMPTY):
         reason = "it must be an absolute path without '..'"
     elif key.endswith("dir") and value and not str(value).strip("/."):
@@ -221,6 +222,14 @@ def _checked(key: str, value: object, where: str) -> object:
 def _is_address(text: str) -> bool:
     """Whether it is HOST:PORT that can be listened on."""
     return bool(re.fullmatch(_ADDRESS, text)) and 0 < int(text.rpartition(":")[2]) < 1 << 16
+
+
+def _is_remote(text: str) -> bool:
+    """Whether the OVS library can be given it: it fails in ways of its own for a path or port that no socket can have."""
+    scheme, _, rest = text.partition(":")
+    if scheme == "unix":
+        return rest.startswith("/") and "\0" not in rest and len(os.fsencode(rest)) <= _SUN_PATH_MAX
+    return scheme == "tcp" and _is_address(rest)
 
 
 def _is_path(value: object, *, empty: bool) -> bool:

@@ -198,6 +198,8 @@ BAD_VALUES = [
     ("ovsdb", "unix:relative", "unix:/PATH"),
     ("ovsdb", "ssl:192.0.2.1:6640", "tcp:IP:PORT"),
     ("ovsdb", "tcp:192.0.2.1", "tcp:IP:PORT"),
+    ("ovsdb", "tcp:192.0.2.1:65536", "tcp:IP:PORT"),
+    ("ovsdb", "unix:/" + "x" * 107, "at most 107 bytes"),
     ("state_dir", "relative", "absolute path"),
     ("state_dir", "/a/../b", "absolute path"),
     ("run_dir", "./x", "absolute path"),
