@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -112,7 +112,8 @@ class Settings:
 
     def bounds(self, namespace: str) -> Bounds | None:
         """Where `sharedDir` of a network may be for a pod of that namespace; anywhere for "", a call without a pod."""
-        return bounds_of(self.rules, namespace, self.usual_shared_dirs)
+        bounds = bounds_of(self.rules, namespace, self.usual_shared_dirs)
+        return replace(bounds, never=(self.state_dir, self.run_dir, self.short_dir)) if bounds else None
 
 
 def load(environ: Mapping[str, str]) -> Settings:

@@ -80,11 +80,12 @@ class Rule:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The directories below which a namespace's `sharedDir` must lie, and `said_by` which setting."""
+    """The directories below which a namespace's `sharedDir` must lie, and `said_by` which setting; not in `never`."""
 
     namespace: str
     directories: tuple[str, ...]
     said_by: str
+    never: tuple[str, ...] = ()
 
 
 def read_rules(raw: object, where: str) -> tuple[Rule, ...]:

@@ -231,3 +231,14 @@ def test_no_directory_in_another_attachments(node: Node, sandbox: str) -> None:
         assert tree(node.shared) == before
     succeeded(node.run("DEL", node.network(), sandbox, OTHER))
     assert node.leftovers() == {}
+
+
+@ENTRIES
+@pytest.mark.parametrize("own", ["state/attachments", "run/locks", "short"])
+def test_no_directory_among_the_plugins_own(node: Node, sandbox: str, own: str) -> None:
+    """However wide the administrator has made shared_dirs, a network puts nothing among records, locks and mounts."""
+    node.settings["USERSPACE_CNI_SHARED_DIRS"] = str(node.directory)
+    refused(
+        node.run("ADD", opened(node, node.directory / own), sandbox, CNI_ARGS=Pod().args), 7, "sharedDir", own.partition("/")[0]
+    )
+    assert node.leftovers() == {}

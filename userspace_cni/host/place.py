@@ -115,12 +115,22 @@ def _host_path_place(volume: Volume, root: HostRoot) -> Place:
 def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> Place:
     """Links are followed once, and the result compared; from the allowed directory on, what is below it may be a tenant's."""
     path = root.resolved(shared_dir).rstrip("/")
+    ours = next((own for own in bounds.never if _is_in(path, root.resolved(own))), "")
+    if ours:
+        raise InvalidConfig(
+            f"key 'sharedDir' is {shared_dir!r}, in {ours}, where this plugin keeps its own things",
+            f"it must be another directory of {', '.join(bounds.directories)} ({bounds.said_by})",
+        )
     for allowed in bounds.directories:
         trusted = root.resolved(allowed).rstrip("/")
-        if f"{path}/".startswith(f"{trusted}/"):
+        if _is_in(path, trusted):
             return Place(f"{path}/{name}", trusted=trusted or "/", create=True, own=False, parents=True)
     raise InvalidConfig(
         f"key 'sharedDir' is {shared_dir!r}, where a pod of namespace {bounds.namespace!r} cannot have its sockets",
         f"it must be, with all links followed, one of these directories or below: {', '.join(bounds.directories) or 'none'} "
         f"({bounds.said_by})",
     )
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return f"{path}/".startswith(f"{directory}/")
