@@ -50,13 +50,13 @@ class HostRoot:
 
     def resolved(self, path: str) -> str:
         """What the host calls `path` (absolute) when every link in it is followed. Raises DirectoryRefused as `path` does."""
-        if "\0" in path:
-            raise DirectoryRefused(f"path {path!r}: it holds a NUL, and no path does")
         if not self._prefix:
             try:
                 return os.path.realpath(path)
             except OSError as error:
                 raise DirectoryRefused(f"path {path}: a link in it went while it was followed", str(error.strerror)) from error
+            except ValueError:  # a NUL: nothing is there, and no link on the way to it
+                return path
         left = path.split("/")[::-1]
         done: list[str] = []
         links = 0
