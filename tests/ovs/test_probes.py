@@ -30,7 +30,7 @@ from userspace_cni.steps import Port
 
 NETDEV = ("--", "set", "Bridge", "br-test", "datapath_type=netdev")
 VICTIM = """
-import os, signal, socket, sys
+import os, socket, sys, time
 from userspace_cni import probes
 from userspace_cni.settings import load
 with probes.TestPorts(load(os.environ)) as ports:
@@ -41,7 +41,8 @@ with probes.TestPorts(load(os.environ)) as ports:
     ports.plug(port)
     ports.reflect(port)
     print(port.name, flush=True)
-    signal.pause()
+    while True:  # signal.pause() would miss one that comes just before it
+        time.sleep(0.1)
 """
 
 
