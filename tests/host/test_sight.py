@@ -149,3 +149,12 @@ def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, san
         inside(pod, "mount", "--bind", str(fake), f"/proc/{pod.pid}/root{INSIDE}")
         assert told(step, sandbox) == []
     assert told(step, sandbox) == []
+
+
+def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandbox: str) -> None:
+    """What a pod calls its mounts keeps nobody from looking: of line ends, the kernel escapes in the table only a line feed."""
+    with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
+        point = pod.sees("/a\rb\n c")
+        point.mkdir()
+        inside(pod, "mount", "-t", "tmpfs", "tmpfs", str(point))
+        assert told(step, sandbox) == ["expected a mount that follows the host's, found a private one"]

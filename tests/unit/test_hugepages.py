@@ -81,10 +81,11 @@ def test_mount_with_options() -> None:
         ("64 63 0:40 / /h rw,relatime - hugetlbfs none rw,pagesize=1024M", GIB, True),
         ("64 63 0:40 / /h ro,relatime master:1 shared:2 - hugetlbfs none rw,pagesize=64K,min_size=0", 64 << 10, False),
         ("64 63 0:40 / /h rw - hugetlbfs none ro", None, False),
+        ("64 63 0:40 /a\x0b\u2028\r /h rw - hugetlbfs none ro", None, False),
     ],
 )
 def test_mounts_of_every_kind(line: str, page: int | None, writable: bool) -> None:
-    """Page sizes in any unit, optional fields in any number, and what is read-only by mount or file system."""
+    """Page sizes in any unit, optional fields in any number, what is read-only by mount or file system, odd names."""
     (mount,) = mounts(line)
     assert (mount.path, mount.page_bytes, mount.mode, mount.uid, mount.writable) == ("/h", page, 0o755, 0, writable)
 

@@ -109,7 +109,7 @@ def node_pools(sys: str = "/sys") -> tuple[Pool, ...]:
 def mounts(text: str) -> tuple[HugetlbMount, ...]:
     """The hugetlbfs mounts in the text of a mountinfo file, in its order; what covers what is not told."""
     found = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         fields = line.split(" ")
         if "-" not in fields[6:]:
             continue

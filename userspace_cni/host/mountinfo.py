@@ -35,7 +35,8 @@ class Mount:
 def read(path: str = "/proc/self/mountinfo") -> dict[int, Mount]:
     """The table in the file `path`, by the mounts' ids and in its order: a mount comes after what it covers. Raises OSError."""
     mounts = {}
-    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+    # a carriage return in a path, which a pod may choose, is not escaped and ends no line
+    with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             fields = line.split(" ")
             groups = frozenset(field for field in fields[6 : fields.index("-")] if ":" in field)
