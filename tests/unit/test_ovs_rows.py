@@ -125,6 +125,14 @@ def test_the_state_that_ovs_reports_counts(state: dict[str, Any], expected: str)
     assert [drift.message for drift in drifts] == [f"port {STEP.name}, {expected}"]
 
 
+def test_what_opens_a_socket_that_ovs_failed_to_make() -> None:
+    """Of a closed server-mode port nobody but an administrator can do something, and the difference says what."""
+    server = replace(STEP, interface_type="dpdkvhostuser", server_path="")
+    closed: dict[str, Any] = {"ofport": [-1], "error": ["could not open"]}
+    assert "after a restart" in ovs_rows.differences(server, row_of(server, **closed))[0].details
+    assert "after a restart" not in ovs_rows.differences(STEP, row_of(STEP, **closed))[0].details
+
+
 def test_a_peer_that_is_not_connected_is_no_difference() -> None:
     """ovs-vswitchd shows MTU 0 until the peer of a vhost-user port has come."""
     step = replace(STEP, mtu=9000)

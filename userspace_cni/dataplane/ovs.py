@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.dataplane import ovs_rows, vswitchd
-from userspace_cni.dataplane.ovs_rows import KnownPort
+from userspace_cni.dataplane.ovs_rows import KnownPort, when_opened
 from userspace_cni.dataplane.retries import Retries
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, NotServing, SwitchRefused, Unavailable
@@ -430,7 +430,7 @@ class PortDriver:
     def _read_back(self, opened: Watch[tuple[bool, str]], step: Port, deadline: Deadline) -> None:
         """Wait until ovs-vswitchd says that the interface is open, or why not."""
         name = step.name
-        remedy = "; a socket that it failed to make, it makes after a restart" if step.interface_type == "dpdkvhostuser" else ""
+        remedy = when_opened(step)
         while (answer := opened.wait(deadline.within(PATIENCE_SECONDS).remaining())) is None:
             liveness = self._recent_liveness(deadline)
             if liveness.state == "dead":

@@ -183,10 +183,16 @@ def _state_differences(step: Port, row: PortRow) -> list[Drift]:
     drifts = []
     error, ofport, mtu = row.interface["error"], row.interface["ofport"], row.interface["mtu"]
     if error or not ofport or ofport[0] <= 0:
-        drifts.append(_drift(step, "state", "an open interface", error[0] if error else "not opened by ovs-vswitchd"))
+        drift = _drift(step, "state", "an open interface", error[0] if error else "not opened by ovs-vswitchd")
+        drifts.append(Drift(drift.message, drift.details + when_opened(step)))
     if step.mtu is not None and mtu and mtu[0] > 0 and mtu[0] != step.mtu:
         drifts.append(_drift(step, "MTU", step.mtu, mtu[0]))
     return drifts
+
+
+def when_opened(step: Port) -> str:
+    """What makes ovs-vswitchd open an interface that it could not: words after others, "" where it tries by itself."""
+    return "; a socket that it failed to make, it makes after a restart" if step.interface_type == "dpdkvhostuser" else ""
 
 
 def _drift(step: Port, what: str, expected: object, found: object) -> Drift:
