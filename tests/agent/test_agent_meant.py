@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,9 +13,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.agent.living import LiveNode
-from tests.cni.spec import succeeded, switch_of
+from tests.cni.spec import finish, paused_vswitchd, start, succeeded, switch_of
 from tests.lab.node import clean
-from tests.lab.switch import Switch
+from tests.lab.switch import Switch, wait_until
 
 
 @pytest.fixture
@@ -83,3 +87,26 @@ def test_a_file_that_was_not_installed_again(live: LiveNode, other: LiveNode, sa
     assert call.code == 7
     assert "install" in call.document["details"]
     assert switch_of(live).bridges() == []
+
+
+def test_a_second_agent_of_the_same_records(live: LiveNode, sandbox: str) -> None:
+    """An agent with the records of another and locks elsewhere would undo what that one is attaching: it does not start, and
+    names both run directories. What a killed agent had, the next one has.
+    """
+    live.start()
+    elsewhere = f"{live.directory}/elsewhere"
+    environ = {**os.environ, **live.environ, "USERSPACE_CNI_RUN_DIR": elsewhere}
+    argv = [sys.executable, "-m", "userspace_cni", "agent"]
+    with paused_vswitchd(switch_of(live)):
+        adding = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode())
+        wait_until(lambda: live.states() == ["applying"], what="an ADD under way")
+        second = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False)
+        assert live.states() == ["applying"]
+    succeeded(finish(adding, "ADD"))
+    assert second.returncode == 3
+    for word in (f"process {live.pid}", str(live.state), f"{live.directory}/run", elsewhere):
+        assert word in second.stderr
+    live.kill()
+    live.start()
+    succeeded(live.run("DEL", live.network(), sandbox))
+    live.require_clean()

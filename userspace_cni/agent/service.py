@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from types import FrameType
 from typing import Final
@@ -30,9 +31,10 @@ from userspace_cni.agent.pages import Page, Told
 from userspace_cni.agent.pool import Job, Pool
 from userspace_cni.agent.scrapes import Scrapes
 from userspace_cni.agent.server import Server
+from userspace_cni.agent.sole import Sole
 from userspace_cni.deadline import Deadline
 from userspace_cni.drivers import Drivers
-from userspace_cni.errors import NotServing, Unavailable
+from userspace_cni.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.leftovers import drain, sweep, undo
 from userspace_cni.listing import SwitchPort, describe_all
 from userspace_cni.log import bound, say
@@ -89,6 +91,7 @@ class Agent:
         self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._parted)
         self.keeper = Keeper(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.pool = Pool()
+        self._sole = Sole()
         self.server = Server(Listener(self.node.root.path(settings.agent_socket)), self._dispatch, self._undo)
         metrics = Page("/metrics", lambda: Told(200, self.metrics.render(), CONTENT_TYPE))
         self.pages = {
@@ -102,6 +105,7 @@ class Agent:
     def start(self) -> None:
         """Learn what there is, hear the DELs that were called without us, and only then take calls."""
         self.server.claim()
+        self._claim_records()
         _raise_descriptor_limit()
         for sentence in self.node.missing():
             say("warning", "this agent lacks something", missing=sentence)
@@ -128,7 +132,13 @@ class Agent:
             self.scrapes.close()
         self.server.close()
         self.node.close()
+        self._sole.release()
         say("info", "stopped")
+
+    def _claim_records(self) -> None:
+        with suppress(UserspaceError):  # it is made durably if it can be; STATUS tells why it can not
+            self.node.journal.identity()
+        self._sole.claim(self.node.journal.directory, self._settings.run_dir)
 
     def _parted(self, port: str) -> None:
         self.keeper.parted(port)
