@@ -207,6 +207,26 @@ def test_a_pod_that_moves_its_socket_keeps_no_mount(
         assert tree(moved.parent) - {"deep"} == set()
 
 
+@pytest.mark.parametrize("instead", ["nothing", "a directory"])
+def test_a_directory_that_was_carried_off_keeps_no_mount(step: PlacedSocket, source: Path, placed: Path, instead: str) -> None:
+    """A pod that has the base of its directory, as of a `sharedDir`, renames the directory: DEL finds our mount in it all the
+    same, and a neighbour's stays.
+    """
+    neighbour = replace(step, source=f"{step.source}0", name="neighbour.sock")
+    away = placed.parent.with_name("away")
+    with listening(source), listening(Path(neighbour.source)):
+        driver.apply(step, soon())
+        driver.apply(neighbour, soon())
+        placed.parent.rename(away)
+        if instead == "a directory":
+            placed.parent.mkdir()
+        driver.undo(step, soon())
+        assert mounts_at(away / placed.name) == []
+        assert len(mounts_at(away / "neighbour.sock")) == (source.parent.stat().st_dev != away.stat().st_dev)
+        driver.undo(neighbour, soon())
+        assert mounts_at(away / "neighbour.sock") == []
+
+
 def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, room: Path) -> None:
     """Below a pod's directory only the mount of this port's own socket is taken off: not a neighbour's, nor a directory's."""
     neighbour = replace(step, source=f"{step.source}0", name="neighbour.sock")

@@ -36,7 +36,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import DirectoryRefused, Drift, Unavailable
 from userspace_cni.fastpath import paths, sockets
 from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain, translated
-from userspace_cni.host.mountinfo import Mount, below, mount_id, read
+from userspace_cni.host.mountinfo import Mount, below, mount_id, mount_of, place_of, read
 from userspace_cni.host.mounts import detach_all, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
 from userspace_cni.host.root import HERE, HostRoot
@@ -83,6 +83,7 @@ class PlacedSocketDriver:
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
                 _clear(dirfd, step)
+        self._detach_carried_off(step)
 
     def has_mounts(self, step: PlacedSocket) -> bool:
         """Whether a mount of ours shows the socket in the pod's directory, wherever the pod has moved it."""
@@ -117,6 +118,19 @@ class PlacedSocketDriver:
     def present(self, step: PlacedSocket) -> bool:  # noqa: ARG002 - the same answer for every step
         """Never: what is there already is a dead socket of ours, or refused."""
         return False
+
+    def _detach_carried_off(self, step: PlacedSocket) -> None:
+        """Take off what still shows OVS's very socket: a pod that has the base of its directory can move that, mounts and all."""
+        sockdir, name = _split(step.source)
+        with directory_if_there(step.trusted, step.trusted, self._root) as top, _sockdir(self._root.path(sockdir)) as source:
+            table = {} if top is None or source is None else read()
+            home = None if source is None else mount_of(source, table)
+            if top is None or source is None or home is None:
+                return
+            wanted = home.device, f"{place_of(source, home).rstrip('/')}/{name}"
+            for mount, path in below(top, table.values()):
+                if (mount.device, mount.root.removesuffix(_DELETED)) == wanted:
+                    _detach_moved(top, mount, path)
 
     def _newer(self, step: PlacedSocket) -> str:
         """What is at OVS's own name, where nothing stays when it is placed; "" if nothing is."""
