@@ -14,6 +14,8 @@ from tests.lab.containerd_host import shared_mounts
 from tests.lab.inhabitant import Inhabitant, inhabitant
 from tests.lab.runtime import netns
 from tests.lab.switch import wait_until
+from userspace_cni.deadline import Deadline
+from userspace_cni.errors import Unavailable
 from userspace_cni.host.placement import PlacedSocketDriver
 from userspace_cni.host.root import HostRoot
 from userspace_cni.host.sight import unseen
@@ -59,7 +61,8 @@ def _nothing_is_left_open() -> Iterator[None]:
 def told(step: PlacedSocket, sandbox: str, root: str = "/") -> list[str]:
     """What is found, from the pod's side of the sentence on."""
     return [
-        drift.message.partition(" of the pod sees it: ")[2] for drift in unseen(step, Path(sandbox).stat().st_ino, HostRoot(root))
+        drift.message.partition(" of the pod sees it: ")[2]
+        for drift in unseen(step, Path(sandbox).stat().st_ino, soon(), HostRoot(root))
     ]
 
 
@@ -71,7 +74,7 @@ def inside(pod: Inhabitant, *argv: str) -> None:
 def test_nobody_is_there(step: PlacedSocket, sandbox: str) -> None:
     """No process in the namespace, no namespace known: nothing is told."""
     assert told(step, sandbox) == []
-    assert unseen(step, 0) == []
+    assert unseen(step, 0, soon()) == []
 
 
 def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) -> None:
@@ -158,3 +161,13 @@ def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandb
         point.mkdir()
         inside(pod, "mount", "-t", "tmpfs", "tmpfs", str(point))
         assert told(step, sandbox) == ["expected a mount that follows the host's, found a private one"]
+
+
+def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) -> None:
+    """How often a pod mounts its volume neither multiplies what is told of a process nor keeps the caller longer than it may."""
+    script = 'for i in 1 2 3 4 5; do mkdir "$1$i" && mount --rbind "$1" "$1$i" || exit 1; done'
+    with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
+        inside(pod, "sh", "-c", script, "sh", str(pod.sees(INSIDE)))
+        assert told(step, sandbox) == ["expected a mount that follows the host's, found a private one"]
+        with pytest.raises(Unavailable, match="of the pod sees it"):
+            unseen(step, Path(sandbox).stat().st_ino, Deadline.after(0))

@@ -20,7 +20,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, UserspaceError
 from userspace_cni.listing import name_of
 from userspace_cni.records import Record
-from userspace_cni.steps import PlacedSocket, Port
+from userspace_cni.steps import PlacedSocket, Port, Step
 
 RECORD_S: Final = 3.0
 """What looking at one attachment may take."""
@@ -80,24 +80,22 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
         try:
             if away and isinstance(step, Port):
                 raise away
-            found = site.node.driver(step).check(step, deadline)
+            drifts += [_told(record, step, drift) for drift in site.node.driver(step).check(step, deadline)]
             if isinstance(step, PlacedSocket):
-                found += _unseen(step, record, site)
+                drifts += [_told(record, step, drift) for drift in _unseen(step, record, site, deadline)]
         except UserspaceError as error:
             unchecked.append({**_whose(record), "step": step.kind, "error": str(error)})
-        else:
-            drifts += [{**_whose(record), "step": step.kind, **_parts(drift)} for drift in found]
     if (drifts or unchecked) and site.node.journal.read_key(record.key) != record:
         return Outcome()
     return Outcome(tuple(drifts), tuple(unchecked))
 
 
-def _unseen(step: PlacedSocket, record: Record, site: Site) -> list[Drift]:
+def _unseen(step: PlacedSocket, record: Record, site: Site, deadline: Deadline) -> list[Drift]:
     """What of the socket the pod's processes do not see."""
     from userspace_cni.host.root import HostRoot
     from userspace_cni.host.sight import unseen
 
-    return unseen(step, record.netns_inode, HostRoot(site.settings.host_root))
+    return unseen(step, record.netns_inode, deadline, HostRoot(site.settings.host_root))
 
 
 def _unfinished(record: Record, site: Site) -> Outcome:
@@ -111,6 +109,10 @@ def _unfinished(record: Record, site: Site) -> Outcome:
     details = "userspace-cni gc --dry-run tells what would be done"
     parts = {"what": "state of the record", "expected": "ready", "found": record.state, "details": details}
     return Outcome(({**_whose(record), "step": "", **parts},))
+
+
+def _told(record: Record, step: Step, drift: Drift) -> dict[str, str]:
+    return {**_whose(record), "step": step.kind, **_parts(drift)}
 
 
 def _whose(record: Record) -> dict[str, str]:

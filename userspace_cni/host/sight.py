@@ -17,6 +17,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
+from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift
 from userspace_cni.fastpath import paths
 from userspace_cni.host import mountinfo
@@ -29,9 +30,10 @@ from userspace_cni.steps import PlacedSocket
 _REMEDY = "'mountPropagation: HostToContainer' at the volumeMount, and a new pod"
 
 
-def unseen(step: PlacedSocket, netns_inode: int, root: HostRoot = HERE) -> list[Drift]:
+def unseen(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostRoot = HERE) -> list[Drift]:
     """What keeps processes in that network namespace from the socket, now or after a restart of ovs-vswitchd.
 
+    How many processes and mounts there are is the pod's choice: raises Unavailable when they take longer than there is time.
     Empty for a socket that was renamed into the pod's directory and not mounted: every mount of that directory shows it.
     """
     what = f"socket {step.directory}/{step.name}"
@@ -55,8 +57,11 @@ def unseen(step: PlacedSocket, netns_inode: int, root: HostRoot = HERE) -> list[
             for pid in _processes(proc, netns_inode):
                 # it may end at any moment, and its tree may change
                 with suppress(OSError):
-                    found += _judged(f"{proc}/{pid}", step.name, (dirfd, socket), (volume, place))
-            return [Drift(f"{what}, as process {pid} of the pod sees it: {text}", why) for pid, text, why in found]
+                    for sight in _judged(f"{proc}/{pid}", step.name, (dirfd, socket), (volume, place)):
+                        deadline.require(f"{what}, as process {pid} of the pod sees it")
+                        found += [(str(pid), *sight)] if sight else []
+            told = dict.fromkeys(found)
+            return [Drift(f"{what}, as process {pid} of the pod sees it: {text}", why) for pid, text, why in told]
 
 
 def _processes(proc: str, netns_inode: int) -> Iterator[int]:
@@ -72,17 +77,18 @@ def _processes(proc: str, netns_inode: int) -> Iterator[int]:
                         yield int(name)
 
 
-def _judged(process: str, name: str, host: tuple[int, os.stat_result], where: tuple[Mount, str]) -> list[tuple[str, str, str]]:
-    """For each way in which the process sees the directory: its number, what was expected and found, and why."""
+def _judged(
+    process: str, name: str, host: tuple[int, os.stat_result], where: tuple[Mount, str]
+) -> Iterator[tuple[str, str] | None]:
+    """For each mount of the process: what was expected and found where it shows the directory, and why; None when all is well."""
     (dirfd, socket), (volume, place) = host, where
-    pid = os.path.basename(process)  # noqa: PTH119
-    found = []
     top = os.open(f"{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for mount in mountinfo.read(f"{process}/mountinfo").values():
             path = mountinfo.seen_as(place, mount) if mount.device == volume.device else None
             there = None if path is None else _directory(top, path, mount)
             if there is None:
+                yield None
                 continue
             try:
                 same = os.path.samestat(os.fstat(there), os.fstat(dirfd))
@@ -90,15 +96,16 @@ def _judged(process: str, name: str, host: tuple[int, os.stat_result], where: tu
             finally:
                 os.close(there)
             if not same:
-                continue
-            if facts is None or not os.path.samestat(facts, socket):
-                found.append((pid, f"expected the socket on which OVS listens, found {_named(facts)}", f"remedy: {_REMEDY}"))
+                yield None
+            elif facts is None or not os.path.samestat(facts, socket):
+                yield f"expected the socket on which OVS listens, found {_named(facts)}", f"remedy: {_REMEDY}"
             elif not _follows(mount, volume):
                 why = f"the pod loses the socket when ovs-vswitchd restarts; remedy: {_REMEDY}"
-                found.append((pid, "expected a mount that follows the host's, found a private one", why))
+                yield "expected a mount that follows the host's, found a private one", why
+            else:
+                yield None
     finally:
         os.close(top)
-    return found
 
 
 def _directory(top: int, path: str, mount: Mount) -> int | None:
