@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -275,6 +276,24 @@ def test_a_lock_that_is_removed_is_taken_again() -> None:
         with pytest.raises(Unavailable, match="another one serves"):
             Listener(front.path).claim()
         assert front.well()
+
+
+def test_what_is_in_the_place_of_the_lock_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    """Something else where the lock or the socket's temporary name belongs is left there, and the log names that path."""
+    said: list[str] = []
+
+    def tells(path: str) -> bool:
+        said.append(capfd.readouterr().err)
+        return f"Is a directory at {path};" in "".join(said)
+
+    with Front() as front:
+        for name in (f"{front.path}.lock", f"{front.path}.new"):
+            Path(name).unlink(missing_ok=True)
+            Path(name).mkdir()
+            Path(front.path).unlink(missing_ok=True)
+            wait_until(partial(tells, name), SECONDS, f"the log to name {name}")
+            Path(name).rmdir()
+            wait_until_kept(front)
 
 
 def test_another_socket_in_its_place_is_replaced() -> None:

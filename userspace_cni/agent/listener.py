@@ -125,7 +125,10 @@ def _told(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(f"making the agent's socket {path}: {error.strerror}", "setting socket or run_dir names it") from error
+        where = "" if error.filename in (None, path) else f" at {os.fsdecode(error.filename)}"
+        raise Unavailable(
+            f"making the agent's socket {path}: {error.strerror}{where}", "setting socket or run_dir names it"
+        ) from error
 
 
 def _prepare_directory(directory: Path) -> None:

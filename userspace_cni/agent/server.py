@@ -422,7 +422,7 @@ class Server:
             new = self._door.keep()
         except UserspaceError as error:
             if str(error) != self._displaced:
-                say("error", "nobody finds the agent, and its socket can not be made again now", error=error)
+                say("error", "the agent's socket or its lock is not in place, and can not be made again now", error=error)
             self._displaced = str(error)
             return
         self._displaced = ""
