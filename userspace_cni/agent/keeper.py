@@ -24,6 +24,9 @@ BEAT_S: Final = 1.0
 FAST_BEAT_S: Final = 0.1
 """Of the first seconds after the end of an ovs-vswitchd: the next one needs half a second until it makes its sockets."""
 FAST_S: Final = 30.0
+LOOKS_S: Final = (0.0, 0.1, 0.5, 2.0)
+"""After the end of an application's connection. The kernel closes what a killed process had one after the other: its socket may
+seem to live at the first look."""
 WATCH_S: Final = 5.0
 """Seconds between two looks at ovs-vswitchd while it lives: STATUS believes the last one when the daemon is silent."""
 CONNECT_S: Final = 2.0
@@ -74,7 +77,7 @@ class Keeper:
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
-        self._parted: set[str] = set()
+        self._parted: dict[str, tuple[float, ...]] = {}
         self._actions: Counter[str] = Counter()
         self._wake = threading.Condition()
         self._asked = 0
@@ -109,8 +112,9 @@ class Keeper:
 
     def parted(self, port: str) -> None:
         """The connection of this port's application has ended. Never waits."""
+        now = time.monotonic()
         with self._wake:
-            self._parted.add(port)
+            self._parted[port] = tuple(now + pause for pause in LOOKS_S)
             self._wake.notify_all()
 
     def _ended(self) -> None:
@@ -149,12 +153,22 @@ class Keeper:
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
                 say("error", "a round of the keeper failed", error=repr(error))
             with self._wake:
-                if not (self._stopping or self._asked or self._parted or self._died > self._death_seen):
-                    self._wake.wait(FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S)
+                patience = self._patience()
+                if patience > 0 and not (self._stopping or self._asked or self._died > self._death_seen):
+                    self._wake.wait(patience)
+
+    def _patience(self) -> float:
+        """Seconds until there is something to look at unasked."""
+        now = time.monotonic()
+        beat = FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S
+        return min([beat, *(looks[0] - now for looks in self._parted.values())])
 
     def _look_at_parted(self) -> None:
+        now = time.monotonic()
         with self._wake:
-            ports, self._parted = self._parted, set()
+            ports = [port for port, looks in self._parted.items() if looks[0] <= now]
+            later = {port: tuple(at for at in looks if at > now) for port, looks in self._parted.items()}
+            self._parted = {port: looks for port, looks in later.items() if looks}
         for port in sorted(ports):
             self._guarded(lambda: self._reconciliation.look_at(port))  # noqa: B023 - called at once
 
