@@ -181,7 +181,7 @@ def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Non
     shared = journal.shared(place) or Shared()
     if shared.holders.get(record.key) == mine:
         return
-    if not shared.holders:
+    if not shared.holders and any(isinstance(step, Directory) and step.create for step in mine):
         _require_apart(place, journal)
     others = shared.without_holder(record.key)
     made = set()

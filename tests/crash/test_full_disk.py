@@ -83,3 +83,17 @@ def test_del_in_a_directory_that_takes_no_writes(node: Node, sandbox: str) -> No
         assert switch_of(node).bridges() == []
         assert "leases" not in left(victim)
     victim.delete()
+
+
+@pytest.mark.parametrize("point", ["before undo config-file", "after undo port", "after undo directory"])
+@pytest.mark.parametrize("how", ["DEL", "calls of others"])
+def test_del_that_dies_where_its_mark_is_all_that_tells_of_it(node: Node, sandbox: str, point: str, how: str) -> None:
+    """SIGKILL on a read-only state directory, whose record still says ready: the mark leads the next one, and nothing is left."""
+    victim = Victim(node, sandbox)
+    assert victim.call("ADD").code == 0
+    with read_only(node.state):
+        victim.kill("DEL", point)
+    if how == "DEL":
+        victim.delete()
+    else:
+        victim.forget()

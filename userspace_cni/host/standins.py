@@ -14,15 +14,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from userspace_cni.errors import DirectoryRefused
-from userspace_cni.fastpath.errors import FastPathError
-from userspace_cni.fastpath.sockets import is_alive
-from userspace_cni.host.beneath import directory_if_there, look, plain, translated
+from userspace_cni.fastpath.sockets import remove_dead
+from userspace_cni.host.beneath import directory_if_there, plain, translated
 from userspace_cni.host.root import HostRoot
 from userspace_cni.host.runs import Run
 from userspace_cni.steps import SocketFile
@@ -67,7 +65,7 @@ def clear(run: Run, places: Sequence[SocketFile], run_dir: str, root: HostRoot) 
         with directory_if_there(place.directory, place.trusted, root) as dirfd:
             if dirfd is not None:
                 passing = [name for name in os.listdir(dirfd) if _PASSING.fullmatch(name)]
-                removed += [f"{place.directory}/{name}" for name in (plain(place.name), *passing) if _remove_dead(dirfd, name)]
+                removed += [f"{place.directory}/{name}" for name in (plain(place.name), *passing) if remove_dead(dirfd, name)]
     path = f"{_directory(run_dir, root)}/{run.name}"
     with translated(f"note {path}"), suppress(FileNotFoundError):
         os.unlink(path)
@@ -85,21 +83,3 @@ def _read(path: str) -> tuple[SocketFile, ...]:
             return tuple(SocketFile(directory, trusted, name) for directory, trusted, name in json.load(file))
     except (OSError, ValueError, TypeError):
         return ()
-
-
-def _remove_dead(dirfd: int, name: str) -> bool:
-    """Remove the name if it is that of a socket which no process has; whether it was."""
-    facts = look(dirfd, name)
-    if facts is None or not stat.S_ISSOCK(facts.st_mode):
-        return False
-    try:
-        if is_alive(f"/proc/self/fd/{dirfd}/{name}"):
-            return False
-    except FastPathError:
-        return False  # it is gone, or something else by now
-    now = look(dirfd, name)
-    if now is None or (now.st_dev, now.st_ino) != (facts.st_dev, facts.st_ino):
-        return False
-    with suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=dirfd)
-    return True
