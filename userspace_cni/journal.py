@@ -77,7 +77,7 @@ def _keys(steps: Iterable[Step]) -> set[str]:
 class Journal:
     """The store as attachments see it.
 
-    All methods raise RecordRefused when the store can not be read or written, Unavailable when that will pass by itself.
+    All methods raise RecordRefused when the store cannot be read or written, Unavailable when that will pass by itself.
     """
 
     def __init__(self, store: Store, marks: Store) -> None:

@@ -147,9 +147,9 @@ def drain(node: Node, journal: Journal, deadline: Deadline, report: Report = lam
 
 
 def hear(container_id: str, node: Node, journal: Journal) -> None:
-    """Turn this container's spooled DELs into records, which `drain` could not if somebody had its lock; the caller has it now.
+    """Turn this container's spooled DELs into records, which `drain` could not while its lock was taken; the caller has it now.
 
-    Raises RecordRefused when one cannot be recorded: whoever goes on would take for attached what was answered as deleted.
+    Raises RecordRefused when one cannot be recorded: the caller would take for attached what was answered as deleted.
     """
     try:
         entries = list(node.spool.entries(keep=True))

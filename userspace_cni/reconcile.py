@@ -32,7 +32,7 @@ TELL_S: Final = 3600.0
 
 Marks = Mapping[str, str]
 Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "record-lost", "foreign", "dead-test"]
-"""unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: nobody will ever DEL it. namespace-gone:
+"""unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: no DEL will ever come. namespace-gone:
 the sandbox is gone and its pod not known to be; mounts of ours keep the kubelet from removing the directory by which that would
 be known. lost: parts of a living attachment are missing or dead. record-lost: a port of ours without record or sandbox. foreign:
 a port of another installation. dead-test: no attachment, but what a person's probe, ping or load left that was killed."""
@@ -152,7 +152,7 @@ def dead_sockets(record: Record, node: Surroundings) -> tuple[Step, ...]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """What one look at the node shows of all attachments. `ports`: None while the switch can not be asked."""
+    """What one look at the node shows of all attachments. `ports`: None while the switch cannot be asked."""
 
     ports: Mapping[str, Marks] | None
     closed: frozenset[str]
@@ -207,7 +207,7 @@ def _looked(step: Step, look: Callable[[], bool]) -> bool:
     try:
         return look()
     except UserspaceError as error:
-        say("warning", f"step '{step.kind}' can not be looked at", error=error)
+        say("warning", f"step '{step.kind}' cannot be looked at", error=error)
         return False
 
 
@@ -330,7 +330,7 @@ class Reconciliation:
 
     @contextmanager
     def _unchanged(self, record: Record, *, recorded: bool = True) -> Iterator[bool]:
-        """While inside nobody else works on the container; whether the record is still this one (or there is still none)."""
+        """While inside no other process works on the container; whether the record is still this one (or there is still none)."""
         lock = self._journal.try_container_lock(record.container_id)
         if lock is None:
             yield False

@@ -117,9 +117,9 @@ class Settings:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """The settings in force. Raises Undecodable for a file that is not TOML or can not be read, InvalidConfig for a value.
+    """The settings in force. Raises Undecodable for a file that is not TOML or cannot be read, InvalidConfig for a value.
 
-    Raises Unavailable when the file can not be read now.
+    Raises Unavailable when the file cannot be read now.
     """
     named = environ.get(f"{PREFIX}CONFIG", "")
     values = _from_file(named or CONFIG_FILE, required=bool(named))
@@ -144,7 +144,7 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     except OSError as error:
         wrong = Unavailable if error.errno in PASSING else Undecodable
         raise wrong(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
-    if len(content) > _FILE_MAX:  # the rules that nobody reads would bind nobody
+    if len(content) > _FILE_MAX:  # rules that are not read would not bind
         raise Undecodable(f"settings file {path} is too long", f"at most {_FILE_MAX} bytes are read")
     import tomllib
 

@@ -37,7 +37,7 @@ class Entry:
 class Spool:
     """The spool directory.
 
-    Methods raise RecordRefused when it can not be read or written, Unavailable when that will pass by itself.
+    Methods raise RecordRefused when it cannot be read or written, Unavailable when that will pass by itself.
     """
 
     def __init__(self, directory: str, quarantine: str) -> None:

@@ -65,7 +65,7 @@ class Directory(Step):
     `trusted` is the prefix of `path` that no pod can write; what is below it is opened without following links.
     `create`: make it when missing (and then remove it with its last holder); an emptyDir or hostPath is never ours to make.
     `parents`: make what is missing between `trusted` and it, too; what is between an emptyDir and the kubelet's root is not ours.
-    Owner, mode and label are set on what we made; with `own` also on what was there, where nobody but us has a use for that name.
+    Owner, mode and label are set on what we made; with `own` also on what was there, where only we have a use for that name.
     """
 
     kind: ClassVar[str] = "directory"

@@ -1,6 +1,6 @@
 """What a network of a namespace may have root do on this node: the administrator's rules, and what they decide. Pure.
 
-Whoever writes a NetworkAttachmentDefinition or a pod is a user of a namespace, a tenant; the administrator says in the settings
+The author of a NetworkAttachmentDefinition or a pod is a user of a namespace, a tenant; the administrator says in the settings
 what he may name. Only an ADD that comes with a pod of a cluster is bound: without one the configuration is the administrator's
 own. What is attached is checked, deleted and collected whatever the rules say by then: nothing here may be asked for that.
 
@@ -158,7 +158,7 @@ def _read_rule(number: int, table: Mapping[str, Any], where: str) -> Rule:
             "'vlans' are of ports on 'bridges' of the same rule, and neither can be empty; without 'vlans' they may carry all",
         )
     if not values.keys() & set(_KINDS):
-        raise InvalidConfig(f"{where}: it names no {' and no '.join(_KINDS)}", "it would bind nobody")
+        raise InvalidConfig(f"{where}: it names no {' and no '.join(_KINDS)}", "it would bind no pod")
     return Rule(number, **values)
 
 

@@ -1,6 +1,6 @@
 """Starting a thread where the kernel may have none left for us (pids cgroup, RLIMIT_NPROC).
 
-That passes: it is "try again later" for whoever asked, and never a bug.
+That passes: it is "try again later" for the caller, and never a bug.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def start(thread: Thread, what: str) -> None:
 
 
 def refused(what: str) -> Unavailable:
-    """The error of whoever could not have a thread."""
+    """The error for work that could not have a thread."""
     return Unavailable(f"{what}: no thread can be started", "see the limits on processes: ulimit -u, pids.max")

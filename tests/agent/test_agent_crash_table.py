@@ -400,7 +400,7 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
         assert live.reconcile() == {}
         for name in (container(1), container(2)):
             succeeded(live.run("DEL", live.network(), sandbox, name))
-        wait_until(live.reconcile, 20, "the second look at the mount that nobody needs any more")
+        wait_until(live.reconcile, 20, "the second look at the mount that is needed no more")
         assert not mounts_below(live.short)
         assert [point for point in mounts_below(live.directory) if point != str(volume)] == []
         assert len(live.states()) == 2

@@ -78,7 +78,7 @@ def test_another_spelling_of_the_same_directory(live: LiveNode, sandbox: str) ->
 
 def test_a_file_that_was_not_installed_again(live: LiveNode, other: LiveNode, sandbox: str) -> None:
     """When the agent's state directory is no longer the one that was written into the file, the first call says so: a DEL would
-    one day be spooled where nobody looks.
+    one day be spooled where no agent looks.
     """
     live.settings["USERSPACE_CNI_STATE_DIR"] = str(other.state)
     live.start()

@@ -1,4 +1,4 @@
-"""Somebody removes the agent's socket: within seconds the same agent is found again, and what it was doing goes on."""
+"""The agent's socket is removed: within seconds the same agent is found again, and what it was doing goes on."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tests.lab.switch import wait_until
 AT_ONCE_S = 10
 """Twice what an agent may take to end: nobody waited for a deadline."""
 TGKILL = 234
-"""The system call by which one thread is given a signal; nobody wraps it."""
+"""The system call by which one thread is given a signal; no library wraps it."""
 
 
 def ended(live: LiveNode) -> None:

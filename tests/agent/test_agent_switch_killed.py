@@ -98,7 +98,7 @@ def test_the_name_is_free_for_add(live: LiveNode, sandbox: str) -> None:
     live.require_clean()
 
 
-def test_a_socket_that_lives_is_somebodys(live: LiveNode, sandbox: str) -> None:
+def test_a_socket_that_lives_stays(live: LiveNode, sandbox: str) -> None:
     """A process that listens at the name of a port keeps it, and ADD says what the switch said.
 
     The name is this test's alone: having failed to bind it, this ovs-vswitchd may fail again when the socket has gone.

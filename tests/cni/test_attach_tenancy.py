@@ -90,7 +90,7 @@ def test_shared_dir_through_links(node: Node, sandbox: str) -> None:
 
 
 @pytest.mark.parametrize("args", ["", "pod"])
-def test_directory_that_somebody_made(node: Node, sandbox: str, args: str) -> None:
+def test_directory_that_another_program_made(node: Node, sandbox: str, args: str) -> None:
     """A directory that was there before the first attachment keeps owner and mode, in ADD, CHECK and DEL."""
     directory = node.shared / CID12
     directory.mkdir(parents=True)
@@ -188,7 +188,7 @@ def test_bridges_and_vlans_of_a_namespace(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_rule_that_comes_later(node: Node, sandbox: str) -> None:
-    """A rule that forbids what is attached keeps nobody from checking, collecting and deleting it, and a new ADD is refused."""
+    """A rule that forbids what is attached keeps no call from checking, collecting and deleting it, and a new ADD is refused."""
     pod = Pod(namespace="tenant-a")
     node.empty_dir(pod.uid)
     network = on(node, "br-other")

@@ -62,7 +62,7 @@ def answers(
     ids=["threads", "locks", "wake"],
 )
 def test_used_up_amid_a_verb(node: Node, sandbox: str, verb: str, error: Exception, only: str) -> None:
-    """Whichever thread or lock of a verb can not be had, and when the session's thread can not be told of work."""
+    """Whichever thread or lock of a verb cannot be had, and when the session's thread cannot be told of work."""
     node.settings["USERSPACE_CNI_DEADLINE_S"] = "5"
     for what, answer in answers(node, verb, sandbox, error, frozenset({only})):
         assert answer.error in AGAIN, (what, answer)
@@ -71,7 +71,7 @@ def test_used_up_amid_a_verb(node: Node, sandbox: str, verb: str, error: Excepti
 
 @pytest.mark.parametrize("verb", ["ADD", "CHECK", "STATUS"])
 def test_descriptors_used_up(node: Node, sandbox: str, verb: str) -> None:
-    """Whichever descriptor of a verb can not be had; every third is looked at."""
+    """Whichever descriptor of a verb cannot be had; every third is looked at."""
     node.settings["USERSPACE_CNI_DEADLINE_S"] = "5"
     calls = frozenset({"open", "pipe", "socket", "eventfd", "scandir", "listdir"})
     for what, answer in answers(node, verb, sandbox, DESCRIPTORS, calls, every=3):

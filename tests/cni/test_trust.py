@@ -1,4 +1,4 @@
-"""Whoever writes a network's configuration is a user of a namespace: what it names has root read, run and send nothing else."""
+"""The author of a network's configuration is a user of a namespace: what it names has root read, run and send nothing else."""
 
 from __future__ import annotations
 

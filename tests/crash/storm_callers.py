@@ -28,7 +28,7 @@ TOLD: Final = 160
 
 
 class _Gate:
-    """Of a network: GC's list is only right when nobody attaches or detaches meanwhile."""
+    """Of a network: GC's list is only right when no call attaches or detaches meanwhile."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -172,7 +172,7 @@ class Callers:
 
     @contextmanager
     def chosen(self, rng: random.Random) -> Iterator[Attachment | None]:
-        """An attachment that nobody else works on."""
+        """An attachment that no other call works on."""
         with self._choosing:
             attachments = [each for pod in self.pods.living for each in self.pods.of(pod)]
             free = [each for each in rng.sample(attachments, 5) if self._locks[each.name].acquire(blocking=False)]
@@ -185,7 +185,7 @@ class Callers:
                 self._locks[free[0].name].release()
 
     def vanish(self, rng: random.Random) -> bool:
-        """The sandboxes of a pod on which nobody works vanish, and another pod comes; whether there was one."""
+        """The sandboxes of a pod on which no call works vanish, and another pod comes; whether there was one."""
         with self._choosing:
             pod = rng.choice(self.pods.living)
             attachments = self.pods.of(pod)

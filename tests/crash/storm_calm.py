@@ -100,4 +100,4 @@ class Calm:
         return found
 
     def _idle_locks(self) -> list[Violation]:
-        return [Violation(f"the file of a lock that nobody takes any more: {name}") for name in lock_files(self._pods)]
+        return [Violation(f"the file of a lock that is not held: {name}") for name in lock_files(self._pods)]

@@ -70,7 +70,7 @@ class Clock:
             self._moved.notify_all()
 
     def rest(self, *, resting: bool) -> None:
-        """Whether there are no calls now, for which nobody should wait."""
+        """Whether there are no calls now, for which no thread should wait."""
         with self._moved:
             self._resting = resting
             self._moved.notify_all()
@@ -260,7 +260,7 @@ class Faults:
 
 @contextmanager
 def remounted(directory: Path, options: str) -> Iterator[None]:
-    """A file system with these options, as soon as nobody writes a file on it, and with `rw` afterwards."""
+    """A file system with these options, as soon as no file on it is being written, and with `rw` afterwards."""
     wait_until(lambda: _remount(directory, options), 20, f"{directory} to be remounted with {options}")
     try:
         yield

@@ -100,7 +100,7 @@ class Violation:
 class _Known:
     presences: Presences = ABSENT
     unheard: bool = False
-    """An ADD was killed since the last DEL that succeeded: whoever serves it still may finish it, and undo it, at any time."""
+    """An ADD was killed since the last DEL that succeeded: its server may still finish it, and undo it, at any time."""
     vanished: bool = False
     story: list[Call | Event] = field(default_factory=list)
 
@@ -132,19 +132,19 @@ class Model:
         return found
 
     def vanished(self, name: Name, at: float) -> None:
-        """Its sandbox has gone, and nobody calls DEL: nothing of it may stay."""
+        """Its sandbox has gone, and no DEL is called: nothing of it may stay."""
         known = self._known.setdefault(name, _Known())
         known.story.append(Event("its sandbox vanished", at, at))
         known.presences, known.vanished = ABSENT, True
 
     def collected(self, name: Name, call: Call) -> None:
-        """GC left it out while nobody worked on it: nothing of it may stay."""
+        """GC left it out while no call worked on it: nothing of it may stay."""
         known = self._known.setdefault(name, _Known())
         known.story.append(call)
         known.presences, known.unheard = ABSENT, False
 
     def happens(self, what: str, began: float) -> Event:
-        """Something that concerns all; whoever tells it tells its end."""
+        """Something that concerns all; its teller tells its end, too."""
         event = Event(what, began)
         self.events.append(event)
         return event
@@ -231,7 +231,7 @@ def effect(start: Presence, call: Call, *, doubtful: bool) -> Presences:
             return EITHER
         case "DEL", 0:
             return ABSENT
-        case (("DEL" | "GC"), _):  # GC leaves alone what somebody works on, and need not tell
+        case (("DEL" | "GC"), _):  # GC leaves alone what another call works on, and need not tell
             return EITHER if is_attached else ABSENT
         case _:
             return ATTACHED if is_attached else ABSENT

@@ -22,7 +22,7 @@ from tests.crash.storm_model import Belongings, Name
 IFNAMES: Final = ("net1", "net2")
 ADMINS_BRIDGE: Final = "br-admin"
 UNHURT: Final = "cni-unhurt"
-"""A namespace that never vanishes: without another one beside it nobody believes that one has gone."""
+"""A namespace that never vanishes: without another one beside it none counts as gone."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Pods:
         return sorted(self._ending)
 
     def close(self) -> None:
-        """Remove the namespaces, which nobody else counts as mounts."""
+        """Remove the namespaces, which no other look counts as mounts."""
         for path in self.namespaces.iterdir():
             subprocess.run(["umount", "--lazy", str(path)], check=False, capture_output=True)
 

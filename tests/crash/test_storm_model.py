@@ -128,7 +128,7 @@ def test_a_lost_attachment() -> None:
     assert judged(model(ADD), PORT, BRIDGE) == [f"missing: {MOUNT}"]
 
 
-def test_nobodys_thing() -> None:
+def test_a_thing_without_holders() -> None:
     """What belongs to no attachment there ever was, or is there twice."""
     assert judged(model(ADD), PORT, MOUNT, BRIDGE, f"{MOUNT}, 2 times") == [f"found: {MOUNT}, 2 times"]
 

@@ -1,4 +1,4 @@
-"""What is told of a pod's processes and a socket that was mounted for them; what a pod does in its own mounts misleads nobody."""
+"""What is told of a pod's processes and a socket that was mounted for them; no mount of a pod misleads that."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def inside(pod: Inhabitant, *argv: str) -> None:
     subprocess.run(["nsenter", f"--mount=/proc/{pod.pid}/ns/mnt", *argv], check=True)
 
 
-def test_nobody_is_there(step: PlacedSocket, sandbox: str) -> None:
+def test_no_process_is_there(step: PlacedSocket, sandbox: str) -> None:
     """No process in the namespace, no namespace known: nothing is told."""
     assert told(step, sandbox) == []
     assert unseen(step, 0, soon()) == []
@@ -155,7 +155,7 @@ def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, san
 
 
 def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandbox: str) -> None:
-    """What a pod calls its mounts keeps nobody from looking: of line ends, the kernel escapes in the table only a line feed."""
+    """What a pod calls its mounts keeps no command from looking: the kernel escapes of line ends only a line feed."""
     with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
         point = pod.sees("/a\rb\n c")
         point.mkdir()

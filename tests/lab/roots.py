@@ -15,7 +15,7 @@ _PART = ".part"
 
 
 def kept(name: str, recipe: object, make: Callable[[Path], None]) -> Path:
-    """The directory that `make` fills, made now unless one of this name and recipe is there. Whoever needs it meanwhile waits."""
+    """The directory that `make` fills, made now unless one of this name and recipe is there. Others wait meanwhile."""
     made = CACHE / f"{name}-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"
     CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:

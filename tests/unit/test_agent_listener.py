@@ -240,7 +240,7 @@ def wait_until_kept(front: Front) -> None:
 
 
 def test_a_socket_that_is_removed_is_made_again(capfd: pytest.CaptureFixture[str]) -> None:
-    """Somebody cleans /run: within seconds peers find the same agent again, one that waited for its answer gets it, and the log
+    """/run is cleaned: within seconds peers find the same agent again, one that waited for its answer gets it, and the log
     tells. The place stays the agent's all the time.
     """
     with Front() as front, front.send() as waiting:
@@ -297,7 +297,7 @@ def test_what_is_in_the_place_of_the_lock_is_named(capfd: pytest.CaptureFixture[
 
 
 def test_another_socket_in_its_place_is_replaced() -> None:
-    """Whoever has put a socket there has not the lock: the place is the agent's."""
+    """A process that put a socket there has not the lock: the place is the agent's."""
     with Front() as front, socket.socket(socket.AF_UNIX) as other:
         Path(front.path).unlink()
         other.bind(front.path)
@@ -305,7 +305,7 @@ def test_another_socket_in_its_place_is_replaced() -> None:
 
 
 def test_what_is_no_socket_is_left_in_its_place(capfd: pytest.CaptureFixture[str]) -> None:
-    """A file in the socket's place is somebody's, and stays; the log says so once, and once it is gone the socket is back."""
+    """A file in the socket's place stays; the log says so once, and once it is gone the socket is back."""
     told = "something else is in its place"
     said: list[str] = []
 

@@ -46,7 +46,7 @@ def serving(make: Callable[[], Told], waiting: int = 1024) -> Iterator[Front]:
 
 
 def test_a_crowd_shares_what_is_made() -> None:
-    """Three hundred who ask while a page is being made hold up nobody else, and are all answered by one more making."""
+    """Three hundred who ask while a page is being made hold up no other, and are all answered by one more making."""
     slow = Slow()
     with serving(slow.make) as front, ExitStack() as stack:
         stack.callback(slow.go.set)
@@ -62,8 +62,8 @@ def test_a_crowd_shares_what_is_made() -> None:
     assert slow.made == 2
 
 
-def test_nobody_is_told_what_was_before_he_asked() -> None:
-    """Whoever asks amid a making waits for the next one; whoever asks after it gets a new one."""
+def test_no_answer_is_of_before_its_request() -> None:
+    """A request amid a making waits for the next one; one after it gets a new one."""
     slow = Slow()
     with serving(slow.make) as front:
         with front.send(METRICS) as first, front.send(METRICS) as second:
@@ -119,7 +119,7 @@ def test_no_thread_to_make_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_hangs_is_seen() -> None:
-    """How long a page has been in the making is known while it is, and no thread stays when nobody waits."""
+    """How long a page has been in the making is known while it is, and no thread stays when no request waits."""
     slow = Slow()
     page = Page("/metrics", slow.make)
     with Front() as front:

@@ -1,4 +1,4 @@
-"""Metrics over TCP: for whoever reaches the port, whatever others do there, and without a word in the log."""
+"""Metrics over TCP: for all who reach the port, whatever others do there, and without a word in the log."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_query_is_passed_over() -> None:
 
 
 def test_a_connection_ends_with_its_answer() -> None:
-    """Whoever reads to the end of the connection is not kept waiting, and nothing of it stays."""
+    """A peer that reads to the end of the connection is not kept waiting, and nothing of it stays."""
     with scrapes() as served:
         with connect(served) as client:
             client.sendall(GET)
@@ -99,7 +99,7 @@ def test_a_connection_ends_with_its_answer() -> None:
 
 
 def test_silent_peers_do_not_stop_a_scrape() -> None:
-    """More connections that say nothing than may be there delay nobody."""
+    """More connections that say nothing than may be there delay no other."""
     with scrapes() as served, ExitStack() as idle:
         for _ in range(200):
             idle.enter_context(connect(served))
@@ -125,7 +125,7 @@ def test_garbage_leaves_no_word_in_the_log(capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_a_taken_port_is_named() -> None:
-    """A port that somebody else has is an error with the setting's name in it."""
+    """A port that another program has is an error with the setting's name in it."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
         served = Scrapes(listen, Page("/metrics", lambda: Told(200, b"")))

@@ -68,7 +68,7 @@ def served() -> Iterator[Served]:
 
 @pytest.mark.parametrize(("method", "target"), PAGES)
 def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: str, target: str) -> None:
-    """While a page can not be made, and three hundred wait for it, no thread of the verbs is taken, and STATUS is answered."""
+    """While a page cannot be made, and three hundred wait for it, no thread of the verbs is taken, and STATUS is answered."""
     go = threading.Event()
     begun = threading.Event()
     made = []
@@ -109,7 +109,7 @@ def test_every_other_page_is_refused(served: Served) -> None:
 
 
 def body(**keys: object) -> bytes:
-    """A network that is good but for these keys; what JSON can say and text can not is said."""
+    """A network that is good but for these keys; what JSON can say and text cannot is said."""
     return json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}).encode()
 
 

@@ -127,7 +127,7 @@ def test_device_info_of_a_device_plugin(info: DeviceInfo, infos: DeviceInfoDrive
 
 
 def test_device_info_of_a_device_plugin_that_has_gone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
-    """What the runtime removed, or somebody made another thing of, is not put back; a record of before leaves it as it is."""
+    """What the runtime removed, or what is another thing now, is not put back; a record of before leaves it as it is."""
     path = Path(info.path)
     path.parent.mkdir(parents=True)
     step = replace(info, existed=True, before=json.dumps({"mode": "client", "path": "/x"}))

@@ -1,4 +1,4 @@
-"""The mount table is read as the kernel writes it, whatever somebody called his directories."""
+"""The mount table is read as the kernel writes it, whatever a pod calls its directories."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_the_state_that_ovs_reports_counts(state: dict[str, Any], expected: str)
 
 
 def test_what_opens_a_socket_that_ovs_failed_to_make() -> None:
-    """Of a closed server-mode port nobody but an administrator can do something, and the difference says what."""
+    """Of a closed server-mode port only an administrator can do something, and the difference says what."""
     server = replace(STEP, interface_type="dpdkvhostuser", server_path="")
     closed: dict[str, Any] = {"ofport": [-1], "error": ["could not open"]}
     assert "after a restart" in ovs_rows.differences(server, row_of(server, **closed))[0].details

@@ -142,7 +142,7 @@ def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
 
 
 def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
-    """Waiting for the switch may add the port again; after a DEL in between nobody waits, and nothing comes back."""
+    """Waiting for the switch may add the port again; after a DEL in between there is no wait, and nothing comes back."""
     other = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
     assert verbs.answer(other, lambda: STDIN, lambda: agent.world).code == 0
     delete = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
@@ -162,7 +162,7 @@ def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
 
 
 def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
-    """A call that listed the records before a DEL places no socket after it: nobody would remove that."""
+    """A call that listed the records before a DEL places no socket after it: that would stay."""
     socket = PlacedSocket("/ovs/s", "/pod", "/", "s")
     stale = agent.record.to("ready", steps=(*agent.record.steps, socket))
     agent.world.journal.write(stale)

@@ -247,7 +247,7 @@ def test_an_empty_list_of_shared_dirs_is_not_the_default(usual_file: Path) -> No
 
 
 def test_no_rule_is_cut_off(usual_file: Path) -> None:
-    """A file that is longer than what is read is refused: what stands at its end would bind nobody."""
+    """A file that is longer than what is read is refused: what stands at its end would not bind."""
     usual_file.write_text("#" * (1 << 20) + "\n[[rule]]\nnamespaces = ['*']\nbridges = []\n")
     with pytest.raises(Undecodable, match=f"settings file {usual_file} is too long"):
         load({})

@@ -93,7 +93,7 @@ def test_no_array_of_tables(raw: object) -> None:
         read_rules(raw, WHERE)
 
 
-def test_nobody_is_bound_without_a_rule() -> None:
+def test_no_namespace_is_bound_without_a_rule() -> None:
     """Without a rule, or without one that names bridges and the namespace, it may have any port on any bridge."""
     for given_rules in ((), rules({"namespaces": ["other"], "bridges": []}), rules({"directories": []})):
         assert refusal(given_rules, "tenant-a", "br-nic", Vlan()) == ""
@@ -239,7 +239,7 @@ def test_directories_of_a_namespace() -> None:
     )
 )
 def test_anything_is_read_or_refused(raw: Any) -> None:
-    """Whatever is in the file: a rule that is for somebody, or an error of ours."""
+    """Whatever is in the file: a rule that is for a namespace, or an error of ours."""
     for table in ({"namespaces": ["*"], "bridges": raw}, {"namespaces": raw, "directories": []}, {"directories": raw}, raw):
         with suppress(InvalidConfig):
             assert read_rules([table], WHERE)[0].namespaces

@@ -248,7 +248,7 @@ def test_del_while_the_switch_is_away(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["config-file", "socket-file"])
 def test_what_lies_in_a_directory_keeps_it(world: World, kind: str) -> None:
-    """A directory is not given up while something of ours in it could not be removed: nobody would remove it later."""
+    """A directory is not given up while something of ours in it could not be removed: it would stay for ever."""
     assert call(world, "ADD")[0] == 0
     [directory] = (name for name in world.true if name.startswith("directory:"))
 

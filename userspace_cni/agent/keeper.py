@@ -1,7 +1,7 @@
 """Keeps the node in order beside the verbs: the session with OVSDB open, ovs-vswitchd watched, records and reality reconciled.
 
 One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, when the session
-with OVSDB is a new one, when ovs-vswitchd is another process, on the tick, and when somebody asks. Two things do not wait for
+with OVSDB is a new one, when ovs-vswitchd is another process, on the tick, and when asked. Two things do not wait for
 one: an application whose connection ended may have left a dead socket, which its successor is about to need; and so may an
 ovs-vswitchd that ended. Nothing here may end the thread.
 """
@@ -62,7 +62,7 @@ class Lifeline(Protocol):
         ...
 
     def let_go(self) -> None:
-        """End it; nobody is told."""
+        """End it; `ended` is not told."""
         ...
 
 

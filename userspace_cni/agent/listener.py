@@ -4,7 +4,7 @@ One agent serves a socket: the one that holds the lock of `<socket>.lock`, which
 agent left behind after kill -9 is simply replaced. The file appears by a rename once the socket listens with its final mode: a
 connect never meets one that is half made. The lock's file stays; removing it would let two agents lock two files of one name.
 
-Somebody may remove the file under a living agent, clean /run, or put another socket there: `keep` finds that out by looking,
+The file may be removed under a living agent, /run be cleaned, or another socket be put there: `keep` finds that out by looking,
 which needs no watch on a directory that may itself be gone, and makes again what is missing.
 
 It must never replace anything that is no socket, nor use a directory in which another user could put one.

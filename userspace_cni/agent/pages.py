@@ -1,9 +1,10 @@
 """What the agent tells about itself and the node: pages, each made by a thread of its own for all who wait for it.
 
-A page costs processor time, and may wait for disk or switch: none of that may be a verb's. So verbs have their threads (`pool`),
-and a page has one, which is there only while somebody waits. Whoever asks while it is being made waits for the next one, and one
-making serves all who have waited for it: nobody is told what was true before he asked, and a thousand who ask at once cost
-little more than one. Between two makings the thread rests, so that those who ask without pause get a part of a core and no more.
+A page costs processor time, and may wait for disk or switch: none of that may be a verb's. So verbs have their threads
+(`pool`), and a page has one, which is there only while a request waits. A request that comes while it is being made waits for
+the next one, and one making serves all that have waited for it: none is answered with what was true before it came, and a
+thousand who ask at once cost little more than one. Between two makings the thread rests, so that those who ask without pause
+get a part of a core and no more.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Page:
         self._since = 0.0
 
     def ask(self, exchange: Exchange) -> None:
-        """Have the exchange answered with the page. Never waits. Raises Unavailable when too many do, or nobody can make it."""
+        """Have the exchange answered with the page. Never waits. Raises Unavailable when too many do, or without a thread."""
         with self._lock:
             if len(self._waiting) >= self._most:
                 raise Unavailable(f"{self.name}: {self._most} wait for it already", "try again later")
@@ -96,7 +97,7 @@ class Page:
             told = self._make()
         except UserspaceError as error:
             told = Told(*protocol.fault(error))
-        except Exception as error:  # noqa: BLE001 -- a bug in one page must cost nobody his answer, nor the thread
+        except Exception as error:  # noqa: BLE001 -- a bug in one page must cost no request its answer, nor us the thread
             say("error", "making a page failed", page=self.name, error=repr(error))
             what = UserspaceError(f"making {self.name}: {error!r}", "a bug; see the agent's log", code=UNEXPECTED)
             told = Told(*protocol.fault(what))

@@ -1,7 +1,7 @@
-"""The TCP port on which metrics are read, by whoever reaches it.
+"""The TCP port on which metrics are read, by all who reach it.
 
 The same front as the agent's own socket (`server`), with a thread and bounds of its own: nothing that peers do here can take a
-thread or a connection from a verb. Malformed requests are answered and otherwise passed over in silence, for anybody could fill
+thread or a connection from a verb. Malformed requests are answered and otherwise passed over in silence, for any peer could fill
 the log with them.
 """
 
@@ -63,7 +63,7 @@ class TcpDoor:
         return self.listening
 
     def keep(self) -> None:
-        """Nothing: nobody can take the port away."""
+        """Nothing: no other process can take the port away."""
 
     def admit(self, sock: socket.socket) -> None:
         """Everybody may."""

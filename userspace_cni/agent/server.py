@@ -93,7 +93,7 @@ class Door(Protocol):
         ...
 
     def unlink(self) -> None:
-        """Let nobody find us any more; who is in the queue can still be accepted."""
+        """Take the socket's name away; who is in the queue can still be accepted."""
         ...
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class Server:
     def claim(self) -> None:
         """Be the agent of this door, without listening yet: what only one agent may do comes between this and `start`.
 
-        Raises InvalidConfig for a door that can not be used, Unavailable while another agent has it.
+        Raises InvalidConfig for a door that cannot be used, Unavailable while another agent has it.
         """
         self._door.claim()
 
@@ -189,7 +189,7 @@ class Server:
         start(self._thread, "the server")
 
     def stop_accepting(self) -> None:
-        """Let nobody find the socket, take who has connected already, and close the listener. Running requests go on."""
+        """Take the socket's name away, take who has connected already, and close the listener. Running requests go on."""
         self._stopping.set()
         self._nudge()
         if self._thread.is_alive():
@@ -422,7 +422,7 @@ class Server:
             new = self._door.keep()
         except UserspaceError as error:
             if str(error) != self._displaced:
-                say("error", "the agent's socket or its lock is not in place, and can not be made again now", error=error)
+                say("error", "the agent's socket or its lock is not in place, and cannot be made again now", error=error)
             self._displaced = str(error)
             return
         self._displaced = ""

@@ -136,7 +136,7 @@ class Agent:
         say("info", "stopped")
 
     def _claim_records(self) -> None:
-        with suppress(UserspaceError):  # it is made durably if it can be; STATUS tells why it can not
+        with suppress(UserspaceError):  # it is made durably if it can be; STATUS tells why it cannot
             self.node.journal.identity()
         self._sole.claim(self.node.journal.directory, self._settings.run_dir)
 

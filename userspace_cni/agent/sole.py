@@ -1,6 +1,6 @@
 """One agent for the records of one state directory.
 
-Whoever works on an attachment holds its lock, and locks are in `run_dir`. Two agents with one `state_dir` and two run
+A process that works on an attachment holds its lock, and locks are in `run_dir`. Two agents with one `state_dir` and two run
 directories, as half an environment makes them, would each take what the other is doing for what a dead one left, and undo it.
 
 It must not keep an agent from its work where nothing can be written: a full or read-only disk is no second agent.
@@ -31,7 +31,7 @@ class Sole:
     def claim(self, state_dir: str, run_dir: str) -> None:
         """Be the agent of these records, which has its locks in `run_dir`; a second call does nothing.
 
-        Raises Unavailable while another agent is. Does nothing where the file can not be made.
+        Raises Unavailable while another agent is. Does nothing where the file cannot be made.
         """
         if self._fd >= 0:
             return

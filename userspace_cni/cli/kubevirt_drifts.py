@@ -23,7 +23,7 @@ Fault = tuple[str, Severity, str, str]
 """Name of the trap, severity, message, remedy."""
 ANEW: Final = "restart or migrate the VM: its next pod has its own"
 _DEAD: Final = ("socket-file", "a dead socket")
-"""The drift of a socket that nobody has: who looks at QEMU's connection knows more about it, and tells it."""
+"""The drift of a socket that no process has: who looks at QEMU's connection knows more about it, and tells it."""
 _TRAFFIC: Final = ("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path")
 """Columns without which there are no packets."""
 

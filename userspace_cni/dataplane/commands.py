@@ -125,7 +125,7 @@ class AddPort(Command):
 
         Deleting and adding the rows instead would, within one of its rounds, be no change to it at all. Never with a socket of
         OVS's own: having failed to bind one, DPDK (22.11) binds and then closes a descriptor at the next attempt that is by then
-        somebody else's in the same process, and ovs-vswitchd may hang.
+        another object's in the same process, and ovs-vswitchd may hang.
         """
         txn.update(interface, {"ofport": [], "error": []})
         txn.increment(self.api.root(), "next_cfg")

@@ -173,7 +173,7 @@ class Connection(connection.Connection):  # type: ignore[misc]
             self.lock.acquire()
 
     def submit(self, member: Member) -> None:
-        """Queue it for the next group. Raises SessionLost; Unavailable when the thread can not be told."""
+        """Queue it for the next group. Raises SessionLost; Unavailable when the thread cannot be told."""
         with self._queue_lock:
             if not self.is_running:
                 raise SessionLost(CLOSED)

@@ -112,7 +112,7 @@ def open_regular(dirfd: int, name: str) -> int | None:
 def reopen(seen: int) -> int | None:
     """A descriptor for reading what `seen` was opened on with O_PATH, if that is a regular file; None for anything else.
 
-    Nobody can exchange it in between. O_NONBLOCK: whoever has a lease on the file must not keep us waiting.
+    It cannot be exchanged in between. O_NONBLOCK: a process with a lease on the file must not keep us waiting.
     """
     if not stat.S_ISREG(os.fstat(seen).st_mode):
         return None
@@ -173,7 +173,7 @@ def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE, *,
 
     A missing prefix is made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours. What
     is between is made in the same way with `parents`; without, it must be there: a kubelet that is just removing a pod would be
-    left with directories that nobody removes.
+    left with directories that stay for ever.
     """
     components = _below(path, trusted)
     with translated(f"directory {trusted}"):

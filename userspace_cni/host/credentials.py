@@ -284,7 +284,7 @@ class _TlsFailed(Exception):
 
 
 class _Call(Generic[T]):
-    """A function running in a thread that nobody is bound to wait for. Making one raises Unavailable when there is no thread."""
+    """A function running in a thread, for which no caller has to wait. Making one raises Unavailable when there is no thread."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work

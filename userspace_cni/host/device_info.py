@@ -71,7 +71,7 @@ def find_allocation(asked: str, directory: str, root: HostRoot = HERE) -> tuple[
 def read_allocation(path: str, trusted: str, root: HostRoot = HERE) -> Allocation | None:
     """The vhost-user allocation in the file at `path`, below `trusted`; None when there is no file.
 
-    Raises DirectoryRefused for a file of another type of device, or one that can not be understood: it is not ours to change.
+    Raises DirectoryRefused for a file of another type of device, or one that cannot be understood: it is not ours to change.
     """
     with directory_if_there(_parent(path), trusted, root) as dirfd:
         raw = None if dirfd is None else _read(dirfd, path)

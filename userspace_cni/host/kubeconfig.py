@@ -1,12 +1,12 @@
 """A kubeconfig read by root: where it may lie, who may have written it, and what it may have us do.
 
 A network's configuration names a file, and who writes that configuration is a user of a namespace. So such a kubeconfig, and
-every file that it names, must lie below directories of the administrator; what a container writes is never taken, whoever owns it
+every file that it names, must lie below directories of the administrator; what a container writes is never taken
 (a pod's root is root, and the kubelet keeps its /etc/hosts for it on the node); and it has no program run unless a setting allows
 that. A kubeconfig that a setting names is the administrator's own: owner and mode alone are looked at.
 
 Where a path leads is decided once, as text without links. That text is then walked through no link, one descriptor after the
-other, each of them judged, and the last one is read: nobody can exchange a file between the look and the use. The library that
+other, each of them judged, and the last one is read: no file can be exchanged between the look and the use. The library that
 makes credentials of it opens none of these files itself: it is given their content. What a file holds is never part of a message.
 """
 # Descriptors and paths of another root rather than pathlib's.
@@ -202,7 +202,7 @@ def _opened(real: str, what: str, root: HostRoot) -> Iterator[int]:
 
 
 def _judge(fd: int, part: str, what: str) -> None:
-    """Raise InvalidConfig for a file or directory that somebody else than root, and who we are, could have written."""
+    """Raise InvalidConfig for a file or directory that another user than root and our own could have written."""
     facts = os.fstat(fd)
     mode = facts.st_mode
     if facts.st_uid not in (0, os.geteuid()):

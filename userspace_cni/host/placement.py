@@ -167,7 +167,7 @@ def is_source_dead(path: str, root: HostRoot = HERE) -> bool:
 
 
 def free_source(path: str, root: HostRoot = HERE) -> bool:
-    """Remove the socket where OVS is to bind if it is dead; whether it was. One that lives is somebody's."""
+    """Remove the socket where OVS is to bind if it is dead; whether it was. One that lives stays."""
     sockdir, name = _split(path)
     with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
         removed = dirfd is not None and sockets.remove_dead(dirfd, name)

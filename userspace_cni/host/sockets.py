@@ -44,7 +44,7 @@ class DirectoryDriver:
     """Directories shared with a pod.
 
     `made_before`: whether an attachment of ours made the thing. What was there before keeps owner, mode and label unless the step
-    says that it is ours all the same: somebody made it for purposes of his own, and a network's author could name it.
+    says that it is ours all the same: it was made for other purposes, and a network's author could name it.
     """
 
     def __init__(self, root: HostRoot = HERE, made_before: Callable[[Resource], bool] = lambda _: False) -> None:

@@ -649,7 +649,7 @@ static void copy_baked(char *to, const volatile char *from, size_t size)
  * @variable:	Variable of the environment
  * @from:	Field of baked
  * @to:		Where to, of DIRECTORY_MAX bytes
- * @wrong:	Where to write the variable's name when its value can not be meant
+ * @wrong:	Where to write the variable's name when its value cannot be meant
  */
 static void read_directory(const char *variable, const volatile char *from, char *to, const char **wrong)
 {
@@ -729,7 +729,7 @@ static bool read_settings(struct settings *settings, struct note *what, struct n
  * tell_contradiction() - Say that the environment overrules what this file was installed with
  * @settings:	Settings in force
  *
- * It is how a trial is made; it may as well have come in from elsewhere, and then nobody would know why the calls go astray.
+ * It is how a trial is made; it may as well have come in from elsewhere, and then it would not be seen why the calls go astray.
  */
 static void tell_contradiction(const struct settings *settings)
 {

@@ -321,7 +321,7 @@ def test_a_link_in_a_locks_place_is_not_followed(store: Store, tmp_path: Path) -
 
 
 def test_a_release_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that can not even unlock (ENOLCK of a file server) does not undo what was done under the lock; closing lets go."""
+    """A kernel that cannot even unlock (ENOLCK of a file server) does not undo what was done under the lock; closing lets go."""
     store = Store(tmp_path / "root", tmp_path / "locks")
     flock = fcntl.flock
 
