@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,6 +17,20 @@ from tests.lab.switch import Switch
 @pytest.fixture
 def live(switch: Switch) -> Iterator[LiveNode]:
     """A node with the shim, whose agent is not started yet."""
+    with node_with_shim(switch) as node:
+        yield node
+
+
+@pytest.fixture
+def other(switch: Switch) -> Iterator[LiveNode]:
+    """A second node beside `live`, with an agent of its own."""
+    with node_with_shim(switch) as node:
+        yield node
+
+
+@contextmanager
+def node_with_shim(switch: Switch) -> Iterator[LiveNode]:
+    """A node in a directory of its own, whose agent, if it was started, is ended."""
     with TemporaryDirectory(prefix="uc-") as directory, clean(LiveNode(Path(directory) / "n", switch)) as node:
         assert isinstance(node, LiveNode)
         try:

@@ -6,27 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
-import pytest
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import finish, paused_vswitchd, start, succeeded, switch_of
-from tests.lab.node import clean
-from tests.lab.switch import Switch, wait_until
-
-
-@pytest.fixture
-def other(switch: Switch) -> Iterator[LiveNode]:
-    """A second node beside `live`, with an agent of its own that is not started yet."""
-    with TemporaryDirectory(prefix="uc-") as directory, clean(LiveNode(Path(directory) / "n", switch)) as node:
-        assert isinstance(node, LiveNode)
-        try:
-            yield node
-        finally:
-            node.close()
+from tests.lab.switch import wait_until
 
 
 def settings(node: LiveNode, *keys: str) -> dict[str, str]:
