@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -15,6 +16,7 @@ class Proxy:
 
     `lose_answer_to`: when a client has sent this, its request reaches the server, and the server's next answer is dropped; after
     that the connection is closed (`then="close"`) or stays and is mute (`then="mute"`). It happens once.
+    `lag`, an event: while it is set, what the server says waits until a client says something.
     """
 
     def __init__(
@@ -24,6 +26,7 @@ class Proxy:
         self.sent = bytearray()
         self.received = bytearray()
         self.lost = threading.Event()
+        self.lag = threading.Event()
         self._server = str(server)
         self._needle = lose_answer_to
         self._then = then
@@ -64,6 +67,7 @@ class Proxy:
                 self.sent += data
                 if self._needle and not self.lost.is_set() and self._needle in data:
                     self._armed.set()
+                self.lag.clear()
                 server.sendall(data)
             server.shutdown(socket.SHUT_RDWR)
 
@@ -71,6 +75,8 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
                 self.received += data
+                while self.lag.is_set():
+                    time.sleep(0.001)
                 if not self._armed.is_set():
                     client.sendall(data)
                 elif b'"result"' in data:

@@ -155,6 +155,18 @@ def test_what_is_known_of_every_port(switch: Switch, resident: PortDriver, port:
     assert "could not open network device" in broken.error
 
 
+def test_a_port_that_failed_a_moment_ago(switch: Switch, connect: Connect, port: MakePort, tmp_path: Path) -> None:
+    """That a port has not failed is the server's word, as a socket is removed upon it: what is known may be what was."""
+    step = port(interface_type="dpdkvhostuser", server_path="")
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
+        driver = connect(switch, proxy.remote, resident=True)
+        attach(driver, step, soon())
+        proxy.lag.set()
+        switch.vsctl("--no-wait", "set", "Interface", step.name, "ofport=-1", 'error="could not open network device"')
+        assert driver.has_failed(step.name, soon())
+        assert not proxy.lag.is_set()
+
+
 def test_what_a_connected_application_changes(switch: Switch, resident: PortDriver, port: MakePort) -> None:
     """Pins what OVS 3.1 says of a vhost-user port in use: connected, up, features and rings; and as before when it has gone."""
     client, server = port(1), port(2, interface_type="dpdkvhostuser", server_path="")

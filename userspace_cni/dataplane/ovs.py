@@ -224,7 +224,9 @@ class PortDriver:
 
         if vswitchd.ask(self._ovsdb, self._ovs_rundir, GLANCE_SECONDS).state == "dead":
             return False
-        return self._read(lambda session: is_closed(session, name), named(name), f"port {name}: looking at it", deadline)
+        # A replica that lags would have the socket removed under the daemon: that it has not failed is the server's word.
+        what = f"port {name}: looking at it"
+        return self._read(lambda session: is_closed(session, name), named(name), what, deadline, enough=bool)
 
     def known(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
