@@ -40,6 +40,13 @@ ANSWER_LIMIT = 8 << 20
 """Bytes of one answer, and of one line of a stream."""
 
 
+def load_library() -> None:
+    """Import what a request needs, for callers whose time limit is meant for the server."""
+    import kubernetes.client.rest
+    import kubernetes.config.incluster_config
+    import kubernetes.config.kube_config  # noqa: F401
+
+
 @dataclass(frozen=True)
 class Answer:
     """Status code and decoded body of an answer; `body` is empty when it was no JSON object."""

@@ -29,7 +29,7 @@ from urllib.parse import quote
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, InvalidConfig, NoteRefused, Unavailable, UserspaceError
-from userspace_cni.host.credentials import SERVICE_ACCOUNT, Answer, Session
+from userspace_cni.host.credentials import SERVICE_ACCOUNT, Answer, Session, load_library
 from userspace_cni.host.kubeconfig import Bounds, Kubeconfig
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.log import say
@@ -221,6 +221,7 @@ class PodNoteDriver:
 
     def undo(self, step: PodNote, deadline: Deadline) -> None:
         """Take the entry out, once and within a second: a note that stays goes with the pod, or its next sandbox replaces it."""
+        load_library()  # it may take as long on a busy node
         try:
             self._undo(step, deadline.within(UNDO_LIMIT_S))
         except UserspaceError as error:
