@@ -137,7 +137,7 @@ def test_link_on_the_way_to_it(room: Path, place: str) -> None:
     before = descriptors()
     with pytest.raises(DirectoryRefused, match=f"{place} is a symbolic link"):
         driver.apply(in_a_volume(room), soon())
-    assert descriptors() == before
+    assert descriptors() <= before
     assert (target / "public" / "vhostuser").stat().st_uid == 0
     driver.undo(in_a_volume(room), soon())
     assert (target / "public" / "vhostuser").is_dir()
@@ -278,7 +278,7 @@ def test_no_descriptor_is_left_open(room: Path) -> None:
         with pytest.raises(DirectoryRefused):
             driver.apply(created(room), soon())
         driver.undo(created(room), soon())
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def levels_below(room: Path, **extra: object) -> Directory:
@@ -310,7 +310,8 @@ def test_link_among_the_parents(room: Path, at: str, target: str) -> None:
     before = descriptors()
     with pytest.raises(DirectoryRefused, match=f"{at} is a symbolic link"):
         driver.apply(levels_below(room, mode=0o777), soon())
-    assert (tree(room), tree(room / "victim"), descriptors()) == ({"victim", "shared"}, set(), before)
+    assert (tree(room), tree(room / "victim")) == ({"victim", "shared"}, set())
+    assert descriptors() <= before
 
 
 @pytest.mark.parametrize("made", [True, False])

@@ -89,7 +89,7 @@ def test_caller_does_not_move(named: Path) -> None:
     assert link_exists(str(named), "tap0")
     assert not link_exists("/proc/self/ns/net", "tap0")
     assert os.path.samestat(where, Path("/proc/thread-self/ns/net").stat())
-    assert descriptors() == before
+    assert descriptors() <= before
 
 
 def test_looking_into_no_namespace() -> None:

@@ -289,4 +289,4 @@ def test_no_descriptor_is_left_open(driver: PodMountDriver, step: PodMount, targ
     with pytest.raises(DirectoryRefused):
         driver.apply(step, soon())
     driver.undo(step, soon())
-    assert descriptors() == before
+    assert descriptors() <= before

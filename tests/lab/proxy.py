@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -16,7 +15,7 @@ class Proxy:
 
     `lose_answer_to`: when a client has sent this, its request reaches the server, and the server's next answer is dropped; after
     that the connection is closed (`then="close"`) or stays and is mute (`then="mute"`). It happens once.
-    `lag`, an event: while it is set, what the server says waits until a client says something.
+    After `lag()`, what the server says waits until a client says something.
     """
 
     def __init__(
@@ -26,7 +25,8 @@ class Proxy:
         self.sent = bytearray()
         self.received = bytearray()
         self.lost = threading.Event()
-        self.lag = threading.Event()
+        self.prompt = threading.Event()
+        self.prompt.set()
         self._server = str(server)
         self._needle = lose_answer_to
         self._then = then
@@ -42,6 +42,7 @@ class Proxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.prompt.set()
         for each in [self._listener, *self._open]:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -49,6 +50,10 @@ class Proxy:
             thread.join(5)
         for each in [self._listener, *self._open]:
             each.close()
+
+    def lag(self) -> None:
+        """Hold back what the server says from now on."""
+        self.prompt.clear()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -67,7 +72,7 @@ class Proxy:
                 self.sent += data
                 if self._needle and not self.lost.is_set() and self._needle in data:
                     self._armed.set()
-                self.lag.clear()
+                self.prompt.set()
                 server.sendall(data)
             server.shutdown(socket.SHUT_RDWR)
 
@@ -75,8 +80,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := server.recv(65536):
                 self.received += data
-                while self.lag.is_set():
-                    time.sleep(0.001)
+                self.prompt.wait()
                 if not self._armed.is_set():
                     client.sendall(data)
                 elif b'"result"' in data:

@@ -161,10 +161,10 @@ def test_a_port_that_failed_a_moment_ago(switch: Switch, connect: Connect, port:
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
         driver = connect(switch, proxy.remote, resident=True)
         attach(driver, step, soon())
-        proxy.lag.set()
+        proxy.lag()
         switch.vsctl("--no-wait", "set", "Interface", step.name, "ofport=-1", 'error="could not open network device"')
         assert driver.has_failed(step.name, soon())
-        assert not proxy.lag.is_set()
+        assert proxy.prompt.is_set()
 
 
 def test_what_a_connected_application_changes(switch: Switch, resident: PortDriver, port: MakePort) -> None:
