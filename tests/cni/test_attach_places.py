@@ -15,7 +15,7 @@ import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.host import places
-from tests.host.places import NOBODY, mode, mounts_at, tree
+from tests.host.places import UNUSED_ID, mode, mounts_at, tree
 from tests.lab.apiserver import ApiServer
 from tests.lab.node import CONTAINER, Node
 from tests.lab.pods import Pod
@@ -164,7 +164,7 @@ def test_host_path_stays_the_users(node: Node, sandbox: str, api: ApiServer) -> 
     before = snapshot(directory)
     pod = host_path_pod(api, directory)
     network = {**node.network(), "kubeconfig": api.kubeconfig(node.directory)}
-    network["host"]["vhost"] |= {"user": str(NOBODY), "group": str(NOBODY), "dirmode": "0777"}
+    network["host"]["vhost"] |= {"user": str(UNUSED_ID), "group": str(UNUSED_ID), "dirmode": "0777"}
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
     assert snapshot(directory) == before
     target = node.short / hashlib.sha256(str(directory).encode()).hexdigest()[:16]
@@ -226,14 +226,14 @@ def test_default_directory(node: Node, sandbox: str) -> None:
 def test_access_of_another_user(node: Node, sandbox: str) -> None:
     """User, group, modes and SELinux label are set on our directory and on the placed socket, so that a non-root pod gets in."""
     label = "system_u:object_r:container_file_t:s0"
-    network = serving(node, user=str(NOBODY), group=str(NOBODY + 1), dirmode="0770", socketmode="0660", selinuxLabel=label)
+    network = serving(node, user=str(UNUSED_ID), group=str(UNUSED_ID + 1), dirmode="0770", socketmode="0660", selinuxLabel=label)
     succeeded(node.run("ADD", network, sandbox))
     directory = node.shared / CID12
     for path, bits in ((directory, 0o770), (directory / PORT, 0o660)):
         facts = path.lstat()
-        assert (facts.st_uid, facts.st_gid, mode(path)) == (NOBODY, NOBODY + 1, bits)
+        assert (facts.st_uid, facts.st_gid, mode(path)) == (UNUSED_ID, UNUSED_ID + 1, bits)
         assert os.getxattr(path, "security.selinux") == label.encode() + b"\0"
-    as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    as_nobody = ["setpriv", f"--reuid={UNUSED_ID}", f"--regid={UNUSED_ID}", "--clear-groups"]
     node.shared.chmod(0o755)
     node.directory.parent.chmod(0o755)
     script = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
@@ -247,9 +247,9 @@ def test_access_in_an_empty_dir(node: Node, sandbox: str) -> None:
     pod = Pod()
     volume = node.empty_dir(pod.uid)
     before = snapshot(volume)
-    network = serving(node, group=str(NOBODY), dirmode="2775", socketmode="0660")
+    network = serving(node, group=str(UNUSED_ID), dirmode="2775", socketmode="0660")
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
-    assert ((volume / PORT).lstat().st_gid, mode(volume / PORT)) == (NOBODY, 0o660)
+    assert ((volume / PORT).lstat().st_gid, mode(volume / PORT)) == (UNUSED_ID, 0o660)
     succeeded(node.run("DEL", network, sandbox))
     assert snapshot(volume) == before
     network["host"]["vhost"]["group"] = "no-such-group"
@@ -261,12 +261,12 @@ def test_group_of_the_switch_may_enter(node: Node, sandbox: str) -> None:
     """The directory of our mounts belongs to the group of OVS's run directory, and is closed to others."""
     directory = switch_of(node).dir
     before = directory.stat().st_gid
-    os.chown(directory, -1, NOBODY)
+    os.chown(directory, -1, UNUSED_ID)
     try:
         succeeded(node.run("ADD", node.network(), sandbox))
     finally:
         os.chown(directory, -1, before)
-    assert (node.short.stat().st_gid, mode(node.short)) == (NOBODY, 0o750)
+    assert (node.short.stat().st_gid, mode(node.short)) == (UNUSED_ID, 0o750)
     succeeded(node.run("DEL", node.network(), sandbox))
     assert node.leftovers() == {}
 
@@ -372,10 +372,10 @@ def test_socket_of_the_switch_in_a_host_path(node: Node, sandbox: str, api: ApiS
     directory.mkdir()
     before = snapshot(directory)
     pod = host_path_pod(api, directory)
-    network = {**serving(node, group=str(NOBODY), socketmode="0660"), "kubeconfig": api.kubeconfig(node.directory)}
+    network = {**serving(node, group=str(UNUSED_ID), socketmode="0660"), "kubeconfig": api.kubeconfig(node.directory)}
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
     assert connects(directory / PORT)
-    assert ((directory / PORT).lstat().st_gid, mode(directory / PORT)) == (NOBODY, 0o660)
+    assert ((directory / PORT).lstat().st_gid, mode(directory / PORT)) == (UNUSED_ID, 0o660)
     succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
     assert (snapshot(directory), node.leftovers()) == (before, {})
 

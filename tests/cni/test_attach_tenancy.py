@@ -9,7 +9,7 @@ import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.cni.test_attach_places import snapshot
-from tests.host.places import NOBODY, mode, tree
+from tests.host.places import UNUSED_ID, mode, tree
 from tests.lab.node import CONTAINER, Node
 from tests.lab.pods import Pod
 
@@ -21,7 +21,7 @@ ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)
 def opened(node: Node, shared_dir: Path | str, **vhost: Any) -> dict[str, Any]:
     """A network that asks for a directory of another user's, open to everybody."""
     network = node.network(sharedDir=str(shared_dir))
-    network["host"]["vhost"] |= {"user": str(NOBODY), "dirmode": "0777", **vhost}
+    network["host"]["vhost"] |= {"user": str(UNUSED_ID), "dirmode": "0777", **vhost}
     return network
 
 
@@ -41,7 +41,7 @@ def test_shared_dir_without_a_pod_is_anywhere(node: Node, sandbox: str) -> None:
     """Without a pod the configuration is the administrator's own: any directory, with the access that he asks for."""
     base = node.directory / "own" / "base"
     succeeded(node.run("ADD", opened(node, base), sandbox))
-    assert ((base / CID12).stat().st_uid, mode(base / CID12)) == (NOBODY, 0o777)
+    assert ((base / CID12).stat().st_uid, mode(base / CID12)) == (UNUSED_ID, 0o777)
     succeeded(node.run("CHECK", {**opened(node, base), "prevResult": prev_result(node)}, sandbox))
     succeeded(node.run("DEL", opened(node, base), sandbox))
     assert (tree(base), node.leftovers()) == (set(), {})
@@ -62,7 +62,7 @@ def test_shared_dir_levels_below_an_allowed_one(node: Node, sandbox: str) -> Non
     pod = Pod()
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
     directory = node.shared / "a" / "b" / CID12
-    assert (directory.stat().st_uid, mode(directory)) == (NOBODY, 0o777)
+    assert (directory.stat().st_uid, mode(directory)) == (UNUSED_ID, 0o777)
     for parent in (node.shared, node.shared / "a", node.shared / "a" / "b"):
         assert (parent.stat().st_uid, mode(parent)) == (0, 0o711)
     succeeded(node.run("DEL", network, sandbox, CNI_ARGS=pod.args))
@@ -84,7 +84,7 @@ def test_shared_dir_through_links(node: Node, sandbox: str) -> None:
     assert (tree(outside), tree(real)) == (set(), {"out"})
     for within in (node.directory / "in", node.directory / "allowed", real / "below"):
         succeeded(node.run("ADD", opened(node, within), sandbox, CNI_ARGS=pod.args))
-        assert ((within / CID12).stat().st_uid, mode(within / CID12)) == (NOBODY, 0o777)
+        assert ((within / CID12).stat().st_uid, mode(within / CID12)) == (UNUSED_ID, 0o777)
         succeeded(node.run("DEL", opened(node, within), sandbox, CNI_ARGS=pod.args))
     assert (tree(real), tree(real / "below"), node.leftovers()) == ({"out", "below"}, set(), {})
 
@@ -112,7 +112,7 @@ def test_directory_of_another_attachment(node: Node, sandbox: str) -> None:
     assert mode(node.shared / CID12) == 0o750
     network = opened(node, node.shared)
     succeeded(node.run("ADD", network, sandbox, ifname="net2", CNI_ARGS=pod.args))
-    assert ((node.shared / CID12).stat().st_uid, mode(node.shared / CID12)) == (NOBODY, 0o777)
+    assert ((node.shared / CID12).stat().st_uid, mode(node.shared / CID12)) == (UNUSED_ID, 0o777)
     for ifname in ("net1", "net2"):
         succeeded(node.run("DEL", network, sandbox, ifname=ifname, CNI_ARGS=pod.args))
     assert node.leftovers().get("shared", []) == []
@@ -124,7 +124,7 @@ def test_volume_of_a_pod_is_the_kubelets(node: Node, sandbox: str) -> None:
     pod = Pod()
     volume = node.empty_dir(pod.uid)
     before = snapshot(volume)
-    network = opened(node, "/etc", group=str(NOBODY), selinuxLabel="system_u:object_r:container_file_t:s0")
+    network = opened(node, "/etc", group=str(UNUSED_ID), selinuxLabel="system_u:object_r:container_file_t:s0")
     result = succeeded(node.run("ADD", network, sandbox, CNI_ARGS=pod.args))
     assert snapshot(volume)[str(volume)] == before[str(volume)]
     succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox, CNI_ARGS=pod.args))

@@ -15,7 +15,7 @@ from pathlib import Path
 from userspace_cni.deadline import Deadline
 from userspace_cni.fastpath import paths
 
-NOBODY = 54321
+UNUSED_ID = 54321
 """A user and group id that nothing on this machine has."""
 
 
@@ -61,7 +61,7 @@ def descriptors() -> int:
     return len(tree(Path("/proc/self/fd")))
 
 
-def drop_privileges(ident: int = NOBODY) -> None:
+def drop_privileges(ident: int = UNUSED_ID) -> None:
     """Become a user, in a forked child."""
     os.setgroups([])
     os.setgid(ident)

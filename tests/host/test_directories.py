@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.places import NOBODY, descriptors, drop_privileges, in_child, mode, soon, tree
+from tests.host.places import UNUSED_ID, descriptors, drop_privileges, in_child, mode, soon, tree
 from userspace_cni.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.beneath import open_directory
 from userspace_cni.host.sockets import DirectoryDriver
@@ -57,24 +57,24 @@ def test_umask_does_not_matter(room: Path, umask: int) -> None:
 
 def test_owner_can_reach_it(room: Path) -> None:
     """The user that a directory was made for can create a socket in it."""
-    driver.apply(created(room, user=str(NOBODY), group=str(NOBODY)), soon())
+    driver.apply(created(room, user=str(UNUSED_ID), group=str(UNUSED_ID)), soon())
 
     def work() -> None:
         drop_privileges()
         (room / "shared" / "c0ffee" / "file").touch()
 
     assert in_child(work) == 0
-    assert (room / "shared" / "c0ffee" / "file").stat().st_uid == NOBODY
+    assert (room / "shared" / "c0ffee" / "file").stat().st_uid == UNUSED_ID
 
 
 def test_owner_group_mode_and_label(room: Path) -> None:
     """User, group, mode and SELinux label are set on a directory that may be owned."""
     (room / "pods" / "uid" / "shared-dir").mkdir(parents=True)
-    step = existing(room, own=True, user=str(NOBODY), group="daemon", mode=0o2770, selinux_label=LABEL)
+    step = existing(room, own=True, user=str(UNUSED_ID), group="daemon", mode=0o2770, selinux_label=LABEL)
     driver.apply(step, soon())
     directory = room / "pods" / "uid" / "shared-dir"
     facts = directory.stat()
-    assert (facts.st_uid, directory.group(), mode(directory)) == (NOBODY, "daemon", 0o2770)
+    assert (facts.st_uid, directory.group(), mode(directory)) == (UNUSED_ID, "daemon", 0o2770)
     assert os.getxattr(directory, "security.selinux") == LABEL.encode() + b"\0"
     assert driver.check(step, soon()) == []
 
@@ -82,7 +82,7 @@ def test_owner_group_mode_and_label(room: Path) -> None:
 def test_hostpath_is_not_owned(room: Path) -> None:
     """Without leave to own it, an existing directory keeps owner and mode."""
     (room / "pods" / "uid" / "shared-dir").mkdir(parents=True, mode=0o755)
-    driver.apply(existing(room, user=str(NOBODY), mode=0o700), soon())
+    driver.apply(existing(room, user=str(UNUSED_ID), mode=0o700), soon())
     assert (room / "pods" / "uid" / "shared-dir").stat().st_uid == 0
     assert mode(room / "pods" / "uid" / "shared-dir") == 0o755
 
@@ -106,7 +106,7 @@ def test_directory_in_a_volume(room: Path) -> None:
     """In the emptyDir of another group, which it inherits, a directory is made with owner and mode as asked; it goes alone."""
     volume = room / "pods" / "uid" / "public"
     volume.mkdir(parents=True)
-    os.chown(volume, 0, NOBODY)
+    os.chown(volume, 0, UNUSED_ID)
     volume.chmod(0o2777)
     driver.apply(in_a_volume(room), soon())
     facts = (volume / "vhostuser").stat()
@@ -243,13 +243,13 @@ def test_check_reports_each_difference(room: Path) -> None:
     step = created(room, user="0", group="0", mode=0o750, selinux_label=LABEL)
     driver.apply(step, soon())
     directory = room / "shared" / "c0ffee"
-    os.chown(directory, NOBODY, NOBODY)
+    os.chown(directory, UNUSED_ID, UNUSED_ID)
     directory.chmod(0o777)
     os.removexattr(directory, "security.selinux")
     drifts = [drift.message.removeprefix(f"directory {directory}: ") for drift in driver.check(step, soon())]
     assert drifts == [
-        f"uid: expected 0, found {NOBODY}",
-        f"gid: expected 0, found {NOBODY}",
+        f"uid: expected 0, found {UNUSED_ID}",
+        f"gid: expected 0, found {UNUSED_ID}",
         "mode: expected 0750, found 0777",
         f"SELinux label: expected {LABEL}, found none",
     ]
@@ -292,10 +292,10 @@ def test_parents_are_made(room: Path, there: str) -> None:
     """What is missing between the trusted prefix and the directory is made, ours and closed to listing; what is there is kept."""
     (room / there).mkdir(mode=0o750, parents=True, exist_ok=True)
     before = {path: mode(path) for path in room.rglob("*")}
-    driver.apply(levels_below(room, user=str(NOBODY), mode=0o777), soon())
+    driver.apply(levels_below(room, user=str(UNUSED_ID), mode=0o777), soon())
     expected = {room / name: 0o711 for name in ("shared", "shared/a", "shared/a/b")} | {room / "shared/a/b/c0ffee": 0o777}
     assert {path: mode(path) for path in room.rglob("*")} == expected | before
-    assert {path.stat().st_uid for path in expected} == {0, NOBODY}
+    assert {path.stat().st_uid for path in expected} == {0, UNUSED_ID}
     driver.undo(levels_below(room), soon())
     assert tree(room / "shared" / "a" / "b") == set()
 
@@ -324,11 +324,11 @@ def test_owner_of_what_was_there(room: Path, made: bool) -> None:
         return made
 
     (room / "shared" / "a" / "b" / "c0ffee").mkdir(parents=True, mode=0o700)
-    step = levels_below(room, user=str(NOBODY), mode=0o777)
+    step = levels_below(room, user=str(UNUSED_ID), mode=0o777)
     own = DirectoryDriver(made_before=made_before)
     own.apply(step, soon())
     facts = (room / "shared/a/b/c0ffee").stat()
-    assert (facts.st_uid, facts.st_mode & 0o7777) == ((NOBODY, 0o777) if made else (0, 0o700))
+    assert (facts.st_uid, facts.st_mode & 0o7777) == ((UNUSED_ID, 0o777) if made else (0, 0o700))
     assert own.check(step, soon()) == []
     os.chown(room / "shared/a/b/c0ffee", 1, 1)
     assert len(own.check(step, soon())) == made

@@ -11,7 +11,7 @@ from shutil import rmtree
 
 import pytest
 
-from tests.host.places import NOBODY, listening, looping, mode, mounts_at, soon, tree
+from tests.host.places import UNUSED_ID, listening, looping, mode, mounts_at, soon, tree
 from userspace_cni.errors import DirectoryRefused, InvalidConfig, Unavailable
 from userspace_cni.host.files import ConfigFileDriver
 from userspace_cni.host.kubeconfig import Bounds, Kubeconfig
@@ -69,7 +69,7 @@ def outcomes(work: Callable[[], object]) -> None:
 
 def test_directory(room: Path, pod: Path, victim: Path) -> None:
     """Owner and mode are never set on anything but the pod's directory."""
-    driver, step = DirectoryDriver(), Directory(str(pod), f"{room}/pods", own=True, user=str(NOBODY), mode=0o777)
+    driver, step = DirectoryDriver(), Directory(str(pod), f"{room}/pods", own=True, user=str(UNUSED_ID), mode=0o777)
     with looping(swapping(room, victim)):
         outcomes(lambda: driver.apply(step, soon()))
     for path in (victim, victim / "inner"):
@@ -159,7 +159,7 @@ def test_mount(room: Path, pod: Path, victim: Path) -> None:
 def test_placed_socket(room: Path, shm: Path, pod: Path, victim: Path, device: str) -> None:
     """OVS's socket is never placed, mounted or removed anywhere else."""
     source = (room if device == "same" else shm) / "source"
-    driver, step = PlacedSocketDriver(), PlacedSocket(str(source), str(pod), f"{room}/pods", "sock", user=str(NOBODY))
+    driver, step = PlacedSocketDriver(), PlacedSocket(str(source), str(pod), f"{room}/pods", "sock", user=str(UNUSED_ID))
 
     def work() -> None:
         with listening(source):
@@ -184,7 +184,7 @@ def test_name_swapped(room: Path, victim: Path) -> None:
     (victim / "target").chmod(0o600)
     source, name = room / "source", pod / "sock"
     driver = PlacedSocketDriver()
-    step = PlacedSocket(str(source), str(pod), f"{room}/pods", "sock", user=str(NOBODY), mode=0o666)
+    step = PlacedSocket(str(source), str(pod), f"{room}/pods", "sock", user=str(UNUSED_ID), mode=0o666)
 
     def swap() -> None:
         (pod / "new").symlink_to(victim / "target")

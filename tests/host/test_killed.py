@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.host.places import NOBODY, in_child, listening, soon, tree
+from tests.host.places import UNUSED_ID, in_child, listening, soon, tree
 from userspace_cni.attach import Driver
 from userspace_cni.fastpath import paths
 from userspace_cni.host.device_info import DeviceInfoDriver
@@ -68,7 +68,7 @@ def case(room: Path, shm: Path, kind: str) -> Iterator[Case]:
     pod, trusted = room / "pods" / "uid", f"{room}/pods"
     pod.mkdir(parents=True)
     if kind == "directory":
-        step = Directory(f"{pod}/made", trusted, create=True, own=True, user=str(NOBODY), mode=0o700)
+        step = Directory(f"{pod}/made", trusted, create=True, own=True, user=str(UNUSED_ID), mode=0o700)
         yield Case(DirectoryDriver(), step, pod)
     elif kind == "mount":
         (room / "short").mkdir(mode=0o750)
@@ -84,7 +84,7 @@ def case(room: Path, shm: Path, kind: str) -> Iterator[Case]:
         )
     else:
         source = (room if kind == "placed" else shm) / "source"
-        step_ = PlacedSocket(str(source), str(pod), trusted, "sock", user=str(NOBODY))
+        step_ = PlacedSocket(str(source), str(pod), trusted, "sock", user=str(UNUSED_ID))
         with listening(source):
             yield Case(PlacedSocketDriver(), step_, pod)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import (
-    NOBODY,
+    UNUSED_ID,
     bind,
     connects,
     descriptors,
@@ -34,7 +34,7 @@ FLAGS = {"nosymfollow", "nosuid", "nodev", "noexec"}
 def driver(room: Path) -> PodMountDriver:
     """The driver, with an OVS that runs as another user."""
     (room / "ovs").mkdir()
-    os.chown(room / "ovs", NOBODY, NOBODY)
+    os.chown(room / "ovs", UNUSED_ID, UNUSED_ID)
     return PodMountDriver(str(room / "ovs"))
 
 
@@ -74,8 +74,8 @@ def test_ovs_user_gets_in(driver: PodMountDriver, step: PodMount, target: Path) 
         (target / ".").stat()
 
     assert mode(target.parent) == 0o750
-    assert in_child(lambda: look(NOBODY)) == 0
-    assert in_child(lambda: look(NOBODY + 1)) != 0
+    assert in_child(lambda: look(UNUSED_ID)) == 0
+    assert in_child(lambda: look(UNUSED_ID + 1)) != 0
 
 
 def test_group_is_handed_over_later(driver: PodMountDriver, step: PodMount, target: Path) -> None:
@@ -83,7 +83,7 @@ def test_group_is_handed_over_later(driver: PodMountDriver, step: PodMount, targ
     PodMountDriver("/nowhere").apply(step, soon())
     assert target.parent.stat().st_gid == 0
     driver.apply(step, soon())
-    assert target.parent.stat().st_gid == NOBODY
+    assert target.parent.stat().st_gid == UNUSED_ID
     os.chown(target.parent, -1, 1)
     driver.apply(step, soon())
     assert target.parent.stat().st_gid == 1

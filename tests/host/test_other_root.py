@@ -16,7 +16,7 @@ from subprocess import PIPE
 
 import pytest
 
-from tests.host.places import NOBODY, bind, bind_over, connects, descriptors, listening, mode, mounts_at, soon, tree
+from tests.host.places import UNUSED_ID, bind, bind_over, connects, descriptors, listening, mode, mounts_at, soon, tree
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import BadEnvironment, DelegateBroken, DelegateFailed, DirectoryRefused, InvalidConfig, Unavailable
 from userspace_cni.host import legacy
@@ -57,8 +57,8 @@ def host(room: Path) -> Path:
     for link, target in {"var/run": "/run", "bin": "usr/bin", "lib": "usr/lib", "lib64": "/usr/lib64"}.items():
         (top / link).symlink_to(target)
     (top / "opt" / "cni").symlink_to("/srv/cni-1.2")
-    (top / "etc" / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nbroken\n{USER}:x:{NOBODY}:7::/:/bin/sh\n")
-    (top / "etc" / "group").write_text(f"root:x:0:\n{USER}:x:{NOBODY + 1}:\n")
+    (top / "etc" / "passwd").write_text(f"root:x:0:0::/root:/bin/sh\nbroken\n{USER}:x:{UNUSED_ID}:7::/:/bin/sh\n")
+    (top / "etc" / "group").write_text(f"root:x:0:\n{USER}:x:{UNUSED_ID + 1}:\n")
     (top / "marker").write_text("of the host\n")
     return top
 
@@ -93,7 +93,7 @@ def test_directory(root: HostRoot, host: Path) -> None:
     assert not driver.present(step)
     driver.apply(step, soon())
     made = host / "run" / "uc-pods" / "c0ffee"
-    assert (made.stat().st_uid, made.stat().st_gid, mode(made)) == (NOBODY, NOBODY + 1, 0o770)
+    assert (made.stat().st_uid, made.stat().st_gid, mode(made)) == (UNUSED_ID, UNUSED_ID + 1, 0o770)
     assert driver.present(step)
     assert driver.check(step, soon()) == []
     os.chown(made, 0, 0)
@@ -119,8 +119,8 @@ def test_names_without_files(root: HostRoot, host: Path) -> None:
     (host / "etc" / "passwd").unlink()
     with pytest.raises(DirectoryRefused, match="reading the host's /etc/passwd: it does not exist"):
         DirectoryDriver(root).apply(Directory(PODS, PODS, create=True, own=True, user=USER), soon())
-    DirectoryDriver(root).apply(Directory(PODS, PODS, create=True, own=True, user=str(NOBODY)), soon())
-    assert (host / "run" / "uc-pods").stat().st_uid == NOBODY
+    DirectoryDriver(root).apply(Directory(PODS, PODS, create=True, own=True, user=str(UNUSED_ID)), soon())
+    assert (host / "run" / "uc-pods").stat().st_uid == UNUSED_ID
 
 
 def test_socket_file(root: HostRoot, pod: Path) -> None:
@@ -139,14 +139,14 @@ def test_socket_file(root: HostRoot, pod: Path) -> None:
 def test_pod_mount(root: HostRoot, host: Path, pod: Path) -> None:
     """The mount is made in the host's short_dir, which is handed to the group of the host's OVS, and undone there."""
     (host / "run" / "ovs").mkdir()
-    os.chown(host / "run" / "ovs", 0, NOBODY)
+    os.chown(host / "run" / "ovs", 0, UNUSED_ID)
     driver = PodMountDriver("/var/run/ovs", root)
     step = PodMount(f"{PODS}/uid", PODS, "/var/run/uc-short/uid")
     target = host / "run" / "uc-short" / "uid"
     driver.apply(step, soon())
     driver.apply(step, soon())
     assert [options >= {"nosymfollow", "nosuid", "nodev", "noexec"} for options in mounts_at(target)] == [True]
-    assert target.parent.stat().st_gid == NOBODY
+    assert target.parent.stat().st_gid == UNUSED_ID
     with listening(pod / "vhost.sock"):
         assert connects(target / "vhost.sock")
     assert driver.check(step, soon()) == []
@@ -170,7 +170,7 @@ def test_placed_socket(root: HostRoot, host: Path, pod: Path, shm: Path, same_de
         driver.apply(step, soon())
         assert connects(pod / "vhost.sock")
         assert tree(ovs) == set()
-        assert (pod / "vhost.sock").stat().st_uid == NOBODY
+        assert (pod / "vhost.sock").stat().st_uid == UNUSED_ID
         assert driver.check(step, soon()) == []
         with listening(ovs / "c0ffee-net1"):
             assert "newer socket at /var/run/ovs/c0ffee-net1" in driver.check(step, soon())[0].message

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import (
-    NOBODY,
+    UNUSED_ID,
     answers,
     bind_over,
     connects,
@@ -102,10 +102,10 @@ def test_owner_can_connect(step: PlacedSocket, source: Path, placed: Path) -> No
     with listening(source):
         driver.apply(replace(step, mode=0o600), soon())
         assert in_child(lambda: connects_as_nobody(placed)) != 0
-        owned = replace(step, user=str(NOBODY), group="daemon", mode=0o660, selinux_label=LABEL)
+        owned = replace(step, user=str(UNUSED_ID), group="daemon", mode=0o660, selinux_label=LABEL)
         driver.apply(owned, soon())
         assert in_child(lambda: connects_as_nobody(placed)) == 0
-        assert (placed.stat().st_uid, placed.group(), mode(placed)) == (NOBODY, "daemon", 0o660)
+        assert (placed.stat().st_uid, placed.group(), mode(placed)) == (UNUSED_ID, "daemon", 0o660)
         assert os.getxattr(placed, "security.selinux") == LABEL.encode() + b"\0"
         assert driver.check(owned, soon()) == []
 
@@ -122,8 +122,8 @@ def test_owner_is_set_before_it_is_seen(step: PlacedSocket, source: Path, placed
 
     monkeypatch.setattr(os, "chmod", noting)
     with listening(source):
-        driver.apply(replace(step, user=str(NOBODY), mode=0o600), soon())
-    assert seen == [(NOBODY, 0o600)]
+        driver.apply(replace(step, user=str(UNUSED_ID), mode=0o600), soon())
+    assert seen == [(UNUSED_ID, 0o600)]
 
 
 def test_ovs_restarted(step: PlacedSocket, source: Path, placed: Path) -> None:

@@ -284,6 +284,15 @@ def test_del_without_a_server_raises_nothing(driver: PodNoteDriver, api: ApiServ
     driver.undo(dataclasses.replace(note, kubeconfig=str(tmp_path / "none")), soon())
 
 
+def test_del_without_the_library_raises_nothing(
+    driver: PodNoteDriver, note: PodNote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A library that cannot be imported now, for want of descriptors say, keeps no pod from being torn down."""
+    monkeypatch.setitem(sys.modules, "kubernetes.client.rest", None)
+    driver.undo(note, soon())
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_check_finds_what_is_missing_or_different(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
     """Nothing when it is as made; a drift with expected and found otherwise; CHECK writes nothing."""
     assert "none for this interface" in str(driver.check(note, soon())[0])

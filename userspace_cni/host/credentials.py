@@ -41,10 +41,14 @@ ANSWER_LIMIT = 8 << 20
 
 
 def load_library() -> None:
-    """Import what a request needs, for callers whose time limit is meant for the server."""
-    import kubernetes.client.rest
-    import kubernetes.config.incluster_config
-    import kubernetes.config.kube_config  # noqa: F401
+    """Import what a request needs, for callers whose time limit is meant for the server.
+
+    Never fails: without descriptors, say, the request imports it again, and tells what is wrong.
+    """
+    with suppress(ImportError, OSError):
+        import kubernetes.client.rest
+        import kubernetes.config.incluster_config
+        import kubernetes.config.kube_config  # noqa: F401
 
 
 @dataclass(frozen=True)
