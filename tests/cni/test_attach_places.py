@@ -233,11 +233,11 @@ def test_access_of_another_user(node: Node, sandbox: str) -> None:
         facts = path.lstat()
         assert (facts.st_uid, facts.st_gid, mode(path)) == (UNUSED_ID, UNUSED_ID + 1, bits)
         assert os.getxattr(path, "security.selinux") == label.encode() + b"\0"
-    as_nobody = ["setpriv", f"--reuid={UNUSED_ID}", f"--regid={UNUSED_ID}", "--clear-groups"]
+    as_another = ["setpriv", f"--reuid={UNUSED_ID}", f"--regid={UNUSED_ID}", "--clear-groups"]
     node.shared.chmod(0o755)
     node.directory.parent.chmod(0o755)
     script = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
-    subprocess.run([*as_nobody, "/usr/bin/python3", "-c", script, str(directory / PORT)], check=True)
+    subprocess.run([*as_another, "/usr/bin/python3", "-c", script, str(directory / PORT)], check=True)
     succeeded(node.run("DEL", network, sandbox))
     assert node.leftovers() == {}
 
