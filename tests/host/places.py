@@ -9,7 +9,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from userspace_cni.deadline import Deadline
@@ -55,10 +55,17 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def descriptors() -> int:
-    """How many this process has open. Fewer than before are no finding: an earlier test may let go of some meanwhile."""
+def descriptors() -> frozenset[tuple[str, str]]:
+    """What this process has open, by number and target: a test that leaks nothing has a part of it afterwards.
+
+    Earlier tests may let go of some meanwhile, which would hide a leak of as many if they were counted.
+    """
     gc.collect()
-    return len(tree(Path("/proc/self/fd")))
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found.add((entry.name, str(entry.readlink())))
+    return frozenset(found)
 
 
 def drop_privileges(ident: int = UNUSED_ID) -> None:
