@@ -1,7 +1,10 @@
 """Our own part of a network configuration: the `host` and `container` blocks and what the runtime asks for. Strict and pure.
 
 Formats are those of the plugin of CNI type `userspace` that this one replaces, so its manifests work unchanged: keys match
-without regard to case, unknown keys in a block are ignored with a warning, and `vhost.mode` is `client` or else means server.
+without regard to case, unknown keys are ignored with a warning, and a `host` block without `vhost.mode` means server. In two
+things this one is stricter on purpose, because that plugin made another port than was meant and said nothing: a key that is
+nearly a known one (`keys`) is refused, and so is a `vhost.mode` that is neither `client` nor `server`.
+
 What is understood but can not be served is refused before any effect (UnsupportedField, 2); a value that can not be meant is
 InvalidConfig (7); a value of the wrong JSON type is Undecodable (6).
 
@@ -12,10 +15,11 @@ otherwise is refused, for such a VM would not start, or would lose its network w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from userspace_cni import keys
 from userspace_cni.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.log import LEVELS
 from userspace_cni.pod import launcher
@@ -32,28 +36,14 @@ _MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 _OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
 _SOCKET_FILE_MAX = 80
 _PATH_MAX = 1024
-_UNKNOWN_TOLD = 10
 _VLAN_MAX = 4094
+_MODES: Final = ("", "client", "server")
 _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
 _MTU_RANGE: Final = (68, 65535)
 _QUEUES_MAX = 128
 _QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
 _QEMU_DIRECTORY_MODE: Final = 0o755
 """Of QEMU's directory: only QEMU makes sockets in it, and OVS may run as any user."""
-
-_TOP_KEYS: Final = ("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "bandwidth", "consumer")
-_LOWER_TOP_KEYS: Final = frozenset(key.lower() for key in _TOP_KEYS)
-_STANDARD_KEYS: Final = frozenset(
-    {
-        *("cniVersion", "name", "type", "ipam", "ipMasq", "dns", "capabilities", "runtimeConfig", "args", "prevResult"),
-        *("disableCheck", "deviceID", "pciBusID"),
-    }
-)
-_BLOCK_KEYS: Final = ("engine", "iftype", "netType", "memif", "vhost", "bridge", "mtu", "mac", "bandwidth")
-_VHOST_KEYS: Final = (
-    "mode", "socketfile", "user", "group", "dirmode", "socketmode", "selinuxLabel", "queues", "queueSize",
-)  # fmt: skip
-_BRIDGE_KEYS: Final = ("bridgeName", "bridgeId", "vlanId", "trunks", "vlanMode")
 
 
 @dataclass(frozen=True)
@@ -116,18 +106,19 @@ class Options:
 def read_options(request: Request, warn: Warn) -> Options:
     """Everything that ADD needs of the configuration, validated; `warn` is told of what is ignored."""
     raw = request.network.raw
-    top = _spelled(raw, _TOP_KEYS, "")
-    others = sorted(raw.keys() - _STANDARD_KEYS)
-    _tell_unknown("", [key for key in others if _folded(key) not in _LOWER_TOP_KEYS and not key.startswith("cni.dev/")], warn)
+    keys.check(raw, warn)
+    top = keys.spelled(raw, keys.TOP, "")
     runtime = typed(raw, "runtimeConfig", dict, {})
-    _refuse_unbuilt(request, top, runtime)
-    host = _block(top, "host", warn)
-    container = _block(top, "container", warn)
+    host, container = _block(top, "host"), _block(top, "container")
+    _refuse_unbuilt(request, (("", top), ("host.", host), ("runtimeConfig.", runtime)))
     _check_engine(host, container)
     vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
     kubevirt = _read_consumer(top)
     role_given = "host" in top
-    ovs_role: Role = "client" if not role_given or kubevirt or vhost.get("mode") == "client" else "server"
+    if kubevirt:
+        _check_for_qemu(vhost, top, warn)
+    mode = _read_mode_of(vhost, "host")
+    ovs_role: Role = "client" if not role_given or kubevirt or mode == "client" else "server"
     for key in ("queues", "queueSize"):
         if key in vhost:
             warn(
@@ -135,9 +126,7 @@ def read_options(request: Request, warn: Warn) -> Options:
             )
     if typed(top, "logLevel", str, "") and not read_log_level(raw):
         warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
-    _warn_of_roles(ovs_role, vhost, _part(container, "vhost"), warn)
-    if kubevirt:
-        _check_for_qemu(vhost, top, warn)
+    _warn_of_roles(ovs_role, _read_mode_of(_part(container, "vhost"), "container"), warn)
     if typed(top, "logFile", str, ""):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
     return Options(
@@ -165,43 +154,12 @@ def read_log_level(raw: Mapping[str, Any]) -> str:
     return ""
 
 
-def _spelled(raw: Mapping[str, Any], known: Iterable[str], path: str, unknown: Warn | None = None) -> dict[str, Any]:
-    """`raw` with the keys of `known` in their canonical spelling; others go to `unknown`, if given, and are left out."""
-    canonical = {key.lower(): key for key in known}
-    found: dict[str, Any] = {}
-    others = []
-    for key, value in raw.items():
-        name = canonical.get(_folded(key))
-        if name is None:
-            others.append(key)
-        elif name in found:
-            raise InvalidConfig(f"key '{path}{name}' is given in two spellings", "keys match without regard to case: keep one")
-        else:
-            found[name] = value
-    if unknown:
-        _tell_unknown(path, others, unknown)
-    return found
-
-
-def _folded(key: str) -> str:
-    """A key without regard to case. No letter beyond ASCII is one of it, as U+212A would be of "k": who looks for a key in the
-    text of a network, an admission policy say, must find it."""
-    return key.lower() if key.isascii() else key
-
-
-def _tell_unknown(path: str, keys: list[str], warn: Warn) -> None:
-    """Each of the first few: a network may have as many as it likes, and all of them would fill the node's logs."""
-    for key in keys[:_UNKNOWN_TOLD]:
-        warn(f"key '{path}{key}' is unknown and ignored")
-    if len(keys) > _UNKNOWN_TOLD:
-        warn(f"{len(keys) - _UNKNOWN_TOLD} more keys beside '{path}{keys[0]}' are unknown and ignored")
-
-
-def _block(top: Mapping[str, Any], name: str, warn: Warn) -> dict[str, Any]:
-    block = _spelled(typed(top, name, dict, {}), _BLOCK_KEYS, f"{name}.", warn)
-    for part, keys in (("vhost", _VHOST_KEYS), ("bridge", _BRIDGE_KEYS)):
+def _block(top: Mapping[str, Any], name: str) -> dict[str, Any]:
+    block = keys.spelled(typed(top, name, dict, {}), keys.BLOCK, name)
+    for part, known in (("vhost", keys.VHOST), ("bridge", keys.BRIDGE)):
         if part in block:
-            block[part] = _spelled(typed(block, part, dict, {}, path=f"{name}."), keys, f"{name}.{part}.", warn)
+            place = keys.path_of(name, part)
+            block[part] = keys.spelled(typed(block, part, dict, {}, path=f"{name}."), known, place)
     typed(block, "memif", dict, {}, path=f"{name}.")  # of another plugin, and only passed on
     return block
 
@@ -211,9 +169,8 @@ def _part(block: Mapping[str, Any], name: str) -> dict[str, Any]:
     return part
 
 
-def _refuse_unbuilt(request: Request, top: Mapping[str, Any], runtime: Mapping[str, Any]) -> None:
-    host = _spelled(typed(top, "host", dict, {}), _BLOCK_KEYS, "host.")
-    for path, holder in (("", top), ("host.", host), ("runtimeConfig.", runtime)):
+def _refuse_unbuilt(request: Request, holders: tuple[tuple[str, Mapping[str, Any]], ...]) -> None:
+    for path, holder in holders:
         bandwidth = holder.get("bandwidth")
         if isinstance(bandwidth, dict) and not any(bandwidth.values()):
             continue
@@ -243,9 +200,14 @@ def _one_of(block: Mapping[str, Any], name: str, key: str, built: str, *, unbuil
         raise InvalidConfig(f"key '{name}.{key}' is {value!r}", f"it can be {built!r}")
 
 
-def _warn_of_roles(ovs_role: Role, host: Mapping[str, Any], container: Mapping[str, Any], warn: Warn) -> None:
-    typed(host, "mode", str, "", path="host.vhost.")
-    own = typed(container, "mode", str, "", path="container.vhost.")
+def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
+    mode: str = typed(vhost, "mode", str, "", path=f"{block}.vhost.")
+    if mode not in _MODES:
+        raise InvalidConfig(f"key '{block}.vhost.mode' is {mode!r}", "it can be 'client' or 'server'")
+    return mode
+
+
+def _warn_of_roles(ovs_role: Role, own: str, warn: Warn) -> None:
     if ovs_role == "server":
         warn("OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it")
     if own and (own == "client") == (ovs_role == "client"):
@@ -425,7 +387,7 @@ def _read_consumer(top: Mapping[str, Any]) -> bool:
 def _check_for_qemu(vhost: Mapping[str, Any], top: Mapping[str, Any], warn: Warn) -> None:
     """Refuse what can not be for a VM: its socket's name and role are agreed upon with the sidecar in its pod."""
     consumer = "with consumer 'kubevirt'"
-    if vhost.get("mode") not in (None, "", "client"):
+    if typed(vhost, "mode", str, "", path="host.vhost.") not in ("", "client"):
         raise InvalidConfig(
             f"key 'host.vhost.mode' is {vhost['mode']!r} {consumer}",
             "it can be 'client' or left out: QEMU makes the socket, or a restart of OVS would end the network of every VM",

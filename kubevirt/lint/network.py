@@ -150,9 +150,7 @@ def judge_definition(definition: Definition, *, machines: bool, used: bool) -> N
     spot = Spot(definition.config, "spec.config", definition.spot.report)
     if not definition.for_kubevirt:
         _judge_consumer(definition, spot, machines=machines, used=used)
-    server = (
-        definition.mode not in (None, "client") if not definition.for_kubevirt else definition.mode not in (None, "", "client")
-    )
+    server = definition.mode == "server" or (definition.mode == "" and not definition.for_kubevirt)
     if server and (used or definition.for_kubevirt):
         spot.find(
             "server-mode",

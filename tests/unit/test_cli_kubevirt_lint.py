@@ -222,12 +222,15 @@ def test_a_template_is_told_as_one(tmp_path: Path, text: str) -> None:
 
 
 def test_keys_that_send_the_port_elsewhere(tmp_path: Path) -> None:
-    """A key that our own blocks do not have, or a block that is misspelt, is a warning; others' keys are a note."""
+    """A misspelt key is an error; one that our blocks have not, or a block in another place, a warning; others' keys a note."""
     path = tmp_path / "net.yaml"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"host": {"bridge": {"name": "br9"}}}, "warning"),
-        ({"container": {"enginee": "x"}}, "warning"),
-        ({"hosts": {}}, "warning"),
+        ({"container": {"enginee": "x"}}, "error"),
+        ({"hosts": {}}, "error"),
+        ({"host": {"vhost": {"mode": "srver"}}}, "error"),
+        ({"vhost": {"mode": "client"}}, "warning"),
+        ({"bridge": {"bridgeName": "br9"}}, "warning"),
         ({"colour": "red"}, "note"),
         ({"sharedDir": "/var/run/x"}, "note"),
     ]
@@ -235,7 +238,8 @@ def test_keys_that_send_the_port_elsewhere(tmp_path: Path) -> None:
         spoilt = Files()
         spoilt.config(**keys)
         path.write_text(yaml.safe_dump(spoilt.network))
-        assert names(decoded(path, code=int(severity == "warning"))) == [("ignored-option", severity)], keys
+        name = "network-refused" if severity == "error" else "ignored-option"
+        assert names(decoded(path, code=int(severity != "note"))) == [(name, severity)], keys
 
 
 def test_usage(tmp_path: Path) -> None:

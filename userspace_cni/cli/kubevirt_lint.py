@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any, Final
 
 import click
@@ -32,9 +31,8 @@ _NOTHING: Final = Finding(
     "there is nothing in them that is for KubeVirt, and nothing was judged",
     "give the files of VMs, of their networks and of the KubeVirt object; see that kind and apiVersion are right",
 )
-_MISPLACED: Final = re.compile(r"key '(?:(?:host|container)\.[^']*|([^'.]*))' is unknown")
-"""The plugin's words for a key that it does not know; those at the top, where other plugins have theirs too, are a group."""
-_BLOCKS: Final = ("host", "container", "consumer")
+_MISPLACED: Final = re.compile(r"key '(host|container)\..*' is unknown|key '.*' is unknown and ignored here")
+"""The plugin's words for a key in our blocks that it does not know, and for one that it knows in another place."""
 _ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
 """What a network's configuration is read for."""
 
@@ -125,10 +123,8 @@ def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
 
 
 def _severity(text: str) -> Severity:
-    """Of a key that is ignored: in our own blocks, and where a block's name is misspelt, the port is not what was meant."""
-    found = _MISPLACED.match(text)
-    alike = found is not None and (found[1] is None or get_close_matches(found[1].lower(), _BLOCKS, 1, 0.75))
-    return "warning" if alike else "note"
+    """Of a key that is ignored: in our own blocks, and where a block is in another place, the port is not what was meant."""
+    return "warning" if _MISPLACED.match(text) else "note"
 
 
 def _configuration(definition: Definition) -> dict[str, Any] | None:
