@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
@@ -17,8 +17,10 @@ from userspace_cni.errors import shortened
 
 LEVELS: Final = {"panic": 0, "error": 1, "warning": 2, "info": 3, "debug": 4, "verbose": 5}
 """The names that `logLevel` may have, from the quietest."""
+_HEARD_MAX: Final = 100
 
 _threshold: ContextVar[int] = ContextVar("threshold", default=LEVELS["info"])
+_heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
 _context: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("context", default=())
 
 
@@ -34,17 +36,38 @@ def bound(level: str, **facts: str) -> Iterator[None]:
         _threshold.reset(threshold)
 
 
+@contextmanager
+def overheard() -> Iterator[list[str]]:
+    """Within this block, what is said as a warning, within the threshold, is also put into the list that it gives: for a caller
+    whose stderr is another one. Without level and context, each once, and no more than a hundred."""
+    heard: list[str] = []
+    token = _heard.set(heard)
+    try:
+        yield heard
+    finally:
+        _heard.reset(token)
+
+
 def say(level: str, message: str, **facts: object) -> None:
     """Write one line to stderr when `level` is within the threshold. Never fails: a log must not decide a verb."""
     if LEVELS[level] > _threshold.get():
         return
     pairs = {"msg": message, **dict(_context.get()), **facts}
-    text = " ".join(f"{key}={_quoted(shortened(str(value)))}" for key, value in pairs.items())
+    text = _pairs(pairs)
+    heard = _heard.get()
+    if heard is not None and level == "warning":
+        told = shortened(message) + (f"; {_pairs(facts)}" if facts else "")
+        if len(heard) < _HEARD_MAX and told not in heard:
+            heard.append(told)
     try:
         sys.stderr.write(f"level={level} {text}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         return
+
+
+def _pairs(facts: Mapping[str, object]) -> str:
+    return " ".join(f"{key}={_quoted(shortened(str(value)))}" for key, value in facts.items())
 
 
 def _quoted(value: str) -> str:

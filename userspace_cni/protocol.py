@@ -10,7 +10,14 @@
 
     {"cniVersion": …                    stdin as it came
 
-The body of every answer is what the plugin prints. A request that breaks these rules is refused whole and never guessed at: the
+The body of every answer is what the plugin prints to stdout. What a verb has warned of stands in the answer's head, for the
+caller's stderr, and nothing depends on it: a shim that does not know these headers skips them.
+
+    HTTP/1.1 200 OK
+    Userspace-Cni-Warning-1: key%20%27host.colour%27%20is%20unknown%20and%20ignored
+    Content-Length: 312
+
+A request that breaks these rules is refused whole and never guessed at: the
 agent acts as root on what it reads here, and the shim is the only writer that has to get it right. Pure: this module never
 touches sockets, files or the clock.
 """
@@ -18,7 +25,8 @@ touches sockets, files or the clock.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,6 +71,11 @@ MEANT: Final[Mapping[str, str]] = {
 }
 """Which agent the caller means: settings that it has to share. `state_dir` unless the caller's environment names a socket and no
 `state_dir`, `run_dir` when it names one. Older shims say none."""
+WARNING_HEADER: Final = "Userspace-Cni-Warning-"
+"""What an answer's warnings are called, with a number from 1 behind it."""
+WARNINGS_MAX: Final = 16
+WARNING_MAX: Final = 1000
+"""Bytes of one, before encoding, which makes them three times as many. All together fit the head that a shim takes (64 KiB)."""
 
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-")
 _ENCODED: Final = tuple(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256))
@@ -231,12 +244,35 @@ def encoded(value: str) -> str:
     return "".join([_ENCODED[byte] for byte in value.encode("utf-8", "surrogateescape")])
 
 
-def reply(status: int, body: bytes, content_type: str = JSON) -> bytes:
-    """A whole answer."""
-    reason = _REASONS.get(status, "Unnamed")
-    return (
-        f"HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    ).encode("ascii") + body
+def reply(status: int, body: bytes, content_type: str = JSON, warnings: Sequence[str] = ()) -> bytes:
+    """A whole answer. Of the warnings as many travel as an answer may have, each cut to what it may have."""
+    lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unnamed')}", f"Content-Type: {content_type}"]
+    lines += [f"{WARNING_HEADER}{number}: {text}" for number, text in enumerate(_bounded(warnings), 1)]
+    lines += [f"Content-Length: {len(body)}", "Connection: close"]
+    return "\r\n".join(lines).encode("ascii") + HEAD_END + body
+
+
+def _bounded(warnings: Sequence[str]) -> Iterator[str]:
+    """The warnings as their headers have them; the last one says where the others are."""
+    shown = list(warnings)
+    if len(shown) > WARNINGS_MAX:
+        shown[WARNINGS_MAX - 1 :] = ["there are more warnings: see the agent's log"]
+    for text in shown:
+        raw = text.encode("utf-8", "backslashreplace").replace(b"\0", b"\\0")
+        yield encoded((raw if len(raw) <= WARNING_MAX else raw[: WARNING_MAX - 3] + b"...").decode("utf-8", "surrogateescape"))
+
+
+def warnings_of(headers: Headers) -> list[str]:
+    """The warnings of an answer, in their order, for the caller's stderr: text of anybody's, with control characters in it.
+
+    Never fails: what is no warning by the rules is left out.
+    """
+    found = []
+    for number in range(1, WARNINGS_MAX + 1):
+        header = f"{WARNING_HEADER}{number}"
+        with suppress(MalformedRequest):
+            found.append(_decoded(header, headers.get(header, "")))
+    return [text[:WARNING_MAX] for text in found if text]
 
 
 def fault(error: UserspaceError) -> tuple[int, bytes]:

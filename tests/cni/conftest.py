@@ -21,7 +21,6 @@ IN_A_PROCESS = {
     "test_004_never_a_result_and_an_error": "settings of one call",
     "test_011_a_signal_undoes_add": "the delegate's parent is the agent; tests/agent kills callers",
     "test_020_variables_that_a_verb_does_not_use": "the shim refuses control characters in all that travels",
-    "test_034_unknown_keys_are_ignored_with_a_warning": "warnings are in the agent's log",
     "test_046_switch_that_is_away": "settings of one call",
     "test_069_is_recorded_and_finished_later": "settings of one call",
     "test_075_the_child_of_a_killed_add": "settings of one call",
@@ -30,7 +29,6 @@ IN_A_PROCESS = {
     "test_097_what_the_delegate_is_given": "what a delegate says on stderr is in the agent's log",
     "test_102_the_wait_for_a_lock_is_bounded": "settings of one call",
     "test_105_reboot": "takes the agent's own directory away",
-    "test_an_older_record_that_names_another_place": "warnings are in the agent's log",
     "test_108_addresses_that_are_asked_for": "what a delegate says on stderr is in the agent's log",
 }
 """Tests of the specification that hold for a process only, each with the reason."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import SUPPORTED, ipam, refused, scripted, succeeded, switch_of, without
-from tests.lab.node import Node
+from tests.lab.node import CONTAINER, Node
 from tests.lab.runtime import call
 
 MAC = "02:00:00:00:00:07"
@@ -144,6 +144,29 @@ def test_034_unknown_keys_are_ignored_with_a_warning(node: Node, sandbox: str) -
     assert node.leftovers() == {}
 
 
+def test_034_a_misspelt_key_is_refused(node: Node, sandbox: str) -> None:
+    """A key that is nearly one of its place is 7 at ADD and STATUS, before any effect; CHECK, DEL and GC work from the record."""
+    good = node.network("1.1.0")
+    wrong = good | {"host": {"engine": "ovs-dpdk", "vhost": {"mode": "client"}, "brigde": {"bridgeName": "br-test"}}}
+    for verb in ("ADD", "STATUS"):
+        refused(node.run(verb, wrong, sandbox), 7, "'host.brigde'", "'host.bridge' is probably meant")
+    assert node.leftovers() == {}
+    result = succeeded(node.run("ADD", good, sandbox))
+    succeeded(node.run("CHECK", wrong | {"prevResult": result}, sandbox))
+    succeeded(node.run("GC", wrong | {"cni.dev/valid-attachments": [{"containerID": CONTAINER, "ifname": "net1"}]}))
+    succeeded(node.run("DEL", wrong, sandbox))
+    assert node.leftovers() == {}
+
+
+def test_034_who_wants_no_warnings_has_none(node: Node, sandbox: str) -> None:
+    """With `logLevel` error in the network, nothing is on stderr but errors."""
+    network = node.network(mystery=1, logLevel="error")
+    added = node.run("ADD", network, sandbox)
+    succeeded(added)
+    assert added.stderr == b""
+    succeeded(node.run("DEL", network, sandbox))
+
+
 class TestOptions:
     """Item 35: options that can not be served, and values that can not be meant."""
 
@@ -187,6 +210,9 @@ class TestOptions:
             ({"host": {"vhost": {"dirmode": "rwx"}}}, 7, "host.vhost.dirmode"),
             ({"host": {"vhost": {"socketfile": "../x"}}}, 7, "host.vhost.socketfile"),
             ({"host": {"engine": "snabb"}}, 7, "host.engine"),
+            ({"host": {"vhost": {"mode": "srver"}}}, 7, "host.vhost.mode"),
+            ({"container": {"vhost": {"mode": "CLIENT"}}}, 7, "container.vhost.mode"),
+            ({"shared_dir": "/x"}, 7, "'sharedDir' is probably meant"),
             ({"host": []}, 6, "host"),
             ({"dns": {"nameservers": [1]}}, 6, "dns.nameservers"),
             ({"sharedDir": "relative"}, 7, "sharedDir"),

@@ -233,3 +233,43 @@ def test_a_fault_never_reads_as_a_del_that_is_done() -> None:
     _, body = protocol.fault(MalformedRequest(404, "POST /api/v1/not found is no verb: no such file or directory"))
     assert b"not found" not in body
     assert b"no such file" not in body
+
+
+# -- warnings -----------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(min_size=1, max_size=50).filter(lambda text: "\0" not in text), max_size=protocol.WARNINGS_MAX))
+def test_warnings_arrive_as_they_are(warnings: list[str]) -> None:
+    """What is warned of is read back, in its order, beside an answer's body, which is not touched."""
+    answer = read_reply(protocol.reply(200, b"{}", warnings=warnings))
+    assert (answer.status, answer.body) == (200, b"{}")
+    assert protocol.warnings_of(answer.headers) == warnings
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=()), max_size=4000), max_size=40))
+def test_warnings_are_bounded_in_number_and_size(warnings: list[str]) -> None:
+    """Any text, halves of surrogate pairs and NUL too, makes an answer whose head every shim takes; the last tells of more."""
+    raw = protocol.reply(500, b"{}", warnings=warnings)
+    assert raw.index(protocol.HEAD_END) < 64 << 10
+    told = protocol.warnings_of(read_reply(raw).headers)
+    assert len(told) <= min(len(warnings), protocol.WARNINGS_MAX)
+    assert len(warnings) <= protocol.WARNINGS_MAX or "see the agent's log" in told[-1]
+    assert all(len(text.encode("utf-8", "surrogateescape")) <= protocol.WARNING_MAX for text in told)
+
+
+def test_how_warnings_travel() -> None:
+    """The header's name, its number and the encoding are part of the protocol; an answer without any is as it always was."""
+    assert protocol.reply(200, b"{}", warnings=["a key's é", "b"]) == (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nUserspace-Cni-Warning-1: a%20key%27s%20%C3%A9\r\n"
+        b"Userspace-Cni-Warning-2: b\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+    )
+    assert protocol.reply(200, b"{}") == (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+    )
+
+
+@pytest.mark.parametrize("value", ["%", "%4", "%zz", "%00", ""])
+def test_a_warning_that_is_none_is_left_out(value: str) -> None:
+    """An answer is not refused for what is wrong with its warnings."""
+    headers = protocol.Headers({f"{protocol.WARNING_HEADER}1": value, f"{protocol.WARNING_HEADER}3": "c"})
+    assert protocol.warnings_of(headers) == ["c"]

@@ -23,7 +23,7 @@ import struct
 import termios
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from userspace_cni import protocol
@@ -170,12 +170,12 @@ class Exchange:
 
     # -- the answer -------------------------------------------------------------------------------------------------------
 
-    def answer(self, status: int, body: bytes, content_type: str = protocol.JSON) -> bool:
+    def answer(self, status: int, body: bytes, content_type: str = protocol.JSON, warnings: Sequence[str] = ()) -> bool:
         """Answer, from any thread and without waiting; False when it was answered before or the connection is over.
 
-        What the peer's buffer does not take at once is sent by the selector thread.
+        `warnings` are for the caller's stderr. What the peer's buffer does not take at once is sent by the selector thread.
         """
-        return self.reply(status, protocol.reply(status, body, content_type))
+        return self.reply(status, protocol.reply(status, body, content_type, warnings))
 
     def reply(self, status: int, whole: bytes) -> bool:
         """`answer`, with status line and headers in `whole` already: many can share the bytes of one answer."""

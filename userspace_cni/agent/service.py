@@ -37,7 +37,7 @@ from userspace_cni.drivers import Drivers
 from userspace_cni.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.leftovers import drain, sweep, undo
 from userspace_cni.listing import SwitchPort, describe_all
-from userspace_cni.log import bound, say
+from userspace_cni.log import bound, overheard, say
 from userspace_cni.protocol import Called
 from userspace_cni.settings import Settings
 from userspace_cni.spool import Entry
@@ -224,9 +224,9 @@ class Agent:
         if exchange.hung_up and exchange.verb == "ADD":
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
-        with collected() as stages:
+        with collected() as stages, overheard() as warnings:
             answer = verbs.answer(environ, lambda: exchange.body, lambda: self.node, protocol.called(exchange.head))
-        exchange.answer(200 if answer.code == 0 else 500, answer.output)
+        exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, time.perf_counter() - began, stages)
 
     # -- on a page's thread -----------------------------------------------------------------------------------------------

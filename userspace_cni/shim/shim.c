@@ -9,7 +9,7 @@
  *   1. environment    the verb and the variables that travel are checked; VERSION is answered at once, from a constant
  *   2. stdin          is read to its end
  *   3. request        one HTTP/1.1 POST on the agent's unix socket: a header per variable, stdin as the body
- *   4. answer         its body is what the plugin prints; status 2xx exits 0, any other exits 1
+ *   4. answer         its body is what the plugin prints; status 2xx exits 0, any other exits 1; warnings in its head go to stderr
  *
  * No JSON is parsed here, and nothing is printed before it is known whole: the caller gets one document or none.
  *
@@ -43,6 +43,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,6 +90,8 @@
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
 #define IFNAME_MAX	15	/* bytes of an interface's name */
 #define SHOWN_MAX	128	/* of a value in a message */
+#define WARNING		"userspace-cni-warning-"	/* a header of an answer, and a number behind it */
+#define WARNINGS_MAX	16	/* of one answer */
 
 #define BOOT_ID_FILE	"/proc/sys/kernel/random/boot_id"
 #define ABOUT		"userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
@@ -904,6 +907,27 @@ static ssize_t send_some(int fd, size_t sent)
 }
 
 /**
+ * next_line() - Take one header out of an answer's head
+ * @at:		Where it begins; moved to the one after it
+ * @end:	End of the head, where the blank line begins
+ *
+ * Return: its end, before CR and LF; NULL when there is none left
+ */
+static const char *next_line(const char **at, const char *end)
+{
+	const char *line_end;
+
+	if (*at >= end)
+		return NULL;
+	line_end = memmem(*at, (size_t)(end - *at), "\r\n", 2);
+	if (!line_end)
+		line_end = end;
+	*at = line_end + 2;
+
+	return line_end;
+}
+
+/**
  * read_length() - Read the head's Content-Length
  * @head:	First header, after the status line
  * @end:	End of the head, where the blank line begins
@@ -913,15 +937,13 @@ static ssize_t send_some(int fd, size_t sent)
 static long read_length(const char *head, const char *end)
 {
 	static const char name[] = "content-length:";
+	const char *line = head, *line_end;
 	long length = -1;
 
-	while (head < end) {
-		const char *line_end = memmem(head, (size_t)(end - head), "\r\n", 2);
-		const char *at = head + strlen(name);
+	for (; (line_end = next_line(&head, end)); line = head) {
+		const char *at = line + strlen(name);
 
-		if (!line_end)
-			line_end = end;
-		if (at < line_end && !strncasecmp(head, name, strlen(name))) {
+		if (at < line_end && !strncasecmp(line, name, strlen(name))) {
 			if (length >= 0)
 				return -1;
 			while (at < line_end && *at == ' ')
@@ -932,7 +954,6 @@ static long read_length(const char *head, const char *end)
 				length = length * 10 + (*at - '0');
 			}
 		}
-		head = line_end + 2;
 	}
 
 	return length > ANSWER_MAX ? -1 : length;
@@ -973,6 +994,76 @@ static int read_answer(size_t fresh)
 	}
 
 	return answer.len - answer.body >= answer.body_len;
+}
+
+/**
+ * digit_of() - Value of a hexadecimal digit
+ * @digit:	Digit
+ *
+ * Return: 0 to 15, -1 for anything else
+ */
+static int digit_of(char digit)
+{
+	static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+	const char *at = digit ? strchr(digits, digit) : NULL;
+
+	return at ? (int)(at - digits) % 16 : -1;
+}
+
+/**
+ * decode() - Read the value of a header, in which a byte may stand as %XX
+ * @note:	Where to; what does not fit is left out
+ * @value:	Where it begins
+ * @end:	Where it ends
+ *
+ * A byte 0 would end the text, and is read as a blank.
+ */
+static void decode(struct note *note, const char *value, const char *end)
+{
+	size_t len = 0;
+
+	while (value < end && len < sizeof(note->text) - 1) {
+		int high = -1, low = -1;
+
+		if (*value == '%' && end - value > 2) {
+			high = digit_of(value[1]);
+			low = digit_of(value[2]);
+		}
+		if (high >= 0 && low >= 0) {
+			note->text[len++] = high || low ? (char)(high << 4 | low) : ' ';
+			value += 3;
+		} else {
+			note->text[len++] = *value ? *value : ' ';
+			value++;
+		}
+	}
+	note->text[len] = '\0';
+}
+
+/**
+ * tell_warnings() - Say what the agent has warned of
+ *
+ * It is about the caller's own configuration, and the agent's log is not where its author looks.
+ */
+static void tell_warnings(void)
+{
+	const char *head = answer.bytes, *line = head, *end = answer.bytes + answer.body - 4, *line_end;
+	struct note warning;
+	int told = 0;
+
+	for (; told < WARNINGS_MAX && (line_end = next_line(&head, end)); line = head) {
+		const char *colon = memchr(line, ':', (size_t)(line_end - line));
+
+		if (!colon || colon - line < (ptrdiff_t)strlen(WARNING) || strncasecmp(line, WARNING, strlen(WARNING)))
+			continue;
+		for (colon++; colon < line_end && *colon == ' '; colon++)
+			;
+		decode(&warning, colon, line_end);
+		if (*warning.text) {
+			say("warning", warning.text, "");
+			told++;
+		}
+	}
 }
 
 /**
@@ -1040,6 +1131,8 @@ static bool ask_agent(const struct settings *settings, const struct verb *verb, 
 	}
 	problem = exchange(fd, until);
 	close(fd);
+	if (!problem)
+		tell_warnings();
 
 	if (!problem && !answer.body_len && (verb == ADD || answer.status >= 300))
 		problem = "it answered nothing";
