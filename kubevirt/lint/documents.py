@@ -66,8 +66,8 @@ def judge(documents: Sequence[Document], bindings: Collection[str] = ()) -> Judg
     checked: dict[str, int] = {}
     ignored: list[str] = []
     for document in documents:
-        for kind, content in _flattened(document.content):
-            where = f"{document.file}: {_label(kind, content)}"
+        for kind, content in flattened(document.content):
+            where = f"{document.file}: {label_of(kind, content)}"
             reports.append(Report(where, document.file))
             if kind == "":
                 ignored.append(where)
@@ -128,22 +128,22 @@ def _used(machines: Sequence[Machine]) -> list[Definition]:
     return [nic.definition for machine in machines for nic in machine.vhost_user if nic.definition]
 
 
-def _flattened(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:
+def flattened(content: object, depth: int = 0) -> Iterator[tuple[str, object]]:
     """A document with its kind, of a list what is in it: of Kubernetes' own, or of JSON's, if there is anything in it."""
     if isinstance(content, list) and content and depth < _NESTED_MAX:
         for item in content:
-            yield from _flattened(item, depth + 1)
+            yield from flattened(item, depth + 1)
         return
     if isinstance(content, Mapping) and depth < _NESTED_MAX and isinstance(content.get("items"), list):
         kind = content.get("kind")
         if kind is None or (isinstance(kind, str) and kind.endswith("List")):
             for item in content["items"]:
-                yield from _flattened(item, depth + 1)
+                yield from flattened(item, depth + 1)
             return
     yield kind_of(content), content
 
 
-def _label(kind: str, content: object) -> str:
+def label_of(kind: str, content: object) -> str:
     """Kind, namespace and name."""
     if isinstance(content, str):
         return "domain XML"

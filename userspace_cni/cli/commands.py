@@ -17,6 +17,7 @@ from userspace_cni.cli.check import check_command
 from userspace_cni.cli.collect import gc_command
 from userspace_cni.cli.install import InstallError, install_launcher, install_shim
 from userspace_cni.cli.kubevirt import kubevirt_command
+from userspace_cni.cli.lint import lint_command
 from userspace_cni.cli.load import load_command
 from userspace_cni.cli.ping import ping_command
 from userspace_cni.cli.probe import probe_command
@@ -76,6 +77,7 @@ for command in (
     check_command,
     gc_command,
     status_command,
+    lint_command,
     agent_command,
     probe_command,
     ping_command,

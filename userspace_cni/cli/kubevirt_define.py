@@ -20,7 +20,7 @@ from kubevirt.lint.documents import DOMAIN, kind_of
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import Machine, read_vmi
 from userspace_cni.cli import view
-from userspace_cni.cli.kubevirt_files import read_file
+from userspace_cni.cli.manifest_files import read_file
 from userspace_cni.cli.site import FOUND
 from userspace_cni.cli.view import Cell
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -15,12 +14,10 @@ from kubevirt.findings import SEVERITIES, Finding, Severity
 from kubevirt.lint.documents import Document, Judged, judge
 from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
 from userspace_cni.cli import view
-from userspace_cni.cli.kubevirt_files import files_of, read_file
+from userspace_cni.cli.manifest_files import files_of, read_file
+from userspace_cni.cli.remarks import remarks_on
 from userspace_cni.cli.site import FOUND
 from userspace_cni.cli.view import Cell
-from userspace_cni.errors import UserspaceError
-from userspace_cni.options import read_options
-from userspace_cni.request import Environment, Request, read_network
 
 STYLES: Final = {"error": "red", "warning": "yellow", "note": ""}
 _IGNORED_SHOWN: Final = 5
@@ -33,8 +30,6 @@ _NOTHING: Final = Finding(
 )
 _MISPLACED: Final = re.compile(r"key '(host|container)\..*' is unknown|key '.*' is unknown and ignored here")
 """The plugin's words for a key in our blocks that it does not know, and for one that it knows in another place."""
-_ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
-"""What a network's configuration is read for."""
 
 
 @click.command("lint", short_help="Tell what in manifests would fail.")
@@ -107,19 +102,15 @@ def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
     where, config = definition.spot.report.where, _configuration(definition)
     if config is None:
         return []
-    warnings: list[str] = []
-    stdin = json.dumps(config).encode()
-    refused = []
-    try:
-        read_options(Request(_ADD, read_network(stdin, "ADD"), stdin), warnings.append)
-    except UserspaceError as error:
-        told = any(finding.where == where and finding.name == "server-mode" for finding in judged.findings)
-        if not (told and "host.vhost.mode" in error.message):
-            remedy = error.details or "correct the configuration"
-            refused.append(Finding("network-refused", "error", where, error.message, remedy, "spec.config"))
+    told = any(finding.where == where and finding.name == "server-mode" for finding in judged.findings)
     remedy = "leave it out, or write it as README.md has it"
-    ignored = warnings if definition.for_kubevirt else []
-    return refused + [Finding("ignored-option", _severity(text), where, text, remedy, "spec.config") for text in ignored]
+    found = []
+    for remark in remarks_on(config):
+        if remark.code and not (told and remark.key == "host.vhost.mode"):
+            found.append(Finding("network-refused", "error", where, remark.message, remark.remedy, "spec.config"))
+        elif not remark.code and definition.for_kubevirt:
+            found.append(Finding("ignored-option", _severity(remark.message), where, remark.message, remedy, "spec.config"))
+    return found
 
 
 def _severity(text: str) -> Severity:

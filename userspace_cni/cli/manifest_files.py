@@ -1,4 +1,4 @@
-"""Files with objects of Kubernetes, or with a libvirt domain, read into documents that can be judged.
+"""Files with objects of Kubernetes, with CNI configurations or with a libvirt domain, read into documents that can be judged.
 
 They are anybody's: YAML is read with the safe loader and no aliases that would grow beyond measure, nothing is too deep for the
 parser, and a file that can not be read is a finding and not a failure. Only a file that is not there at all, or none that can
@@ -26,7 +26,10 @@ FILE_MAX: Final = 8 << 20
 _DEEPEST: Final = 100
 _NODES_MAX: Final = 1_000_000
 """Values of a document with each alias counted as all that it stands for."""
-_SUFFIXES: Final = (".yaml", ".yml", ".json", ".xml")
+MANIFESTS: Final = (".yaml", ".yml", ".json", ".xml")
+NETWORKS: Final = (".yaml", ".yml", ".json", ".conf", ".conflist")
+CONFIGURATIONS: Final = (".conf", ".conflist")
+"""What runtimes read as JSON and nothing else."""
 _REMEDY: Final = "look at the file: it must be YAML, JSON or the XML of a libvirt domain"
 _RENDER: Final = "render it first, as `helm template` does, and give what comes out (- for stdin)"
 _TEMPLATE: Final = re.compile(r"\{\{.{1,200}?\}\}|\{%.{1,200}?%\}")
@@ -45,8 +48,8 @@ class Unreadable(Exception):
         self.remedy = remedy
 
 
-def files_of(paths: tuple[str, ...]) -> list[str]:
-    """The files that are meant, each once: of a directory those in it, at any depth, with a suffix of a document.
+def files_of(paths: tuple[str, ...], suffixes: tuple[str, ...] = MANIFESTS) -> list[str]:
+    """The files that are meant, each once: of a directory those in it, at any depth, with one of the suffixes.
 
     Hidden directories (.git, the versions of a mounted ConfigMap) and links to directories are not entered. Raises UsageError
     for a directory that has no such file, or one that can not be listed.
@@ -55,39 +58,52 @@ def files_of(paths: tuple[str, ...]) -> list[str]:
     for path in paths:
         inside = [path]
         if path != "-" and Path(path).is_dir():
-            inside = list(_below_directory(path))
+            inside = list(_below_directory(path, suffixes))
             if not inside:
-                raise click.UsageError(f"directory {path} has no file *.yaml, *.yml, *.json or *.xml")
+                *most, last = (f"*{suffix}" for suffix in suffixes)
+                raise click.UsageError(f"directory {path} has no file {', '.join(most)} or {last}")
         for each in inside:
             found.setdefault(each if each == "-" else os.path.realpath(each), each)
     return list(found.values())
 
 
-def _below_directory(path: str) -> Iterator[str]:
+def _below_directory(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     def refuse(error: OSError) -> None:
         raise click.UsageError(f"directory {error.filename} can not be listed: {error.strerror}") from error
 
     for directory, below, names in os.walk(path, onerror=refuse):
         below[:] = sorted(name for name in below if not name.startswith("."))
         files = (Path(directory, name) for name in sorted(names))
-        yield from (str(each) for each in files if each.suffix in _SUFFIXES and each.is_file())
+        yield from (str(each) for each in files if each.suffix in suffixes and each.is_file())
 
 
 def read_file(path: str) -> tuple[list[Document], list[Finding]]:
-    """The documents of a file, "-" for stdin; a finding when it can not be read. Raises UsageError when it can not be opened.
+    """The documents of a file, "-" for stdin; a finding when it can not be read. Raises UsageError as `read_text` does."""
+    name = name_of(path)
+    try:
+        return list(_documents(name, read_text(path))), []
+    except Unreadable as error:
+        return [], [Finding("bad-input", "error", name, str(error), error.remedy)]
+
+
+def name_of(path: str) -> str:
+    """A file as messages call it."""
+    return "stdin" if path == "-" else path
+
+
+def read_text(path: str) -> str:
+    """What a file holds, "-" for stdin. Raises UsageError when it can not be opened, Unreadable when it is no text of that size.
 
     A named pipe may have no end, and a device neither: these are refused. A pipe that is open already is read.
     """
-    name = "stdin" if path == "-" else path
+    name = name_of(path)
     try:
         if path != "-" and not path.startswith(_OPEN_ALREADY) and not stat.S_ISREG(Path(path).stat().st_mode):
             raise click.UsageError(f"{name} is no regular file: give what it has on stdin, as -")
         with click.open_file(path, "rb") as file:
-            return list(_documents(name, _text(file))), []
+            return _text(file)
     except OSError as error:
         raise click.UsageError(f"file {name} can not be read: {error.strerror}") from error
-    except Unreadable as error:
-        return [], [Finding("bad-input", "error", name, str(error), error.remedy)]
 
 
 def _text(file: IO[bytes]) -> str:

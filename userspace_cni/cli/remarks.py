@@ -1,0 +1,99 @@
+"""What the plugin itself says of a network's configuration, without a node: what ADD would answer, and what it would warn of.
+
+The plugin's own readers are asked, so that a lint and ADD never differ. What depends on the node, its settings among it, is not
+known here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.errors import Undecodable, UserspaceError
+from userspace_cni.keys import Misspelt, folded
+from userspace_cni.options import read_options
+from userspace_cni.request import Environment, Request, read_network
+
+_ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
+"""What a configuration is read for."""
+_SLIPS_MAX: Final = 50
+"""Misspelt keys of one configuration that are told."""
+_KEY: Final = re.compile(r"key '(.*?)' (?:is|holds|has|asks)\b|.*\((host\.vhost\.mode) is not", re.DOTALL)
+"""How messages of the plugin name a key."""
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One thing that the plugin says. `code`: the CNI code by which ADD refuses the network, 0 for a warning.
+
+    `key`: the key that it is about, with its path, "" where none is named.
+    """
+
+    code: int
+    message: str
+    remedy: str
+    key: str
+
+
+def remarks_on(configuration: Mapping[str, Any]) -> list[Remark]:
+    """What is said of a configuration that a runtime hands over: of misspelt keys each, of other errors the first, then warnings.
+
+    A misspelt key is told, and read as what it was to be, so that what is said after it holds when it is corrected.
+    """
+    found: list[Remark] = []
+    warnings: list[str] = []
+    try:
+        written = json.dumps(configuration)
+    except (TypeError, ValueError) as error:
+        return [_refusal(Undecodable(f"the configuration can not be written as JSON: {error}", "it must be JSON"))]
+    config = json.loads(written)
+    for _ in range(_SLIPS_MAX):
+        warnings.clear()
+        stdin = json.dumps(config).encode()
+        try:
+            read_options(Request(_ADD, read_network(stdin, "ADD"), stdin), warnings.append)
+        except Misspelt as error:
+            found.append(_refusal(error))
+            if _correct(config, error):
+                continue
+        except UserspaceError as error:
+            found.append(_refusal(error))
+        break
+    return found + [Remark(0, text, "", _key_of(text)) for text in warnings]
+
+
+def _refusal(error: UserspaceError) -> Remark:
+    return Remark(error.code, error.message, error.details or "correct the configuration", _key_of(error.message))
+
+
+def _key_of(message: str) -> str:
+    found = _KEY.match(message)
+    return next((each for each in found.groups() if each), "") if found else ""
+
+
+def _correct(config: dict[str, Any], error: Misspelt) -> bool:
+    """Give a misspelt key the name that it was to have; False when it is not where it was said to be."""
+    holder = _object(config, error.place)
+    if error.key not in holder:
+        return False
+    value = holder.pop(error.key)
+    place, _, name = error.meant.rpartition(".")
+    target = _object(config, place)
+    if not any(folded(key) == name.lower() for key in target):
+        target[name] = value
+    return True
+
+
+def _object(config: dict[str, Any], place: str) -> dict[str, Any]:
+    """The object at a place, made where it is missing; one that is no object counts as missing, and is left."""
+    held = config
+    for name in place.split(".") if place else []:
+        key = next((key for key in held if folded(key) == name.lower()), name)
+        below = held.setdefault(key, {})
+        if not isinstance(below, dict):
+            return {}
+        held = below
+    return held
