@@ -2,8 +2,7 @@
 
 KubevirtError             what was tried and what happened; `remedy`, what to do; `name`, as docs/kubevirt.md has it
 ├── BadInput              what KubeVirt sent is not what its documents say: domain XML, VMI, network-info, DRA metadata
-├── Refused               it is understood, and a VM made so would not start, or start without its network
-└── NotYet                what is asked for is not there yet; it may come within the time that KubeVirt gives
+└── Refused               it is understood, and a VM made so would not start, or start without its network
 """
 
 from __future__ import annotations
@@ -28,7 +27,3 @@ class BadInput(KubevirtError):
 
 class Refused(KubevirtError):
     """A definition that could not work."""
-
-
-class NotYet(KubevirtError):
-    """Something that KubeVirt or the kubelet still has to bring."""

@@ -27,7 +27,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 from kubevirt.definition import Call, Definer, Failed
-from kubevirt.errors import BadInput, KubevirtError, NotYet, Refused
+from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.log import say
 from kubevirt.protocol import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
 
@@ -184,7 +184,6 @@ def _whole(requests: Any, context: Any) -> Any:
 def _code(cause: Exception) -> Any:
     kinds = {
         BadInput: grpc.StatusCode.INVALID_ARGUMENT,
-        NotYet: grpc.StatusCode.UNAVAILABLE,
         KubevirtError: grpc.StatusCode.FAILED_PRECONDITION,
     }
     return next((code for kind, code in kinds.items() if isinstance(cause, kind)), grpc.StatusCode.INTERNAL)

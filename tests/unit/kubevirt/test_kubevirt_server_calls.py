@@ -14,7 +14,7 @@ import pytest
 from kubevirt import definition
 from kubevirt.definition import Call, Definer, Failed
 from kubevirt.domain import Policy
-from kubevirt.errors import BadInput, KubevirtError, NotYet, Refused
+from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.protocol import info_pb2
 from kubevirt.server import CALLBACKS_MAX, Server
 from kubevirt.sources import Places
@@ -80,7 +80,6 @@ def test_info_while_all_callbacks_wait() -> None:
     [
         (BadInput("m", "r"), "INVALID_ARGUMENT"),
         (Refused("private-memory", "m", "r"), "FAILED_PRECONDITION"),
-        (NotYet("no-source", "m", "r"), "UNAVAILABLE"),
         (KubevirtError("mtu-mismatch", "m", "r"), "FAILED_PRECONDITION"),
         (KeyError("x"), "INTERNAL"),
     ],
@@ -121,7 +120,7 @@ def test_sources_get_most_of_the_time(monkeypatch: pytest.MonkeyPatch, seconds: 
 
     def resolve(*arguments: object) -> dict[str, object]:
         told.append(float(str(arguments[3])))
-        raise NotYet("no-source", "nothing yet", "wait")
+        raise Refused("no-source", "nothing yet", "wait")
 
     monkeypatch.setattr(definition, "resolve", resolve)
     with pytest.raises(Failed):
