@@ -2,11 +2,15 @@
 
 There the sidecar's container is not KubeVirt's to make: an admission policy of Kubernetes adds it to the launcher pods of VMs
 that ask for it by a label, and KubeVirt asks it at a socket below the plugin's own directory in a volume that every launcher
-pod has once feature gate Plugins is on. The text of the policy is CEL, into which names are put as they are: `manifests.Wanted`
-says which.
+pod has once feature gate Plugins is on. Names are put into CEL as they are: `manifests.Wanted` says which.
 
-Sources: KubeVirt's docs on plugins and VEP 190, pkg/virt-controller/services (volume and directory), pkg/network/downwardapi
-(volume of network-info); MutatingAdmissionPolicy of Kubernetes 1.36.
+A Plugin's CEL sees the VM as KubeVirt's Go struct, and its fields by their Go names: Spec, Binding. An admission policy's sees
+objects of the API by the names of JSON: spec, binding. KubeVirt's admitter refuses the wrong ones, and where its webhook is
+bypassed every VM of the cluster fails at its start, whatever the plugin's failureStrategy is.
+
+Sources: KubeVirt's docs on plugins and VEP 190, pkg/virt-launcher/virtwrap/plugins/cel (types of conditions),
+pkg/virt-controller/services (volume and directory), pkg/network/downwardapi (volume of network-info); MutatingAdmissionPolicy of
+Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -20,12 +24,14 @@ _SOCKETS_VOLUME: Final = "kubevirt-plugin-sockets"
 _SOCKETS_DIRECTORY: Final = "/var/run/kubevirt-plugin"
 _PODINFO_VOLUME: Final = "network-info-annotation"
 _GATE: Final = '[{"op": "add", "path": "/spec/configuration/developerConfiguration/featureGates/-", "value": "Plugins"}]'
+_WITHOUT_SIDECAR: Final = '[{"op": "remove", "path": "/spec/configuration/network/binding/%s/sidecarImage"}]'
 
 
 def plugin_manifests(wanted: Wanted) -> list[Manifest]:
     """The same binding with a sidecar that an admission policy injects, as structured plugin of KubeVirt 1.9."""
     namespace = wanted.operator_namespace or KUBEVIRT_NAMESPACE
     name = _plugin_name(wanted)
+    patch = f"kubectl patch kubevirt kubevirt --namespace {namespace} --type json --patch"
     policy: Object = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingAdmissionPolicy"}
     return [
         Manifest(
@@ -34,7 +40,10 @@ def plugin_manifests(wanted: Wanted) -> list[Manifest]:
             "lost there. Save it as a file of its own and merge it in:\n\n"
             f"    kubectl patch kubevirt kubevirt --namespace {namespace} --type merge --patch-file FILE\n\n"
             "The gate is in a list, which a merge patch would replace. Where the CR has that list, add to it:\n\n"
-            f"    kubectl patch kubevirt kubevirt --namespace {namespace} --type json --patch '{_GATE}'",
+            f"    {patch} '{_GATE}'\n\n"
+            "A merge patch leaves the sidecar of a binding that was registered with one (`manifests kubevirt`), and the two ways "
+            "exclude each other. Where there is one, remove it:\n\n"
+            f"    {patch} '{_WITHOUT_SIDECAR % wanted.binding}'",
             registered(namespace, wanted.binding, registration("")),
         ),
         Manifest(
@@ -99,8 +108,8 @@ def _labelled(label: str, value: str) -> str:
 
 
 def _uses(wanted: Wanted) -> str:
-    """CEL over a VMI: whether an interface of it has the binding."""
-    return f'vmi.spec.domain.devices.interfaces.exists(i, has(i.binding) && i.binding.name == "{wanted.binding}")'
+    """CEL over a VMI as a Go struct: whether an interface of it has the binding."""
+    return f'vmi.Spec.Domain.Devices.Interfaces.exists(i, has(i.Binding) && i.Binding.Name == "{wanted.binding}")'
 
 
 def _injection(wanted: Wanted) -> str:

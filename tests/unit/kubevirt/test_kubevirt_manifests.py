@@ -241,6 +241,23 @@ class TestPlugin:
             "vhu": {"downwardAPI": "device-info", "migration": {}}
         }
 
+    def test_its_condition_has_the_names_of_go(self) -> None:
+        """KubeVirt compiles a Plugin's condition against its Go struct, in which every field begins with a capital."""
+        condition = of_kind(printed("plugin", "--binding", "vhu"), "Plugin")["spec"]["condition"]
+        assert condition == 'vmi.Spec.Domain.Devices.Interfaces.exists(i, has(i.Binding) && i.Binding.Name == "vhu")'
+
+    def test_its_policy_has_the_names_of_json(self) -> None:
+        """The API server shows a policy objects as they are in JSON: in its expressions no field begins with a capital."""
+        for options in VARIANTS:
+            spec = of_kind(printed("plugin", *options), "MutatingAdmissionPolicy")["spec"]
+            texts = [each["expression"] for each in spec["matchConditions"]]
+            for text in (*texts, spec["mutations"][0]["jsonPatch"]["expression"]):
+                bare = re.sub(r'"[^"\n]*"', '""', text)
+                fields = re.findall(r"[\w)\]]\.(\w+)", bare) + re.findall(r"(\w+):", bare)
+                assert "object" in bare
+                assert fields
+                assert [field for field in fields if not field[0].islower()] == []
+
     def test_its_expressions_are_closed(self) -> None:
         """Brackets and quotes of the CEL texts pair off, whatever the names are."""
         for options in VARIANTS:
