@@ -87,7 +87,8 @@ def _serve(definer: Definer, sockets: Sequence[Placed]) -> None:
 
 def _definer(arguments: argparse.Namespace) -> Definer:
     places = Places(podinfo=arguments.podinfo, claims=arguments.claims)
-    return Definer(arguments.binding, places, Policy(mtu=arguments.mtu, libvirt=arguments.libvirt))
+    policy = Policy(mtu=arguments.mtu, libvirt=arguments.libvirt)
+    return Definer(arguments.binding, places, policy, None if arguments.told else frozenset(arguments.other_bindings))
 
 
 def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Placed]:
@@ -96,7 +97,8 @@ def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> l
     missing: list[str] = []
     hooks, container = Path(arguments.hooks_directory), environment.get("CONTAINER_NAME", "")
     if hooks.is_dir():
-        file = socket_file(arguments.binding, container)
+        # before 1.6 KubeVirt does not tell it, and has one directory for all sidecars, which may be this image twice
+        file = socket_file(arguments.binding, container or os.urandom(4).hex())
         # virt-launcher has the whole volume there, of which this container has the part with its own name
         sockets.append(Placed(hooks / file, seen=hooks / container / file))
     else:
@@ -133,14 +135,20 @@ def _arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.
     option("--hooks-directory", HOOKS, "DIR", "where virt-launcher looks for hook sidecars")
     option("--plugin-socket", "", "PATH", "serve at this socket too, as a structured plugin")
     option("--binding", BINDING, "NAME", "name of the binding where KubeVirt does not tell it by NETWORK_BINDING_PLUGIN_NAME")
+    option("--other-bindings", "", "NAME,...", "bindings of other sidecars: interfaces of them are left to these", _names)
     option("--mtu", "off", "|".join(_MTU), "how the guest learns its MTU; auto: by element where --libvirt can", _mtu)
     option("--libvirt", "", "X.Y.Z", "version of libvirt in virt-launcher", _version)
     option("--podinfo", str(places.podinfo), "FILE", "the downward API's network-info")
     option("--claims", str(places.claims), "DIR", "where the kubelet puts the metadata of resource claims")
     parser.add_argument("--version", action="version", version=VERSION)
     arguments = parser.parse_args(argv)
-    arguments.binding = environment.get("NETWORK_BINDING_PLUGIN_NAME") or arguments.binding
+    arguments.told = environment.get("NETWORK_BINDING_PLUGIN_NAME", "")
+    arguments.binding = arguments.told or arguments.binding
     return arguments
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in re.split(r"[,\s]+", text) if name]
 
 
 def _mtu(text: str) -> str:

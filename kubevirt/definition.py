@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from kubevirt.domain import Policy, mutate
+from kubevirt.domain import Policy, lacking, mutate
 from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.log import say
 from kubevirt.sources import Places, resolve
@@ -57,11 +57,16 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Definer:
-    """Adds the interfaces bound by `binding` to definitions: one at a time, so that memory holds one decoded document."""
+    """Adds the interfaces bound by `binding` to definitions: one at a time, so that memory holds one decoded document.
+
+    `others`: None where KubeVirt tells the name of our binding. Where it does not, another binding may be ours too, and an
+    interface of it that is missing is refused, unless the binding is one of `others`, which others serve.
+    """
 
     binding: str
     places: Places
     policy: Policy
+    others: frozenset[str] | None = None
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def define(self, call: Call) -> bytes:
@@ -88,6 +93,7 @@ class Definer:
         facts["networks"] = ",".join(interface.network for interface in interfaces) or "none"
         self._expect(machine, call)
         before = _text(call.domain)
+        self._leave_none_behind(machine, call, before)
         if not interfaces:
             return call.domain
         wait = WAIT_S if call.seconds is None else min(WAIT_S, call.seconds * _SHARE)
@@ -119,6 +125,32 @@ class Definer:
             "set USERSPACE_CNI_KUBEVIRT_BINDING in the sidecar's image to the name under which KubeVirt has it, "
             "or register it as 'vhostuser'",
         )
+
+    def _leave_none_behind(self, machine: Machine, call: Call, before: str) -> None:
+        """Before 1.9 KubeVirt starts one image once for each binding, and no sidecar knows which one it is for.
+
+        All of them take themselves for the sidecar of one binding, and a VM would start without the other's interfaces. To serve
+        every binding is no way out: it may be that of another project's sidecar, which would find its interface taken.
+        """
+        if not call.ours or self.others is None:
+            return
+        served = {"", self.binding, *self.others}
+        foreign = {
+            each.network: each.binding for each in machine.interfaces if each.binding not in served and each.state != "absent"
+        }
+        if not foreign:
+            return
+        with self._alone():
+            network = next(iter(lacking(before, foreign)), "")
+        if network:
+            raise Refused(
+                "other-binding",
+                f"interface {network!r} has the binding {foreign[network]!r} and is not in the definition; this sidecar serves "
+                f"{self.binding!r}, and KubeVirt before 1.9 tells no sidecar for which binding it was started: the VM might "
+                f"start without {network!r}",
+                f"give all vhost-user interfaces of the VM the binding {self.binding!r}; or, where another sidecar adds "
+                f"{network!r}, set USERSPACE_CNI_KUBEVIRT_OTHER_BINDINGS={foreign[network]} in an image made from this one",
+            )
 
 
 def _about(facts: dict[str, object]) -> str:

@@ -9,7 +9,7 @@ not ours, and never guesses: what could not work is refused, with the network an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from posixpath import normpath
 from typing import Final, Literal
@@ -81,6 +81,14 @@ def mutate(domain_xml: str, vmi: Machine, sources: Mapping[str, Source], policy:
     if policy.mtu == "override":
         override_mtus(edits, _mtus(wanted))
     return edits.apply().decode()
+
+
+def lacking(domain_xml: str, networks: Collection[str]) -> list[str]:
+    """Those of the networks of which the definition has no device: KubeVirt and sidecars give each its alias. Raises BadInput."""
+    devices = read_document(domain_xml).root.find("devices")
+    found = devices.children if devices is not None else []
+    aliases = {mark.get("name") for device in found for mark in device.find_all("alias")}
+    return [network for network in networks if alias(network) not in aliases]
 
 
 def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted]) -> None:

@@ -28,8 +28,8 @@ _FILE: Final = "s"
 
 
 def socket_file(binding: str, container: str) -> str:
-    """The socket's name: no other sidecar of the pod has it. `container` is "" where KubeVirt does not tell it."""
-    return "-".join(_UNSAFE.sub("_", part) for part in (binding, container) if part) + ".sock"
+    """The socket's name: no other sidecar of the pod has it. `container`: the container's name, or what else it has alone."""
+    return "-".join(_UNSAFE.sub("_", part) for part in (binding, container)) + ".sock"
 
 
 class Placed:

@@ -220,7 +220,7 @@ class Sidecar:
     """
 
     def __init__(self, directory: Path, container: str = CONTAINER, part: str | None = None, /, **environment: str) -> None:
-        self.hooks = directory / (container if part is None else part)
+        self.hooks = directory / (container if part is None else part)  # without a name: all of it
         self.hooks.mkdir(exist_ok=True)
         self._python: Sequence[str] = [sys.executable]
         self._environment = {

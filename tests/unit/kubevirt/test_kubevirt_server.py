@@ -39,6 +39,8 @@ DOMAIN = (DATA / "domain-hooks.xml").read_text()
 HUGE = """<domain type='kvm'><name>default_vm1</name><memory unit='KiB'>1048576</memory>
   <memoryBacking><hugepages/><source type='memfd'/></memoryBacking><devices/></domain>"""
 VMI = vmi(net1="vhostuser", net2="passt")
+UNTOLD = {"NETWORK_BINDING_PLUGIN_NAME": ""}
+"""KubeVirt before 1.9; before 1.6 it has no CONTAINER_NAME either."""
 
 
 @pytest.fixture
@@ -163,12 +165,46 @@ def test_two_bindings(volume: Path) -> None:
 
 
 def test_two_bindings_in_one_directory(volume: Path) -> None:
-    """An older KubeVirt gives all sidecars one directory, and does not tell them the binding: the image's variable does."""
-    names = {"NETWORK_BINDING_PLUGIN_NAME": "", "USERSPACE_CNI_KUBEVIRT_BINDING": "slow"}
-    first, second = Sidecar(volume, "hook-sidecar-0", ""), Sidecar(volume, "hook-sidecar-1", "", **names)
-    with first, second:
+    """An older KubeVirt gives all sidecars one directory, and does not tell them the binding: each image's variables do."""
+    named = {"USERSPACE_CNI_KUBEVIRT_BINDING": "slow", "USERSPACE_CNI_KUBEVIRT_OTHER_BINDINGS": "vhostuser"}
+    first = Sidecar(volume, "", **UNTOLD, USERSPACE_CNI_KUBEVIRT_OTHER_BINDINGS="passt, slow")
+    with first, Sidecar(volume, "", **UNTOLD, **named):
         manager = HookManager(volume, flat=True).collect(2)
+        assert len({callback.path.name for callback in manager.callbacks}) == 2
         assert len(sockets(manager.on_define_domain(HUGE, vmi(net1="vhostuser", net2="slow")))) == 2
+
+
+@pytest.mark.parametrize("container", ["", "hook-sidecar-0"], ids=["1.5", "1.8"])
+def test_two_bindings_of_one_image_before_their_names_are_told(volume: Path, container: str) -> None:
+    """A VM with both is refused, naming interface, binding and ways out; it would start without the second's interface."""
+    both = vmi(net1="vhostuser", net2="slow")
+    with Sidecar(volume, container, **UNTOLD):
+        (callback,) = HookManager(volume, flat=not container).collect().callbacks
+        with pytest.raises(HookError) as refused:
+            callback.on_define_domain(HUGE, both)
+        assert refused.value.code == "FAILED_PRECONDITION"
+        for part in ("VM default/vm1", "'net2'", "'slow'", "(other-binding)", "OTHER_BINDINGS=slow", "binding 'vhostuser'"):
+            assert part in refused.value.details
+        assert len(sockets(callback.on_define_domain(HUGE, vmi(net1="vhostuser", net2="vhostuser")).decode())) == 2
+
+
+def test_an_interface_that_another_added_is_none_that_is_lost(volume: Path) -> None:
+    """Where the name is not told, interfaces that KubeVirt or a sidecar before ours put into the definition are as good as ours.
+
+    Interfaces without a binding, and those that are to go, are nobody's.
+    """
+    tap = "<interface type='ethernet'><alias name='ua-net2'/></interface>"
+    there = HUGE.replace("<devices/>", f"<devices>{tap}</devices>")
+    leaving = vmi(net1="vhostuser", net2="macvtap")
+    leaving["spec"]["domain"]["devices"]["interfaces"][1]["state"] = "absent"
+    plain = vmi(net1="vhostuser")
+    plain["spec"]["domain"]["devices"]["interfaces"].append({"name": "default", "masquerade": {}})
+    with Sidecar(volume, **UNTOLD):
+        manager = HookManager(volume).collect()
+        defined = manager.on_define_domain(there, vmi(net1="vhostuser", net2="macvtap"))
+        assert len(sockets(defined)) == 1
+        assert tap in defined
+        assert manager.on_define_domain(HUGE, leaving) == manager.on_define_domain(HUGE, plain)
 
 
 def test_calls_at_once(volume: Path) -> None:
@@ -235,7 +271,7 @@ def test_version_is_the_projects() -> None:
 def test_help_names_the_variables() -> None:
     """--help names the environment variable of each option, by which alone KubeVirt's sidecars can be told anything."""
     shown = run("--help").stdout
-    for name in ("HOOKS_DIRECTORY", "PLUGIN_SOCKET", "BINDING", "MTU", "LIBVIRT", "PODINFO", "CLAIMS"):
+    for name in ("HOOKS_DIRECTORY", "PLUGIN_SOCKET", "BINDING", "OTHER_BINDINGS", "MTU", "LIBVIRT", "PODINFO", "CLAIMS"):
         assert f"USERSPACE_CNI_KUBEVIRT_{name}" in shown
 
 

@@ -61,10 +61,9 @@ def served(path: Path) -> tuple[Placed, socket.socket]:
 
 
 def test_names_tell_sidecars_apart() -> None:
-    """Name of the binding and of the container, of what a file name can hold; without a container the binding alone."""
+    """Name of the binding and of the container, of what a file name can hold."""
     assert socket_file("vhostuser", "hook-sidecar-0") == "vhostuser-hook-sidecar-0.sock"
     assert socket_file("a/b c", "hook-sidecar-1") == "a_b_c-hook-sidecar-1.sock"
-    assert socket_file("vhostuser", "") == "vhostuser.sock"
 
 
 def test_placing(volume: Path) -> None:
