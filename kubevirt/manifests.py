@@ -175,7 +175,8 @@ def vm_manifests(wanted: Wanted) -> list[Manifest]:
 _ABOUT_SIDECAR: Final = (
     "`migration` lets VMs with it be migrated; `downwardAPI` tells the sidecar what Multus knows of the network. The sidecar "
     "needs less than 48 MiB; VMs with dedicated CPUs, and all others of QoS class Guaranteed, give it 64M and 200m unless "
-    "spec.configuration.supportContainerResources says otherwise for type sidecar. A VM that runs keeps the sidecar that it was started with."
+    "spec.configuration.supportContainerResources says otherwise for type sidecar. A VM that runs keeps the sidecar that it was "
+    "started with."
 )
 
 

@@ -16,9 +16,9 @@ deterministic path: no CNI runs for it.
 Waiting. network-info comes with the kubelet's next look at the pod after virt-controller has written the annotation, often
 before the sidecar runs and else a second or two later. No file: the binding is registered without `downwardAPI: device-info`,
 nothing will come. A filled file is complete, and what it lacks will not come (`network_info` says why). An empty one may fill
-up, or stay empty for good (KubeVirt before 1.8 with a CNI that has no device-info, as ours): it is waited for
-`Places.patience_s`, no longer, because every start of such a VM pays it. A claim's files are mounted before the container runs;
-they get the same patience.
+up, or stay empty for good (KubeVirt before 1.8 with a CNI that has no device-info, as ours): it is waited for as long as
+`Places.patience` says, once in the sidecar's life, because every start of such a VM pays it. A claim's files are mounted before
+the container runs; they get the same patience. Each call looks at least once, so that what comes later counts from then on.
 
 It never decides between two who tell different things: the VM's MAC and the CNI's, the MTU asked for and the port's, the role
 asked for and the port's. A VM made so would start and not be reached; its definition is refused instead.
@@ -37,6 +37,7 @@ from kubevirt.dra import Device
 from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.mounted import read_claim, read_file
 from kubevirt.network_info import Attached, read_network_info
+from kubevirt.patience import Patience
 from kubevirt.socket_paths import CLUSTER_ROOTS, OWNER_ROOTS, check_owners, check_path, collide
 from kubevirt.source import Origin, Role, Source
 from kubevirt.vmi import Interface, Machine, Network, bound
@@ -46,6 +47,9 @@ POLL_S: Final = 0.1
 PRIMARY: Final = "eth0"
 """The pod's interface for its own network, and for a Multus network that replaces it."""
 
+_EMPTY: Final = "empty"
+"""What is missing when network-info is empty; all else is missing by the name of its error."""
+
 Log = Callable[[str], None]
 
 
@@ -53,12 +57,12 @@ Log = Callable[[str], None]
 class Places:
     """Where to look in the sidecar's container, and where sockets may be in the compute container.
 
-    `patience_s`: how long what may never come is waited for. `roots`: for paths from the annotation.
+    `patience`: with what may never come, that of the whole process. `roots`: for paths from the annotation.
     """
 
     podinfo: str = "/etc/podinfo/network-info"
     claims: str = "/var/run/kubernetes.io/dra-device-attributes"
-    patience_s: float = 5.0
+    patience: Patience = field(default_factory=Patience)
     roots: tuple[str, ...] = OWNER_ROOTS
     cluster_roots: tuple[str, ...] = CLUSTER_ROOTS
 
@@ -68,13 +72,19 @@ class _Told:
     """What the files say. `info` is None while network-info is empty; `state` says what it is like, for the log.
 
     `failures`: what another look might find different, by network; "" is network-info, where None means that it is only empty.
+    `missed_s`: seconds since an empty network-info was met first.
     """
 
     info: Mapping[str, Attached] | None = None
     state: str = ""
     devices: dict[str, Device] = field(default_factory=dict)
     failures: dict[str, KubevirtError | None] = field(default_factory=dict)
-    waited_s: float = 0.0
+    missed_s: float = 0.0
+
+    @property
+    def missing(self) -> set[str]:
+        """The kinds of what may still come."""
+        return {failure.name if failure else _EMPTY for failure in self.failures.values()}
 
 
 @dataclass(frozen=True)
@@ -136,14 +146,14 @@ def _warn_of_mixture(machine: Machine, log: Log) -> None:
 
 def _wait_for(networks: Sequence[Network], places: Places, deadline_s: float) -> _Told:
     """Look until there is nothing more to expect, or the patience or the time is at its end."""
-    began = time.monotonic()
-    limit = min(places.patience_s, deadline_s)
+    end = time.monotonic() + deadline_s
     while True:
         told = _look(networks, places)
-        told.waited_s = time.monotonic() - began
-        if not told.failures or told.waited_s >= limit:
+        left = min(places.patience.left(told.missing), end - time.monotonic())
+        if left <= 0:
+            told.missed_s = places.patience.spent(_EMPTY)
             return told
-        time.sleep(min(POLL_S, limit - told.waited_s))
+        time.sleep(min(POLL_S, left))
 
 
 def _look(networks: Sequence[Network], places: Places) -> _Told:
@@ -219,7 +229,7 @@ def _why_no_device_info(network: Network, attached: Attached, told: _Told) -> st
         return "network-info: not for resource claims"
     if told.info and network.name in told.info:
         return "network-info: " + (f"device-info of type {attached.device!r}" if attached.device else "no device-info")
-    waited = f" after {told.waited_s:.1f} s" if told.info is None else ""
+    waited = f" after {told.missed_s:.1f} s" if told.info is None else ""
     return f"network-info: {told.state}{waited}"
 
 

@@ -17,6 +17,7 @@ import click
 from kubevirt.domain import Policy, mutate
 from kubevirt.errors import KubevirtError, Refused
 from kubevirt.lint.documents import DOMAIN, kind_of
+from kubevirt.patience import Patience
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import Machine, read_vmi
 from userspace_cni.cli import view
@@ -87,7 +88,7 @@ def _define(
     """The new XML; a line on stderr for each network. Raises KubevirtError."""
     machine = read_vmi(instance)
     _require_bound(machine, binding)
-    places = Places(podinfo=network_info or "", patience_s=0)
+    places = Places(podinfo=network_info or "", patience=Patience(0))
     return mutate(before, machine, resolve(machine, binding, places, 0, view.note), Policy(mtu, libvirt))
 
 

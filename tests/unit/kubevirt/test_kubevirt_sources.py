@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 
 from kubevirt.annotation import ANNOTATION
 from kubevirt.errors import BadInput, Refused
+from kubevirt.patience import Patience
 from kubevirt.source import Source
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import Claim, Interface, Machine, Network
+from tests.lab.switch import wait_until
 from userspace_cni.pod import launcher
 
 DATA = Path(__file__).parent / "data"
@@ -33,12 +36,12 @@ class Bed:
         self.podinfo.parent.mkdir()
         self.claims = directory / "claims"
         self.lines: list[str] = []
-        self.patience_s = 0.0
+        self.patience = Patience(0)
 
     @property
     def places(self) -> Places:
         """As the resolver takes them; nothing is waited for unless a test says so."""
-        return Places(str(self.podinfo), str(self.claims), patience_s=self.patience_s)
+        return Places(str(self.podinfo), str(self.claims), self.patience)
 
     def resolve(self, machine: Machine, deadline_s: float = LONG_S) -> dict[str, Source]:
         """What is found for binding `vhostuser`."""
@@ -55,6 +58,20 @@ class Bed:
         device = {"driver": "d.example", "attributes": {"vhost-user-path": {"string": socket}, **attributes}}
         requests = [{"name": file.parent.name, "devices": [device]}]
         file.write_text(json.dumps({"apiVersion": "metadata.resource.k8s.io/v1alpha1", "requests": requests}))
+
+
+class Clock:
+    """Counts seconds as a test says, so that none has to pass."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+    def tick(self) -> None:
+        """A moment passes."""
+        self.now += 0.001
 
 
 @pytest.fixture
@@ -359,7 +376,7 @@ class TestWaiting:
 
     def test_a_file_that_fills_up_is_waited_for(self, bed: Bed) -> None:
         """The downward API's file is empty at first; its content, half written or whole, is not missed."""
-        bed.patience_s = LONG_S
+        bed.patience = Patience(LONG_S)
         bed.podinfo.write_text("")
         found: dict[str, Source] = {}
         thread = threading.Thread(target=lambda: found.update(bed.resolve(machine("net1"))))
@@ -374,35 +391,84 @@ class TestWaiting:
 
     def test_a_filled_file_is_complete(self, bed: Bed) -> None:
         """Multus writes its status once: an entry that is missing then is not waited for."""
-        bed.patience_s = NEVER_S
+        bed.patience = Patience(NEVER_S)
         bed.tell({"network": "other"})
         assert bed.resolve(machine("net1"), deadline_s=NEVER_S)["net1"].origin == "path"
         assert "no entry" in bed.lines[0]
 
     def test_a_file_that_is_not_there_is_not_waited_for(self, bed: Bed) -> None:
         """The binding is registered without downwardAPI: nothing will come."""
-        bed.patience_s = NEVER_S
+        bed.patience = Patience(NEVER_S)
         assert bed.resolve(machine("net1"), deadline_s=NEVER_S)["net1"].origin == "path"
 
     def test_an_empty_file_is_waited_for_no_longer_than_told(self, bed: Bed) -> None:
         """Before KubeVirt 1.8 it stays empty for good with our plugin; the deadline bounds the patience."""
-        bed.patience_s = 10 * LONG_S
+        bed.patience = Patience(10 * LONG_S)
         bed.podinfo.write_text("")
         assert bed.resolve(machine("net1"), deadline_s=0.3)["net1"].origin == "path"
         waited = re.search(r"network-info: empty after ([0-9.]+) s", bed.lines[0])
         assert waited
         assert float(waited[1]) >= 0.3
 
+    def test_an_empty_file_is_waited_for_once(self, bed: Bed) -> None:
+        """A start asks three times, in 20 s: calls after the first one wait for nothing, and find what comes later."""
+        clock = Clock()
+        bed.patience = Patience(NEVER_S, clock)
+        bed.podinfo.write_text("")
+        assert bed.resolve(machine("net1"), deadline_s=0.0)["net1"].origin == "path"
+        clock.now += NEVER_S
+        for _ in range(2):
+            assert bed.resolve(machine("net1"), deadline_s=NEVER_S)["net1"].origin == "path"
+        assert f"network-info: empty after {NEVER_S:.1f} s" in bed.lines[-1]
+        bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0")})
+        assert bed.resolve(machine("net1"), deadline_s=NEVER_S)["net1"].path == "/var/run/dp/s0"
+
+    def test_two_calls_wait_for_one_file_together(self, bed: Bed) -> None:
+        """Calls at the same time have one clock, and each finds the file when it fills up."""
+        clock = Clock()
+        bed.patience = Patience(NEVER_S, clock)
+        bed.podinfo.write_text("")
+        with ThreadPoolExecutor(2) as threads:
+            calls = [threads.submit(bed.resolve, machine("net1"), NEVER_S) for _ in range(2)]
+            wait_until(lambda: bed.patience.spent("empty") or clock.tick(), what="a call to miss the file")
+            assert not any(call.done() for call in calls)
+            bed.tell({"network": "net1", "deviceInfo": vhost_user("/var/run/dp/s0")})
+            assert {call.result(LONG_S)["net1"].path for call in calls} == {"/var/run/dp/s0"}
+
+    def test_what_goes_wrong_later_has_a_patience_of_its_own(self, bed: Bed) -> None:
+        """A file that is being swapped when nobody waits for an empty one any more is looked at again."""
+        clock = Clock()
+        bed.patience = Patience(NEVER_S, clock)
+        bed.podinfo.write_text("")
+        bed.resolve(machine("net1"), deadline_s=0.0)
+        clock.now += NEVER_S
+        bed.podinfo.unlink()
+        bed.podinfo.symlink_to("..data")
+        with ThreadPoolExecutor(1) as threads:
+            call = threads.submit(bed.resolve, machine("net1"), NEVER_S)
+            wait_until(lambda: bed.patience.spent("bad-input") or clock.tick(), what="the call to miss the file")
+            bed.podinfo.with_name("..data").write_text(json.dumps({"interfaces": [{"network": "net1", "mtu": 1400}]}))
+            assert call.result(LONG_S)["net1"].mtu == 1400
+
+    def test_a_claim_that_never_comes_is_waited_for_once(self, bed: Bed) -> None:
+        """Where the annotation has the path, a start with a claim that is not mounted waits once, too."""
+        clock = Clock()
+        bed.patience = Patience(NEVER_S, clock)
+        vm = machine(Network("net1", claim=Claim("vhost", "port")), wish={"net1": {"path": "/var/run/ovsdpdk/a.sock"}})
+        assert bed.resolve(vm, deadline_s=0.0)["net1"].origin == "annotation"
+        clock.now += NEVER_S
+        assert bed.resolve(vm, deadline_s=NEVER_S)["net1"].origin == "annotation"
+
     def test_a_file_that_stays_broken_is_bad_input_in_the_end(self, bed: Bed) -> None:
         """It is not taken for an absent one."""
-        bed.patience_s = 0.2
+        bed.patience = Patience(0.2)
         bed.podinfo.write_text('{"interfaces": [')
         with pytest.raises(BadInput, match="network-info is not JSON"):
             bed.resolve(machine("net1"))
 
     def test_a_claims_file_that_comes_late_is_waited_for(self, bed: Bed) -> None:
         """A driver may add to it after the container has started."""
-        bed.patience_s = LONG_S
+        bed.patience = Patience(LONG_S)
         vm, found = machine(Network("net1", claim=Claim("vhost", "port"))), {}
         thread = threading.Thread(target=lambda: found.update(bed.resolve(vm)))
         thread.start()
@@ -423,7 +489,7 @@ class TestFiles:
 
     def test_a_link_that_is_being_swapped_is_looked_at_again(self, bed: Bed) -> None:
         """The directory behind it may vanish between two looks; that is not an absent file."""
-        bed.patience_s = LONG_S
+        bed.patience = Patience(LONG_S)
         bed.podinfo.symlink_to("..data")
         found: dict[str, Source] = {}
         thread = threading.Thread(target=lambda: found.update(bed.resolve(machine("net1"))))
