@@ -12,6 +12,7 @@ from kubevirt.lint.reading import Spot
 _OUR_IMAGE: Final = re.compile(r"userspace-cni|kubevirt-sidecar", re.IGNORECASE)
 _UPSTREAM_IMAGE: Final = re.compile(r"vhost-?user", re.IGNORECASE)
 """Images of other vhost-user bindings, which have one fixed name for their socket."""
+_VERSION: Final = re.compile(r"v([0-9]{1,4})\.([0-9]{1,4})\.", re.ASCII)
 _HCO_GATES: Final = "kubevirt.kubevirt.io/jsonpatch"
 
 
@@ -56,6 +57,8 @@ class Cluster:
     named: frozenset[str] = frozenset()
     kubevirts: tuple[Spot, ...] = ()
     operators: tuple[Spot, ...] = ()
+    version: tuple[int, ...] | None = None
+    """KubeVirt's major and minor, where a KubeVirt object with its status was given."""
 
     def registered(self, name: str) -> list[Registration]:
         """Every registration of that name: one, unless KubeVirt and HyperConverged objects are both given."""
@@ -94,6 +97,7 @@ def read_cluster(objects: Sequence[tuple[str, Spot]], named: Collection[str] = (
         named=frozenset(named),
         kubevirts=kubevirts,
         operators=operators,
+        version=next((version for spot in kubevirts if (version := _version(spot))), None),
     )
 
 
@@ -107,6 +111,11 @@ def is_whole(spot: Spot) -> bool:
     fetched = spot.has("status") or spot.child("metadata").has("uid")
     kept = configuration(spot).value if spot.text("kind") == "KubeVirt" else spot.child("spec").value
     return fetched or bool(set(kept or ()) - {"network", "networkBinding", "networking", "configuration"})
+
+
+def _version(kubevirt: Spot) -> tuple[int, ...] | None:
+    found = _VERSION.match(kubevirt.child("status").text("observedKubeVirtVersion"))
+    return tuple(map(int, found.groups())) if found else None
 
 
 def _registrations(spots: Sequence[Spot], kind: str) -> Iterator[Registration]:

@@ -16,6 +16,7 @@ from kubevirt.lint.addresses import judge_addresses, judge_machines
 from kubevirt.lint.cluster import read_cluster
 from kubevirt.lint.copies import without_copies
 from kubevirt.lint.domain import Domain, judge_domain, read_domain
+from kubevirt.lint.fields import judge_fields
 from kubevirt.lint.guest import judge_guest
 from kubevirt.lint.kinds import GROUPS, MACHINES, group_of, judge_kind
 from kubevirt.lint.machine import Machine, judge_networks, read_machine
@@ -112,6 +113,7 @@ def _judge_objects(objects: Sequence[tuple[str, Spot]], domains: Sequence[Domain
     for definition in definitions:
         judge_definition(definition, machines=bool(machines), used=any(definition is each for each in used))
     for machine in machines:
+        judge_fields(machine)
         judge_networks(machine, cluster)
         judge_sidecars(machine, cluster)
         judge_guest(machine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from kubevirt.annotation import ANNOTATION, Wish, read_annotation
@@ -14,11 +14,17 @@ from kubevirt.lint.network import DEFAULT_MTU
 from kubevirt.lint.reading import Spot
 from kubevirt.lint.sidecars import HOOKS
 from kubevirt.lint.sockets import judge_sockets
-from kubevirt.quantity import amount
 
 _MEMFD: Final = "kubevirt.io/memfd"
 _GUEST_DPDK: Final = re.compile(r"vfio[-_]pci|intel_iommu=on|enable_unsafe_noiommu_mode")
 _DECIMAL_PAGE: Final = re.compile(r"[0-9]+[kMG]", re.ASCII)
+_MIB: Final = 1 << 20
+_PAGES: Final[Mapping[str, Collection[int]]] = {
+    "amd64": (2 * _MIB, 1024 * _MIB),
+    "arm64": (64 << 10, 2 * _MIB, 32 * _MIB, 512 * _MIB, 1024 * _MIB, 16384 * _MIB),
+    "s390x": (_MIB, 2048 * _MIB),
+}
+"""Sizes of huge pages that Linux has on a node of each architecture, with whatever size its ordinary pages have."""
 _CLOUD_INIT: Final = ("cloudInitNoCloud", "cloudInitConfigDrive")
 
 
@@ -75,13 +81,23 @@ def _judge_memory(machine: Machine) -> None:
             "without memfd the guest's memory is shared by nothing but what the sidecar writes into the definition",
             "remove the annotation, unless the node's QEMU can not do memfd with huge pages",
         )
-    page, size = amount(page_text), _guest_memory(domain)
+    page, size = memory.child("hugepages").amount("pageSize"), _guest_memory(domain)
+    architecture = machine.instance.text("architecture")
+    sizes = _PAGES.get(architecture) or {each for known in _PAGES.values() for each in known}
     if _DECIMAL_PAGE.fullmatch(page_text):
         memory.child("hugepages").find(
             "hugepages-short",
             "error",
             f"pageSize {page_text} is {page} bytes, of which no page is: its units are powers of 1000",
             f"write pageSize {page_text}i",
+        )
+    elif page is not None and page not in sizes:
+        memory.child("hugepages").find(
+            "hugepages-short",
+            "error",
+            f"no{f' {architecture}' if architecture in _PAGES else ''} node has pages of {page_text}: the launcher pod asks for "
+            f"hugepages-{page_text}, and is never scheduled",
+            "write pageSize 2Mi or 1Gi, whichever the nodes have",
         )
     elif page and size is not None and size % page:
         memory.child("hugepages").find(

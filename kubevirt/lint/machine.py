@@ -94,6 +94,7 @@ def judge_networks(machine: Machine, cluster: Cluster) -> None:
     _judge_completeness(machine)
     for nic in machine.nics:
         _judge_kernel_binding(nic)
+        _judge_absent(nic)
         if nic in machine.vhost_user:
             _judge_nic(nic, machine, cluster)
     if not machine.vhost_user:
@@ -134,6 +135,16 @@ def _judge_kernel_binding(nic: Nic) -> None:
         )
 
 
+def _judge_absent(nic: Nic) -> None:
+    if nic.is_vhost_user and nic.spot.text("state") == "absent":
+        nic.spot.find(
+            "absent-interface",
+            "error",
+            f"interface '{nic.name}' has state 'absent', which KubeVirt takes for bridge interfaces only: it refuses the VM",
+            "remove the interface and its network from the VM, which takes effect with its next start",
+        )
+
+
 def _judge_nic(nic: Nic, machine: Machine, cluster: Cluster) -> None:
     _judge_registered(nic, cluster)
     if (model := nic.spot.text("model")) not in ("", "virtio"):
@@ -151,6 +162,14 @@ def _judge_nic(nic: Nic, machine: Machine, cluster: Cluster) -> None:
             "warning",
             f"interface '{nic.name}' binds the pod's own network, which is vhost-user only if the cluster's CNI is this plugin",
             "use a network of Multus, and masquerade for the pod's own",
+        )
+    elif nic.network.child("multus").flag("default"):
+        nic.network.find(
+            "pod-network",
+            "warning",
+            f"network '{nic.definition_name}' is in place of the pod's own (multus.default), and interface '{nic.name}' has no "
+            "kernel interface: the pod has none but lo, and a container runtime that wants an address of it starts no pod",
+            "leave `default` out of multus, and add a network `pod: {}` with masquerade",
         )
     if nic.elsewhere:
         nic.network.find(

@@ -112,13 +112,21 @@ def _judge_gates(cluster: Cluster) -> None:
     if not cluster.vhost_user():
         return
     where = next((spot for spot in (*cluster.kubevirts, *cluster.operators) if spot.has("kind")), None)
-    if "Plugins" in cluster.gates and not cluster.hooked and where:
+    by_sidecar = [each.name for each in cluster.vhost_user() if each.image]
+    if "Plugins" in cluster.gates and by_sidecar and where:
+        names = ", ".join(spot.child("metadata").text("name") or "without a name" for spot in cluster.plugins)
+        bindings = ", ".join(f"'{name}'" for name in dict.fromkeys(by_sidecar))
         where.find(
             "plugins-gate",
-            "warning",
-            "feature gate Plugins is on, and no Plugin object with a sidecar hook was given: as soon as any Plugin applies to "
-            "a VM, KubeVirt drops what the binding's sidecar added",
-            "register the sidecar as a Plugin too (`userspace-cni kubevirt manifests` writes one), or turn the gate off",
+            "error" if names else "warning",
+            f"feature gate Plugins is on, and binding {bindings} has a sidecar of KubeVirt's: "
+            + (
+                f"with a Plugin there ({names}), whatever its condition, KubeVirt drops the sockets that the sidecar wrote"
+                if names
+                else "as soon as there is any Plugin, KubeVirt drops the sockets that the sidecar wrote"
+            ),
+            "register the binding without sidecarImage, and the sidecar as a Plugin (`userspace-cni kubevirt manifests plugin`); "
+            "or turn the gate off",
         )
     if cluster.gated and cluster.hooked and "Plugins" not in cluster.gates:
         cluster.hooked[0].find(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from kubevirt.lint.cluster import Cluster
+from kubevirt.lint.cluster import Cluster, Registration
 from kubevirt.lint.machine import Machine, Nic
 from kubevirt.lint.reading import Spot
 from kubevirt.manifests import POD_LABEL
@@ -13,6 +13,8 @@ from kubevirt.manifests import POD_LABEL
 HOOKS: Final = "hooks.kubevirt.io/hookSidecars"
 _OUR_PLUGIN: Final = re.compile("userspace-cni-")
 """What our manifests call their Plugin."""
+_TELLS_BINDING: Final = (1, 9)
+"""The first KubeVirt that tells a sidecar its binding."""
 _DRA_GATE: Final = "NetworkDevicesWithDRA"
 
 
@@ -22,6 +24,7 @@ def judge_sidecars(machine: Machine, cluster: Cluster) -> None:
         _judge_label(machine, cluster)
         _judge_claims(machine, cluster)
         _judge_others(machine, cluster)
+        _judge_our_bindings(machine, cluster)
 
 
 def _judge_label(machine: Machine, cluster: Cluster) -> None:
@@ -98,3 +101,24 @@ def _judge_others(machine: Machine, cluster: Cluster) -> None:
                     "waited for in vain, and the launcher ends",
                     "use one of the two bindings for all interfaces of the VM",
                 )
+
+
+def _judge_our_bindings(machine: Machine, cluster: Cluster) -> None:
+    """Two bindings with our sidecar: before 1.9 none of the two knows which one it is, and refuses the other's interface."""
+    if cluster.version and cluster.version >= _TELLS_BINDING:
+        return
+    first: tuple[Nic, Registration] | None = None
+    for nic in machine.vhost_user:
+        found = next((each for each in cluster.registered(nic.binding) if each.image and each.is_ours), None)
+        first = first or ((nic, found) if found else None)
+        if first is None or found is None or nic.binding == first[0].binding:
+            continue
+        sure = cluster.version is not None and found.image == first[1].image
+        nic.spot.find(
+            "other-binding",
+            "error" if sure else "warning",
+            f"interfaces '{first[0].name}' and '{nic.name}' have the bindings '{first[0].binding}' and '{nic.binding}', and "
+            "KubeVirt before 1.9 does not tell their sidecars which is whose: they refuse the VM",
+            "use one of the two bindings for both; or give each an image of its own, with USERSPACE_CNI_KUBEVIRT_BINDING and "
+            "_OTHER_BINDINGS in it",
+        )

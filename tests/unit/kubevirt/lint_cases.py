@@ -49,6 +49,14 @@ def _upstream_twice(files: Files, *, used: bool) -> None:
         files.second_nic(binding={"name": "vhostuser-b"})
 
 
+def _our_image_twice(files: Files, version: str = "", image: str = "") -> None:
+    bindings = files.configuration["network"]["binding"]
+    bindings["second"] = bindings["vhostuser"] | ({"sidecarImage": image} if image else {})
+    files.second_nic(binding={"name": "second"})
+    if version:
+        files.kubevirt["status"] = {"observedKubeVirtVersion": version}
+
+
 def _passt(files: Files, *, known: bool) -> None:
     if known:
         files.configuration["network"]["binding"]["passt"] = {"sidecarImage": "passt:1", "migration": {}}
@@ -249,6 +257,35 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     "pages in powers of 1000": (
         "hugepages-short", "error", lambda f: f.domain["memory"].update(hugepages={"pageSize": "2M"}, guest="2G"),
     ),
+    "pages of a size that no CPU has": (
+        "hugepages-short", "error", lambda f: f.domain["memory"].update(hugepages={"pageSize": "4Mi"}),
+    ),
+    "pages of a size that this CPU has not": (
+        "hugepages-short", "error",
+        lambda f: (f.domain["memory"].update(hugepages={"pageSize": "32Mi"}), f.template["spec"].update(architecture="amd64")),
+    ),
+    "pages that are no size": (
+        "bad-input", "error", lambda f: f.domain["memory"].update(hugepages={"pageSize": "huge"}),
+    ),
+    "interface to be absent": ("absent-interface", "error", lambda f: f.nic.update(state="absent")),
+    "binding's name in another case": ("field-case", "error", lambda f: f.nic.update(binding={"Name": "vhostuser"})),
+    "binding in another case": (
+        "field-case", "error", lambda f: (f.nic.pop("binding"), f.nic.update(Binding={"name": "vhostuser"})),
+    ),
+    "page size in another case": (
+        "field-case", "error", lambda f: f.domain["memory"].update(hugepages={"pagesize": "1Gi"}),
+    ),
+    "network in another case": (
+        "field-case", "error", lambda f: f.template["spec"]["networks"][1].update(multus={"networkname": "dpdk"}),
+    ),
+    "two bindings of one image, version unknown": ("other-binding", "warning", _our_image_twice),
+    "two bindings of one image before 1.9": ("other-binding", "error", lambda f: _our_image_twice(f, "v1.8.2")),
+    "two bindings of two images before 1.9": (
+        "other-binding", "warning", lambda f: _our_image_twice(f, "v1.5.0", image="userspace-cni-second:1"),
+    ),
+    "vhost-user in place of the pod network": (
+        "pod-network", "warning", lambda f: f.template["spec"]["networks"][1]["multus"].update(default=True),
+    ),
     "policy for other VMs": (
         "post-copy", "note", lambda f: f.others.append(policy(allow=True, virtualMachineInstanceSelector={"app": "db"})),
     ),
@@ -274,6 +311,10 @@ CASES: dict[str, tuple[str, str, Spoil]] = {
     ),
     "another binding": ("lossy-sidecar", "warning", lambda f: _passt(f, known=True)),
     "another binding, unknown": ("lossy-sidecar", "note", lambda f: _passt(f, known=False)),
+    "gate, Plugin and sidecar": ("plugins-gate", "error", lambda f: _gates(f, "Plugins", plugin())),
+    "gate, Plugin without a hook, and sidecar": (
+        "plugins-gate", "error", lambda f: _gates(f, "Plugins", plugin() | {"spec": {"condition": "false"}}),
+    ),
     "gate without a Plugin": ("plugins-gate", "warning", lambda f: _gates(f, "Plugins")),
     "Plugin without the gate": ("plugins-gate", "warning", lambda f: _gates(f, "Other", plugin())),
     "gate by HyperConverged's patch": (

@@ -162,6 +162,60 @@ def test_vcpus_by_request() -> None:
     assert files.findings() == []
 
 
+@pytest.mark.parametrize(
+    ("page", "architecture"), [("2Mi", ""), ("1Gi", "amd64"), ("32Mi", "arm64"), ("512Mi", ""), ("1Mi", "s390x")]
+)
+def test_pages_that_some_node_has(page: str, architecture: str) -> None:
+    """Each size that Linux has on the VM's architecture is good, and where that is not said each that it has on any."""
+    files = Files()
+    files.domain["memory"]["hugepages"] = {"pageSize": page}
+    files.template["spec"].update({"architecture": architecture} if architecture else {})
+    assert files.findings() == []
+
+
+def test_two_bindings_where_kubevirt_tells_them_apart() -> None:
+    """From 1.9 on, two bindings of one image in one VM are served; and two VMs may have one each before that."""
+    files = Files()
+    CASES["two bindings of one image before 1.9"][2](files)
+    assert [each.name for each in files.findings()] == ["other-binding"]
+    for version in ("v1.9.0", "v1.10.3-12-gabc", "v2.0.0"):
+        files.kubevirt["status"]["observedKubeVirtVersion"] = version
+        assert files.findings() == []
+    files.kubevirt["status"]["observedKubeVirtVersion"] = "v1.8.0"
+    files.domain["devices"]["interfaces"][2]["binding"] = {"name": "vhostuser"}
+    assert files.findings() == []
+
+
+def test_a_gate_that_goes_with_plugins_alone() -> None:
+    """With gate and Plugin, a binding whose sidecar is injected is good; and a Plugin without the gate does no harm."""
+    wanted = Wanted(injected=True)
+    objects = [each.object for make in (plugin_manifests, nad_manifests, vm_manifests) for each in make(wanted)]
+    objects[0]["spec"]["configuration"]["developerConfiguration"] = {"featureGates": ["Plugins"]}
+    assert found(*objects, plugin("theirs")) == []
+    files = Files()
+    files.others.append(plugin())
+    assert files.findings() == []
+
+
+def test_interfaces_that_are_up_or_down() -> None:
+    """The other states of an interface are KubeVirt's for every binding; a bridge's interface may be absent."""
+    files = Files()
+    for state in ("up", "down"):
+        files.nic["state"] = state
+        assert files.findings() == []
+    files.domain["devices"]["interfaces"].append({"name": "lan", "bridge": {}, "state": "absent"})
+    files.template["spec"]["networks"].append({"name": "lan", "multus": {"networkName": "lan", "default": False}})
+    assert files.findings() == []
+
+
+def test_fields_that_are_nobodys_are_left() -> None:
+    """Fields that are not known here are no misspelt ones, whatever their case."""
+    files = Files()
+    files.nic["Tag"] = files.nic["dhcpOptions"] = files.domain["memory"]["maxGuest"] = None
+    files.nic.update({3: "x"})  # type: ignore[dict-item]
+    assert files.findings() == []
+
+
 def test_other_patches_are_no_gates() -> None:
     """Of HyperConverged's patches only those of feature gates count."""
     files = Files()

@@ -69,9 +69,10 @@ class Clock:
         """The time."""
         return self.now
 
-    def tick(self) -> None:
-        """A moment passes."""
+    def tick(self) -> bool:
+        """A moment passes; False, for what is not there before it has passed."""
         self.now += 0.001
+        return False
 
 
 @pytest.fixture
