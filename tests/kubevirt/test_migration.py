@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.lab.guest_peer import PORT, Peer, Stream, peer_at
+from tests.lab.guest_peer import ADDRESS, PORT, Peer, Stream, peer_at
+from tests.lab.hooks import HookManager, Sidecar
+from tests.lab.libvirt_domain import Vm
 from tests.lab.node import Node
 from tests.lab.qemu import HERE, TRIXIE, MonitorError, migrate
-from tests.lab.qemu_pods import BRIDGE, GUEST, Launcher, forwarded_to
+from tests.lab.qemu_pods import BRIDGE, GUEST, IFNAME, NETWORK, Launcher, forwarded_to
 from tests.lab.runtime import netns
 from tests.lab.switch import Switch, wait_until
+from userspace_cni.pod.launcher import socket_path
 
 STREAM_EVERY_S = 0.005
 MORE_ANSWERS = 50
@@ -68,6 +74,61 @@ def test_a_running_vm_moves_to_another_pod(launchers: tuple[Launcher, Launcher],
                 assert booted not in arrived.said
     target.delete()
     assert switch.ports(BRIDGE) == [PORT]
+
+
+def defined(launcher: Launcher, definition: str) -> str:
+    """What the pod's sidecar makes of the VM, whose network is this NetworkAttachmentDefinition."""
+    vmi = Vm("vm1", (NETWORK,)).vmi()
+    vmi["metadata"]["namespace"] = launcher.pod.namespace
+    vmi["spec"]["networks"][0]["multus"]["networkName"] = definition
+    with TemporaryDirectory(prefix="uk-") as directory:
+        podinfo, hooks = Path(directory) / "network-info", Path(directory) / "hooks"
+        hooks.mkdir()
+        podinfo.write_text(json.dumps(launcher.network_info))
+        with Sidecar(hooks, USERSPACE_CNI_KUBEVIRT_PODINFO=str(podinfo)) as sidecar:
+            xml = HookManager(hooks).collect().on_define_domain(Vm("vm1").xml(), vmi)
+            assert f"sources={NETWORK}:device-info" in sidecar.log
+            return xml
+
+
+@pytest.mark.parametrize("bridge", [{"bridgeName": "br-other"}, {"vlanId": 7}], ids=["bridge", "vlan"])
+def test_a_running_vm_moves_to_another_network(node: Node, switch: Switch, bridge: dict[str, Any], tmp_path: Path) -> None:
+    """KubeVirt changes a VM's network by a migration: the target's pod has the interface's name on another network.
+
+    The definition that the VM comes with is the one that the target's own sidecar makes: same socket, same MAC. The guest goes on
+    with both, its frames are on the new network, and nothing of it is left on the former one.
+    """
+    name, vlan = bridge.get("bridgeName", BRIDGE), bridge.get("vlanId", 0)
+    with netns() as one, netns() as other:
+        source = Launcher(node, "aaaaa", one, pings=(ADDRESS,))
+        target = Launcher(node, "bbbbb", other, pings=(ADDRESS,), bridge=bridge)
+        for launcher in (source, target):
+            launcher.add()
+        mac = source.attached["mac"]
+        definition = defined(source, "red")
+        assert defined(target, "green") == definition
+        (made,) = ET.fromstring(definition).findall("devices/interface[@type='vhostuser']")
+        found = {child.tag: child.attrib for child in made}
+        assert (found["source"]["path"], found["mac"]["address"]) == (socket_path(IFNAME), mac)
+        with peer_at(switch, name, tmp_path) as peer, source.qemu() as left:
+            if vlan:
+                switch.vsctl("set", "Port", PORT, f"tag={vlan}")
+            booted = left.until("GUEST up")
+            left.until(" lost ")
+            assert forwarded_to(switch, mac) == source.interface["ofport"]
+            assert peer.requests == []
+            with target.qemu(incoming=True) as arrived:
+                migrate(left, arrived)
+                with peer.stream(mac, GUEST, STREAM_EVERY_S) as stream:
+                    assert goes_on(stream)
+                    arrived.until(" ok ")
+                    assert set(peer.requests) == {mac}
+                    assert forwarded_to(switch, mac, name, vlan) == target.interface["ofport"]
+                    source.delete()
+                    assert source.interface == {}
+                    assert goes_on(stream)
+                assert booted not in arrived.said
+        target.delete()
 
 
 def test_post_copy_is_refused_before_anything_moves(launchers: tuple[Launcher, Launcher]) -> None:
