@@ -429,6 +429,8 @@ def test_records_of_the_former_plugin(root: HostRoot, host: Path, pod: Path) -> 
     legacy.remove_record(found.path, root)
     legacy.remove_record(found.path, root)
     assert tree(data) == {"local-other-net1.json"}
+    legacy.remove_record("/var/run/usrspcni/local-other-net1.json", root)
+    assert not data.exists()
 
 
 def test_short_mount_of_the_former_plugin(root: HostRoot, host: Path, pod: Path) -> None:

@@ -6,6 +6,7 @@ port itself. Only ever removed, never made; by exact name, where that plugin rem
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -58,11 +59,16 @@ def other_port_names(path: str, root: HostRoot = HERE) -> list[str]:
 
 
 def remove_record(path: str, root: HostRoot = HERE) -> None:
-    """Remove the record, and its directory with the last one."""
+    """Remove the record, and with the last one its directory, as the former plugin does, which makes it anew when it needs it.
+
+    Raises DirectoryRefused where the record stays; that its directory does is told, and no fault.
+    """
+    directory = Path(root.path(str(Path(path).parent)))
     try:
-        (Path(root.path(str(Path(path).parent))) / Path(path).name).unlink(missing_ok=True)
+        (directory / Path(path).name).unlink(missing_ok=True)
     except OSError as error:
         raise refusal(f"removing the former plugin's record {path}", error) from error
+    _remove_empty(directory)
 
 
 def remove_socket(
@@ -82,7 +88,15 @@ def remove_socket(
     if directory.parent == Path(short_dir):
         PodMountDriver(root=root).undo(PodMount("", "", str(directory)), deadline)
     elif directory.name == cid12:
-        try:
-            seen.rmdir()
-        except OSError as error:
+        _remove_empty(seen)
+
+
+def _remove_empty(directory: Path) -> None:
+    """Remove a directory of the former plugin's that has nothing in it. A link in its place is none."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             say("info", "the former plugin's directory stays", directory=str(directory), error=error)

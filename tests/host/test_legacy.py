@@ -1,0 +1,69 @@
+"""The former plugin's records and their directory: what goes with the last record, and what stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.host.places import bind, mounts_at, tree
+from userspace_cni.errors import UserspaceError
+from userspace_cni.host import legacy
+
+RECORD = "local-c0ffee012345-net1.json"
+
+
+@pytest.fixture
+def data(room: Path) -> Path:
+    """The directory with one record."""
+    directory = room / "usrspcni" / "data"
+    directory.mkdir(parents=True)
+    (directory / RECORD).write_text("{}")
+    return directory
+
+
+def test_the_directory_goes_with_the_last_record(data: Path) -> None:
+    """Only the directory itself goes, and not before another interface's record has; what is gone already is no fault."""
+    (data / "local-c0ffee012345-net2.json").write_text("{}")
+    legacy.remove_record(str(data / RECORD))
+    assert tree(data) == {"local-c0ffee012345-net2.json"}
+    for _ in range(2):
+        legacy.remove_record(str(data / "local-c0ffee012345-net2.json"))
+    assert not data.exists()
+    assert data.parent.is_dir()
+
+
+@pytest.mark.parametrize("name", ["notes", ".hidden"])
+def test_what_another_put_there_keeps_the_directory(data: Path, name: str) -> None:
+    """A file that is no record stays, and so does the directory."""
+    (data / name).write_text("")
+    legacy.remove_record(str(data / RECORD))
+    assert tree(data) == {name}
+
+
+def test_a_link_in_the_directorys_place_stays(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the administrator has linked the directory elsewhere the record goes, and link and directory stay; it is told."""
+    link = data.parent / "link"
+    link.symlink_to(data)
+    legacy.remove_record(str(link / RECORD))
+    assert (tree(data), link.is_symlink()) == (set(), True)
+    assert "the former plugin's directory stays" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_go_is_no_fault(data: Path) -> None:
+    """A mount point cannot be removed: the record goes all the same, so that DEL succeeds."""
+    behind = data.parent / "behind"
+    behind.mkdir()
+    (behind / RECORD).write_text("{}")
+    bind(behind, data)
+    legacy.remove_record(str(data / RECORD))
+    assert (tree(behind), len(mounts_at(data))) == (set(), 1)
+
+
+def test_a_record_that_cannot_go_is_told(data: Path) -> None:
+    """A directory with the record's name is none: it stays, with all else, and the error names it."""
+    (data / RECORD).unlink()
+    (data / RECORD).mkdir()
+    with pytest.raises(UserspaceError, match=r"removing the former plugin's record .*net1\.json"):
+        legacy.remove_record(str(data / RECORD))
+    assert (data / RECORD).is_dir()
