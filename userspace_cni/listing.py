@@ -120,17 +120,10 @@ def port_step(record: Record) -> Port | None:
     return _first(record, Port)
 
 
-def matches(record: Record, name: str) -> bool:
-    """Whether `name` can mean this attachment.
-
-    POD/ifname, NAMESPACE/POD/ifname or CONTAINERID-PREFIX/ifname; without the interface, all of that pod or container.
-    """
-    return _is_pod(record, name) or _is_container(record, name)
-
-
 def select(records: Iterable[Record], names: Sequence[str]) -> list[Record]:
     """Those that the names mean, each once; all for no name. Raises Unresolved for a name that is nobody's, or of several.
 
+    A name is POD/ifname, NAMESPACE/POD/ifname or CONTAINERID-PREFIX/ifname; without the interface, all of that pod or container.
     A pod goes before a container whose ID begins alike, and a whole ID before those that it begins.
     """
     every = list(records)

@@ -157,16 +157,13 @@ class TestPorts:
     """The test ports of one run; a context manager that leaves nothing behind however it ends, but by SIGKILL.
 
     On the main thread, SIGTERM and SIGHUP end what is inside as Ctrl-C does, with KeyboardInterrupt, and what cleans up is not
-    interrupted again; loops inside call `heed`. `purpose` is told to who finds the ports. `ports`: a resident driver to use
-    instead of a session of its own. `timeout_s` bounds each call. All raise errors of `userspace_cni.errors`: Unavailable for a
-    switch that does not answer, SwitchRefused with what it says.
+    interrupted again; loops inside call `heed`. `purpose` is told to who finds the ports. `timeout_s` bounds each call. All raise
+    errors of `userspace_cni.errors`: Unavailable for a switch that does not answer, SwitchRefused with what it says.
     """
 
     __test__ = False
 
-    def __init__(
-        self, settings: Settings, purpose: str = "probe", *, ports: PortDriver | None = None, timeout_s: float = TIMEOUT_S
-    ) -> None:
+    def __init__(self, settings: Settings, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
         self._settings = settings
         self._purpose = purpose
         self._timeout_s = timeout_s
@@ -174,8 +171,7 @@ class TestPorts:
         state, run = map(self._root.path, (settings.state_dir, settings.run_dir))
         journal = Journal.at(state, run, lambda text: say("warning", text))
         self._store = journal.identity
-        self._ports = ports or self._driver()
-        self._own_session = ports is None
+        self._ports = self._driver()
         self.run = Run.new()
         self._count = 0
         self._reserved: dict[str, TestPort] = {}
@@ -335,8 +331,7 @@ class TestPorts:
                 self._say("its directory", lambda: runs.remove_directory(self.run, self._settings.short_dir, self._root))
             if self._renewing:
                 self._renewing.join(FLOW_S)
-            if self._own_session:
-                self._ports.close()
+            self._ports.close()
         finally:
             self._restore_signals()
             atexit.unregister(self.close)

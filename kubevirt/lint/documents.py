@@ -54,13 +54,11 @@ class Judged:
     definitions: tuple[Definition, ...] = ()
 
 
-def lint(documents: Sequence[Document], bindings: Collection[str] = ()) -> list[Finding]:
-    """What is wrong. `bindings`: names of the bindings that are ours; without any they are known by name, image and network."""
-    return list(judge(documents, bindings).findings)
-
-
 def judge(documents: Sequence[Document], bindings: Collection[str] = ()) -> Judged:
-    """The same, with what was looked at and what was not."""
+    """What is wrong, with what was looked at and what was not.
+
+    `bindings`: names of the bindings that are ours; without any they are known by name, image and network.
+    """
     reports: list[Report] = []
     objects: list[tuple[str, Spot]] = []
     domains: list[Domain] = []

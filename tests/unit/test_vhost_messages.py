@@ -108,12 +108,6 @@ def test_tables_round_trip(regions: list[Region]) -> None:
     assert messages.unpack_table(message(Request.SET_MEM_TABLE, messages.pack_table(regions))) == regions
 
 
-@given(REGION)
-def test_single_regions_round_trip(region: Region) -> None:
-    """The region of ADD_MEM_REG comes back."""
-    assert messages.unpack_region(message(Request.ADD_MEM_REG, messages.pack_region(region))) == region
-
-
 @pytest.mark.parametrize("vring", [256, 2**32 - 1])
 def test_a_vring_beyond_the_protocol(vring: int) -> None:
     """A vring that eight bits can not name is refused in a state and in addresses."""
@@ -144,7 +138,6 @@ def test_decoders_raise_nothing_else(payload: bytes) -> None:
         (Request.SET_VRING_ADDR, VringAddress.unpack),
         (Request.SET_VRING_CALL, VringFd.unpack),
         (Request.SET_MEM_TABLE, messages.unpack_table),
-        (Request.ADD_MEM_REG, messages.unpack_region),
         (Request.SET_FEATURES, messages.unpack_u64),
         (Request.SET_MEM_TABLE, messages.require_fds),
         (Request.SET_VRING_ERR, messages.require_fds),
@@ -162,7 +155,6 @@ def test_sizes_are_exact(size: int) -> None:
         refused(Reason.BAD_SIZE, lambda decoder=decoder, request=request: decoder(message(request, bytes(size))))  # type: ignore[misc]
     table = messages.pack_table([Region(0, 1, 0, 0)])
     refused(Reason.BAD_SIZE, lambda: messages.unpack_table(message(Request.SET_MEM_TABLE, table + bytes(1))))
-    refused(Reason.BAD_SIZE, lambda: messages.unpack_region(message(Request.ADD_MEM_REG, table + bytes(1))))
 
 
 def test_descriptors_that_a_message_needs() -> None:
@@ -180,13 +172,6 @@ def test_descriptors_that_a_message_needs() -> None:
         refused(Reason.FDS_EXTRA, lambda each=each: messages.require_fds(each._replace(fds=(*each.fds, 9))))  # type: ignore[misc]
         if each.fds:
             refused(Reason.FDS_MISSING, lambda each=each: messages.require_fds(each._replace(fds=each.fds[1:])))  # type: ignore[misc]
-
-
-def test_requests_for_a_back_end() -> None:
-    """A back-end takes requests that exist; replies and numbers that mean nothing are refused."""
-    assert messages.require_request(message(Request.SET_OWNER)) is Request.SET_OWNER
-    refused(Reason.NOT_A_REQUEST, lambda: messages.require_request(message(Request.SET_OWNER, flags=Flag.VERSION | Flag.REPLY)))
-    assert refused(Reason.UNKNOWN_REQUEST, lambda: messages.require_request(message(4711))).step == "message 4711"
 
 
 def test_replies_for_a_front_end() -> None:

@@ -182,13 +182,13 @@ def refused_as(*, as_json: bool) -> Iterator[None]:
         raise
 
 
-def meet(pair: Pair, size: int, seconds: float = MEET_S) -> None:
+def meet(pair: Pair, size: int) -> None:
     """Let the bridge learn where both ends are: a frame each way, the first of which goes to every port. Raises Refused."""
-    missing = [end for end, arrived in zip(pair.ends, _greet(pair, size, seconds), strict=True) if not arrived]
+    missing = [end for end, arrived in zip(pair.ends, _greet(pair, size, MEET_S), strict=True) if not arrived]
     if missing:
         a, b = pair.ends
         raise Refused(
-            f"no frame arrived at {view.joined([end.name for end in missing])} within {seconds:g} s. Look at "
+            f"no frame arrived at {view.joined([end.name for end in missing])} within {MEET_S:g} s. Look at "
             f"the VLANs ({pair.remote.vsctl('list', 'Port', a.port, b.port)}), "
             f"the flows ({pair.remote.flows(a.bridge)}), and the links ({pair.links()}). "
             f"With STP or RSTP on the bridge ({pair.remote.vsctl('list', 'Bridge', a.bridge)}) a port forwards nothing in its "

@@ -31,7 +31,6 @@ _STATE = struct.Struct("=II")
 _ADDRESS = struct.Struct("=IIQQQQ")
 _COUNT = struct.Struct("=II")
 _REGION = struct.Struct("=QQQQ")
-_SINGLE_PADDING = struct.Struct("=Q")
 _U32 = 0xFFFF_FFFF
 
 _NO_FD = 1 << 8
@@ -272,15 +271,6 @@ def is_known(request: int) -> bool:
     return request in Request._value2member_map_
 
 
-def require_request(message: Message) -> Request:
-    """The request of a message that a back-end received; PeerError when it is none."""
-    if message.is_reply:
-        raise PeerError(Reason.NOT_A_REQUEST, message.name)
-    if not is_known(message.request):
-        raise PeerError(Reason.UNKNOWN_REQUEST, message.name)
-    return Request(message.request)
-
-
 def require_reply(message: Message, request: Request) -> bytes:
     """The payload of a message that a front-end received, which must answer `request`."""
     if not message.is_reply:
@@ -321,18 +311,6 @@ def unpack_table(message: Message) -> list[Region]:
     if len(message.payload) != _COUNT.size + count * _REGION.size:
         raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes for {count} regions")
     return [Region(*fields) for fields in _REGION.iter_unpack(message.payload[_COUNT.size :])]
-
-
-def pack_region(region: Region) -> bytes:
-    """Payload of ADD_MEM_REG and REM_MEM_REG."""
-    return _SINGLE_PADDING.pack(0) + _REGION.pack(*region)
-
-
-def unpack_region(message: Message) -> Region:
-    """The region of ADD_MEM_REG or REM_MEM_REG."""
-    if len(message.payload) != _SINGLE_PADDING.size + _REGION.size:
-        raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes for a region")
-    return Region(*_REGION.unpack_from(message.payload, _SINGLE_PADDING.size))
 
 
 _ONE_FD = frozenset(

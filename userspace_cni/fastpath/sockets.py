@@ -30,8 +30,6 @@ from userspace_cni.fastpath import paths
 from userspace_cni.fastpath.channel import Deadline
 from userspace_cni.fastpath.errors import Closed, MemoryShort, SocketRefused, TimedOut
 
-PATH_MAX: Final = 107
-"""Bytes that sockaddr_un has for a path that is given as it is (unix(7))."""
 BACKLOG: Final = 16
 _TYPE: Final = socket.SOCK_STREAM | socket.SOCK_CLOEXEC
 _TRIES: Final = 3

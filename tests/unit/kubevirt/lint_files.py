@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from kubevirt.findings import Finding
-from kubevirt.lint.documents import Document, lint
+from kubevirt.lint.documents import Document, judge
 from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 
 OURS = "userspace/vhostuser"
@@ -74,7 +74,7 @@ class Files:
 
 def found(*contents: Any) -> list[Finding]:
     """What is found in these documents."""
-    return lint([Document("f.yaml", content) for content in contents])
+    return list(judge([Document("f.yaml", content) for content in contents]).findings)
 
 
 def grave(found: list[Finding]) -> list[Finding]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubevirt.findings import SEVERITIES, TRAPS
-from kubevirt.lint.documents import Document, judge, lint
+from kubevirt.lint.documents import Document, judge
 from kubevirt.manifests import Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests
 from tests.unit.kubevirt import lint_files
@@ -76,8 +76,8 @@ def test_bindings_can_be_named() -> None:
     files = Files()
     files.nic["model"] = "e1000"
     documents = [Document("f", each) for each in (files.kubevirt, files.network, files.vm)]
-    assert [each.name for each in grave(lint(documents, ["vhostuser"]))] == ["wrong-model"]
-    assert grave(lint(documents, ["another"])) == []
+    assert [each.name for each in grave(list(judge(documents, ["vhostuser"]).findings))] == ["wrong-model"]
+    assert grave(list(judge(documents, ["another"]).findings)) == []
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------------

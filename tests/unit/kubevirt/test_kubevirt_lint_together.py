@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from kubevirt.lint.documents import Document, judge, lint
+from kubevirt.lint.documents import Document, judge
 from tests.unit.kubevirt.lint_files import Files, found, grave, policy
 
 MAC = "02:00:00:00:00:07"
@@ -97,7 +97,7 @@ def test_each_vm_has_the_network_of_its_own_file() -> None:
     other.config(host={"mtu": 1500})
     documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
     documents += [Document("b.yaml", each) for each in (other.network, other.vm)]
-    told = [(each.name, each.where) for each in lint(documents)]
+    told = [(each.name, each.where) for each in judge(documents).findings]
     assert told == [
         ("given-twice", "b.yaml: NetworkAttachmentDefinition nfv/dpdk"),
         ("mtu-mismatch", "b.yaml: VirtualMachine nfv/b"),
@@ -111,7 +111,7 @@ def test_a_copy_of_a_vm_in_another_file_is_judged_there() -> None:
     other.config(host={"mtu": 1500})
     documents = [Document("a.yaml", each) for each in (files.kubevirt, files.network, files.vm)]
     documents += [Document("b.yaml", each) for each in (other.network, copy.deepcopy(files.vm))]
-    told = {(each.name, each.where.partition(":")[0]) for each in lint(documents)}
+    told = {(each.name, each.where.partition(":")[0]) for each in judge(documents).findings}
     assert told == {("given-twice", "b.yaml"), ("mtu-mismatch", "b.yaml")}
 
 
