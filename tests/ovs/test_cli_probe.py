@@ -165,7 +165,7 @@ def test_faults_of_this_side(bridges: tuple[str, str], switch: Switch, spotless:
 def test_a_switch_that_freezes_amid_the_frames(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
     """A bridge that stops to answer is dead, and no flow outlives its port: it stays until somebody can delete both."""
     with running(spotless, "br-a", "--count", "1000000", "--json") as process:
-        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(switch, "br-a")))
+        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(switch, "br-a")), 60)
         with paused_vswitchd(switch):
             output, errors = process.communicate(timeout=30)
             assert process.returncode == 1
@@ -193,7 +193,7 @@ def test_a_dead_switch(own_switch: Switch, spotless: Node) -> None:
     own_switch.vsctl("add-br", "br-a", "--", "set", "Bridge", "br-a", NETDEV)
     spotless.settings |= {"USERSPACE_CNI_OVSDB": own_switch.ovsdb, "OVS_RUNDIR": own_switch.rundir}
     with running(spotless, "br-a", "--count", "1000000", "--json") as process:
-        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(own_switch, "br-a")))
+        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(own_switch, "br-a")), 60)
         own_switch.kill_vswitchd()
         output, _ = process.communicate(timeout=30)
     [found] = json.loads(output)["bridges"]
@@ -217,7 +217,7 @@ def test_a_switch_that_hangs(bridges: tuple[str, str], switch: Switch, spotless:
 def test_a_bridge_that_drops(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
     """When the flow is taken away amid the frames, what is lost is counted, and the command does not go on for ever."""
     with running(spotless, "br-a", "--count", "1000000", "--json") as process:
-        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(switch, "br-a")))
+        wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(switch, "br-a")), 60)
         argv = ["ovs-ofctl", "-O", "OpenFlow13", "del-flows", f"{switch.rundir}/br-a.mgmt"]
         subprocess.run(argv, check=True)
         output, _ = process.communicate(timeout=30)
