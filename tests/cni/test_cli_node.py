@@ -22,7 +22,8 @@ POD = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dpdk-app;K8S_POD_
 def cli(node: Node, *arguments: str, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
     """A command on this node, which ends with this code."""
     argv = [sys.executable, "-m", "userspace_cni", *arguments]
-    done = subprocess.run(argv, env={**node.environ, **environ}, capture_output=True, text=True, timeout=60, check=False)
+    environ = {**node.environ, "CNI_PATH": str(node.bin), **environ}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     return done

@@ -152,7 +152,8 @@ class Town(World):
         state, run = self.directory / "state", self.directory / "run"
         short = self.directory / "short"
         settings = Settings(state_dir=str(state), run_dir=str(run), short_dir=str(short), rules=self.rules)
-        return CliRunner().invoke(userspace_cni, arguments, obj=Site(settings, self, apart_s=0.0))
+        environ = {"CNI_PATH": str(self.directory / "bin")}
+        return CliRunner().invoke(userspace_cni, arguments, obj=Site(settings, self, apart_s=0.0, environ=environ))
 
 
 @pytest.fixture

@@ -71,6 +71,18 @@ def test_settings_of_the_environment(bin_dir: Path, monkeypatch: pytest.MonkeyPa
     assert "agent's socket: /run/y.sock\n" in about(path)
 
 
+def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Path) -> None:
+    """What an installed binary carries can be told from the file alone; other files and other versions are told apart."""
+    settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
+    path, settings = install_shim(str(bin_dir))
+    carried = shim.carried(path.read_bytes())
+    assert carried == shim.Carried("", "/run/x", "/srv/x", "7")
+    assert carried.agent_socket == settings.agent_socket
+    assert shim.carried(install_launcher(str(tmp_path)).read_bytes()) is None
+    with pytest.raises(ValueError, match="another version"):
+        shim.carried(shim.BUILT.read_bytes().replace(b"shim/settings/2", b"shim/settings/3"))
+
+
 def test_umask_does_not_matter(bin_dir: Path) -> None:
     """Whatever the umask, a runtime can execute the file."""
     before = os.umask(0o777)

@@ -175,6 +175,10 @@ class Site:
         """A path of the settings as this process reaches it."""
         return self._drivers.root.path(path) if self.given is None else path
 
+    def resolved(self, path: str) -> str:
+        """A path of the settings with every link in it followed, as the host does it."""
+        return self._drivers.root.resolved(path) if self.given is None else path
+
     def records(self, names: tuple[str, ...] = ()) -> list[Record]:
         """The records that the names mean, all for none. Raises Refused for a name that means none or several."""
         try:

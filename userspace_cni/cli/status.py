@@ -12,6 +12,7 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.client import NoAgent
+from userspace_cni.cli.installed import directories, plugins
 from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.deadline import Deadline
@@ -35,18 +36,32 @@ class Line:
 
 
 @click.command("status", cls=NodeCommand, short_help="Tell how agent, switch and records of this node are.")
+@click.option(
+    "--bin-dir",
+    "bin_dirs",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="The runtime's directory of CNI plugins; repeatable. Default: those of CNI_PATH, else the usual ones, as /opt/cni/bin.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
 @click.pass_context
-def status_command(ctx: click.Context, as_json: bool) -> None:
-    """Tell how this node is: the agent, the switch, its directories, the records, and what waits to be finished.
+def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool) -> None:
+    """Tell how this node is: the agent, the installed plugin, the switch, its directories, the records, and what waits to be
+    finished.
 
-    Without an agent, as where the plugin was installed with --standalone, the node is judged all the same. Exit code: 0 when all
-    is well, 1 for a finding, 3 when neither agent nor switch can be reached.
+    An agent that does not answer is a finding where the installed plugin needs it. Where that was installed with --standalone, or
+    none is found, the absence of an agent is told, and the node is judged all the same. A plugin that was installed for another
+    agent than that of the settings is a finding.
+
+    Exit code: 0 when all is well, 1 for a finding, 3 when neither agent nor switch can be reached.
     """
     site = open_site(ctx)
+    where = directories((str(Path(each).absolute()) for each in bin_dirs), site.environ.get("CNI_PATH", ""))
     with view.progress("asking agent and switch"):
-        found = look(site)
-    lines = [_agent_line(found["agent"]), *_switch_lines(found["switch"]), *_application_lines(found["applications"])]
+        found = look(site, where)
+    lines = [_agent_line(found), *_plugin_lines(found["plugins"], where)]
+    lines += [*_switch_lines(found["switch"]), *_application_lines(found["applications"])]
     lines += [*map(_directory_line, found["directories"])]
     lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"]), _rules_line(found["rules"])]
     findings = [f"{line.what}: {line.text}" for line in lines if line.ok is False]
@@ -60,15 +75,17 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
         ctx.exit(FOUND)
 
 
-def look(site: Site) -> dict[str, Any]:
-    """Everything that `status` tells, as JSON values."""
+def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
+    """Everything that `status` tells, as JSON values. `where`: directories in which a runtime looks for plugins."""
     node = site.node
     records = node.journal.records()
     boot_id = node.boot_id()
     unfinished = [record for record in records if is_unfinished(record, boot_id)]
     states = Counter(record.state for record in records)
+    installed = plugins(site, where)
     return {
-        "agent": _agent(site),
+        "agent": {**_agent(site), "needed": any(each.meant for each in installed)},
+        "plugins": [each.to_json() for each in installed],
         "switch": _switch(site),
         "applications": _applications(site, records),
         "directories": [_directory(name, site) for name in _DIRECTORIES],
@@ -162,15 +179,46 @@ def _count(directory: Path) -> int:
         return 0
 
 
-def _agent_line(agent: Mapping[str, Any]) -> Line:
-    if agent["absent"]:
-        return Line("agent", None, f"none on this node (no socket {agent['socket']}): only a plugin in-process can attach pods")
+def _agent_line(found: Mapping[str, Any]) -> Line:
+    agent = found["agent"]
+    problems = view.joined(agent["problems"])
     if not agent["reachable"]:
-        return Line("agent", False, view.joined(agent["problems"]))
+        none = f"none on this node (no socket {agent['socket']})"
+        if agent["needed"]:
+            [path, *_] = [each["path"] for each in found["plugins"] if each["meant"]]
+            return Line(
+                "agent",
+                False,
+                f"{problems or none}. The installed plugin {path} hands each call to it: no pod is attached until it answers; "
+                "start it (`userspace-cni agent`, or the service or DaemonSet that runs it) and look at its log; "
+                "`userspace-cni install --standalone` installs a plugin that needs none",
+            )
+        if agent["absent"]:
+            return Line("agent", None, f"{none}: only a plugin in-process can attach pods")
+        return Line("agent", False, problems)
     version = f" {agent['version']}" if agent["version"] else ""
     if not agent["ready"]:
-        return Line("agent", False, f"{agent['socket']}{version}: not ready: {view.joined(agent['problems'])}")
+        return Line("agent", False, f"{agent['socket']}{version}: not ready: {problems}")
     return Line("agent", True, f"{agent['socket']}{version}, ready")
+
+
+def _plugin_lines(found: Sequence[Mapping[str, Any]], where: Sequence[str]) -> list[Line]:
+    """What a runtime executes; nothing is wrong where none is found, for it may be elsewhere."""
+    if not found:
+        return [Line("plugin", None, f"none in {view.joined(where)}; --bin-dir names the runtime's directory")]
+    return [_plugin_line(each) for each in found]
+
+
+def _plugin_line(plugin: Mapping[str, Any]) -> Line:
+    path, problem = plugin["path"], plugin["problem"]
+    if plugin["kind"] == "in-process":
+        return Line("plugin", None, f"{path} runs in-process: it needs no agent")
+    if plugin["kind"] == "other":
+        return Line("plugin", None, f"{path} is not of this program" + (f": {problem}" if problem else ""))
+    if not plugin["socket"]:
+        return Line("plugin", False, f"{path}: {problem}")
+    calls = f"{path} hands calls to the agent at {plugin['socket']}"
+    return Line("plugin", plugin["meant"], f"{calls}, {problem}" if problem else calls)
 
 
 def _switch_lines(switch: Mapping[str, Any]) -> list[Line]:

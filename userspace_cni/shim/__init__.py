@@ -8,14 +8,49 @@ program.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 BUILT: Final = Path(__file__).with_name("userspace")
 """Where the package build puts the binary."""
 
-_MAGIC: Final = b"userspace-cni/shim/settings/2".ljust(32, b"\0")
+_BLOCK: Final = b"userspace-cni/shim/settings/"
+"""How the block begins in the binary of any version."""
+_MAGIC: Final = (_BLOCK + b"2").ljust(32, b"\0")
 _SOCKET, _DIRECTORY, _NUMBER = 108, 250, 16  # bytes with a NUL, as in struct baked of shim.c
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The settings in a binary, by their keys; `socket` is "" for the one in `run_dir`."""
+
+    socket: str
+    run_dir: str
+    state_dir: str
+    spool_max: str
+
+    @property
+    def agent_socket(self) -> str:
+        """Path of the socket of the agent that it calls, unless its caller's environment names another."""
+        return self.socket or f"{self.run_dir}/agent.sock"
+
+
+def carried(binary: bytes) -> Carried | None:
+    """The settings that an installed binary carries; None for a file that is no such binary.
+
+    Raises ValueError for one of another version, whose settings cannot be read.
+    """
+    start = binary.find(_MAGIC)
+    if start < 0:
+        if _BLOCK in binary:
+            raise ValueError("a binary of another version")
+        return None
+    texts, at = [], start + len(_MAGIC)
+    for size in (_SOCKET, _DIRECTORY, _DIRECTORY, _NUMBER):
+        texts.append(os.fsdecode(binary[at : at + size].partition(b"\0")[0]))
+        at += size
+    return Carried(*texts)
 
 
 def fill(binary: bytes, *, socket: str, run_dir: str, state_dir: str, spool_max: int) -> bytes:
