@@ -374,6 +374,10 @@ class Drivers:
         self.ports.connect(deadline)
         return self.ports.owned()
 
+    def vswitchd(self) -> str:
+        """What ovs-vswitchd says of itself at once: `alive`, `dead`, `silent` or `unknown`."""
+        return self.ports.glance().state
+
     def known_ports(self) -> list[KnownPort] | None:
         """Every port with what the switch says of it; None while it can not be asked."""
         try:

@@ -19,6 +19,8 @@ _UNFINISHED: Final[Mapping[str, str]] = {
 }
 _ROLES: Final = {"dpdkvhostuserclient": "server", "dpdkvhostuser": "client"}
 """The application's role, by the type of the interface: the other one than OVS's."""
+NOT_SERVING: Final = frozenset({"dead", "silent"})
+"""States of ovs-vswitchd in which no frame is known to move, and OVSDB tells of the time before."""
 _NEAR: Final = 5
 """How many names are suggested for one that is not there."""
 
@@ -67,14 +69,18 @@ class Unresolved(Exception):
         self.ambiguous = ambiguous
 
 
-def describe(record: Record, ports: Mapping[str, SwitchPort] | None, *, boot_id: str = "") -> dict[str, Any]:
+def describe(
+    record: Record, ports: Mapping[str, SwitchPort] | None, *, boot_id: str = "", vswitchd: str = "unknown"
+) -> dict[str, Any]:
     """An attachment as JSON values.
 
     `ports`: what the switch says, by name of port; None when it could not be asked. `boot_id`: the present boot, to tell
-    attachments of an earlier one; "" leaves that out.
+    attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; of one that is dead or
+    silent OVSDB still has what it said of links and applications before, and that is not repeated.
     """
     step = port_step(record)
     port = ports.get(step.name) if ports is not None and step else None
+    live = port if vswitchd not in NOT_SERVING else None
     return {
         "name": name_of(record),
         "container": record.container_id,
@@ -94,19 +100,22 @@ def describe(record: Record, ports: Mapping[str, SwitchPort] | None, *, boot_id:
         "vlan": _vlan(step),
         "mtu": step.mtu if step else None,
         "vm": step.marks.get("vm-name", "") if step else "",
-        "link_state": (port.link_state if port else "") or "unknown",
-        "vhost": _vhost(port),
+        "vswitchd": vswitchd,
+        "link_state": (live.link_state if live else "") or "unknown",
+        "vhost": _vhost(live),
         "error": port.error if port else "",
         "created": {"boot": record.boot_id, "boottime_ns": record.boottime_ns},
         "steps": [each.kind for each in record.steps],
     }
 
 
-def describe_all(records: Iterable[Record], ports: Iterable[SwitchPort] | None, *, boot_id: str = "") -> list[dict[str, Any]]:
-    """All of them, by pod, container and interface."""
+def describe_all(
+    records: Iterable[Record], ports: Iterable[SwitchPort] | None, *, boot_id: str = "", vswitchd: str = "unknown"
+) -> list[dict[str, Any]]:
+    """All of them, by pod, container and interface; see `describe`."""
     known = None if ports is None else {port.name: port for port in ports}
     ordered = sorted(records, key=lambda record: (record.pod_namespace, record.pod_name, record.container_id, record.ifname))
-    return [describe(record, known, boot_id=boot_id) for record in ordered]
+    return [describe(record, known, boot_id=boot_id, vswitchd=vswitchd) for record in ordered]
 
 
 def name_of(record: Record) -> str:

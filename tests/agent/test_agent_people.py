@@ -45,6 +45,22 @@ def test_they_agree(live: LiveNode, sandbox: str) -> None:
     live.require_clean()
 
 
+def test_the_page_while_the_daemon_is_dead(live: LiveNode, sandbox: str) -> None:
+    """The agent's page says, as `list` does, that ovs-vswitchd is dead, and repeats nothing that it had said."""
+    live.start()
+    succeeded(live.run("ADD", live.network(), sandbox))
+    assert [each["vswitchd"] for each in live.page("/api/v1/attachments")[1]] == ["alive"]
+    switch_of(live).kill_vswitchd()
+    try:
+        [told] = live.page("/api/v1/attachments")[1]
+        assert (told["vswitchd"], told["link_state"], told["vhost"]["state"]) == ("dead", "unknown", "unknown")
+        assert decoded(live, "list") == [told]
+    finally:
+        switch_of(live).restart_vswitchd()
+    succeeded(live.run("DEL", live.network(), sandbox))
+    live.require_clean()
+
+
 def test_gc_has_the_agent_do_it(live: LiveNode, sandbox: str) -> None:
     """What a dead ADD left is undone when gc returns, by the agent, whose next tick is far away; so is a lost port made again."""
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"

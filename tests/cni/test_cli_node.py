@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -205,6 +206,54 @@ def test_a_datapath_that_hangs(pod: Node) -> None:
         told = decoded(pod, "status", code=1)
         assert (told["switch"]["reachable"], told["switch"]["vswitchd"]) == (True, "silent")
         cli(pod, "list")
+
+
+def test_list_while_the_daemon_is_dead(pod: Node) -> None:
+    """What OVSDB still says of links is not repeated as if it were so: stderr, the table and JSON say that the daemon is dead."""
+    assert {each["vswitchd"] for each in decoded(pod, "list")} == {"alive"}
+    before = cli(pod, "list")
+    assert before.stderr == ""
+    switch = switch_of(pod)
+    switch.kill_vswitchd()
+    try:
+        listed = cli(pod, "list")
+        assert listed.stderr.startswith("ovs-vswitchd is dead: ")
+        assert [line.split()[-3:] for line in listed.stdout.splitlines()[1:]] == [["dead", "unknown", "ready"]] * 2
+        for each in decoded(pod, "list"):
+            assert (each["vswitchd"], each["link_state"], each["vhost"]["state"]) == ("dead", "unknown", "unknown")
+        shown = cli(pod, "show", "dpdk-app/net1")
+        assert "ovs-vswitchd is dead" in shown.stderr
+        assert "link dead, vhost unknown" in shown.stdout
+        [only] = decoded(pod, "show", "dpdk-app/net1")
+        assert (only["vswitchd"], only["switch_status"]) == ("dead", {})
+    finally:
+        switch.restart_vswitchd()
+    assert cli(pod, "list").stderr == ""
+
+
+def test_list_while_the_daemon_hangs(pod: Node) -> None:
+    """A daemon that does not answer is told of, after half a second at most."""
+    with paused_vswitchd(switch_of(pod)):
+        listed = cli(pod, "list")
+        assert listed.stderr.startswith("ovs-vswitchd is silent: ")
+        assert {line.split()[-3] for line in listed.stdout.splitlines()[1:]} == {"silent"}
+
+
+def test_a_wide_list(pod: Node) -> None:
+    """`-o wide` has VLAN, MAC, addresses and age too, as record and result have them; on 120 columns each row is one line."""
+    first, second = decoded(pod, "list")
+    header, *rows = (line.split() for line in cli(pod, "list", "-o", "wide").stdout.splitlines())
+    assert header[6:] == ["VLAN", "MAC", "ADDRESSES", "LINK", "VHOST", "STATE", "AGE"]
+    assert rows[0][6:9] == ["100", first["mac"], "10.56.0.2/24"]
+    assert rows[1][6:9] == ["-", second["mac"], "-"]
+    assert all(re.fullmatch(r"[0-9]+(s|m)", row[-1]) for row in rows)
+    narrow = cli(pod, "list", "-o", "wide", COLUMNS="120").stdout.splitlines()
+    assert len(narrow) == 3
+    assert max(map(len, narrow)) <= 120
+    assert all(word in narrow[0] for word in ("MAC", "ADDRESSES", "VLAN", "AGE", "STATE"))
+    assert cli(pod, "list", "-o", "json").stdout == cli(pod, "list", "--json").stdout
+    assert cli(pod, "show", "dpdk-app", "-o", "json").stdout == cli(pod, "show", "dpdk-app", "--json").stdout
+    assert "--json and -o wide" in cli(pod, "list", "--json", "-o", "wide", code=2).stderr
 
 
 def test_a_database_that_hangs(pod: Node) -> None:

@@ -88,12 +88,22 @@ def test_a_client_port_with_everything() -> None:
         "vlan": {"tag": 100, "trunks": [1, 2], "mode": ""},
         "mtu": 9000,
         "vm": "",
+        "vswitchd": "unknown",
         "link_state": "up",
         "vhost": {"state": "connected", "mode": "client"},
         "error": "",
         "created": {"boot": "boot-1", "boottime_ns": 42},
         "steps": ["lease", "directory", "socket-file", "pod-mount", "port", "pod-note"],
     }
+
+
+@pytest.mark.parametrize("state", ["dead", "silent"])
+def test_what_a_dead_daemon_had_said(state: str) -> None:
+    """What OVSDB still has of link and application is not repeated when the daemon is dead or silent; that there is a port is."""
+    told = describe(RECORD, known(Seen()), boot_id="boot-1", vswitchd=state)
+    assert (told["vswitchd"], told["link_state"], told["vhost"]) == (state, "unknown", {"state": "unknown", "mode": ""})
+    assert told["problems"] == []
+    assert "the switch has no port" in describe(RECORD, {}, boot_id="boot-1", vswitchd=state)["problems"][0]
 
 
 def test_a_vm_is_named() -> None:

@@ -233,7 +233,7 @@ class Agent:
 
     def _attachments(self) -> Told:
         records, ports = self.node.journal.records(), self.node.known_ports()
-        return Told(200, _json(describe_all(records, ports, boot_id=self.node.boot_id())))
+        return Told(200, _json(describe_all(records, ports, boot_id=self.node.boot_id(), vswitchd=self.node.vswitchd())))
 
     def _reconciled(self) -> Told:
         return Told(200, _json({"actions": dict(self.keeper.reconcile(Deadline.after(AGENT_S)))}))

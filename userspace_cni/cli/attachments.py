@@ -12,7 +12,7 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
-from userspace_cni.listing import describe_all, name_of
+from userspace_cni.listing import NOT_SERVING, SwitchPort, describe_all, name_of
 from userspace_cni.records import Record, record_key, step_to_json
 from userspace_cni.steps import (
     ConfigFile,
@@ -31,7 +31,7 @@ from userspace_cni.steps import (
 _QUARANTINED_MAX: Final = 5
 _QUARANTINED_BYTES: Final = 1 << 20
 _GOOD: Final = frozenset({"ready", "up", "connected"})
-_BAD: Final = frozenset({"down", "pending", "applying", "deleting"})
+_BAD: Final = frozenset({"down", "pending", "applying", "deleting", "dead", "silent"})
 _COLUMNS: Final = (
     Column("POD"),
     Column("IFNAME"),
@@ -43,29 +43,45 @@ _COLUMNS: Final = (
     Column("VHOST"),
     Column("STATE"),
 )
+_WIDE: Final = (*_COLUMNS[:6], Column("VLAN"), Column("MAC"), Column("ADDRESSES"), *_COLUMNS[6:], Column("AGE"))
+"""On 120 columns there is room for these without TYPE and PORT, which `show` has."""
 
 
 @click.command("list", cls=NodeCommand)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--network", metavar="NETWORK", help="Only attachments of this network.")
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["wide", "json"]),
+    help="wide: VLAN, MAC address, addresses and age too; json: a JSON list.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.pass_context
-def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None, as_json: bool) -> None:
+def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None, output: str | None, as_json: bool) -> None:
     """List the attachments of this node, all or those named.
 
     A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
+
+    LINK and VHOST are what the switch says: whether the link is up, and whether an application is connected. While ovs-vswitchd
+    is dead or silent LINK says so; in JSON that is `vswitchd`.
     """
+    if as_json and output == "wide":
+        raise click.UsageError("--json and -o wide: give one of them")
     site = open_site(ctx)
     with view.progress("reading the records and asking the switch"):
         records = [record for record in site.records(names) if network in (None, record.network)]
-        ports = site.switch_ports() if records else []
-    described = describe_all(records, ports, boot_id=site.node.boot_id())
-    if as_json:
+        ports, vswitchd = _asked(site) if records else ([], "unknown")
+    described = describe_all(records, ports, boot_id=site.node.boot_id(), vswitchd=vswitchd)
+    if as_json or output == "json":
         view.show_json(described)
     elif not described:
         view.note("no attachments" + (f" of network {network}" if network else " on this node"))
     else:
-        view.show_table(_COLUMNS, [_row(each) for each in described])
+        if output == "wide":
+            view.show_table(_WIDE, [_wide_row(each, site) for each in described])
+        else:
+            view.show_table(_COLUMNS, [_row(each) for each in described])
         for each in described:
             for problem in each["problems"]:
                 view.say(Cell(each["name"], "bold red"), ": ", problem)
@@ -73,9 +89,10 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
 
 @click.command("show", cls=NodeCommand, short_help="Show everything of an attachment.")
 @click.argument("names", nargs=-1, metavar="NAME...", required=True)
-@click.option("--json", "as_json", is_flag=True, help="As a JSON list, one object per attachment.")
+@click.option("-o", "--output", type=click.Choice(["json"]), help="json: a JSON list, one object per attachment.")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.pass_context
-def show_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None, as_json: bool) -> None:
     """Show everything of an attachment: its way from the pod to the bridge, its steps, and who shares what with it.
 
     A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
@@ -83,17 +100,22 @@ def show_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> N
     site = open_site(ctx)
     with view.progress("reading the records and asking the switch"):
         records = {record.key: record for record in site.records(names)}
-        ports = site.switch_ports()
-        listed = describe_all(records.values(), ports, boot_id=site.node.boot_id())
-    status = {port.name: dict(port.status) for port in ports or ()}
+        ports, vswitchd = _asked(site)
+        listed = describe_all(records.values(), ports, boot_id=site.node.boot_id(), vswitchd=vswitchd)
+    status = {port.name: dict(port.status) for port in ports or () if vswitchd not in NOT_SERVING}
     details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
-    if as_json:
+    if as_json or output:
         view.show_json(details)
         return
     for number, each in enumerate(details):
         if number:
             view.say("")
         _show(each, records[record_key(each["container"], each["ifname"])], site)
+
+
+def _asked(site: Site) -> tuple[list[SwitchPort] | None, str]:
+    """What the switch says of its ports, and how ovs-vswitchd is; what is amiss is noted."""
+    return site.switch_ports(), site.vswitchd()
 
 
 def _row(each: Mapping[str, Any]) -> list[Cell | str]:
@@ -104,10 +126,22 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
         each["bridge"],
         each["port"],
         each["interface_type"],
-        _judged(each["link_state"]),
+        _judged(_link(each)),
         _judged(each["vhost"]["state"]),
         Cell(f"{each['state']} !", "red") if each["problems"] else _judged(each["state"]),
     ]
+
+
+def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
+    row = _row(each)
+    told = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), _age(each["created"], site, short=True)]
+    vlan, mac, addresses, age = (Cell(text or "-", "" if text else "dim") for text in told)
+    return [*row[:6], vlan, mac, addresses, *row[6:], age]
+
+
+def _link(each: Mapping[str, Any]) -> str:
+    """The link's state, or that of ovs-vswitchd where that is why it is not known."""
+    return str(each["vswitchd"] if each["vswitchd"] in NOT_SERVING and each["port"] else each["link_state"])
 
 
 def _judged(word: str) -> Cell:
@@ -221,7 +255,7 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
     if socket["ovs"] and each["role"] == "client":
         stations.append(("OVS socket", [socket["ovs"]]))
     if each["port"]:
-        state = Cell(f"link {each['link_state']}, vhost {vhost}", _judged(vhost).style)
+        state = Cell(f"link {_link(each)}, vhost {vhost}", _judged(vhost).style)
         stations += [
             ("port", [f"{each['port']}  {each['interface_type']}", state]),
             ("bridge", [view.joined([each["bridge"], *filter(None, [_vlan(each["vlan"])])])]),
@@ -264,13 +298,22 @@ def _vlan(vlan: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _age(created: Mapping[str, Any], site: Site) -> str:
+def _vlans(vlan: Mapping[str, Any]) -> str:
+    """In a word, as `100`, `trunk:1,2`, or both."""
+    trunks = f"trunk:{','.join(map(str, vlan['trunks']))}" if vlan["trunks"] else ""
+    return ",".join(filter(None, ["" if vlan["tag"] is None else str(vlan["tag"]), trunks]))
+
+
+def _age(created: Mapping[str, Any], site: Site, *, short: bool = False) -> str:
+    """How long ago; `short`: in one word, as `3h`."""
     if not created["boot"]:
         return ""
     if created["boot"] != site.node.boot_id():
-        return "before the last boot"
+        return "rebooted" if short else "before the last boot"
     seconds = max(0, site.node.boottime_ns() - created["boottime_ns"]) // 1_000_000_000
     days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
     largest = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds % 60, "s")]
     first = next((index for index, (count, _) in enumerate(largest) if count), 3)
+    if short:
+        return f"{largest[first][0]}{largest[first][1][0]}"
     return " ".join(f"{count} {unit}" for count, unit in largest[first : first + 2] if count or unit == "s") + " ago"

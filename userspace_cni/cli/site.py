@@ -20,7 +20,7 @@ from userspace_cni.cli.client import Client
 from userspace_cni.cli.view import note, plain
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
-from userspace_cni.listing import SwitchPort, Unresolved, select
+from userspace_cni.listing import NOT_SERVING, SwitchPort, Unresolved, select
 from userspace_cni.log import bound
 from userspace_cni.reconcile import Surroundings
 from userspace_cni.records import Record
@@ -207,6 +207,16 @@ class Site:
             problem = error
         note(f"the switch can not be asked: {problem}")
         return None
+
+    def vswitchd(self) -> str:
+        """What ovs-vswitchd says of itself (`Liveness.state`), within half a second; with a note of one that does not serve."""
+        liveness = self.node.ports.watch_liveness()
+        if liveness.state in NOT_SERVING:
+            note(
+                f"ovs-vswitchd is {liveness.state}: {liveness.reason}; what it said of links and applications is left out; "
+                + ("see its log, and restart it" if liveness.state == "dead" else "see its log")
+            )
+        return liveness.state
 
     def close(self) -> None:
         """End what was opened."""

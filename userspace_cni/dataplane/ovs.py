@@ -278,7 +278,7 @@ class PortDriver:
             dpdk, datapath_type = self._facts(bridge, deadline.within(SERVING_SECONDS))
         except Unavailable as error:
             raise NotServing(error.message, error.details) from error
-        liveness = self._glance() if self._resident else self._liveness(deadline.within(SERVING_SECONDS))
+        liveness = self.glance() if self._resident else self._liveness(deadline.within(SERVING_SECONDS))
         if liveness.state in ("dead", "silent"):
             raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
         if not dpdk:
@@ -293,6 +293,11 @@ class PortDriver:
         seen = vswitchd.ask(self._ovsdb, self._ovs_rundir)
         self._seen, self._liveness_at = seen, time.monotonic()
         return seen
+
+    def glance(self) -> vswitchd.Liveness:
+        """What ovs-vswitchd says at once; when it is silent, what it said when it was last watched."""
+        now = vswitchd.ask(self._ovsdb, self._ovs_rundir, GLANCE_SECONDS)
+        return self._seen if now.state == "silent" and self._seen is not None else now
 
     def close(self) -> None:
         """End the session; who waits for the switch is told. The next call opens another; a resident driver's fails."""
@@ -328,11 +333,6 @@ class PortDriver:
     def _daemon(self) -> str:
         """Which ovs-vswitchd was seen last."""
         return f"{self._seen.pid} {self._seen.born}" if self._seen else ""
-
-    def _glance(self) -> vswitchd.Liveness:
-        """What ovs-vswitchd says at once; when it is silent, what it said when it was last watched."""
-        now = vswitchd.ask(self._ovsdb, self._ovs_rundir, GLANCE_SECONDS)
-        return self._seen if now.state == "silent" and self._seen is not None else now
 
     def _liveness(self, deadline: Deadline) -> vswitchd.Liveness:
         left = max(deadline.remaining(), LAST_LOOK_SECONDS)
