@@ -39,6 +39,7 @@ def main() -> int:
     sys.stderr.write(
         "userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
         f"CNI protocol versions supported: {', '.join(SUPPORTED_VERSIONS)}\n"
+        "A container runtime runs it with CNI_COMMAND set; for people: userspace-cni --help\n"
     )
     return 0
 

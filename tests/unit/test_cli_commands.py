@@ -676,28 +676,53 @@ def test_a_store_that_can_not_be_read(town: Town, command: list[str]) -> None:
     assert "listing the records; the disk is gone" in result.stderr
 
 
-def _as_nobody(directory: str, command: list[str]) -> None:
+def _as_nobody(directory: str, command: list[str], code: int, said: str) -> None:
     if os.geteuid() == 0:
         os.setresuid(65534, 65534, 65534)
     os.environ |= {"USERSPACE_CNI_STATE_DIR": f"{directory}/closed/state", "USERSPACE_CNI_RUN_DIR": f"{directory}/run"}
-    result = CliRunner().invoke(userspace_cni, command)
-    assert (result.exit_code, result.stdout) == (3, ""), result.output
+    result = CliRunner().invoke(userspace_cni, [each.format(closed=f"{directory}/closed") for each in command])
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert said in result.stderr
     assert "run this as root" in result.stderr
     sys.exit(11)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_user_who_may_not_look(tmp_path: Path, command: list[str]) -> None:
-    """To others than root a closed store would look empty: it is refused with 3."""
-    closed = tmp_path / "closed"
+def _refused_to_others(directory: Path, command: list[str], code: int, said: str) -> None:
+    """The command of another user than root, to whom the state directory is closed, ends at once with this code and words."""
+    closed = directory / "closed"
     closed.mkdir(mode=0o000)
     try:
-        process = multiprocessing.get_context("forkserver").Process(target=_as_nobody, args=(str(tmp_path), command))
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=_as_nobody, args=(str(directory), command, code, said))
         process.start()
         process.join(60)
         assert process.exitcode == 11
     finally:
         closed.chmod(0o700)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["kubevirt", "doctor"]], ids=" ".join)
+def test_a_user_who_may_not_look(tmp_path: Path, command: list[str]) -> None:
+    """To others than root a closed store would look empty: it is refused with 3."""
+    _refused_to_others(tmp_path, command, 3, "reading the records in")
+
+
+ACTING = [
+    (["probe"], 3, "making ports and sockets of our own"),
+    (["ping"], 3, "making ports and sockets of our own"),
+    (["load"], 3, "making ports and sockets of our own"),
+    (["ping", "a/net1", "b/net1"], 3, "reading the records in"),
+    (["agent"], 3, "serving this node"),
+    (["tap"], 1, "capability NET_ADMIN"),
+    (["install", "--bin-dir", "{closed}/bin"], 1, "writing"),
+    (["install", "--standalone", "--bin-dir", "{closed}/bin"], 1, "writing"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "said"), ACTING, ids=[" ".join(each[0]) for each in ACTING])
+def test_a_user_who_may_not_act(tmp_path: Path, command: list[str], code: int, said: str) -> None:
+    """A command that needs root says so to others before it tries anything, and what for."""
+    _refused_to_others(tmp_path, command, code, said)
 
 
 def test_an_interrupt_is_quiet(tmp_path: Path) -> None:

@@ -34,3 +34,13 @@ def test_a_signal_beside_the_verb(name: str, verb: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     error = json.loads(done.stdout)
     assert (error["code"], error["msg"]) == (11, f"stopped by {name}")
+
+
+def test_a_person_who_gives_no_arguments() -> None:
+    """Without arguments and without CNI_COMMAND stderr tells how a person learns of the commands; stdout is empty."""
+    command = [sys.executable, "-m", "userspace_cni"]
+    told = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=True)
+    assert told.stdout == ""
+    assert "userspace-cni --help" in told.stderr
+    helped = subprocess.run([*command, "--help"], env={}, capture_output=True, text=True, timeout=60, check=True)
+    assert "Commands:" in helped.stdout

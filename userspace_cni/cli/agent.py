@@ -8,7 +8,6 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.site import FOUND, NodeCommand, open_site
-from userspace_cni.settings import load
 
 
 class AgentGroup(click.Group, NodeCommand):
@@ -24,9 +23,11 @@ def agent_command(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
+    site = open_site(ctx)
+    site.require_root("serving this node, with records, locks and mounts")
     from userspace_cni.agent.service import serve
 
-    ctx.exit(serve(load(os.environ), os.environ))
+    ctx.exit(serve(site.settings, os.environ))
 
 
 @agent_command.command("probe", cls=NodeCommand)

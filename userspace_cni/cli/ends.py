@@ -52,6 +52,8 @@ REST_S: Final = 0.5
 _TIDY_S: Final = 5.0
 _LOOK_S: Final = 0.05
 _LATE_S: Final = 0.2
+MAKING: Final = "making ports and sockets of our own for a moment"
+"""What a user other than root is told that he may not do."""
 Tell = Callable[[str], None]
 
 
@@ -159,6 +161,8 @@ def opened(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[P
     from userspace_cni.fastpath.errors import FastPathError
 
     wanted.require_possible()
+    if not wanted.names:
+        site.require_root(MAKING)
     with ExitStack() as stack:
         try:
             pair = stack.enter_context(

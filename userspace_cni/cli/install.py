@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from userspace_cni import shim
+from userspace_cni.cli.site import ROOT_ONLY, is_root
 from userspace_cni.errors import UserspaceError
 from userspace_cni.settings import Settings, load
 
@@ -81,6 +82,8 @@ def _place(bin_dir: str, content: bytes) -> Path:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
     except OSError as error:
+        if isinstance(error, PermissionError) and not is_root():
+            raise InstallError(f"writing {target}: {ROOT_ONLY}") from error
         raise InstallError(f"writing {target}: {error.strerror}; is {directory} a directory that root can write?") from error
     return target
 

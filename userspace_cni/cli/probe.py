@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from userspace_cni.cli import histogram, view
+from userspace_cni.cli.ends import MAKING
 from userspace_cni.cli.seconds import Seconds
 from userspace_cni.cli.site import FOUND, INTERRUPTED, UNREACHABLE, NodeCommand, open_site
 from userspace_cni.cli.view import Cell, Column
@@ -155,13 +156,14 @@ def probe_command(ctx: click.Context, bridges: tuple[str, ...], timeout_s: float
     `interrupted`, whether a signal ended it; and `seconds` of all.
 
     Exit code: 0 when all bridges forward, 1 when one does not, 2 for one that is not there or not for vhost-user ports, 3 when
-    the switch can not be reached, or a bridge could not be tried for a fault on this side.
+    the switch can not be reached, or a bridge could not be tried for a fault on this side, as by another user than root.
     """
     # All that is heavy at once, so that times are those of the switch.
     from userspace_cni.fastpath import front_end, generator  # noqa: F401
     from userspace_cni.probes import TestPorts
 
     site, began = open_site(ctx), time.monotonic()
+    site.require_root(MAKING)
     verdicts: list[Verdict] = []
     removed: list[str] = []
     interrupted = False

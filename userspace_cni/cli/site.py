@@ -33,6 +33,10 @@ FOUND: Final = 1
 USAGE: Final = 2
 UNREACHABLE: Final = 3
 INTERRUPTED: Final = 130
+ROOT_ONLY: Final = "only root may; run this as root"
+"""The end of each message to another user than root, after what was to be done."""
+_NET_ADMIN: Final = 12
+"""Its number (linux/capability.h)."""
 APART_S: Final = 5.0
 """Seconds between the two looks that removing a whole attachment takes."""
 SWITCH_S: Final = 3.0
@@ -157,7 +161,8 @@ class Site:
         """The node. Raises Refused for a user who can not read its records."""
         if self.given is not None:
             return self.given
-        _require_access(Path(self._drivers.journal.directory))
+        directory = self._drivers.journal.directory
+        require_root(f"reading the records in {directory}", directory)
         return self._drivers
 
     @cached_property
@@ -165,6 +170,15 @@ class Site:
         from userspace_cni.drivers import Drivers
 
         return Drivers(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
+
+    def require_root(self, what: str) -> None:
+        """Refuse a user who cannot work in the directories of this node's plugin; `what` tells what is to be done there.
+
+        To be called before anything is tried: what the kernel says of the first thing that fails tells nobody to be root.
+        """
+        if self.given is None:
+            settings = self.settings
+            require_root(what, *map(self.seen, (settings.state_dir, settings.run_dir, settings.short_dir)))
 
     @cached_property
     def client(self) -> Client:
@@ -233,13 +247,29 @@ def open_site(ctx: click.Context) -> Site:
     return site
 
 
-def _require_access(directory: Path) -> None:
-    """Refuse a user to whom an unreadable store would look empty."""
-    if os.geteuid() == 0:
-        return
-    nearest = next(path for path in (directory, *directory.parents) if _exists(path))
-    if not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
-        raise Refused(f"reading the records in {directory}: only root may; run this as root", UNREACHABLE)
+def require_root(what: str, *directories: str) -> None:
+    """Refuse, with 3, a user who may not read and write in all of these directories, or where they would be made.
+
+    `what`: what they are needed for. Without this an unreadable store would look empty.
+    """
+    for directory in map(Path, directories):
+        nearest = next(path for path in (directory, *directory.parents) if _exists(path))
+        if not is_root() and not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
+            raise Refused(f"{what}: {ROOT_ONLY}", UNREACHABLE)
+
+
+def require_net_admin(what: str) -> None:
+    """Refuse, with 1, a process without the capability NET_ADMIN, which `what` needs."""
+    from userspace_cni.host.surroundings import holds
+
+    if not holds(_NET_ADMIN):
+        pod = "in a pod give the container the capability (securityContext.capabilities.add: [NET_ADMIN])"
+        raise Refused(f"{what} needs the capability NET_ADMIN: run this as root, or {pod}", FOUND)
+
+
+def is_root() -> bool:
+    """Whether the user is root, of whom nothing is asked beforehand: what else refuses him says so itself."""
+    return os.geteuid() == 0
 
 
 def _exists(path: Path) -> bool:

@@ -23,7 +23,7 @@ import click
 
 from userspace_cni.cli import view
 from userspace_cni.cli.seconds import Seconds
-from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused
+from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, require_net_admin
 
 if TYPE_CHECKING:
     from userspace_cni.fastpath.tap import Carried
@@ -111,6 +111,7 @@ def tap_command(as_json: bool, **options: Any) -> None:
     namespace is connected is left to that. Exit code: 0 when it was stopped, 1 when link or socket can not be had, 2 for
     usage, 3 when the pod is not told of its interface in time.
     """
+    require_net_admin("making a link of the kernel")
     with _signalled(sys.exit):
         bridge = _bridge(options, _Told(as_json))
     failure = _run(bridge)

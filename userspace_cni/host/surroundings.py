@@ -43,7 +43,7 @@ def missing(settings: Settings) -> list[str]:
     """What this process lacks to be the node's agent, one sentence each; empty when nothing is."""
     root = HostRoot(settings.host_root)
     wanted = _CAPABILITIES | (_CAPABILITIES_ELSEWHERE if root.elsewhere else {})
-    lacking = [f"capability CAP_{name}: {why}" for name, (number, why) in wanted.items() if not _holds(number)]
+    lacking = [f"capability CAP_{name}: {why}" for name, (number, why) in wanted.items() if not holds(number)]
     if root.elsewhere:
         if not os.path.isdir(f"{root.directory}{_INIT}"):
             seen = "setting host_root; the host's / is mounted there with everything below it"
@@ -65,7 +65,8 @@ def unwritable(path: str) -> str:
     return "its file system is full" if full or (disk.f_files and not disk.f_favail) else ""
 
 
-def _holds(capability: int) -> bool:
+def holds(capability: int) -> bool:
+    """Whether this process has the capability of that number in effect."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as lines:
             effective = next(line.split()[1] for line in lines if line.startswith("CapEff:"))
