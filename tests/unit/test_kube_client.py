@@ -45,6 +45,12 @@ def api() -> Iterator[ApiServer]:
         yield started
 
 
+@pytest.fixture(autouse=True)
+def long_after_the_boot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which these tests run may have been booted a minute ago."""
+    monkeypatch.setattr("userspace_cni.host.kubeconfig.BOOTING_S", 0.0)
+
+
 @pytest.fixture
 def client(api: ApiServer, tmp_path: Path) -> KubeClient:
     """A client with a token in its kubeconfig."""
@@ -242,10 +248,25 @@ def test_a_broken_kubeconfig_is_the_configurations_fault(tmp_path: Path, text: s
     assert "python" not in str(raised.value)
 
 
-def test_a_kubeconfig_that_is_not_there_yet_is_unavailable(tmp_path: Path) -> None:
-    """Multus writes its kubeconfig some time after the node has started."""
-    with pytest.raises(Unavailable, match="No such file"):
+def test_a_kubeconfig_that_is_not_there(api: ApiServer, tmp_path: Path) -> None:
+    """It is the configuration's fault, named with the file; once it is written, the same client uses it."""
+    client = KubeClient(str(tmp_path / "kubeconfig"))
+    with pytest.raises(InvalidConfig, match=r"kubeconfig: No such file") as raised:
+        read(client)
+    assert "the setting kubeconfig" in raised.value.details
+    assert api.kubeconfig(tmp_path) == str(tmp_path / "kubeconfig")
+    assert read(client).uid == "u1"
+
+
+@pytest.mark.parametrize("text", [None, "", "clusters: ["])
+def test_a_kubeconfig_while_the_node_boots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    """What writes it may come after the first pod that needs it, and may not have written all of it: it is tried again then."""
+    monkeypatch.setattr("userspace_cni.host.kubeconfig.BOOTING_S", float("inf"))
+    if text is not None:
+        (tmp_path / "kubeconfig").write_text(text)
+    with pytest.raises(Unavailable, match=f"{tmp_path}/kubeconfig") as raised:
         read(KubeClient(str(tmp_path / "kubeconfig")))
+    assert "was booted" in raised.value.details
 
 
 def test_a_kubeconfig_that_others_could_have_written_is_refused(api: ApiServer, tmp_path: Path) -> None:

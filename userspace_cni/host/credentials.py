@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from userspace_cni.deadline import Deadline
-from userspace_cni.errors import PASSING, InvalidConfig, Unavailable, UserspaceError
+from userspace_cni.errors import PASSING, Unavailable, UserspaceError
 from userspace_cni.host.kubeconfig import Kubeconfig, Signature
 from userspace_cni.threads import start
 
@@ -128,7 +128,8 @@ class Session:
     def request(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None) -> Answer:
         """One request, answered with any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
 
-        Raises Unavailable for everything that may pass by itself and InvalidConfig for credentials that can not be used.
+        Raises Unavailable for everything that may pass by itself and InvalidConfig for credentials that can not be used; of a
+        kubeconfig that is not there see `Kubeconfig.unusable`.
         """
         what = f"{method} {path}"
         sent = None if body is None else json.dumps(body).encode()
@@ -199,7 +200,7 @@ class Session:
             raise Unavailable(message, "try again later")
         if not self._kubeconfig:
             raise Unavailable(message, f"the token and the certificate in {self._service_account}")
-        raise InvalidConfig(message, f"{self.account}: try it with kubectl --kubeconfig")
+        raise self._kubeconfig.unusable(f"{self.account}: {message}")
 
     def _connection_of(self) -> _Connection:
         from kubernetes.client import Configuration

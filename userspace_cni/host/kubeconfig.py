@@ -8,6 +8,10 @@ that. A kubeconfig that a setting names is the administrator's own: owner and mo
 Where a path leads is decided once, as text without links. That text is then walked through no link, one descriptor after the
 other, each of them judged, and the last one is read: no file can be exchanged between the look and the use. The library that
 makes credentials of it opens none of these files itself: it is given their content. What a file holds is never part of a message.
+
+A file that is not there, or is no kubeconfig, stays so until it is written: that is no "try again later", but a fault of the
+configuration that names it. In the first minutes after a boot it is not known yet: what writes it (Multus' pod, a node's set-up)
+may come after the first pod that needs it.
 """
 # Descriptors and paths of another root rather than pathlib's.
 # ruff: noqa: PTH116, PTH118, PTH120
@@ -15,15 +19,17 @@ makes credentials of it opens none of these files itself: it is given their cont
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import os
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from userspace_cni.errors import DirectoryRefused, InvalidConfig, Unavailable
+from userspace_cni.errors import DirectoryRefused, InvalidConfig, Unavailable, UserspaceError
 from userspace_cni.fastpath import paths
 from userspace_cni.host.beneath import reopen
 from userspace_cni.host.root import HERE, HostRoot
@@ -43,6 +49,12 @@ CONTAINERS: Final = (
 that owner and mode prove nothing; credentials are never taken from there, whatever a setting says."""
 
 _LIMIT: Final = 1 << 20
+BOOTING_S: Final = 300.0
+"""So long after a boot a kubeconfig may not have been written yet, or not to its end."""
+_LASTING: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM}
+)
+"""What opening a file says as long as nobody changes anything about it."""
 _FILES: Final = {
     "tokenFile": "token",
     "certificate-authority": "certificate-authority-data",
@@ -118,6 +130,17 @@ class Kubeconfig:
     def __str__(self) -> str:
         return f"kubeconfig {self.path}"
 
+    def unusable(self, message: str) -> UserspaceError:
+        """The error to raise of a file that is not there or is no kubeconfig; `message` says which and why.
+
+        InvalidConfig, or Unavailable within `BOOTING_S` of a boot.
+        """
+        who = "the key kubeconfig of the network" if self._bounds else "the setting kubeconfig (USERSPACE_CNI_KUBECONFIG)"
+        booted = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if booted < BOOTING_S:
+            return Unavailable(message, f"{who} names it; the node was booted {booted:.0f} s ago, and it may be written yet")
+        return InvalidConfig(message, f"{who} names it: write that file, or correct the name; kubectl --kubeconfig tries it")
+
     def signature(self, path: str = "") -> Signature:
         """Of the file as it is now, or of one that it names."""
         with suppress(OSError, DirectoryRefused):
@@ -125,7 +148,8 @@ class Kubeconfig:
         return (-1,)
 
     def load(self) -> Loaded:
-        """Its current context. Raises InvalidConfig for what may not be used, Unavailable for what is not there (yet).
+        """Its current context. Raises InvalidConfig for what may not be used, `unusable` for what is not there, and Unavailable
+        for what cannot be read now.
 
         Anything else is raised by the parser: the text is no kubeconfig.
         """
@@ -174,7 +198,9 @@ class Kubeconfig:
                 files[path] = _signature(os.fstat(fd))
                 return os.read(fd, _LIMIT), real
         except OSError as error:
-            raise Unavailable(f"{what}: {error.strerror}", "the key kubeconfig of the network, or the setting") from None
+            if error.errno in _LASTING:
+                raise self.unusable(f"{what}: {error.strerror}") from None
+            raise Unavailable(f"{what}: {error.strerror}", "try again later") from None
 
 
 @contextmanager
