@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.syntax import Syntax
@@ -62,13 +61,19 @@ from deploy.demo_node import (
     testpmd,
     wait_for,
 )
+from userspace_cni.cli import view
 
 # -- what is shown ----------------------------------------------------------------------------------------------------------
 
 
-def tell_line(text: str) -> None:
-    """A fact, indented."""
-    console.print(Padding(Text.from_markup(text), (0, 0, 0, 3), expand=False))
+def tell_line(*parts: str | tuple[str, str]) -> None:
+    """A fact, indented; a part may have a style."""
+    console.print(Padding(Text.assemble(*parts), (0, 0, 0, 3), expand=False))
+
+
+def show_prompt(command: str, remark: str = "") -> None:
+    """What was typed."""
+    tell_line(("$", "dim"), f" {command}", (remark and f"   {remark}", "dim"))
 
 
 def show_output(text: str) -> None:
@@ -80,7 +85,7 @@ def prepare(demo: Demo, agent: Agent) -> None:
     """Install both plugins, look at the binary, start the agent."""
     version = demo.vsctl("get", "Open_vSwitch", ".", "dpdk_version").strip('"')
     tell_line(f"{run('ovs-vswitchd', '--version').splitlines()[0]}, {version}")
-    with console.status("userspace-cni install"):
+    with view.progress("userspace-cni install"):
         demo.command("install", "--bin-dir", str(demo.shim.parent))
         demo.command("install", "--standalone", "--bin-dir", str(demo.process.parent))
     size = demo.shim.stat().st_size
@@ -100,7 +105,7 @@ def prepare(demo: Demo, agent: Agent) -> None:
 def compare(demo: Demo, pod: Pod) -> Call:
     """Attach the pod in both ways in turn, and tell what it takes; it stays attached through the agent."""
     times: dict[Path, list[float]] = {demo.process: [], demo.shim: []}
-    with console.status("ADD in both ways, in turn"):
+    with view.progress("ADD in both ways, in turn"):
         for plugin in [demo.process, demo.shim] * ROUNDS:
             times[plugin].append(demo.cni("ADD", pod, plugin).ms)
             demo.cni("DEL", pod, plugin)
@@ -108,8 +113,9 @@ def compare(demo: Demo, pod: Pod) -> Call:
     process, shim = (statistics.median(each) for each in times.values())
     check(shim < process, f"ADD takes {shim:.0f} ms through the agent, {process:.0f} ms without")
     tell_line(
-        f"{pod.name}: [green]{shim:.0f} ms[/] through the agent, {process:.0f} ms by a Python process per call, "
-        f"medians of {ROUNDS} ({process / shim:.0f} : 1)"
+        f"{pod.name}: ",
+        (f"{shim:.0f} ms", "green"),
+        f" through the agent, {process:.0f} ms by a Python process per call, medians of {ROUNDS} ({process / shim:.0f} : 1)",
     )
     return demo.cni("ADD", pod)
 
@@ -148,20 +154,20 @@ def show_node(demo: Demo, pods: list[Pod]) -> None:
     for each in pods[:2]:
         what = f"userspace-cni to see the application of {each.name} connected"
         wait_for(partial(is_connected, demo, each), what)
-    with console.status("userspace-cni list"):
+    with view.progress("userspace-cni list"):
         listed = demo.command("list")
     check(all(each.name in listed for each in pods), f"userspace-cni list does not show all pods: {listed}")
-    console.print("   [dim]$[/] userspace-cni list")
+    show_prompt("userspace-cni list")
     show_output(listed)
     check(not is_up(demo, pods[2]), f"{pods[2].name} has a link, though no application runs in it")
     tell_line(f"In {pods[2].name} runs no application: its link is down.\n")
-    with console.status("userspace-cni show"):
+    with view.progress("userspace-cni show"):
         shown = demo.command("show", f"demo/{pods[0].name}")
     check(pods[0].port in shown, f"userspace-cni show does not show the port of {pods[0].name}: {shown}")
     paragraphs = shown.split("\n\n")
     steps = re.findall(r"^ +\d+ (\S+)", Text.from_ansi(shown).plain, re.MULTILINE)
     check(len(paragraphs) > 2 and steps, f"userspace-cni show has another form: {shown}")
-    console.print(f"   [dim]$[/] userspace-cni show demo/{pods[0].name}   [dim](the beginning)[/]")
+    show_prompt(f"userspace-cni show demo/{pods[0].name}", "(the beginning)")
     show_output("\n\n".join(paragraphs[:2]))
     tell_line(f"The record has these steps, and DEL undoes them from the last to the first: {', '.join(steps)}.")
 
@@ -202,7 +208,7 @@ def die_and_return(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tup
     tell_line(
         f"agent {first} is dead; DEL of {pod.name}: exit code 0 after {call.ms:.0f} ms, 1 entry in the spool, and on stderr:"
     )
-    tell_line(f"[yellow]{escape(call.said.strip())}[/]")
+    tell_line((call.said.strip(), "yellow"))
     tell_line(f"still there of {pod.name}: {', '.join(of_pod(demo, pod))}")
     before["spooled DELs"] = demo.spooled()
     meter.watch()
@@ -232,10 +238,10 @@ def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], a
     """Stop the applications; what was made for them, and what was counted at both ends of each port."""
     for process in apps:
         tell(process, "stop")
-    with console.status("the last frames arrive"):
+    with view.progress("the last frames arrive"):
         time.sleep(SETTLE_S)
     switch = [switch_counters(demo, port_number(demo, each)) for each in pods]  # before the ports go down: that clears them
-    with console.status("the applications end"):
+    with view.progress("the applications end"):
         counted = [finish(process) for process in apps]
     check(all(each["RX-packets"] for each in counted), "an application received nothing")
     check(all(app["RX-packets"] <= port["tx"] for app, port in zip(counted, switch, strict=True)), "frames came from nowhere")
@@ -265,9 +271,9 @@ def show_datapath(demo: Demo, pods: list[Pod]) -> None:
     for each in pods:
         wait_for(lambda each=each: not is_up(demo, each), f"the link of {each.name} to go down")  # type: ignore[misc]
     for args in (["probe", BRIDGE], ["ping", *(f"demo/{each.name}" for each in pods), "--count", "500"]):
-        with console.status(f"userspace-cni {args[0]}"):
+        with view.progress(f"userspace-cni {args[0]}"):
             shown = demo.command(*args)
-        console.print(f"   [dim]$[/] userspace-cni {' '.join(args)}")
+        show_prompt(f"userspace-cni {' '.join(args)}")
         show_output(shown)
     tell_line("This switch's polling thread sleeps when idle, which is what takes milliseconds.")
 
@@ -337,23 +343,29 @@ def main() -> int:
     try:
         play(demo)
     except (DemoFailed, OSError, ValueError, LookupError) as error:
-        console.print(Text.assemble(("demo: ", "bold red"), str(error) if isinstance(error, DemoFailed) else repr(error)))
+        tell_end(str(error) if isinstance(error, DemoFailed) else repr(error))
         show_log(directory / "agent.log")
         code = 1
     except Stopped:
-        console.print("[bold red]demo:[/] stopped by a signal")
+        tell_end("stopped by a signal")
         code = 128 + Stopped.noted
     finally:
         for mount in mounts(demo):
             execute(["umount", "--lazy", mount])
         shutil.rmtree(directory, ignore_errors=True)
     if not code and directory.exists():
-        console.print(f"[bold red]demo:[/] {directory} is still there")
+        tell_end(f"{directory} is still there")
         code = 1
     if not code:
         took = time.monotonic() - demo.began
-        console.print(f"\n[bold green]Done in {took:.0f} s.[/] The switch is stopped, its hugepages are given back.")
+        rest = " The switch is stopped, its hugepages are given back."
+        console.print(Text.assemble((f"\nDone in {took:.0f} s.", "bold green"), rest))
     return code
+
+
+def tell_end(why: str) -> None:
+    """Why the demo ends before its end."""
+    console.print(Text.assemble(("demo: ", "bold red"), why))
 
 
 def show_log(path: Path) -> None:

@@ -22,7 +22,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from rich.console import Console
+from rich.text import Text
+
+from userspace_cni.cli import view
 
 SWITCH = str(Path(__file__).with_name("private-switch"))
 COMMAND = str(Path(sys.executable).with_name("userspace-cni"))
@@ -46,7 +48,7 @@ STEPS = 8
 MARK = "DEMO_DIRECTORY"
 """Environment variable by which every process that the demo starts, and those that these start, are known."""
 
-console = Console(highlight=False)
+console = view.console_of(sys.stdout)
 console.width = min(console.width, COLUMNS) if console.is_terminal else COLUMNS
 
 
@@ -101,7 +103,8 @@ class Demo:
     def say(self, text: str) -> None:
         """Announce the next step."""
         self.step += 1
-        console.print(f"\n[bold cyan]{self.step}/{STEPS}[/] [bold]{text}[/] [dim]{time.monotonic() - self.began:.1f} s[/]")
+        passed = f" {time.monotonic() - self.began:.1f} s"
+        console.print(Text.assemble((f"\n{self.step}/{STEPS} ", "bold cyan"), (text, "bold"), (passed, "dim")))
 
     @property
     def environ(self) -> dict[str, str]:
@@ -221,7 +224,7 @@ def run(*argv: str) -> str:
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 20.0) -> float:
     """Until `condition()` holds: how many seconds it took. DemoFailed naming `what` when it does not in time."""
     began = time.monotonic()
-    with console.status(f"waiting for {what}"):
+    with view.progress(f"waiting for {what}"):
         while not condition():
             obey()
             check(time.monotonic() - began < seconds, f"waited {seconds:.0f} s for {what}")
@@ -241,11 +244,11 @@ def switch(demo: Demo) -> Iterator[None]:
     directory = demo.directory / "ovs"
     directory.mkdir()
     try:
-        with console.status("the switch starts"):
+        with view.progress("the switch starts"):
             run("env", f"PRIVATE_SWITCH_APP_PAGES={APP_MIB}", SWITCH, "start", str(directory))
         yield
     finally:
-        with console.status("the switch stops"):
+        with view.progress("the switch stops"):
             done = execute([SWITCH, "stop", str(directory)])
     check(done.returncode == 0, f"stopping the switch: {done.stderr}")
     check(not (directory / "hugepages.added").exists(), "the switch has not given its hugepages back")

@@ -14,8 +14,15 @@ from tests.lab.node import Node, clean
 from tests.lab.runtime import netns
 from tests.lab.served import served
 from tests.lab.switch import Switch
+from userspace_cni.cli import view
 
 os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that runs in the test's own process says no more on a loaded machine than on an idle one."""
+    monkeypatch.setattr(view, "PATIENCE_S", 120.0)
 
 
 @pytest.fixture(scope="session")

@@ -37,7 +37,7 @@ POLL_S: Final = 0.2
 _ATTACH_S: Final = 15.0
 """The first attach after a start of the switch can take half of it: it makes memory pools."""
 _BACK_OFF_S: Final = (0.05, 2.0)
-_QUIET_S: Final = 3.0
+_QUIET_S: Final = 1.0
 """A connection without an answer for so long is told of."""
 _LEAVING_S: Final = 2.0
 """How long who has a port may take to leave it: a program that has just ended is still being taken down."""
@@ -110,10 +110,11 @@ def sources_of(annotations: str = "", directory: str = "") -> Sources:
     return Sources([annotations] if annotations else [], [directory] if directory else [], own_ids=own)
 
 
-def of_pod(ifname: str, wait_s: float, sources: Sources) -> Wanted:
+def of_pod(ifname: str, wait_s: float, sources: Sources, tell: Callable[[str], object] = lambda _: None) -> Wanted:
     """What the pod's own document says of the interface `ifname`, "" for the only one; waits so long for it to appear.
 
-    Raises Unavailable when it is not there in time, BadRequest when several are and none is named.
+    `tell` is told what is missing, at each look. Raises Unavailable when it is not there in time, BadRequest when several are and
+    none is named.
     """
     ends = time.monotonic() + wait_s
     while True:
@@ -126,12 +127,15 @@ def of_pod(ifname: str, wait_s: float, sources: Sources) -> Wanted:
             return _wanted(chosen[0])
         if time.monotonic() >= ends:
             raise Unavailable(_absence(found, ifname), "the pod's annotations (downward API), or name the socket")
+        tell(_absence(found, ifname))
         time.sleep(POLL_S)
 
 
 def _absence(found: Found, ifname: str) -> str:
+    """What is missing."""
     if found.interfaces:
-        return f"{found.source}: no interface {ifname}"
+        there = ifname in ("", *(interface.ifname for interface in found.interfaces))
+        return f"{found.source}: {found.trouble if there else f'no interface {ifname}'}"
     return f"this container's vhost-user interfaces: {found.trouble}"
 
 
@@ -323,6 +327,7 @@ class _Calling(_Attach):
         while connections(self._wanted.socket):
             if time.monotonic() >= ends or self._ready(_BACK_OFF_S[0]):
                 return True
+            self._tell_once(f"{self._wanted.socket}: a program is connected to it, and has {_LEAVING_S:g} s to leave")
         return False
 
 

@@ -42,7 +42,7 @@ def told(node: Node, *arguments: str, **environ: str) -> tuple[int, dict[str, An
     """Exit code and JSON of the command, without what it says of huge pages, which other tests take meanwhile."""
     argv = [sys.executable, "-m", "userspace_cni", "kubevirt", "doctor", "--json", *arguments]
     done = subprocess.run(argv, env={**node.environ, **environ}, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
+    assert [line for line in done.stderr.splitlines() if " (for " not in line] == []  # on a loaded machine it takes a while
     found = json.loads(done.stdout)
     found["findings"] = [each for each in found["findings"] if each["where"] != "huge pages"]
     return done.returncode, found

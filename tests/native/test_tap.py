@@ -299,7 +299,7 @@ def test_socket_in_use(pod: str, place: Path) -> None:
         assert f"listening at {place}/s" in words
         assert (place / "s").exists()
         assert first.end(signal.SIGTERM) == 0
-        assert first.errors() == ""
+        assert [line for line in first.errors().splitlines() if "nobody has connected to" not in line] == []
     assert (list(place.iterdir()), set(links(pod))) == ([], {"lo"})
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from rich.panel import Panel
+from rich.table import Table
 
+from deploy import demo
 from userspace_cni.cli import view
 from userspace_cni.cli.view import Cell, Column
 
@@ -20,7 +25,7 @@ PROGRAM = """
 from tests.unit.test_cli_view import COLUMNS, ROWS
 from userspace_cni.cli import view
 with view.progress("looking") as tell:
-    tell("at [something]")
+    tell("at [something] 62:cd:b7:ab [/] :bell:")
 view.show_table(COLUMNS, ROWS)
 view.show_path([("pod", ["default/web", "second line"]), ("bridge", ["br0"])])
 """
@@ -68,7 +73,7 @@ def test_a_wide_terminal_gets_every_column() -> None:
     shown = on_terminal(200)
     assert "dpdkvhostuserclient" in shown
     assert "blue" in shown
-    assert "at [something]" in shown
+    assert "at [something] 62:cd:b7:ab [/] :bell:" in shown
     assert "\x1b[" in shown
 
 
@@ -79,6 +84,73 @@ def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
     assert "blue" in shown
     assert "blue" not in on_terminal(24)
     assert "default/web" in on_terminal(24)
+
+
+def test_a_pipe_is_told_of_what_lasts() -> None:
+    """Without a terminal what takes longer than a second is told on stderr, once for now, and in its newest words."""
+    program = """
+import sys, threading
+from userspace_cni.cli import view
+with view.progress("looking") as tell:
+    tell("at :cd: [red]")
+    sys.stdin.readline()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stderr
+        told = process.stderr.readline()
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert told.startswith("at :cd: [red] (for 1 s, since ")
+
+
+def test_a_signal_ends_what_lasts_without_a_terminal() -> None:
+    """The thread that tells takes no signal from the one that works: Ctrl-C ends it at once."""
+    program = """
+import threading
+from userspace_cni.cli import view
+with view.progress("looking"):
+    threading.Event().wait(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert process.stderr.readline().startswith("looking (")
+        [teller] = [task for task in Path(f"/proc/{process.pid}/task").iterdir() if task.name != str(process.pid)]
+        status = (teller / "status").read_text()
+        assert int(re.findall(r"SigBlk:\s+(\w+)", status)[0], 16) & 1 << signal.SIGINT - 1
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        assert "KeyboardInterrupt" in process.stderr.read()
+
+
+@pytest.mark.parametrize("text", ["62:cd:b7:ab:00:01", ":cd:", "pod-:ab:", "[red]", "[/]", "[/red]x", ":bell:[bold]"])
+def test_addresses_and_names_are_what_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`:cd:` in a MAC address is no emoji, and brackets in a name are no markup, whatever shows it."""
+    view.say(Cell(text, "bold"), text)
+    view.show_facts([("MAC", text)])
+    view.show_table([Column("MAC"), Column(text)], [[text, Cell(text, "green")]])
+    view.show_path([(text, [text]), ("bridge", [text])])
+    view.say_figures([(text, text)])
+    view.show_bars([view.Bar(text, 0.5, (text,))])
+    shown = capsys.readouterr().out
+    assert shown.count(text) == 2 + 1 + 3 + 3 + 2 + 2
+    assert "\N{OPTICAL DISC}" not in shown
+
+
+@pytest.mark.parametrize("text", ["46:cd:b7:ab:00:01", "pod-[red]", "a [/] b"])
+def test_addresses_in_the_demo(text: str) -> None:
+    """The demo shows them as they are, too: in its tables, panels and lines."""
+    table = Table(title=text)
+    table.add_column(text)
+    table.add_row(text)
+    with demo.console.capture() as captured:
+        demo.tell_line(f"{text}: ", (text, "green"))
+        demo.show_prompt(text, text)
+        demo.tell_end(text)
+        demo.console.print(Panel(text))
+        demo.console.print(table)
+    assert captured.get().count(text) == 2 + 2 + 1 + 1 + 3
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "\udcff", "\x07", "[bold]x[/bold]", "\u202ex"])

@@ -180,10 +180,14 @@ def later(seconds: float, action: Callable[[], None]) -> threading.Timer:
 def test_wait_sees_the_file_swapped_in(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
     """Kubelet shows the annotations after the container has started; waiting bridges that."""
     timer = later(0.3, lambda: pod.refresh(noted(entry("net1"))))
-    code, out, _ = run(capsys, "--annotations", str(pod.file), "--wait", "10")
+    code, out, err = run(capsys, "--annotations", str(pod.file), "--wait", "10")
     timer.join()
     assert code == 0
     assert "net1" in out
+    missing, found = err.splitlines()
+    assert missing.startswith(f"userspace_cni.pod: waiting: {pod.file}: nothing about vhost-user interfaces yet, no annotation ")
+    assert missing.endswith("Z, up to 10 s)")
+    assert found.startswith("userspace_cni.pod: found net1 (after ")
 
 
 def test_wait_ends_in_time_and_says_so(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,6 +197,24 @@ def test_wait_ends_in_time_and_says_so(pod: Pod, capsys: pytest.CaptureFixture[s
     assert (code, out) == (1, "")
     assert "after 0.3 s" in err
     assert 0.3 <= time.monotonic() - started < 2
+
+
+def test_what_is_waited_for_is_told_as_it_changes(pod: Pod) -> None:
+    """Each thing that is missing is named on stderr when it is its turn: the file, the annotation, a status."""
+    (pod.directory / "..data").unlink()
+    command = [sys.executable, "-m", "userspace_cni.pod", "--annotations", str(pod.file), "--wait", "60"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+        assert waiting.stderr
+        assert "No such file" in waiting.stderr.readline()
+        pod.refresh({"other": "a\nforged: line\x1b[31m"})
+        assert f"no annotation {document.CONFIGURATION_DATA}" in waiting.stderr.readline()
+        pod.refresh({**noted(entry("net1")), document.NETWORKS: "net"})
+        assert "no k8s.v1.cni.cncf.io/network-status is there yet" in waiting.stderr.readline()
+        pod.refresh(noted(entry("net1")))
+        assert "found net1" in waiting.stderr.readline()
+        out, err = waiting.communicate(timeout=30)
+    assert (waiting.returncode, err) == (0, "")
+    assert "path=" in out
 
 
 def test_expect_waits_for_so_many_interfaces(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:

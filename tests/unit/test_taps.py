@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,31 @@ def test_pod_that_is_told_nothing(tmp_path: Path) -> None:
     result = tap("--dir", str(tmp_path), "--wait", "0")
     assert result.exit_code == 3
     assert f"{tmp_path}: nothing about vhost-user interfaces yet" in result.stderr
+
+
+def test_what_a_tap_waits_for_is_told(tmp_path: Path) -> None:
+    """Without a terminal, what is missing is told at once, and for how long it is waited for; and that it has come."""
+    command = [
+        sys.executable,
+        "-m",
+        "userspace_cni",
+        "tap",
+        "--dir",
+        str(tmp_path),
+        "--wait",
+        "60",
+        "--name",
+        "a-name-that-is-too-long",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        missing = process.stderr.readline()
+        assert missing.startswith("waiting: this container's vhost-user interfaces: ")
+        assert f"{tmp_path}: nothing about vhost-user interfaces yet, no file configData-*.json" in missing
+        assert missing.endswith("Z, up to 60 s)\n")
+        told(tmp_path, "net1")
+        assert process.stderr.readline().startswith(f"net1: told of it, {tmp_path}/net1.sock (after ")
+        process.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ def probe_command(ctx: click.Context, probe: str, as_json: bool) -> None:
 
     Exit code: 0 when all is well, 1 with its problems on stdout, 3 when it does not answer within 2 seconds.
     """
-    problems = open_site(ctx).client.problems(probe)
+    with view.progress("asking the agent"):
+        problems = open_site(ctx).client.problems(probe)
     if as_json:
         view.show_json({"problems": problems})
     else:

@@ -24,7 +24,7 @@ from userspace_cni.cli.probe import probe_command
 from userspace_cni.cli.site import FOUND, INTERRUPTED
 from userspace_cni.cli.status import status_command
 from userspace_cni.cli.tap import tap_command
-from userspace_cni.cli.view import plain
+from userspace_cni.cli.view import plain, progress
 
 _STDERR: Final = 2
 
@@ -57,13 +57,13 @@ def install(standalone: bool, bin_dir: str) -> None:
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
     try:
-        if standalone:
-            path = install_launcher(bin_dir)
-            click.echo(f"installed {path}: it carries no settings, each call reads its environment and the settings file")
-            return
-        path, settings = install_shim(bin_dir)
+        with progress("putting it there, and trying it"):
+            path, settings = (install_launcher(bin_dir), None) if standalone else install_shim(bin_dir)
     except InstallError as error:
         raise click.ClickException(str(error)) from error
+    if settings is None:
+        click.echo(f"installed {path}: it carries no settings, each call reads its environment and the settings file")
+        return
     click.echo(
         f"installed {path}: the agent's socket is {settings.agent_socket}, "
         f"its records are in {settings.state_dir}, DELs while it is away go to {settings.state_dir}/spool, "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import queue
 import re
 import signal
 import sys
@@ -24,6 +25,7 @@ import click
 from userspace_cni.cli import view
 from userspace_cni.cli.seconds import Seconds
 from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, require_net_admin
+from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
     from userspace_cni.fastpath.tap import Carried
@@ -113,8 +115,9 @@ def tap_command(as_json: bool, **options: Any) -> None:
     """
     require_net_admin("making a link of the kernel")
     with _signalled(sys.exit):
-        bridge = _bridge(options, _Told(as_json))
-    failure = _run(bridge)
+        told = _Told(as_json)
+        bridge = _bridge(options, told)
+    failure = _run(bridge, told)
     if failure is not None:
         from userspace_cni.fastpath.errors import FastPathError
 
@@ -126,24 +129,56 @@ def tap_command(as_json: bool, **options: Any) -> None:
 
 
 class _Told:
-    """Tells people or scripts what has become of the tap."""
+    """Tells people or scripts what has become of the tap; and, in lines, what it still waits for.
+
+    It is told on the bridge's thread; `ends` waits on another, and `end` may be called by a signal's handler.
+    """
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
+        self._lock = threading.Lock()
+        self._waiting: Waiting | None = None
+        self._missing = ""
         self.bridge: TapBridge | None = None
+        self._woken: queue.SimpleQueue[bool] = queue.SimpleQueue()  # unlike an Event it may be told amid its own waiting
 
     def __call__(self, news: News) -> None:
         assert self.bridge is not None  # noqa: S101 - for mypy
         bridge, state = self.bridge, news.state.value
-        if sys.stderr.isatty():  # the line with the counters is there
-            click.echo("\r\x1b[2K", nl=False, err=True)
-        if self._as_json:
-            facts = {"state": state, "name": bridge.name, "socket": bridge.wanted.socket, "mode": bridge.mode.value}
-            click.echo(json.dumps({**facts, "text": news.text}))
-        elif state == "ready":
-            view.say(f"{bridge.name}: traffic can flow; {bridge.wanted.socket}, we are the {bridge.mode.value}, {news.text}")
-        else:
-            view.note(f"{bridge.name}: {news.text}; waiting")
+        with self._lock:
+            if view.is_screen():  # the line with the counters is there
+                click.echo("\r\x1b[2K", nl=False, err=True)
+            if self._as_json:
+                facts = {"state": state, "name": bridge.name, "socket": bridge.wanted.socket, "mode": bridge.mode.value}
+                click.echo(json.dumps({**facts, "text": news.text}))
+            text = f"{bridge.name}: traffic can flow; {bridge.wanted.socket}, we are the {bridge.mode.value}, {news.text}"
+            if state != "ready":
+                self._missing = f"{bridge.name}: {news.text}; waiting"
+                self._waiting = self._waiting or Waiting(view.note)
+                self._waiting.still(self._missing)
+            elif not self._as_json:
+                view.say(text)
+            elif self._waiting:
+                self._waiting.over(text)
+            if state == "ready":
+                self._waiting = None
+        self._woken.put(False)
+
+    def remind(self) -> float | None:
+        """Tell what is waited for if that was long ago; seconds until it may be again, None while nothing is waited for."""
+        with self._lock:
+            return self._waiting.still(self._missing) if self._waiting else None
+
+    def end(self) -> None:
+        """There will be no more news."""
+        self._woken.put(True)
+
+    def ends(self, seconds: float | None) -> bool:
+        """Whether the end comes before this time is over, or before any other news."""
+        try:
+            return self._woken.get(timeout=seconds)
+        except queue.Empty:
+            return False
 
 
 def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
@@ -160,16 +195,19 @@ def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
         raise Refused(f"{named} is for a pod's own interfaces: give either it or SOCKET", USAGE)
     if not wanted.socket:
         sources = sources_of(options["annotations"], options["directory"])
-        with view.progress("waiting to be told of this pod's interface"):
-            wanted = wanted.overriding(of_pod(options["interface"], options["wait_s"], sources))
+        wait_s = options["wait_s"]
+        waited = Waiting(view.note, bound_s=wait_s)
+        with view.waiting("waiting to be told of this pod's interface", waited) as tell:
+            found = of_pod(options["interface"], wait_s, sources, lambda missing: tell(f"waiting: {missing}"))
+        waited.over(f"{found.name}: told of it, {found.socket}")
+        wanted = wanted.overriding(found)
     told.bridge = TapBridge(wanted, told)
     return told.bridge
 
 
-def _run(bridge: TapBridge) -> Exception | None:
+def _run(bridge: TapBridge, told: _Told) -> Exception | None:
     """Run the bridge until it ends or is stopped; what ended it."""
     failures: list[Exception] = []
-    over = threading.Event()
 
     def work() -> None:
         try:
@@ -177,23 +215,34 @@ def _run(bridge: TapBridge) -> Exception | None:
         except Exception as error:  # noqa: BLE001 - it is raised again by the thread that waits
             failures.append(error)
         finally:
-            over.set()
+            told.end()
 
     def stop() -> None:
         bridge.stop()
-        over.set()
+        told.end()
 
     thread = threading.Thread(target=work, name="tap", daemon=True)
-    with _signalled(stop), view.progress("") as show:
+    with _signalled(stop):
         thread.start()
-        before, at = bridge.carried, time.monotonic()
-        while not over.wait(_SHOWN_S if sys.stderr.isatty() else None):
-            carried, now = bridge.carried, time.monotonic()
-            show(_rates(bridge.name, before, carried, now - at))
-            before, at = carried, now
+        if view.is_screen():
+            _show(bridge, told)
+        else:
+            while not told.ends(told.remind()):
+                pass
         thread.join(_LEAVE_S)
         bridge.abandon()
     return failures[0] if failures else None
+
+
+def _show(bridge: TapBridge, told: _Told) -> None:
+    """What goes through, in a line that is written over, until the end."""
+    with view.progress("") as show:
+        before, at = bridge.carried, time.monotonic()
+        while not told.ends(_SHOWN_S):
+            carried, now = bridge.carried, time.monotonic()
+            if now - at >= _SHOWN_S / 2:  # not just after other news
+                show(_rates(bridge.name, before, carried, now - at))
+                before, at = carried, now
 
 
 def _rates(name: str, before: Carried, after: Carried, seconds: float) -> str:

@@ -11,19 +11,27 @@ import io
 import json
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Final
 
 import click
+
+from userspace_cni.pod.waiting import Waiting
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
+PATIENCE_S: Final = 1.0
+"""What takes longer than this is told of."""
+_NO_SCREENS: Final = ("dumb", "unknown")
+"""Values of TERM."""
 _UNFOLDED: Final = 4096
 """Columns of what is no terminal: nothing is folded there."""
 _BAR_MAX: Final = 60
@@ -163,16 +171,63 @@ def spelled(text: str) -> str:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """While inside, tell on a terminal what is being done; call what is given to tell of something else."""
-    from rich.console import Console
-    from rich.markup import escape
+    """While inside, tell on stderr what is being done; call what is given to tell of something else.
 
-    console = Console(stderr=True, highlight=False, emoji=False)
-    if not console.is_terminal:
-        yield lambda _: None
+    On a terminal it is seen all the time; elsewhere a line comes after a second, and every ten seconds from then on.
+    """
+    if not is_screen():
+        with _lines(text) as tell:
+            yield tell
         return
-    with console.status(escape(plain(text)), spinner="line") as status:
-        yield lambda text: status.update(escape(plain(text)))
+    with console_of(sys.stderr).status(_text(text), spinner="line") as status:
+        yield lambda text: status.update(_text(text))
+
+
+@contextmanager
+def waiting(text: str, waited: Waiting) -> Iterator[Callable[[str], object]]:
+    """While inside, tell on stderr what is missing: call what is given with that at each look, a few times a second.
+
+    A terminal shows `text` and then that; elsewhere it is told at once, when it changes, and every ten seconds.
+    """
+    if is_screen():
+        with progress(text) as tell:
+            yield tell
+    else:
+        yield waited.still
+
+
+@contextmanager
+def _lines(text: str) -> Iterator[Callable[[str], None]]:
+    """Tell of it in lines, by a thread of its own: what is done meanwhile may not return for long."""
+    newest, over, waited = text, threading.Event(), Waiting(note, PATIENCE_S)
+
+    def change(text: str) -> None:
+        nonlocal newest
+        newest = text
+
+    def tell() -> None:
+        with suppress(OSError, ValueError):  # stderr is closed or full: the command meets that itself where it matters
+            while not over.wait(waited.still(newest)):
+                pass
+
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the thread that works
+    try:
+        with suppress(RuntimeError):  # no thread to be had: then nothing is told
+            thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+    try:
+        yield change
+    finally:
+        over.set()
+        if thread.ident is not None:
+            thread.join(PATIENCE_S)
+
+
+def is_screen() -> bool:
+    """Whether stderr is a terminal on which a line can be written over."""
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_SCREENS
 
 
 def plain(text: str) -> str:
@@ -190,14 +245,22 @@ def joined(values: Sequence[str], nothing: str = "") -> str:
     return ", ".join(values) or nothing
 
 
-def _console() -> Console:
+def console_of(stream: IO[str], width: int | None = None) -> Console:
+    """A console on which text is what it is: rich would take `:cd:` in a MAC address for an emoji, and `[red]` for a colour.
+
+    What rich itself takes for markup whatever the console says (the text of a status) has to be a `Text`.
+    """
     from rich.console import Console
 
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def _console() -> Console:
     if not _is_unicode(sys.stdout) and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = console_of(sys.stdout)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
-        console = Console(highlight=False, markup=False, emoji=False, width=_UNFOLDED)
+        console = console_of(sys.stdout, _UNFOLDED)
     return console
 
 

@@ -1,8 +1,8 @@
 """`python -m userspace_cni.pod`: what a container runs to learn of its vhost-user interfaces.
 
 Prints and waits; decides nothing about what is true (see `source`). Writes to stdout only what was asked for, so that
-`dpdk-testpmd $(python -m userspace_cni.pod --wait) -- …` works, and everything else to stderr. The one thing that it changes:
-where the application makes the socket, one that is dead is removed.
+`dpdk-testpmd $(python -m userspace_cni.pod --wait) -- …` works, and everything else to stderr: what it waits for, too. The one
+thing that it changes: where the application makes the socket, one that is dead is removed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 from . import eal
 from .document import DEFAULT_MAPPED_DIR, DocumentError
 from .interface import Interface
 from .name import free_name
 from .source import ANNOTATIONS_FILES, Sources, own_sandbox_ids
+from .waiting import Waiting
 
 DEFAULT_WAIT_S = 120
 """Kubelet refreshes a downward-API file once per sync, every 60 to 90 s, if nothing else wakes it."""
@@ -31,13 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     sources = _sources(options)
     ends = time.monotonic() + (options.wait or 0)
+    waiting = Waiting(_say, bound_s=options.wait)
     while True:
         chosen, trouble = _choose(sources, options)
         if not trouble:
+            waiting.over(f"found {', '.join(interface.ifname for interface in chosen)}")
             _free_names(chosen)
             return _print(chosen, options.json)
         if time.monotonic() >= ends:
             return _complain(trouble, options)
+        waiting.still(f"waiting: {trouble}")
         time.sleep(min(POLL_S, max(0.0, ends - time.monotonic())))
 
 
@@ -65,9 +70,9 @@ def _free_names(chosen: list[Interface]) -> None:
             continue
         try:
             if free_name(interface.path):
-                sys.stderr.write(f"userspace_cni.pod: {interface.path}: removed the socket of an application that was killed\n")
+                _say(f"{interface.path}: removed the socket of an application that was killed")
         except OSError as error:
-            sys.stderr.write(f"userspace_cni.pod: {interface.path}: {error.strerror or error}\n")
+            _say(f"{interface.path}: {error.strerror or error}")
 
 
 def _print(chosen: list[Interface], as_json: bool) -> int:
@@ -77,7 +82,7 @@ def _print(chosen: list[Interface], as_json: bool) -> int:
         try:
             text = " ".join(shlex.quote(argument) for argument in eal.for_interfaces(chosen))
         except DocumentError as error:
-            sys.stderr.write(f"userspace_cni.pod: {error}; --json shows what was found\n")
+            _say(f"{error}; --json shows what was found")
             return 1
     sys.stdout.write(text + "\n")
     return 0
@@ -86,8 +91,16 @@ def _print(chosen: list[Interface], as_json: bool) -> int:
 def _complain(trouble: str, options: argparse.Namespace) -> int:
     waited = f"after {options.wait:g} s: " if options.wait else ""
     hint = "" if options.wait else "; the file is refreshed some time after the start: --wait waits for it"
-    sys.stderr.write(f"userspace_cni.pod: no complete answer: {waited}{trouble}{hint}\n")
+    _say(f"no complete answer: {waited}{trouble}{hint}")
     return 1
+
+
+def _say(text: str) -> None:
+    """A line on stderr; what a pod's files say breaks none. Where there is no stderr any more the answer still counts."""
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(f"userspace_cni.pod: {shown}\n")
+        sys.stderr.flush()
 
 
 def _sources(options: argparse.Namespace) -> Sources:

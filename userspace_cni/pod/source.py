@@ -80,6 +80,8 @@ class Sources:
         try:
             annotations = parse_annotations(_text(Path(path)))
             entries = parse(annotations.get(CONFIGURATION_DATA, ""))
+            if not entries:
+                return _nothing(path, f"annotation {CONFIGURATION_DATA}")
             return self._judged(path, entries, annotations.get(MAPPED_DIR, DEFAULT_MAPPED_DIR), annotations)
         except (OSError, DocumentError) as error:
             return Found(path, (), _reason(error), settled=False)
@@ -89,13 +91,11 @@ class Sources:
             files = [file for file in Path(path).iterdir() if file.match("configData-*.json")]
             entries = [parse_entry(_text(file)) for file in files]
             entries.sort(key=lambda entry: _natural(entry["ifName"]))
-            return self._judged(path, entries, path, {})
+            return self._judged(path, entries, path, {}) if entries else _nothing(path, "file configData-*.json")
         except (OSError, DocumentError) as error:
             return Found(path, (), _reason(error), settled=False)
 
     def _judged(self, source: str, entries: list[Entry], directory: str, annotations: dict[str, str]) -> Found:
-        if not entries:
-            return Found(source, (), "nothing about vhost-user interfaces yet", settled=False)
         mine = [entry for entry in entries if self._is_mine(entry)]
         if not mine:
             others = ", ".join(sorted({entry["containerId"][:12] for entry in entries}))
@@ -119,6 +119,10 @@ def own_sandbox_ids(mountinfo: str = MOUNTINFO) -> frozenset[str]:
         return frozenset()
     roots = [line[3] for line in lines if len(line) > 4 and line[4] in _OF_THE_SANDBOX]
     return frozenset(identifier for root in roots for identifier in _SANDBOX.findall(root))
+
+
+def _nothing(source: str, missing: str) -> Found:
+    return Found(source, (), f"nothing about vhost-user interfaces yet, no {missing}", settled=False)
 
 
 def _text(path: Path) -> str:
