@@ -48,9 +48,11 @@ def plugin() -> int:
     """One CNI call: environment and stdin in, stdout and exit code out."""
     from userspace_cni import verbs
     from userspace_cni.errors import Interrupted
-    from userspace_cni.log import say
+    from userspace_cni.log import begin, bound, say
+    from userspace_cni.request import subject_of
     from userspace_cni.result import LATEST, error_json
 
+    begin("info", os.environ.get("USERSPACE_CNI_LOG_FORMAT", ""))  # until the settings are read
     stdin = _Stdin()
     answer: verbs.Answer | None = None
     try:
@@ -63,7 +65,8 @@ def plugin() -> int:
             with suppress(OSError):
                 _write_stdout(error_json(error, LATEST))
             return 1
-        say("error", "the answer could not be written to stdout; an ADD is undone", error=error)
+        with bound(verb=os.environ["CNI_COMMAND"], **subject_of(os.environ)):
+            say("error", "the answer could not be written to stdout; an ADD is undone", error=error)
         if answer and answer.code == 0 and os.environ["CNI_COMMAND"] == "ADD":
             # nobody has learned of this attachment: a runtime that saw no result takes it for failed
             verbs.answer({**os.environ, "CNI_COMMAND": "DEL"}, stdin.read, _node)
@@ -101,9 +104,12 @@ class _Stdin:
 
 def _node() -> verbs.Node:
     from userspace_cni.drivers import Drivers
+    from userspace_cni.log import begin
     from userspace_cni.settings import load
 
-    return Drivers(load(os.environ), os.environ)
+    settings = load(os.environ)
+    begin(settings.log_level, settings.log_format)
+    return Drivers(settings, os.environ)
 
 
 def _write_stdout(output: bytes) -> None:

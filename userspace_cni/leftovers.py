@@ -15,11 +15,11 @@ from userspace_cni import attach
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.journal import Journal
-from userspace_cni.log import say
+from userspace_cni.log import about, say
 from userspace_cni.plan import owner_marks, port_name
 from userspace_cni.protocol import Called
 from userspace_cni.records import Record, record_key
-from userspace_cni.request import Environment, Network, read_environment, read_network
+from userspace_cni.request import Environment, Network, read_environment, read_network, subject_of
 from userspace_cni.spool import Entry, Spool
 from userspace_cni.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, Port, Step
 
@@ -104,7 +104,8 @@ def make_way(record: Record, node: Node, journal: Journal, deadline: Deadline) -
             over = is_unfinished(former, node.boot_id()) or (former.netns and node.netns_is_gone(former.netns))
             if over and journal.read_key(key) == former:
                 say("warning", "a former sandbox of the pod was never detached; it is now", former=former.container_id)
-                remove(former, node, journal, deadline)
+                with about(former.subject):
+                    remove(former, node, journal, deadline)
 
 
 def unrecorded(container_id: str, ifname: str, network: str, node: Node, journal: Journal) -> Record:
@@ -141,7 +142,8 @@ def drain(node: Node, journal: Journal, deadline: Deadline, report: Report = lam
         for entry in node.spool.entries():
             if not deadline.remaining():
                 return
-            _drain_one(entry, node, journal, report)
+            with about(_subject(entry)):
+                _drain_one(entry, node, journal, report)
     except UserspaceError as error:
         say("warning", "DELs that were called without an agent wait longer", error=error)
 
@@ -157,7 +159,7 @@ def hear(container_id: str, node: Node, journal: Journal) -> None:
         return  # a spool that cannot be read fails no verb; `drain` has told of it
     for entry in entries:
         if entry.environ.get("CNI_CONTAINERID") == container_id:
-            with suppress(BadRequest):
+            with suppress(BadRequest), about(_subject(entry)):
                 _hear(entry, *_call_of(entry), node, journal)
 
 
@@ -175,6 +177,14 @@ def _drain_one(entry: Entry, node: Node, journal: Journal, report: Report) -> No
             report("spooled-del")
 
 
+def _subject(entry: Entry) -> dict[str, str]:
+    """Of which attachment the DEL is."""
+    try:
+        return {**subject_of(entry.environ), "network": read_network(entry.stdin, "DEL").name}
+    except BadRequest:
+        return subject_of(entry.environ)
+
+
 def _call_of(entry: Entry) -> tuple[Environment, Network]:
     """What the DEL says. Raises BadRequest."""
     return read_environment(entry.environ, "DEL"), read_network(entry.stdin, "DEL")
@@ -184,7 +194,7 @@ def _hear(entry: Entry, environment: Environment, network: Network, node: Node, 
     """Record what the DEL is to remove, and forget the entry; whether there was anything. The container's lock is held."""
     marked = _overtaken_by(entry, environment, network, node, journal)
     if marked:
-        say("info", "a DEL that was called without an agent is carried out", container=environment.container_id)
+        say("info", "a DEL that was called without an agent is carried out")
         if journal.read_key(marked.key) is None:
             journal.write(marked)
         else:
@@ -197,13 +207,14 @@ def undo(entry: Entry, node: Node, journal: Journal, deadline: Deadline) -> None
     """Carry out a DEL that nobody called: of an ADD whose answer nobody has taken. Touches nothing newer, and never fails."""
     environment = read_environment({**entry.environ, "CNI_COMMAND": "DEL"}, "DEL")
     network = read_network(entry.stdin, "DEL")
-    try:
-        with journal.container_lock(environment.container_id, deadline):
-            record = _overtaken_by(entry, environment, network, node, journal)
-            if record:
-                remove(record, node, journal, deadline)
-    except UserspaceError as error:
-        say("warning", "an attachment that nobody knows of stays for now", container=environment.container_id, error=error)
+    with about({**subject_of(entry.environ), "network": network.name}):
+        try:
+            with journal.container_lock(environment.container_id, deadline):
+                record = _overtaken_by(entry, environment, network, node, journal)
+                if record:
+                    remove(record, node, journal, deadline)
+        except UserspaceError as error:
+            say("warning", "an attachment that nobody knows of stays for now", error=error)
 
 
 def _overtaken_by(entry: Entry, environment: Environment, network: Network, node: Node, journal: Journal) -> Record | None:
@@ -238,13 +249,14 @@ def finish(node: Node, journal: Journal, deadline: Deadline) -> None:
     for record in records[first:] + records[:first]:
         if not deadline.remaining():
             return
-        try:
-            if is_unfinished(record, boot_id):
-                finish_one(record, node, journal)
-            else:
-                place_again(record, node, journal)
-        except UserspaceError as error:
-            say("warning", "an earlier attachment could not be put right", container=record.container_id, error=error)
+        with about(record.subject):
+            try:
+                if is_unfinished(record, boot_id):
+                    finish_one(record, node, journal)
+                else:
+                    place_again(record, node, journal)
+            except UserspaceError as error:
+                say("warning", "an earlier attachment could not be put right", error=error)
 
 
 def finish_one(record: Record, node: Node, journal: Journal) -> bool:
@@ -256,7 +268,7 @@ def finish_one(record: Record, node: Node, journal: Journal) -> bool:
         current = journal.read_key(record.key)
         if current is None or not is_unfinished(current, node.boot_id()):
             return False
-        say("info", "finishing what an earlier call left", container=current.container_id, state=current.state)
+        say("info", "finishing what an earlier call left", state=current.state)
         return not remove(current, node, journal, Deadline.after(TURN_S))
 
 
@@ -273,7 +285,7 @@ def place_again(record: Record, node: attach.Drivers, journal: Journal) -> bool:
         lost = _misplaced(record, node)
         attach.settle(attach.begin_steps(record, lost, node, journal, Deadline.after(PLACE_S)))
     for step in lost:
-        say("info", "placed the socket of a restarted OVS again", container=record.container_id, socket=step.name)
+        say("info", "placed the socket of a restarted OVS again", socket=step.name)
     return bool(lost)
 
 

@@ -19,7 +19,7 @@ from userspace_cni.deadline import Deadline
 from userspace_cni.errors import UserspaceError
 from userspace_cni.journal import Journal
 from userspace_cni.leftovers import Report, is_unfinished
-from userspace_cni.log import bound, say
+from userspace_cni.log import about, bound, say
 from userspace_cni.records import Record, record_key
 from userspace_cni.steps import PlacedSocket, PodMount, Port, SocketFile, Step
 
@@ -128,9 +128,9 @@ def findings(node: Surroundings) -> Iterator[Finding]:
             yield Finding("sandbox-gone", record)
         elif record.netns and node.netns_is_gone(record.netns):
             # nothing is made again for it: another sandbox of the pod has an ADD of its own
-            if mounted := tuple(step for step in record.steps if _holds_up(step, record.key, seen, node)):
+            if mounted := _those(record, lambda step: _holds_up(step, record.key, seen, node)):  # noqa: B023 - called at once
                 yield Finding("namespace-gone", record, mounted)
-        elif lost := tuple(step for step in record.steps if _is_lost(step, seen, node)):
+        elif lost := _those(record, lambda step: _is_lost(step, seen, node)):
             yield Finding("lost", record, lost)
     yield from _without_record({record.key for record in records}, seen.ports or {}, node)
     if seen.ports is not None:
@@ -147,7 +147,13 @@ def sandbox_is_gone(marks: Marks, node: Surroundings) -> bool:
 
 def dead_sockets(record: Record, node: Surroundings) -> tuple[Step, ...]:
     """The sockets that a dead application of the attachment left, as steps whose `apply` frees the name."""
-    return tuple(step for step in record.steps if isinstance(step, SocketFile) and _looked(step, lambda: node.is_dead(step)))  # noqa: B023
+    return _those(record, lambda step: isinstance(step, SocketFile) and _looked(step, lambda: node.is_dead(step)))
+
+
+def _those(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
+    """The steps of the attachment of which that is true; what is logged meanwhile is about it."""
+    with about(record.subject):
+        return tuple(step for step in record.steps if wanted(step))
 
 
 @dataclass(frozen=True)
@@ -290,7 +296,7 @@ class Reconciliation:
 
     def _attempt(self, record: Record, act: Callable[[], None]) -> None:
         """Do it; a failure keeps no other record from its turn, and is told once an hour."""
-        with bound(self._node.log_level, container=record.container_id, ifname=record.ifname):
+        with bound(self._node.log_level), about(record.subject):
             try:
                 act()
             except UserspaceError as error:

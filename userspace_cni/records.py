@@ -53,6 +53,12 @@ class Record:
         """The record's name in the store: one per (container, ifname). '@' can not occur in a container ID."""
         return record_key(self.container_id, self.ifname)
 
+    @property
+    def subject(self) -> dict[str, str]:
+        """What a log line says of which attachment it is about."""
+        pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
+        return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
+
     def to(self, state: State, **changes: Any) -> Record:
         """This record in another state."""
         return replace(self, state=state, **changes)

@@ -94,6 +94,17 @@ class Request:
     stdin: bytes
 
 
+def subject_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a log line says of which attachment a call is about, as far as its variables tell; nothing of it has been judged."""
+    args = _read_args(environ.get("CNI_ARGS", ""), strict=False)
+    namespace, name = args.get("K8S_POD_NAMESPACE", ""), args.get("K8S_POD_NAME", "")
+    return {
+        "pod": f"{namespace}/{name}" if name else "",
+        "container": environ.get("CNI_CONTAINERID", ""),
+        "interface": environ.get("CNI_IFNAME", ""),
+    }
+
+
 def read_verb(environ: Mapping[str, str]) -> Verb:
     """CNI_COMMAND. Raises BadEnvironment for anything that is not a verb, lower-case ones included."""
     command = environ.get("CNI_COMMAND", "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from userspace_cni.errors import PASSING, InvalidConfig, Unavailable, Undecodable
-from userspace_cni.log import LEVELS
+from userspace_cni.log import FORMATS, LEVELS
 from userspace_cni.tenancy import Bounds, Rule, bounds_of, read_rules
 
 CONFIG_FILE: Final = "/etc/userspace-cni/config.toml"
@@ -25,6 +25,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mount_pod_dirs": ("always", "long"),
     "netconf_kubeconfig": ("never", "fallback", "always"),
     "log_level": tuple(LEVELS),
+    "log_format": FORMATS,
 }
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
@@ -97,6 +98,8 @@ class Settings:
     """`host:port` for metrics over TCP; "" for none."""
     log_level: str = "info"
     """The least important level that is logged: a key of log.LEVELS."""
+    log_format: str = "text"
+    """How lines of the log are written: one of log.FORMATS."""
     rules: tuple[Rule, ...] = ()
     """What pods of which namespaces may use: the tables `[[rule]]` of the file; no variable can hold them."""
 

@@ -24,7 +24,7 @@ from userspace_cni.errors import (
     combined,
 )
 from userspace_cni.journal import Journal
-from userspace_cni.log import bound, say
+from userspace_cni.log import about, bound, learn, say
 from userspace_cni.options import Options, read_log_level, read_options
 from userspace_cni.plan import Facts, plan
 from userspace_cni.protocol import Called
@@ -38,6 +38,7 @@ from userspace_cni.request import (
     read_environment,
     read_network,
     read_verb,
+    subject_of,
     valid_attachments,
     version_of,
 )
@@ -134,6 +135,13 @@ def answer(
     `read_stdin` raises UnreadableInput; `node` is called when the input has been found good, and for nothing that VERSION or
     a refusal needs. Its own failure (settings) is answered like any other.
     """
+    with bound(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
+        return _answer(environ, read_stdin, node, called)
+
+
+def _answer(
+    environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None
+) -> Answer:
     stdin = b""
     verb: Verb | None = None
     try:
@@ -143,9 +151,9 @@ def answer(
         environment = read_environment(environ, verb)
         stdin = read_stdin()
         request = Request(environment, read_network(stdin, verb), stdin)
+        learn(network=request.network.name)
         served = node()
-        level = read_log_level(request.network.raw) or served.log_level
-        with bound(level, verb=verb, container=environment.container_id, ifname=environment.ifname):
+        with bound(read_log_level(request.network.raw) or served.log_level):
             return Answer(0, _VERBS[verb](request, served, called or Called(served.boot_id(), served.boottime_ns())))
     except UserspaceError as error:
         failure = error
@@ -294,8 +302,9 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
     leftovers.drain(node, journal, deadline)
     with journal.container_lock(environment.container_id, deadline):
         record = journal.read(environment.container_id, environment.ifname)
+        learn(pod=record.subject["pod"] if record else "")
         if record and record.network != request.network.name:
-            say("info", "the interface belongs to another network and is left alone", network=record.network)
+            say("info", "the interface belongs to another network and is left alone", recorded=record.network)
             return b""
         if record and leftovers.is_newer(record, called, node):
             say("info", "the interface was attached after this DEL was called and is left alone")
@@ -402,7 +411,8 @@ def _collect_records(network: Network, valid: frozenset[tuple[str, str]], node: 
     errors: list[UserspaceError] = []
     for record in node.journal.records():
         if record.network == network.name and (record.container_id, record.ifname) not in valid:
-            errors += _collect(record, node, deadline)
+            with about(record.subject):
+                errors += _collect(record, node, deadline)
     return errors
 
 
@@ -424,7 +434,8 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
             continue
         steps = leftovers.traces(container_id, ifname, port, node.journal)
         record = Record("deleting", network.name, container_id, ifname, steps=steps)
-        errors += _collect(record, node, deadline, recorded=False)
+        with about(record.subject):
+            errors += _collect(record, node, deadline, recorded=False)
     return errors
 
 
@@ -438,7 +449,7 @@ def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool =
             current = node.journal.read_key(record.key)
             if recorded == (current is None):
                 return []
-            say("info", "collecting a stale attachment", container=record.container_id, interface=record.ifname)
+            say("info", "collecting a stale attachment")
             failures = leftovers.remove(current or record, node, node.journal, deadline)
     except UserspaceError as error:
         return [error]

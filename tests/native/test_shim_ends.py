@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -250,3 +251,30 @@ def test_killed_add(caller: Caller) -> None:
         wait_until(lambda: agent.received and agent.received[0].endswith(NETWORK), what="the request")
         process.kill()
         assert agent.ended.wait(10)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    "value", [b"web", b"a\nlevel=error", b'x" msg="forged', b"\x1b[31m\xff\xc3", b"a=b c", b"\\", b"n" * 9000, b"\x01" * 9000]
+)
+def test_no_value_forges_a_line(caller: Caller, form: str, value: bytes) -> None:
+    """Each line has time, verb, pod, container and interface, and is one line of printable ASCII, whatever the pod's name is."""
+    args = b"IgnoreUnknown=1;K8S_POD_NAMESPACE=blue;K8S_POD_NAME=" + value
+    done = caller.run("DEL", CNI_ARGS=args, CNI_IFNAME=b"net1", USERSPACE_CNI_LOG_FORMAT=form)
+    [line] = done.stderr.splitlines()
+    assert line.isascii()
+    assert line.isprintable()
+    assert len(line) < 4096
+    if form == "json":
+        told = json.loads(line)
+    else:
+        found = list(re.finditer(r'([a-z]+)=("(?:[^"\\]|\\.)*"|[^ "=\\]+)(?: |$)', line))
+        assert "".join(each[0] for each in found) == line
+        told = {each[1]: json.loads(each[2]) if each[2].startswith('"') else each[2] for each in found}
+    assert list(told) == ["time", "level", "msg", "verb", "pod", "container", "interface", "details"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told["time"])
+    assert (told["level"], told["verb"], told["interface"]) == ("error" if done.code else "warning", "DEL", "net1")
+    assert told["pod"].startswith("blue/")
+    assert ("CNI_ARGS holds a control character" in told["msg"]) == (done.code == 1)  # they are told of, and refused
+    if value == b"web":
+        assert told["pod"] == "blue/web"

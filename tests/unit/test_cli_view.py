@@ -15,7 +15,7 @@ import pytest
 from rich.panel import Panel
 from rich.table import Table
 
-from deploy import demo
+from deploy import demo, demo_node
 from userspace_cni.cli import view
 from userspace_cni.cli.view import Cell, Column
 
@@ -144,12 +144,12 @@ def test_addresses_in_the_demo(text: str) -> None:
     table = Table(title=text)
     table.add_column(text)
     table.add_row(text)
-    with demo.console.capture() as captured:
+    with demo_node.console.capture() as captured:
         demo.tell_line(f"{text}: ", (text, "green"))
         demo.show_prompt(text, text)
         demo.tell_end(text)
-        demo.console.print(Panel(text))
-        demo.console.print(table)
+        demo_node.console.print(Panel(text))
+        demo_node.console.print(table)
     assert captured.get().count(text) == 2 + 2 + 1 + 1 + 3
 
 

@@ -40,6 +40,7 @@ DEFAULTS = {
     "spool_max": 1024,
     "metrics_listen": "",
     "log_level": "info",
+    "log_format": "text",
 }
 AGENT_ONLY = {"host_root", "tick_s", "metrics_listen"}
 NAMES = {
@@ -63,6 +64,7 @@ OTHER_VALUES: dict[str, Value] = {
     "spool_max": 7,
     "metrics_listen": "127.0.0.1:9100",
     "log_level": "debug",
+    "log_format": "json",
     "node_name": "node-7",
 }
 
@@ -195,6 +197,7 @@ BAD_VALUES = [
     ("mount_pod_dirs", "never", "always, long"),
     ("netconf_kubeconfig", "sometimes", "never, fallback, always"),
     ("log_level", "INFO", "panic, error, warning, info, debug, verbose"),
+    ("log_format", "JSON", "text, json"),
     ("ovsdb", "unix:relative", "unix:/PATH"),
     ("ovsdb", "ssl:192.0.2.1:6640", "tcp:IP:PORT"),
     ("ovsdb", "tcp:192.0.2.1", "tcp:IP:PORT"),

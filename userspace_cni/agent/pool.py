@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni.errors import Unavailable
-from userspace_cni.log import say
+from userspace_cni.log import bound, say
 
 SWIFT: Final = frozenset({"DEL", "STATUS"})
 """What the reserved threads take."""
@@ -237,7 +237,8 @@ class Pool:
 
 
 def _run(job: Job) -> None:
-    try:
-        job.run()
-    except BaseException as error:  # noqa: BLE001 -- nothing that a job does may end its thread
-        say("error", "a job failed", verb=job.verb, container=job.container, error=repr(error))
+    with bound(verb=job.verb, container=job.container):
+        try:
+            job.run()
+        except BaseException as error:  # noqa: BLE001 -- nothing that a job does may end its thread
+            say("error", "a job failed", error=repr(error))

@@ -37,8 +37,9 @@ from userspace_cni.drivers import Drivers
 from userspace_cni.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.leftovers import drain, sweep, undo
 from userspace_cni.listing import SwitchPort, describe_all
-from userspace_cni.log import bound, overheard, say
+from userspace_cni.log import about, begin, bound, overheard, say
 from userspace_cni.protocol import Called
+from userspace_cni.request import subject_of
 from userspace_cni.settings import Settings
 from userspace_cni.spool import Entry
 from userspace_cni.stages import collected
@@ -72,7 +73,9 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     sys.setswitchinterval(SWITCH_S)
+    begin(settings.log_level, settings.log_format)
     with bound(settings.log_level):
+        say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)
         signal.signal(signal.SIGHUP, lambda _number, _frame: agent.keeper.ask())
         agent.start()
@@ -207,13 +210,14 @@ class Agent:
         """Nobody has learned of this attachment: a runtime that saw no result takes it for failed."""
         if exchange.verb != "ADD" or exchange.status != 200:
             return
-        say("warning", "an ADD whose caller has gone is undone", container=exchange.headers.get("Cni-Containerid", ""))
         environ = protocol.environment(exchange.head)
         entry = Entry("", environ, exchange.body, Called(self.node.boot_id(), exchange.answered_ns))
-        try:
-            self.pool.submit(Job(lambda: undo(entry, self.node, self.node.journal, Deadline.after(AGENT_S)), "DEL"))
-        except Unavailable as error:
-            say("error", "it stays until the runtime's DEL", error=error)
+        with bound(verb="ADD"), about(subject_of(environ)):
+            say("warning", "an ADD whose caller has gone is undone")
+            try:
+                self.pool.submit(Job(lambda: undo(entry, self.node, self.node.journal, Deadline.after(AGENT_S)), "DEL"))
+            except Unavailable as error:
+                say("error", "it stays until the runtime's DEL", error=error)
 
     # -- on a worker ------------------------------------------------------------------------------------------------------
 

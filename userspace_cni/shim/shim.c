@@ -88,6 +88,7 @@
 #define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
 #define BOOT_ID_LEN	36
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
+#define PLAIN		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:,;@+%"	/* in a log it needs no quotes */
 #define IFNAME_MAX	15	/* bytes of an interface's name */
 #define SHOWN_MAX	128	/* of a value in a message */
 #define WARNING		"userspace-cni-warning-"	/* a header of an answer, and a number behind it */
@@ -256,16 +257,19 @@ static const char *reason(int error)
 }
 
 /**
- * quoted() - Write text as a JSON string
- * @out:	Where to; six bytes per byte of @text, and three more
+ * quoted_in() - Write text as a JSON string
+ * @out:	Where to
+ * @room:	Bytes there, nine at least; text for which it is too small is cut off
  * @text:	Text; bytes that are not ASCII are spelled out, as they may be no UTF-8
  *
  * Return: the byte after the string
  */
-static char *quoted(char *out, const char *text)
+static char *quoted_in(char *out, size_t room, const char *text)
 {
+	const char *last = out + room - 8;	/* what a character becomes, the quote and a NUL have room behind it */
+
 	*out++ = '"';
-	for (; *text; text++) {
+	for (; *text && out <= last; text++) {
 		unsigned char c = (unsigned char)*text;
 
 		if (c == '"' || c == '\\')
@@ -281,6 +285,18 @@ static char *quoted(char *out, const char *text)
 	*out = '\0';
 
 	return out;
+}
+
+/**
+ * quoted() - Write text as a JSON string
+ * @out:	Where to; six bytes per byte of @text, and nine more
+ * @text:	Text
+ *
+ * Return: the byte after the string
+ */
+static char *quoted(char *out, const char *text)
+{
+	return quoted_in(out, 6 * strlen(text) + 9, text);
 }
 
 /* -- time and signals --------------------------------------------------------------------------------------------------------- */
@@ -424,30 +440,113 @@ static int write_out(int fd, const char *bytes, size_t len, int64_t until)
 }
 
 /**
- * say() - One line for people, on stderr, in the form of the program's other logs
+ * value_of() - A variable of the environment
+ * @name:	Name
+ *
+ * Return: its value; "" for one that is unset, as runtimes export all variables always
+ */
+static const char *value_of(const char *name)
+{
+	const char *value = getenv(name);
+
+	return value ? value : "";
+}
+
+/**
+ * argument_of() - What CNI_ARGS says
+ * @name:	Name of the argument
+ * @value:	Where its value goes: the last one's, "" for none
+ *
+ * Return: the text of @value
+ */
+static const char *argument_of(const char *name, struct note *value)
+{
+	const char *item = value_of("CNI_ARGS");
+	size_t len = strlen(name);
+
+	value->text[0] = '\0';
+	while (*item) {
+		size_t all = strcspn(item, ";");
+
+		if (!strncmp(item, name, len) && item[len] == '=')
+			note(value, "%.*s", (int)(all - len - 1), item + len + 1);
+		item += all + (item[all] == ';');
+	}
+
+	return value->text;
+}
+
+/**
+ * struct line - A line of the log being made; it is no longer than what a pipe takes without blocking
+ * @bytes:	What it is so far
+ * @end:	Behind that
+ * @json:	Whether it is to be a JSON object
+ */
+struct line {
+	char bytes[CHUNK];
+	char *end;
+	bool json;
+};
+
+/**
+ * fact() - Add a fact to a line of the log
+ * @line:	Line
+ * @key:	What it is called
+ * @value:	What it is; "" for no such fact
+ * @most:	Bytes that the value may take
+ */
+static void fact(struct line *line, const char *key, const char *value, size_t most)
+{
+	if (!*value)
+		return;
+
+	line->end += sprintf(line->end, line->json ? "%s\"%s\": " : "%s%s=",
+			     line->end == line->bytes ? (line->json ? "{" : "") : line->json ? ", " : " ", key);
+	if (!line->json && !value[strspn(value, PLAIN)] && strlen(value) < most)
+		line->end += sprintf(line->end, "%s", value);
+	else
+		line->end = quoted_in(line->end, most, value);
+}
+
+/**
+ * say() - One line for people, on stderr, in the form of the program's other logs (log.py)
  * @level:	error, warning or info
  * @message:	What was tried and what happened
  * @details:	What to look at, "" for nothing
  *
- * Never waits and never fails: a log must not decide a verb. A line is no longer than what a pipe takes without blocking.
+ * Never waits and never fails: a log must not decide a verb.
  */
 static void say(const char *level, const char *message, const char *details)
 {
-	static char line[2 * 6 * sizeof(struct note) + 64];
+	static struct line line;
 	struct pollfd ready = { .fd = STDERR_FILENO, .events = POLLOUT };
-	char *end = line;
+	struct note when, pod, name, namespace;
+	struct timespec now;
+	struct tm tm;
 
-	end += sprintf(end, "level=%s msg=", level);
-	end = quoted(end, message);
-	if (*details) {
-		end += sprintf(end, " details=");
-		end = quoted(end, details);
-	}
-	if (end > line + CHUNK - 1)
-		end = line + CHUNK - 1;
-	*end++ = '\n';
+	line.end = line.bytes;
+	line.json = !strcmp(value_of("USERSPACE_CNI_LOG_FORMAT"), "json");
 
-	if (poll(&ready, 1, 0) > 0 && write(STDERR_FILENO, line, (size_t)(end - line)) < 0)
+	clock_gettime(CLOCK_REALTIME, &now);
+	gmtime_r(&now.tv_sec, &tm);
+	note(&when, "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min,
+	     tm.tm_sec, (int)(now.tv_nsec / 1000000));
+	pod.text[0] = '\0';
+	if (*argument_of("K8S_POD_NAME", &name))
+		note(&pod, "%.250s/%.250s", argument_of("K8S_POD_NAMESPACE", &namespace), name.text);
+
+	/* the most that all of them take, with their keys, is less than what a line has */
+	fact(&line, "time", when.text, 40);
+	fact(&line, "level", level, 20);
+	fact(&line, "msg", message, 1300);
+	fact(&line, "verb", value_of("CNI_COMMAND"), 40);
+	fact(&line, "pod", pod.text, 520);
+	fact(&line, "container", value_of("CNI_CONTAINERID"), 280);
+	fact(&line, "interface", value_of("CNI_IFNAME"), 100);
+	fact(&line, "details", details, 1600);
+	line.end += sprintf(line.end, line.json ? "}\n" : "\n");
+
+	if (poll(&ready, 1, 0) > 0 && write(STDERR_FILENO, line.bytes, (size_t)(line.end - line.bytes)) < 0)
 		return;
 }
 
@@ -518,19 +617,6 @@ static int read_stdin(void)
 }
 
 /* -- environment and settings ------------------------------------------------------------------------------------------------- */
-
-/**
- * value_of() - A variable of the environment
- * @name:	Name
- *
- * Return: its value; "" for one that is unset, as runtimes export all variables always
- */
-static const char *value_of(const char *name)
-{
-	const char *value = getenv(name);
-
-	return value ? value : "";
-}
 
 /**
  * check_values() - Refuse what can not travel in a header

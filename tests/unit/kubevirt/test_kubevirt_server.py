@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -253,7 +254,7 @@ def test_nothing_of_a_vm_is_in_the_log(volume: Path) -> None:
         assert len(defined) == 1
         assert "vm=default/vm1 networks=net1 sources=net1:path changed=yes ms=" in defined[0]
         assert secret not in sidecar.log
-        assert all(line.startswith("level=") for line in sidecar.log.splitlines())
+        assert all(re.match(r"time=\S+Z level=[a-z]+ msg=", line) for line in sidecar.log.splitlines())
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

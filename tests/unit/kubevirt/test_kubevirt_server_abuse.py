@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -168,8 +169,8 @@ def test_the_log_stays_readable(sidecar: Sidecar, callback: Callback) -> None:
     """What was refused is one line each, with the trap and the remedy."""
     with pytest.raises(HookError):
         callback.on_define_domain("<domain\nx", VMI)
-    assert [line for line in sidecar.log.splitlines() if not line.startswith("level=")] == []
-    lines = [line for line in sidecar.log.splitlines() if line.startswith("level=error")]
+    assert [line for line in sidecar.log.splitlines() if not re.match(r"time=\S+Z level=", line)] == []
+    lines = [line for line in sidecar.log.splitlines() if " level=error " in line]
     assert "vm=default/vm1" in lines[-1]
     assert "trap=bad-input" in lines[-1]
     assert "remedy=" in lines[-1]
