@@ -7,8 +7,10 @@
 #   deploy/prepare.sh unit       only Python, for the rootless tests
 #
 # Nothing that is installed already is touched, and no service is started: the demo and the tests run a switch of their own.
+# Each part that takes long is told on stderr as it begins, and with its seconds when it is done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source deploy/stages.sh
 
 # have PACKAGE: whether dpkg knows it as installed
 have() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
@@ -51,22 +53,28 @@ if ((${#missing[@]})); then
         echo "prepare: this is no Debian (no apt-get); install what corresponds to: ${missing[*]}" >&2
         exit 1
     }
-    echo "prepare: installing ${missing[*]}" >&2
     export DEBIAN_FRONTEND=noninteractive
+    stage "bringing apt's lists up to date"
     apt-get update -qq
+    stage "installing ${#missing[@]} packages: ${missing[*]}"
     without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" >/tmp/userspace-cni-apt.$$.log 2>&1 || {
         tail -n 20 "/tmp/userspace-cni-apt.$$.log" >&2
         exit 1
     }
     rm -f "/tmp/userspace-cni-apt.$$.log"
+    stage_over
 fi
 
 # The environment is made anew when what it was made from has changed.
 native=userspace_cni/fastpath shim=userspace_cni/shim
 stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*.cdef $native/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
 if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then
-    echo "prepare: making .venv" >&2
-    [[ -x .venv/bin/python ]] || /usr/bin/python3 -m venv .venv
+    [[ -x .venv/bin/python ]] || {
+        stage "making .venv"
+        /usr/bin/python3 -m venv .venv
+    }
+    stage "compiling, and installing Python packages into .venv"
     .venv/bin/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
     echo "$stamp" >.venv/made-from
+    stage_over
 fi

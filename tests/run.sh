@@ -6,6 +6,7 @@
 #   tests/run.sh KIND [ARG...]   one directory of tests/, with arguments for pytest
 set -euo pipefail
 cd "$(dirname "$0")/.."
+source deploy/stages.sh
 
 kind=${1:-all}
 lanes=2   # tests run side by side, each process with a switch of its own: more would starve the polling threads
@@ -22,32 +23,50 @@ fi
     exit 1
 }
 deploy/prepare.sh
-make_beds() { .venv/bin/python -m tests.lab.trixie && .venv/bin/python -m tests.lab.guest; }
+make_beds() {
+    stage "Debian 13's QEMU and libvirt, unpacked beside this machine's own"
+    .venv/bin/python -m tests.lab.trixie >&2
+    stage "kernel and initramfs of the virtual machines"
+    .venv/bin/python -m tests.lab.guest >&2
+    stage_over
+}
+make_base() {
+    stage "a minimal Debian 12 for the images"
+    .venv/bin/python -m tests.lab.image_base >&2 && stage_over
+}
 if [[ $kind != all ]]; then
     [[ $kind != kubevirt ]] || make_beds
     exec .venv/bin/python -m pytest -q "tests/$kind" "$@"
 fi
 
 say "style, types, import rules"
+stage "ruff"
 .venv/bin/ruff check .
 .venv/bin/ruff format --check -q .
+stage "mypy"
 .venv/bin/mypy
+stage "lint-imports"
 .venv/bin/lint-imports --no-cache >/tmp/userspace-cni-imports.$$ || {
     cat "/tmp/userspace-cni-imports.$$"
     exit 1
 }
 rm -f "/tmp/userspace-cni-imports.$$"
+stage_over
 
 # What the image and the virtual machines need is made while other tests run. Those of the machines come last and alone, for a guest
 # takes both cores; so do those of ping and load, which look at every unix socket of the machine before they take a port
 alone=(tests/ovs/test_cli_ping.py tests/ovs/test_cli_load.py tests/kubevirt)
-{ .venv/bin/python -m tests.lab.image_base || :; make_beds; } >"/tmp/userspace-cni-beds.$$" 2>&1 &
+beds=/tmp/userspace-cni-beds.$$
+((make_base) || :; make_beds) >"$beds" 2>&1 &
 status=0
-say "tests"
+say "tests; meanwhile what the image and the virtual machines need is made"
 .venv/bin/python -m pytest -q -n "$lanes" --dist loadfile "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?
 say "tests that run alone"
-wait $! || cat "/tmp/userspace-cni-beds.$$"
-rm -f "/tmp/userspace-cni-beds.$$"
+stage "waiting for what they need to be made"
+wait $! || echo "run: it could not be made" >&2
+stage_over
+cat "$beds" >&2
+rm -f "$beds"
 .venv/bin/python -m pytest -q --durations=10 "${alone[@]}" "$@" || status=$?
 say "done"
 exit "$status"

@@ -23,6 +23,7 @@ LEVELS: Final = {"panic": 0, "error": 1, "warning": 2, "info": 3, "debug": 4, "v
 FORMATS: Final = ("text", "json")
 SUBJECT: Final = ("pod", "network", "container", "interface")
 """The facts that say which attachment a line is about; `pod` is NAMESPACE/NAME."""
+_ORDER: Final = ("verb", *SUBJECT)
 
 _HEARD_MAX: Final = 100
 
@@ -85,7 +86,8 @@ def overheard() -> Iterator[list[str]]:
 
 def learn(**facts: str) -> None:
     """From now on add `facts` to each line of the innermost block that binds any, and to what that calls."""
-    _context.set({**_context.get(), **_told(facts)})
+    known = {**_context.get(), **_told(facts)}
+    _context.set({key: known[key] for key in _ORDER if key in known} | known)
 
 
 def say(level: str, message: str, **facts: object) -> None:

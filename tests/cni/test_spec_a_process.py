@@ -105,7 +105,8 @@ def test_006_the_diagnosis_is_in_the_details(bare_node: Node, sandbox: str) -> N
     """Logs go to stderr; since libcni drops them on failure, what to look at is in the error itself."""
     failed = bare_node.run("ADD", bare_node.network(), sandbox)
     refused(failed, 11, bare_node.environ["USERSPACE_CNI_OVSDB"])
-    assert b"level=error" in failed.stderr
+    assert b" level=error " in failed.stderr
+    assert b" verb=ADD network=net container=" in failed.stderr
     assert failed.document["details"]
 
 
