@@ -131,6 +131,11 @@ class TapProcess:
         assert self._process.stderr
         return self._process.stderr.read()
 
+    def close_errors(self) -> None:
+        """Read stderr no more: who writes there is told that nobody does."""
+        assert self._process.stderr
+        self._process.stderr.close()
+
     def cpu_seconds(self) -> float:
         """Processor time that it has used, user and system."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()

@@ -398,6 +398,19 @@ def test_listener_that_is_no_switch(pod: str, place: Path) -> None:
             assert "another front-end" in words
 
 
+def test_log_that_nobody_reads(pod: str, place: Path) -> None:
+    """A tap whose stderr is a pipe without a reader waits on, and carries frames as soon as a switch comes."""
+    with TapProcess(pod, f"{place}/s", "--mode", "server") as tap:
+        assert tap.news.get(timeout=SECONDS)["state"] == "waiting"
+        tap.close_errors()
+        for _ in range(2):
+            with BackEnd.connect(f"{place}/s") as back:
+                back.wait_started()
+                tap.until("ready")
+            tap.until("lost")
+        assert tap.end(signal.SIGTERM) == 0
+
+
 def test_another_front_end(pod: str, place: Path) -> None:
     """Two taps at one socket find out that neither is a switch; with the switch the first goes on."""
     with TapProcess(pod, f"{place}/s", "--mode", "server") as first:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -154,7 +154,7 @@ class _Told:
             text = f"{bridge.name}: traffic can flow; {bridge.wanted.socket}, we are the {bridge.mode.value}, {news.text}"
             if state != "ready":
                 self._missing = f"{bridge.name}: {news.text}; waiting"
-                self._waiting = self._waiting or Waiting(view.note)
+                self._waiting = self._waiting or Waiting(_tell)
                 self._waiting.still(self._missing)
             elif not self._as_json:
                 view.say(text)
@@ -181,6 +181,12 @@ class _Told:
             return False
 
 
+def _tell(text: str) -> None:
+    """A line on stderr; a tap goes on when nobody reads that any more."""
+    with suppress(OSError):
+        view.note(text)
+
+
 def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
     """What the options and the pod's document ask for."""
     from userspace_cni.taps import Mode, TapBridge, Wanted, of_pod, sources_of
@@ -196,7 +202,7 @@ def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
     if not wanted.socket:
         sources = sources_of(options["annotations"], options["directory"])
         wait_s = options["wait_s"]
-        waited = Waiting(view.note, bound_s=wait_s)
+        waited = Waiting(_tell, bound_s=wait_s)
         with view.waiting("waiting to be told of this pod's interface", waited) as tell:
             found = of_pod(options["interface"], wait_s, sources, lambda missing: tell(f"waiting: {missing}"))
         waited.over(f"{found.name}: told of it, {found.socket}")
