@@ -41,7 +41,8 @@ def test_a_stdout_that_takes_nothing(tmp_path: Path, command: str, stdout: str) 
     *notes, last = done.stderr.splitlines()
     assert done.returncode == 1, done.stderr
     assert last.startswith("Error: "), done.stderr
-    assert [line for line in notes if not line.startswith("the switch can not be asked")] == []
+    expected = ("the switch can not be asked", "asking agent and switch (for")  # the latter where it takes over a second
+    assert [line for line in notes if not line.startswith(expected)] == []
 
 
 @pytest.mark.parametrize("moment", ["import", "exit"])
