@@ -1,0 +1,149 @@
+"""One ADD or DEL at a time, and many at once, beside the least that the same ports cost (`floor`), in turns."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.attach import BRIDGE
+from tests.bench.calls import Seconds, Shim, Spent, difference, milliseconds, stages_of
+from tests.bench.floor import Floor
+from tests.lab.node import Node
+
+REST_S = 0.08
+"""Before each call of the resting case: long enough for every process to sleep, and its caches to be another's."""
+CALM_S = 12.0
+WARM = 2
+"""Rounds that do not count."""
+
+
+@dataclass
+class _Ours:
+    walls: list[float] = field(default_factory=list)
+    stages: list[Seconds] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+
+class _Turns:
+    """Calls in turns with bare ones, each after ovs-vswitchd has done what the one before asked for."""
+
+    def __init__(self, shim: Shim, spent: Spent, floor: Floor, *, rest: bool) -> None:
+        self._shim = shim
+        self._spent = spent
+        self._floor = floor
+        self._rest = rest
+        self.bares: dict[str, list[float]] = {"ADD": [], "DEL": []}
+        self.ours = {"ADD": _Ours(), "DEL": _Ours()}
+
+    def bare(self, number: int) -> None:
+        """One port comes and goes."""
+        for verb, work in (("ADD", self._floor.add), ("DEL", self._floor.delete)):
+            self._pause()
+            self.bares[verb].append(work([f"bare{number}"]))
+
+    def through(self, number: int) -> None:
+        """One attachment comes and goes."""
+        self._shim.prepare(range(number, number + 1))
+        for verb, found in self.ours.items():
+            before = self._spent.seconds(verb) if self._rest else {}
+            self._pause()
+            used = self._spent.processor_s()
+            found.walls.append(self._shim.call(verb, number)[0])
+            self._floor.settle()  # what the agent hears of it afterwards is part of its cost
+            found.cpu.append(self._spent.processor_s() - used)
+            if self._rest:
+                found.stages.append(difference(before, self._spent.seconds(verb, before["count"] + 1)))
+
+    def _pause(self) -> None:
+        self._floor.settle()
+        if self._rest:
+            threading.Event().wait(REST_S)
+
+
+def single(node: Node, shim: Shim, spent: Spent, rounds: int, *, rest: bool) -> dict[str, Any]:
+    """ADD and DEL in turns with the bare ones, whose order changes from round to round.
+
+    With `rest` nothing happens for REST_S before each, and stages are read after each call; without it they are means of all
+    calls, so that nothing but calls is going on.
+    """
+    assert node.switch
+    floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
+    turns = _Turns(shim, spent, floor, rest=rest)
+    shim.call("ADD", 1_000_000)  # the directories that all share
+    begun: dict[str, Seconds] = {}
+    for number in range(-WARM, rounds):
+        if number == 0:
+            turns = _Turns(shim, spent, floor, rest=rest)
+            begun = {verb: spent.seconds(verb) for verb in turns.ours}
+        for work in (turns.bare, turns.through) if number % 2 else (turns.through, turns.bare):
+            work(number + WARM)
+    for verb, found in turns.ours.items() if not rest else ():
+        found.stages = [difference(begun[verb], spent.seconds(verb, begun[verb]["count"] + rounds))]
+    shim.call("DEL", 1_000_000)
+    floor.close()
+    return {
+        verb: {
+            "bare": milliseconds(turns.bares[verb]),
+            "ours": milliseconds(found.walls),
+            "ratio": _ratio(found.walls, turns.bares[verb]),
+            "agent cpu": milliseconds(found.cpu),
+            "stages": stages_of(found.stages, found.walls if rest else [statistics.fmean(found.walls)]),
+        }
+        for verb, found in turns.ours.items()
+    }
+
+
+def burst(node: Node, shim: Shim, spent: Spent, count: int, rounds: int) -> dict[str, Any]:
+    """So many ADDs at once, in turns with one transaction of as many ports; each after ovs-vswitchd has come to rest."""
+    assert node.switch
+    floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
+    bares: list[float] = []
+    ours = _Ours()
+    binaries: list[float] = []
+    names = [f"bare{number}" for number in range(count)]
+    for number in range(-1, rounds):
+        calm(floor, node.switch.vswitchd_pid)
+        bare = floor.add(names)
+        floor.delete(names)
+        calm(floor, node.switch.vswitchd_pid)
+        before, used = spent.seconds("ADD"), spent.processor_s()
+        wall, cpu = shim.burst("ADD", range(count))
+        used = spent.processor_s() - used
+        after = spent.seconds("ADD", before["count"] + count)
+        shim.burst("DEL", range(count))
+        if number >= 0:
+            bares.append(bare)
+            ours.walls.append(wall)
+            ours.cpu.append(used / count)
+            ours.stages.append(difference(before, after))
+            binaries.append(cpu / count)
+    floor.close()
+    return {
+        "bare": milliseconds(bares),
+        "ours": milliseconds(ours.walls),
+        "ratio": _ratio(ours.walls, bares),
+        "agent cpu": milliseconds(ours.cpu),
+        "binary cpu": milliseconds(binaries),
+        "stages": stages_of(ours.stages, [each["total"] for each in ours.stages]),
+    }
+
+
+def calm(floor: Floor, vswitchd: int) -> None:
+    """Until ovs-vswitchd's main thread has nothing to do any more: after many deletions it is busy for seconds."""
+    floor.settle()
+    stat = Path(f"/proc/{vswitchd}/task/{vswitchd}/schedstat")
+    end, before = time.monotonic() + CALM_S, int(stat.read_text().split()[0])
+    while time.monotonic() < end:
+        threading.Event().wait(0.25)
+        now = int(stat.read_text().split()[0])
+        if now - before <= 10_000_000:
+            return
+        before = now
+
+
+def _ratio(ours: list[float], bares: list[float]) -> float:
+    return round(milliseconds(ours)["p50"] / milliseconds(bares)["p50"], 2)
