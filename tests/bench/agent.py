@@ -11,8 +11,8 @@ in less than a minute: `--only resting --ports 0 --rounds 30`.
     back-to-back    the same without the rest
     burst           so many ADDs at once; bare: one transaction with as many ports, awaited
     idle            processor time and memory of an agent with 400 ports and nothing to do
-    scrape          one GET of /metrics, with so many attachments whose applications are connected as far as counters go: wall,
-                    and processor time of agent and ovsdb-server
+    scrape          one GET of /metrics, with so many attachments whose applications are connected, on the agent's socket and
+                    over TCP: wall, and processor time of agent, ovsdb-server and ovs-vswitchd's main thread
     crowd           ADD and DEL while so many GETs of /metrics, of 100 attachments, are waiting: wall until each is done
     endurance       memory, threads, descriptors, files and rows before and after 10,000 ADDs and DELs
 
@@ -23,7 +23,9 @@ them, `way` what the caller saw beside the agent: start of the binary, socket, a
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
+import resource
 import selectors
 import socket
 import sys
@@ -49,16 +51,14 @@ from tests.lab.node import Node, clean
 from tests.lab.runtime import netns
 from tests.lab.switch import Switch, wait_until
 from userspace_cni import protocol
+from userspace_cni.fastpath.front_end import FrontEndOptions, Listener
 
 PARTS = ("status", "resting", "back-to-back", "burst", "idle", "scrape", "crowd", "endurance")
 BURSTS = (40, 200)
-COUNTED = (
-    *(f"{way}_{what}" for way in ("rx", "tx") for what in ("packets", "bytes", "dropped")),
-    *(f"tx_q0_size_{size}_packets" for size in range(66)),
-)
-"""Columns of Interface.statistics of a port in use: as many as OVS 3.1 has, of which six are ours."""
 CYCLES = 10_000
 LANES = 8
+APPLICATIONS_S = 120.0
+METRICS = "127.0.0.1:19117"
 REST_PAGE_S = 0.3
 """Between two scrapes: the page rests after each in proportion to its cost."""
 
@@ -92,33 +92,50 @@ def idle(shim: Shim, agent: Agent, seconds: float) -> dict[str, Any]:
 
 
 @contextmanager
-def counters(switch: Switch) -> Iterator[None]:
-    """Every port of ours has counters, as if its application were connected; ovs-vswitchd would take them away again."""
-    names = [name for name in switch.ports(BRIDGE) if not name.startswith("old")]
-    switch.pause_vswitchd()
-    try:
-        values = [f"statistics:{key}=123456789" for key in COUNTED]
-        for start in range(0, len(names), 40):
-            commands = [word for name in names[start : start + 40] for word in ("--", "set", "Interface", name, *values)]
-            switch.vsctl("--no-wait", *commands)
+def applications(switch: Switch) -> Iterator[None]:
+    """Every port of ours has an application that is connected, so that ovs-vswitchd counts there."""
+    paths = [row["options"]["vhost-server-path"] for row in switch.rows("Interface", "external_ids:owner=userspace-cni")]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(Listener(path, FrontEndOptions(queue_size=64))) for path in paths]
+        for listener in listeners:
+            stack.enter_context(listener.accept(APPLICATIONS_S))
         yield
-    finally:
-        switch.resume_vswitchd()
 
 
 def scrape(node: Node, shim: Shim, agent: Agent, count: int, rounds: int) -> dict[str, Any]:
     """GET of /metrics with so many attachments."""
     assert node.switch
-    with attached(shim, count), counters(node.switch):
-        pids = agent.pid, node.switch.ovsdb_pid
-        before, walls, size = [processor_s(pid) for pid in pids], [], 0
-        for _ in range(rounds):
-            threading.Event().wait(REST_PAGE_S)
-            began = time.perf_counter()
-            size = len(agent.get("/metrics")[1])
-            walls.append(time.perf_counter() - began)
-        spent = [round((processor_s(pid) - used) / rounds * 1000, 2) for pid, used in zip(pids, before, strict=True)]
-        return {"wall": milliseconds(walls), "agent cpu": spent[0], "ovsdb-server cpu": spent[1], "KiB": round(size / 1024)}
+    vswitchd = node.switch.vswitchd_pid
+    main = Path(f"/proc/{vswitchd}/task/{vswitchd}/schedstat")
+    pages: dict[str, Callable[[], bytes]] = {"socket": lambda: agent.get("/metrics")[1], "tcp": _over_tcp}
+
+    def used() -> list[float]:
+        return [processor_s(agent.pid), processor_s(node.switch.ovsdb_pid), int(main.read_text().split()[0]) / 1e9]
+
+    found = {}
+    with attached(shim, count), applications(node.switch):
+        for name, get in pages.items():
+            spent, walls, size = [0.0] * 3, [], 0
+            for _ in range(rounds):
+                threading.Event().wait(REST_PAGE_S)
+                before, began = used(), time.perf_counter()
+                size = len(get())
+                walls.append(time.perf_counter() - began)
+                spent = [so_far + now - then for so_far, now, then in zip(spent, used(), before, strict=True)]
+            each = dict(zip(("agent cpu", "ovsdb-server cpu", "ovs-vswitchd cpu"), spent, strict=True))
+            mean = {who: round(seconds / rounds * 1000, 2) for who, seconds in each.items()}
+            found[name] = {"wall": milliseconds(walls), **mean, "KiB": round(size / 1024)}
+    return found
+
+
+def _over_tcp() -> bytes:
+    connection = http.client.HTTPConnection(METRICS)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read()
+    finally:
+        connection.close()
 
 
 @contextmanager
@@ -211,7 +228,7 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
         report.setdefault(name, {})[what] = work()
         sys.stderr.write(f"{name}, {what}: {time.monotonic() - began:.0f} s\n")
 
-    with running(node, USERSPACE_CNI_TICK_S="30") as agent:
+    with running(node, USERSPACE_CNI_TICK_S="30", USERSPACE_CNI_METRICS_LISTEN=METRICS) as agent:
         shim, spent = Shim(node, sandbox, directory), Spent(agent)
         if {"status", "resting", "back-to-back", "burst"} & set(options.only):
             for count in counts:

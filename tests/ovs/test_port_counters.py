@@ -1,21 +1,64 @@
-"""Counters of a real switch: of our ports and nobody else's, over either kind of connection, from a server that may hang."""
+"""Counters of a real switch: of our ports and nobody else's, asked of ovs-vswitchd or OVSDB, which may hang."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from tests.cni.spec import paused_ovsdb
-from tests.lab.switch import Switch
-from tests.lab.vhost_ports import CLIENT, add_bridge, add_port
+from tests.lab.switch import Switch, wait_until
+from tests.lab.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
+from userspace_cni.agent.metrics import Metrics
 from userspace_cni.dataplane.ovs import PortDriver
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import SwitchRefused, Unavailable
+from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
 
 OURS = "external_ids:owner=userspace-cni"
 SECONDS = 20.0
+FRAME = bytes.fromhex("02000000000202000000000188b5") + bytes(86)
+SENT = 50
+MANY = 400
+
+
+@pytest.fixture
+def resident(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
+    """A driver as the agent has it, connected."""
+    driver = connect(switch, resident=True)
+    driver.connect(Deadline.after(SECONDS))
+    return driver
+
+
+@pytest.fixture
+def sender(switch: Switch) -> Iterator[FrontEnd]:
+    """An application connected to the port `sender` of ours, which is the first on the bridge."""
+    add_bridge(switch)
+    with ExitStack() as stack:
+        listener = stack.enter_context(closing(Listener(f"{switch.rundir}/sender", FrontEndOptions())))
+        mark(switch, "sender")
+        yield stack.enter_context(closing(listener.accept()))
+
+
+def mark(switch: Switch, name: str) -> None:
+    """Add a client port with our marks."""
+    marks = [OURS, "external_ids:container-id=c0ffee", f"external_ids:pod-name=pod-{name}"]
+    add_port(switch, name, CLIENT, *marks, "--", "set", "Port", name, *marks)
+
+
+def sent(driver: PortDriver) -> int:
+    """Frames that the switch has counted at the sender's port."""
+    found = {each.name: each.statistics for each in driver.counters(Deadline.after(SECONDS))}
+    return found["sender"].get("rx_packets", 0)
+
+
+def send(sender: FrontEnd) -> None:
+    """SENT frames, which the switch has taken when this returns."""
+    pair = sender.pairs[0]
+    for _ in range(SENT):
+        wait_until(lambda: pair.send_frames([FRAME]), SECONDS, "room for a frame")
 
 
 def driver_of(switch: Switch, remote: str) -> PortDriver:
@@ -55,3 +98,74 @@ def test_a_database_of_something_else(switch: Switch) -> None:
     control = f"unix:{switch.rundir}/ovs-vswitchd.{switch.vswitchd_pid}.ctl"
     with pytest.raises(SwitchRefused, match="OVSDB at unix:"):
         driver_of(switch, control).counters(Deadline.after(SECONDS))
+
+
+@pytest.mark.parametrize("versions", ["", "OpenFlow10", "OpenFlow12", "OpenFlow13,OpenFlow15"])
+def test_what_has_been_counted_until_now(switch: Switch, resident: PortDriver, sender: FrontEnd, versions: str) -> None:
+    """ovs-vswitchd itself is asked, in any common version of OpenFlow: OVSDB may hang. It says what OVSDB says seconds later."""
+    switch.vsctl("set", "Bridge", BRIDGE, f"protocols={versions or '[]'}")
+    send(sender)
+    wait_until(lambda: switch.interface("sender")["ofport"], what="the port open")
+    wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
+    with paused_ovsdb(switch):
+        [counted] = resident.counters(Deadline.after(SECONDS))
+    assert counted.marks == {"owner": "userspace-cni", "container-id": "c0ffee", "pod-name": "pod-sender"}
+    wait_until(lambda: switch.interface("sender")["statistics"].get("rx_packets") == SENT, SECONDS, "the frames in OVSDB")
+    told = switch.interface("sender")["statistics"]
+    wanted = [f"{way}_{what}" for way in ("rx", "tx") for what in ("packets", "bytes", "dropped", "errors")]
+    assert counted.statistics == {name: told[name] for name in wanted if name in told}
+
+
+def test_a_bridge_of_other_versions(switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
+    """Where the bridge speaks no OpenFlow of ours, OVSDB is asked."""
+    switch.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow15")
+    send(sender)
+    wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
+    with paused_ovsdb(switch), pytest.raises(Unavailable, match="no answer in time"):
+        resident.counters(Deadline.after(0.2))
+
+
+def test_a_run_directory_without_bridges(switch: Switch, sender: FrontEnd, tmp_path: Path) -> None:
+    """Where ovs-vswitchd is out of reach, OVSDB is asked."""
+    driver = PortDriver(switch.ovsdb, str(tmp_path), lambda: "5707e", resident=True)
+    driver.connect(Deadline.after(SECONDS))
+    send(sender)
+    wait_until(lambda: sent(driver) == SENT, SECONDS, "the frames counted")
+    driver.close()
+
+
+def test_a_daemon_that_hangs(switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
+    """It is given up at the deadline: old numbers of OVSDB are not told instead. No descriptor is left of the attempt."""
+    assert sender.alive()
+    wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == 1, SECONDS, "the port counted")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    switch.pause_vswitchd()
+    try:
+        with pytest.raises(Unavailable, match="no answer in time"):
+            resident.counters(Deadline.after(0.2))
+    finally:
+        switch.resume_vswitchd()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(resident.counters(Deadline.after(SECONDS))) == 1
+
+
+def test_many_ports(switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
+    """Of four hundred ports the one with an application has its counters in the page, under its pod's name."""
+    send(sender)
+    names = [f"many{number}" for number in range(MANY)]
+    marks = [OURS, "external_ids:container-id=c0ffee", "external_ids:pod-name=another"]
+    words = []
+    for name in names:
+        words += ["--", "add-port", BRIDGE, name, "--", "set", "Port", name, *marks]
+        words += ["--", "set", "Interface", name, f"type={CLIENT}", f"options:vhost-server-path={switch.rundir}/{name}", *marks]
+    switch.vsctl(*words)
+    wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == MANY + 1, SECONDS, "all ports counted")
+    wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
+    page = Metrics(resident.known, {}, lambda: resident.counters(Deadline.after(SECONDS))).render().decode()
+    [line] = [line for line in page.splitlines() if line.startswith("userspace_cni_port_rx_packets_total{")]
+    assert 'port="sender"' in line
+    assert 'pod="pod-sender"' in line
+    assert line.endswith(f" {SENT}")
+    assert sum(line.startswith("userspace_cni_vhost_connected{") for line in page.splitlines()) == MANY + 1
+    switch.vsctl("del-port", BRIDGE, names[0])
+    wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == MANY, SECONDS, "the deleted port gone")

@@ -271,3 +271,27 @@ def test_a_switch_that_accepts_nobody(tmp_path: Path) -> None:
         other.connect(str(tmp_path / "b.mgmt"))
         with pytest.raises(Unavailable, match=r"b\.mgmt: "):
             forget(str(tmp_path / "b.mgmt"), [COOKIE], Deadline.after(0.2))
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "head", "layout"),
+    [(0x01, 17, "!HH", "!H6x12Q"), (0x03, 19, "!HH4x", "!I4x12Q"), (0x04, 19, "!HH4x", "!I4x12Q8x")],
+)
+def test_counters_of_a_bridge(version: int, kind: int, head: str, layout: str) -> None:
+    """Each port's counters by name, without those that it does not have; and whether more is to come."""
+    numbers = [1, 2, 3, 4, 5, 2**64 - 1, 2**64 - 1, 2**63]
+    body = struct.pack(head, 4, 1) + struct.pack(layout, 7, *numbers, 0, 0, 0, 0) + struct.pack(layout, 8, *[2**64 - 1] * 12)
+    found, last = openflow.counted(Message(version, kind, 1, body))
+    counted = {"rx_packets": 1, "tx_packets": 2, "rx_bytes": 3, "tx_bytes": 4, "rx_dropped": 5, "tx_errors": 2**63}
+    assert (found, last) == ({7: counted, 8: {}}, False)
+    assert openflow.counted(Message(version, kind, 1, struct.pack(head, 4, 0))) == ({}, True)
+
+
+@pytest.mark.parametrize(
+    "came",
+    [Message(0x04, 19, 1, b""), Message(0x04, 19, 1, bytes(9)), Message(0x06, 19, 1, bytes(8)), Message(0x04, 10, 1, bytes(8))],
+)
+def test_what_is_no_counter(came: Message) -> None:
+    """A message that is cut, of another kind or another version is refused, not misread."""
+    with pytest.raises(Unavailable, match="instead of counters"):
+        openflow.counted(came)

@@ -4,7 +4,8 @@ A registry of its own, so that nothing of a library gets in. Every label's value
 a caller's mistakes can not add series. What is asked for at a scrape (ports and their counters, spool, threads) comes from
 callbacks; one that fails, as when the switch is away, leaves its own series out and never fails the scrape.
 
-The only module that knows prometheus_client; its exceptions stay here.
+The only module that knows prometheus_client; its exceptions stay here. What grows with the ports is not the library's to write
+(`exposition`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from userspace_cni.agent.exposition import family, labels
 from userspace_cni.errors import UNEXPECTED
 from userspace_cni.listing import SwitchPort
 from userspace_cni.log import say
@@ -99,7 +101,10 @@ class Metrics:
         build = Gauge("userspace_cni_build_info", "Always 1", ("version", "python"), registry=self._registry)
         build.labels(_version(), platform.python_version()).set(1)
         ProcessCollector(registry=self._registry)
-        self._registry.register(_Asked(ports, gauges, counters))
+        self._failing: set[str] = set()
+        self._registry.register(_Asked(gauges, self._ask))
+        self._ports = ports
+        self._counters = counters
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
         """One call has ended: its CNI code (0 for success), its seconds, and those of each stage that it went through."""
@@ -124,45 +129,13 @@ class Metrics:
 
     def render(self) -> bytes:
         """Everything, as CONTENT_TYPE."""
-        return generate_latest(self._registry)
-
-
-def outcome_of(code: int) -> str:
-    """The class of a CNI code, as a label."""
-    return next((name for codes, name in _OUTCOMES if code in codes), "delegate")
-
-
-class _Asked(Collector):
-    """What is looked up at each scrape."""
-
-    def __init__(
-        self,
-        ports: Callable[[], Iterable[SwitchPort]],
-        gauges: Mapping[str, Callable[[], float]],
-        counters: Callable[[], Iterable[Counted]],
-    ) -> None:
-        self._ports = ports
-        self._gauges = gauges
-        self._counters = counters
-        self._failing: set[str] = set()
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask the switch."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """The numbers of this moment."""
-        for name, look in self._gauges.items():
-            value = self._ask(name, look)
-            if value is not None:
-                yield GaugeMetricFamily(f"userspace_cni_{name}", _HELP.get(name, name.replace("_", " ")), value=float(value))
-        ports = self._ask("ports", lambda: list(self._ports()))
-        if ports is not None:
-            yield from _of_ports(ports)
-        if ports:
-            bridges = {port.name: port.bridge for port in ports}
-            counted = self._ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
-            yield from _of_traffic(counted or [], bridges)
+        told = generate_latest(self._registry)
+        ports: list[SwitchPort] | None = self._ask("ports", lambda: list(self._ports()))
+        if not ports:
+            return told
+        bridges = {port.name: port.bridge for port in ports}
+        counted = self._ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
+        return told + "".join((*_of_ports(ports), *_of_traffic(counted or [], bridges))).encode(errors="replace")
 
     def _ask(self, name: str, look: Callable[[], Any]) -> Any:
         """What the callback says, None when it fails; that is logged once, until it works again."""
@@ -177,6 +150,30 @@ class _Asked(Collector):
         return value
 
 
+def outcome_of(code: int) -> str:
+    """The class of a CNI code, as a label."""
+    return next((name for codes, name in _OUTCOMES if code in codes), "delegate")
+
+
+class _Asked(Collector):
+    """Numbers that are looked up at each scrape."""
+
+    def __init__(self, gauges: Mapping[str, Callable[[], float]], ask: Callable[[str, Callable[[], Any]], Any]) -> None:
+        self._gauges = gauges
+        self._ask = ask
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: registering must not ask."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers of this moment."""
+        for name, look in self._gauges.items():
+            value = self._ask(name, look)
+            if value is not None:
+                yield GaugeMetricFamily(f"userspace_cni_{name}", _HELP.get(name, name.replace("_", " ")), value=float(value))
+
+
 _HELP: Final[Mapping[str, str]] = {
     "spool_entries": "DELs that wait to be read from the spool",
     "workers_busy": "Calls that are running",
@@ -187,27 +184,22 @@ _HELP: Final[Mapping[str, str]] = {
 }
 
 
-def _of_ports(ports: list[SwitchPort]) -> Iterator[Metric]:
-    counted = Tally((port.bridge, port.interface_type or "system", _state(port)) for port in ports)
-    family = GaugeMetricFamily(
-        "userspace_cni_ports", "Ports, by bridge, kind and link state", labels=("bridge", "kind", "link_state")
+def _of_ports(ports: list[SwitchPort]) -> Iterator[str]:
+    tally = Tally((port.bridge, port.interface_type or "system", _state(port)) for port in ports)
+    yield family(
+        "userspace_cni_ports",
+        "gauge",
+        "Ports, by bridge, kind and link state",
+        [(labels(dict(zip(("bridge", "kind", "link_state"), of, strict=True))), number) for of, number in tally.items()],
     )
-    for labels, number in counted.items():
-        family.add_metric(labels, number)
-    yield family
-    connected = GaugeMetricFamily(
-        "userspace_cni_vhost_connected", "1 while the application of a vhost-user port is connected", labels=("bridge", "port")
-    )
-    negotiated = GaugeMetricFamily(
-        "userspace_cni_vhost_negotiated", "1 while the port's virtio features are negotiated", labels=("bridge", "port")
-    )
-    for port in ports:
-        if port.interface_type.startswith("dpdkvhostuser"):
-            where = (port.bridge, port.name)
-            connected.add_metric(where, port.status.get("status") == "connected")
-            negotiated.add_metric(where, "features" in port.status)
-    yield connected
-    yield negotiated
+    vhost = [port for port in ports if port.interface_type.startswith("dpdkvhostuser")]
+    where = [labels({"bridge": port.bridge, "port": port.name}) for port in vhost]
+    connected = [int(port.status.get("status") == "connected") for port in vhost]
+    negotiated = [int("features" in port.status) for port in vhost]
+    text = "1 while the application of a vhost-user port is connected"
+    yield family("userspace_cni_vhost_connected", "gauge", text, zip(where, connected, strict=True))
+    text = "1 while the port's virtio features are negotiated"
+    yield family("userspace_cni_vhost_negotiated", "gauge", text, zip(where, negotiated, strict=True))
 
 
 _WAYS: Final = (("rx", "the switch received from the application"), ("tx", "the switch sent to the application"))
@@ -227,24 +219,19 @@ _OWNER: Final[Mapping[str, str]] = {
 """Label -> mark of the port."""
 
 
-def _of_traffic(counted: list[Counted], bridges: Mapping[str, str]) -> Iterator[Metric]:
+def _of_traffic(counted: list[Counted], bridges: Mapping[str, str]) -> Iterator[str]:
     """Counters of attachments' ports; `bridges` by port. Not of test ports, which come and go and would each leave series."""
-    attached = [
-        ((bridges[port.name], port.name, *(port.marks.get(mark, "") for mark in _OWNER.values())), port.statistics)
-        for port in counted
-        if port.marks.get("container-id")
-    ]
+    attached = [(_owned(port, bridges[port.name]), port.statistics) for port in counted if port.marks.get("container-id")]
     for way, direction in _WAYS:
         for what, text in _COUNTED.items():
             key = f"{way}_{what}"
-            family = CounterMetricFamily(
-                f"userspace_cni_port_{key}", f"{text.format(direction)}, by port", labels=("bridge", "port", *_OWNER)
-            )
-            for labels, statistics in attached:
-                if key in statistics:
-                    family.add_metric(labels, statistics[key])
-            if family.samples:
-                yield family
+            samples = [(where, statistics[key]) for where, statistics in attached if key in statistics]
+            yield family(f"userspace_cni_port_{key}_total", "counter", f"{text.format(direction)}, by port", samples)
+
+
+def _owned(port: Counted, bridge: str) -> str:
+    whose = {label: port.marks.get(mark, "") for label, mark in _OWNER.items()}
+    return labels({"bridge": bridge, "port": port.name, **whose})
 
 
 def _state(port: SwitchPort) -> str:

@@ -222,15 +222,29 @@ def find_port(session: Session, name: str) -> PortRow | None:
 
 def known_ports(session: Session) -> list[KnownPort]:
     """The same ports as `port_rows`, without the columns that nobody counts."""
-    marks, interfaces = session.replica.marks, session.replica.names("Interface")
+    replica, rows = session.replica, session.tables["Port"].rows
+    shown, interfaces = replica.shown, replica.names("Interface")
     found = []
-    for bridge, row in session.replica.names("Bridge").items():
+    for bridge, row in replica.names("Bridge").items():
         for reference in references(row, "ports"):
-            port = session.tables["Port"].rows.get(reference)
+            port = rows.get(reference)
             name = "" if port is None else value_of(port, "name")
             interface = interfaces.get(name)
-            if interface is not None and name != bridge:
-                found.append(_known(name, bridge, interface, ours=ovs_rows.is_ours(marks[name])))
+            if interface is None or name == bridge:
+                continue
+            known = shown.get(name)
+            if known is None or known.bridge != bridge:
+                known = shown[name] = _known(name, bridge, interface, ours=ovs_rows.is_ours(replica.marks[name]))
+            found.append(known)
+    return found
+
+
+def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
+    """Name and marks of the ports with our owner mark that are open, by bridge and OpenFlow number."""
+    found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}
+    for known in known_ports(session):
+        if known.ours and known.ofport > 0:
+            found.setdefault(known.bridge, {})[known.ofport] = known.name, session.replica.marks[known.name]
     return found
 
 
@@ -283,7 +297,9 @@ def other_config(session: Session) -> dict[str, str]:
 def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
     link, error = value_of(interface, "link_state"), value_of(interface, "error")
     kind, status = value_of(interface, "type"), value_of(interface, "status")
-    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "")
+    ofport = value_of(interface, "ofport")
+    number = ofport[0] if ofport else 0
+    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number)
 
 
 def _bridge_of(session: Session, port: Any, likely: str = "") -> Any:

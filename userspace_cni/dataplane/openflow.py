@@ -1,4 +1,4 @@
-"""OpenFlow messages for the few flows of test ports, as bytes. Pure: no socket, no clock.
+"""OpenFlow messages for the few flows of test ports, and for what a bridge has counted at its ports. Pure: no socket, no clock.
 
 Flows that send what comes in at one port out of the same or another one, a whole run of them deleted by cookie, and what a switch
 says to it. The wire formats are those of the OpenFlow specifications 1.0 and 1.3 (1.2 to 1.5 have the same layout for this part);
@@ -55,6 +55,22 @@ _NXM_NX_COOKIE_W: Final = 0x0001_0000 | 30 << 9 | 1 << 8 | 16
 _OXM_IN_PORT: Final = 0x8000_0004
 
 
+_STATISTICS_10: Final = 16
+_STATISTICS: Final = 18
+"""The answer's type is one more."""
+_PORT_STATISTICS: Final = 4
+_MORE: Final = 1
+_COUNTERS: Final = tuple(f"{way}_{what}" for what in ("packets", "bytes", "dropped", "errors") for way in ("rx", "tx"))
+_COUNTED: Final = {
+    VERSION_10: struct.Struct("!H6x8Q32x"),
+    0x03: struct.Struct("!I4x8Q32x"),
+    VERSION_13: struct.Struct("!I4x8Q40x"),
+}
+"""ofp_port_stats: the port's number and its first eight counters."""
+COUNTED_VERSIONS: Final = frozenset(_COUNTED)
+"""From 1.4 on, each port comes with dozens of counters by name."""
+
+
 @dataclass(frozen=True)
 class Flow:
     """What comes in at `in_port` goes out of `output`, or back out of `in_port` for None.
@@ -90,21 +106,21 @@ def message(version: int, kind: int, xid: int, body: bytes = b"") -> bytes:
     return HEADER.pack(version, kind, HEADER.size + len(body), xid) + body
 
 
-def hello(xid: int) -> bytes:
+def hello(xid: int, versions: frozenset[int] = VERSIONS) -> bytes:
     """The first message: the highest version that we speak, and all of them as a bitmap."""
-    bitmap = sum(1 << version for version in VERSIONS)
-    return message(max(VERSIONS), HELLO, xid, struct.pack("!HHI", _VERSION_BITMAP, 8, bitmap))
+    bitmap = sum(1 << version for version in versions)
+    return message(max(versions), HELLO, xid, struct.pack("!HHI", _VERSION_BITMAP, 8, bitmap))
 
 
-def agreed(theirs: Message) -> int:
+def agreed(theirs: Message, versions: frozenset[int] = VERSIONS) -> int:
     """The version to speak after their HELLO. Raises SwitchRefused when there is none in common."""
     bitmap = _bitmap(theirs.body)
     offered = {version for version in range(32) if bitmap >> version & 1} if bitmap else set(range(1, theirs.version + 1))
-    common = VERSIONS & offered
+    common = versions & offered
     if not common:
         spoken = ", ".join(map(_version_name, sorted(offered)))
         raise SwitchRefused(
-            f"OpenFlow: the bridge speaks {spoken}, and we {', '.join(map(_version_name, sorted(VERSIONS)))}",
+            f"OpenFlow: the bridge speaks {spoken}, and we {', '.join(map(_version_name, sorted(versions)))}",
             "column protocols of the Bridge",
         )
     return max(common)
@@ -145,6 +161,27 @@ def barrier(version: int, xid: int) -> bytes:
 def is_barrier_reply(answer: Message) -> bool:
     """Whether it answers a barrier."""
     return answer.kind == (19 if answer.version == VERSION_10 else 21)
+
+
+def ask_counted(version: int, xid: int) -> bytes:
+    """The message that asks what was counted at every port. `version`: of COUNTED_VERSIONS."""
+    if version == VERSION_10:
+        return message(version, _STATISTICS_10, xid, struct.pack("!HHH6x", _PORT_STATISTICS, 0, _ANY_10))
+    return message(version, _STATISTICS, xid, struct.pack("!HH4xI4x", _PORT_STATISTICS, 0, _ANY))
+
+
+def counted(answer: Message) -> tuple[dict[int, dict[str, int]], bool]:
+    """What a message says was counted, by port number, under OVSDB's names and without what the port does not count; and
+    whether it is the last of its answer. Raises Unavailable for any other message."""
+    old = answer.version == VERSION_10
+    start = 4 if old else 8
+    entry = _COUNTED.get(answer.version)
+    if answer.kind != (_STATISTICS_10 if old else _STATISTICS) + 1 or entry is None or (len(answer.body) - start) % entry.size:
+        raise Unavailable(f"OpenFlow: a message of type {answer.kind} came instead of counters", "is it a bridge's .mgmt socket?")
+    found = {}
+    for port, *numbers in entry.iter_unpack(memoryview(answer.body)[start:]):
+        found[port] = {name: number for name, number in zip(_COUNTERS, numbers, strict=True) if number != ALL_BITS}
+    return found, not answer.body[3] & _MORE
 
 
 def refusal(error: Message, what: str) -> SwitchRefused:

@@ -235,10 +235,30 @@ class PortDriver:
         return self._standing().look(known_ports)
 
     def counters(self, deadline: Deadline) -> list[Counters]:
-        """What the switch has counted at the ports with our owner mark, asked of the server over a connection of its own."""
+        """What the switch has counted at the ports with our owner mark.
+
+        A resident driver asks ovs-vswitchd; OVSDB where that is out of reach, or has none of these ports' numbers to tell.
+        Raises Unavailable and SwitchRefused.
+        """
         from userspace_cni.dataplane import counters
 
+        if self._resident and self._ovsdb.startswith("unix:"):
+            try:
+                return self._asked_of_bridges(deadline)
+            except SwitchRefused:
+                pass  # an administrator has chosen other versions of OpenFlow
+            except Unavailable as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    raise
         return counters.ask(self._ovsdb, deadline)
+
+    def _asked_of_bridges(self, deadline: Deadline) -> list[Counters]:
+        from userspace_cni.dataplane import counters
+        from userspace_cni.dataplane.commands import counted_ports
+
+        ports = self._standing().look(counted_ports)
+        asked = [counters.ask_bridge(f"{self._ovs_rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
+        return [each for group in asked for each in group]
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         """The port of that name, None if there is none."""

@@ -46,7 +46,7 @@ class KnownPort:
     """A port as the replica shows it. `ours`: it has our owner mark. `link_state`: "up", "down" or "" while unknown.
 
     `status` is Interface.status, of vhost-user ports: mode (client, server), status (connected, disconnected), num_of_vrings,
-    features and more. `error` is Interface.error, "" if the interface is open.
+    features and more. `error` is Interface.error, "" if the interface is open; `ofport` its number then, 0 before.
     """
 
     name: str
@@ -56,6 +56,7 @@ class KnownPort:
     link_state: str
     status: Mapping[str, str]
     error: str
+    ofport: int = 0
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from ovs.db import idl as ovs_idl
 from ovsdbapp.backend.ovs_idl import connection
 
 from userspace_cni.dataplane.json_parser import Parser
+from userspace_cni.dataplane.ovs_rows import KnownPort
 from userspace_cni.errors import Unavailable
 
 T = TypeVar("T")
@@ -151,6 +152,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
     `everything`: replicate all rows from the start and watch over the server, instead of only the rows that were chosen; then
     `parted` is told the name of each vhost-user interface whose peer has gone. It has the lock, and must not wait.
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
+    `shown`: what was made of the port of that name for others to see; it is gone when a row of that name changes.
     """
 
     def __init__(self, remote: str, *, everything: bool, parted: Callable[[str], None] = lambda _: None) -> None:
@@ -167,6 +169,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         self.datapaths: dict[str, str] = {}
         self.bridge_marks: dict[str, Mapping[str, str]] = {}
         self.marks: dict[str, Mapping[str, str]] = {}
+        self.shown: dict[str, KnownPort] = {}
         self.watches: dict[str, list[Watch[Any]]] = {}
         self._clauses: frozenset[Clause] = frozenset()
         self._names: dict[str, dict[str, Any]] = {table: {} for table in _NAMED}
@@ -235,6 +238,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             _set_or_drop(self.datapaths, name, None if row is None else value_of(row, "datapath_type"))
             _set_or_drop(self.bridge_marks, name, None if row is None else value_of(row, "external_ids"))
             return
+        self.shown.pop(name, None)
         if table == "Port":
             _set_or_drop(self.marks, name, None if row is None else value_of(row, "external_ids"))
             return
