@@ -106,12 +106,12 @@ def applications(switch: Switch) -> Iterator[None]:
 def scrape(node: Node, shim: Shim, agent: Agent, count: int, rounds: int) -> dict[str, Any]:
     """GET of /metrics with so many attachments."""
     assert node.switch
-    vswitchd = node.switch.vswitchd_pid
+    ovsdb, vswitchd = node.switch.ovsdb_pid, node.switch.vswitchd_pid
     main = Path(f"/proc/{vswitchd}/task/{vswitchd}/schedstat")
     pages: dict[str, Callable[[], bytes]] = {"socket": lambda: agent.get("/metrics")[1], "tcp": _over_tcp}
 
     def used() -> list[float]:
-        return [processor_s(agent.pid), processor_s(node.switch.ovsdb_pid), int(main.read_text().split()[0]) / 1e9]
+        return [processor_s(agent.pid), processor_s(ovsdb), int(main.read_text().split()[0]) / 1e9]
 
     found = {}
     with attached(shim, count), applications(node.switch):
