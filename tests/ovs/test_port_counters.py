@@ -169,3 +169,26 @@ def test_many_ports(switch: Switch, resident: PortDriver, sender: FrontEnd) -> N
     assert sum(line.startswith("userspace_cni_vhost_connected{") for line in page.splitlines()) == MANY + 1
     switch.vsctl("del-port", BRIDGE, names[0])
     wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == MANY, SECONDS, "the deleted port gone")
+
+
+def test_what_is_known_of_a_port_follows_its_rows(switch: Switch, resident: PortDriver) -> None:
+    """What was once told of a port is told anew when its rows have changed: owner, state, bridge, and whether it is there."""
+
+    def known() -> list[tuple[str, str, bool, bool]]:
+        return [(each.name, each.bridge, each.ours, each.ofport > 0) for each in resident.known()]
+
+    add_bridge(switch)
+    mark(switch, "vhost-a")
+    wait_until(lambda: known() == [("vhost-a", BRIDGE, True, True)], SECONDS, "the port open")
+    switch.vsctl("--no-wait", "remove", "Port", "vhost-a", "external_ids", "owner")
+    wait_until(lambda: known() == [("vhost-a", BRIDGE, False, True)], SECONDS, "another owner")
+    uuid = switch.port("vhost-a")["_uuid"]
+    switch.pause_vswitchd()
+    try:
+        switch.vsctl("--no-wait", "--id=@b", "create", "Bridge", "name=br-2", "--", "add", "Open_vSwitch", ".", "bridges", "@b")
+        switch.vsctl("--no-wait", "add", "Bridge", "br-2", "ports", uuid, "--", "remove", "Bridge", BRIDGE, "ports", uuid)
+        wait_until(lambda: known() == [("vhost-a", "br-2", False, True)], SECONDS, "the port on another bridge")
+        switch.vsctl("--no-wait", "clear", "Bridge", "br-2", "ports")
+        wait_until(lambda: known() == [], SECONDS, "no port")
+    finally:
+        switch.resume_vswitchd()
