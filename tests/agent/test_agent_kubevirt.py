@@ -18,7 +18,7 @@ from userspace_cni.fastpath.front_end import FrontEnd, Listener
 from userspace_cni.pod import launcher
 
 COUNTED_S = 30
-"""ovs-vswitchd writes its counters every 5 s, and takes seconds for the memory of its first connection."""
+"""ovs-vswitchd takes seconds for the memory of its first connection."""
 FRAME = bytes.fromhex("ffffffffffff") + bytes.fromhex("02000000000188b5") + bytes(46)
 """To everybody, EtherType of local experiments."""
 SENT = 50
@@ -98,7 +98,8 @@ def counted(live: LiveNode, name: str, pod: LauncherPod) -> float:
 
 
 def test_traffic_of_vms(live: LiveNode, sandbox: str) -> None:
-    """Frames from one VM to another are counted at both ports, by the VMs' names; a hung database costs these series only."""
+    """Frames from one VM to another are counted at both ports, by the VMs' names; a hung switch costs these series only, a hung
+    database none."""
     live.start()
     pods = LauncherPod(), LauncherPod("vm-2")
     for number, pod in enumerate(pods, 1):
@@ -117,9 +118,14 @@ def test_traffic_of_vms(live: LiveNode, sandbox: str) -> None:
         assert counted(live, "tx_bytes", pods[1]) >= len(FRAME)
         assert counted(live, "rx_packets", pods[1]) == counted(live, "tx_packets", pods[0]) == 0
         with paused_ovsdb(switch_of(live)):
+            assert counted(live, "rx_packets", pods[0]) >= SENT
+        switch_of(live).pause_vswitchd()
+        try:
             text = get(live.socket, "/metrics")[1].decode()
             assert value_of(text, "userspace_cni_build_info") == 1
             assert "userspace_cni_port_" not in text
+        finally:
+            switch_of(live).resume_vswitchd()
         assert counted(live, "rx_packets", pods[0]) >= SENT
     for number, pod in enumerate(pods, 1):
         detach(live, pod, number, sandbox)
