@@ -162,6 +162,18 @@ def test_traffic_of_attachments() -> None:
     assert b"HELP userspace_cni_port_rx_packets_total Packets that the switch received from the application, by port" in text
 
 
+def test_a_port_that_is_given_to_another() -> None:
+    """The labels of a port's series are those of its marks and bridge now, whatever they were at the scrape before."""
+    counted, ports = [Traffic("a", MARKS, {"rx_packets": 7})], PORTS
+    told = Metrics(lambda: ports, {}, lambda: counted)
+    assert value(text_of(told), "userspace_cni_port_rx_packets_total", **LABELS) == 7
+    assert value(text_of(told), "userspace_cni_port_rx_packets_total", **LABELS) == 7
+    counted[:] = [Traffic("a", {**MARKS, "pod-name": "another"}, {"rx_packets": 1})]
+    assert value(text_of(told), "userspace_cni_port_rx_packets_total", **LABELS | {"pod": "another"}) == 1
+    ports = [Port("a", bridge="br1")]
+    assert value(text_of(told), "userspace_cni_port_rx_packets_total", **LABELS | {"pod": "another", "bridge": "br1"}) == 1
+
+
 def test_traffic_of_others_is_left_out() -> None:
     """Ports of a test and ports that the switch does not know any more make no series."""
     counted = [Traffic("b", {"run": "1-2"}, {"rx_packets": 1}), Traffic("gone", MARKS, {"rx_packets": 1})]

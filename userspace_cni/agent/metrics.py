@@ -105,6 +105,7 @@ class Metrics:
         self._registry.register(_Asked(gauges, self._ask))
         self._ports = ports
         self._counters = counters
+        self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
         """One call has ended: its CNI code (0 for success), its seconds, and those of each stage that it went through."""
@@ -135,7 +136,20 @@ class Metrics:
             return told
         bridges = {port.name: port.bridge for port in ports}
         counted = self._ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
-        return told + "".join((*_of_ports(ports), *_of_traffic(counted or [], bridges))).encode(errors="replace")
+        return told + "".join((*_of_ports(ports), *_of_traffic(self._labelled(counted or [], bridges)))).encode(errors="replace")
+
+    def _labelled(self, counted: list[Counted], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
+        """Labels and counters of attachments' ports; `bridges` by port. Not of test ports, which come and go and would each leave
+        series. Labels are kept as long as a port has the same marks, that very object."""
+        attached = [port for port in counted if port.marks.get("container-id")]
+        before, now = self._owned, {}
+        for port in attached:
+            known, bridge = before.get(port.name), bridges[port.name]
+            if known is None or known[0] is not port.marks or known[1] != bridge:
+                known = port.marks, bridge, _owned(port, bridge)
+            now[port.name] = known
+        self._owned = now
+        return [(now[port.name][2], port.statistics) for port in attached]
 
     def _ask(self, name: str, look: Callable[[], Any]) -> Any:
         """What the callback says, None when it fails; that is logged once, until it works again."""
@@ -219,9 +233,8 @@ _OWNER: Final[Mapping[str, str]] = {
 """Label -> mark of the port."""
 
 
-def _of_traffic(counted: list[Counted], bridges: Mapping[str, str]) -> Iterator[str]:
-    """Counters of attachments' ports; `bridges` by port. Not of test ports, which come and go and would each leave series."""
-    attached = [(_owned(port, bridges[port.name]), port.statistics) for port in counted if port.marks.get("container-id")]
+def _of_traffic(attached: list[tuple[str, Mapping[str, int]]]) -> Iterator[str]:
+    """Counters of attachments' ports, each with its labels."""
     for way, direction in _WAYS:
         for what, text in _COUNTED.items():
             key = f"{way}_{what}"

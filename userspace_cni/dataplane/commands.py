@@ -223,6 +223,8 @@ def find_port(session: Session, name: str) -> PortRow | None:
 def known_ports(session: Session) -> list[KnownPort]:
     """The same ports as `port_rows`, without the columns that nobody counts."""
     replica, rows = session.replica, session.tables["Port"].rows
+    if replica.listed is not None:
+        return list(replica.listed)
     shown, interfaces = replica.shown, replica.names("Interface")
     found = []
     for bridge, row in replica.names("Bridge").items():
@@ -236,7 +238,8 @@ def known_ports(session: Session) -> list[KnownPort]:
             if known is None or known.bridge != bridge:
                 known = shown[name] = _known(name, bridge, interface, ours=ovs_rows.is_ours(replica.marks[name]))
             found.append(known)
-    return found
+    replica.listed = found
+    return list(found)
 
 
 def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:

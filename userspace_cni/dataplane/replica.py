@@ -152,7 +152,8 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
     `everything`: replicate all rows from the start and watch over the server, instead of only the rows that were chosen; then
     `parted` is told the name of each vhost-user interface whose peer has gone. It has the lock, and must not wait.
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
-    `shown`: what was made of the port of that name for others to see; it is gone when a row of that name changes.
+    `shown`: what was made of the port of that name for others to see; it is gone when a row of that name changes. `listed`: of
+    all ports; it is gone when any row changes.
     """
 
     def __init__(self, remote: str, *, everything: bool, parted: Callable[[str], None] = lambda _: None) -> None:
@@ -170,6 +171,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         self.bridge_marks: dict[str, Mapping[str, str]] = {}
         self.marks: dict[str, Mapping[str, str]] = {}
         self.shown: dict[str, KnownPort] = {}
+        self.listed: list[KnownPort] | None = None
         self.watches: dict[str, list[Watch[Any]]] = {}
         self._clauses: frozenset[Clause] = frozenset()
         self._names: dict[str, dict[str, Any]] = {table: {} for table in _NAMED}
@@ -234,6 +236,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         self._note(table, name, rows.get(name))
 
     def _note(self, table: str, name: str, row: Any) -> None:
+        self.listed = None
         if table == "Bridge":
             _set_or_drop(self.datapaths, name, None if row is None else value_of(row, "datapath_type"))
             _set_or_drop(self.bridge_marks, name, None if row is None else value_of(row, "external_ids"))
