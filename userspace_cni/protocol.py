@@ -17,9 +17,8 @@ caller's stderr, and nothing depends on it: a shim that does not know these head
     Userspace-Cni-Warning-1: key%20%27host.colour%27%20is%20unknown%20and%20ignored
     Content-Length: 312
 
-A request that breaks these rules is refused whole and never guessed at: the
-agent acts as root on what it reads here, and the shim is the only writer that has to get it right. Pure: this module never
-touches sockets, files or the clock.
+A request that breaks these rules is refused whole and never guessed at: the agent acts as root on what it reads here, and shim
+and `wire` are the only writers that have to get it right. Pure: this module never touches sockets, files or the clock.
 """
 
 from __future__ import annotations
@@ -30,55 +29,68 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni.errors import Unavailable, UnknownProtocol, UserspaceError
+from userspace_cni.errors import InvalidConfig, Unavailable, UnknownProtocol, UserspaceError
 from userspace_cni.request import Verb
 from userspace_cni.result import LATEST, error_json
+from userspace_cni.wire import (
+    BODY_MAX,
+    BOOT_ID,
+    BOOTTIME_NS,
+    HEAD_END,
+    HEAD_MAX,
+    MEANT,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    VARIABLES,
+    VERBS_BY_TARGET,
+    encoded,
+    request_bytes,
+)
 
-PROTOCOL: Final = 1
-PROTOCOL_HEADER: Final = "Userspace-Cni-Protocol"
-HEAD_MAX: Final = 256 * 1024
-"""Bytes from the request line to the blank line, both included."""
-BODY_MAX: Final = 4 * 1024 * 1024
+__all__ = [
+    "BODY_MAX",
+    "BOOTTIME_NS",
+    "BOOT_ID",
+    "HEADER_LINES_MAX",
+    "HEAD_END",
+    "HEAD_MAX",
+    "JSON",
+    "MEANT",
+    "PROTOCOL",
+    "PROTOCOL_HEADER",
+    "VARIABLES",
+    "VERBS_BY_TARGET",
+    "WARNINGS_MAX",
+    "WARNING_HEADER",
+    "WARNING_MAX",
+    "Called",
+    "Head",
+    "Headers",
+    "MalformedRequest",
+    "NotMeant",
+    "Reply",
+    "called",
+    "encoded",
+    "environment",
+    "fault",
+    "meant",
+    "parse_head",
+    "read_reply",
+    "read_request",
+    "reply",
+    "request_bytes",
+    "status_of",
+    "warnings_of",
+]
+
 HEADER_LINES_MAX: Final = 64
-HEAD_END: Final = b"\r\n\r\n"
 JSON: Final = "application/json"
-BOOT_ID: Final = "Called-Boot-Id"
-BOOTTIME_NS: Final = "Called-Boottime-Ns"
-"""When the caller was called: the boot, and CLOCK_BOOTTIME in nanoseconds, decimal. Older shims do not say it."""
 
-VERBS_BY_TARGET: Final[Mapping[str, Verb]] = {
-    "/api/v1/add": "ADD",
-    "/api/v1/del": "DEL",
-    "/api/v1/check": "CHECK",
-    "/api/v1/gc": "GC",
-    "/api/v1/status": "STATUS",
-}
-VARIABLES: Final[Mapping[str, str]] = {
-    "CNI_CONTAINERID": "Cni-Containerid",
-    "CNI_NETNS": "Cni-Netns",
-    "CNI_IFNAME": "Cni-Ifname",
-    "CNI_ARGS": "Cni-Args",
-    "CNI_PATH": "Cni-Path",
-    "CNI_NETNS_OVERRIDE": "Cni-Netns-Override",
-    "TRACEPARENT": "Traceparent",
-    "TRACESTATE": "Tracestate",
-    "BAGGAGE": "Baggage",
-}
-"""What travels of the caller's environment. Other Cni-* headers, of a later shim say, are ignored."""
-MEANT: Final[Mapping[str, str]] = {
-    "state_dir": "Userspace-Cni-State-Dir",
-    "run_dir": "Userspace-Cni-Run-Dir",
-}
-"""Which agent the caller means: settings that it has to share. `state_dir` unless the caller's environment names a socket and no
-`state_dir`, `run_dir` when it names one. Older shims say none."""
 WARNING_HEADER: Final = "Userspace-Cni-Warning-"
 """What an answer's warnings are called, with a number from 1 behind it."""
 WARNINGS_MAX: Final = 16
 WARNING_MAX: Final = 1000
 """Bytes of one, before encoding, which makes them three times as many. All together fit the head that a shim takes (64 KiB)."""
-
-_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-")
-_ENCODED: Final = tuple(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256))
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
 _TARGET: Final = re.compile(r"/[\x21-\x7e]*")
@@ -93,6 +105,7 @@ _REASONS: Final[Mapping[int, str]] = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     413: "Content Too Large",
+    421: "Misdirected Request",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
     503: "Service Unavailable",
@@ -114,6 +127,10 @@ class MalformedRequest(UserspaceError):
         super().__init__(f"reading a request to the agent: {reason}", details, code=_CODES.get(status))
         self.status = status
         self.reason = reason
+
+
+class NotMeant(InvalidConfig):
+    """The caller means an agent of other directories; nothing was done."""
 
 
 class Headers(Mapping[str, str]):
@@ -228,22 +245,6 @@ def called(head: Head) -> Called | None:
     return Called(boot_id, int(boottime_ns)) if boot_id and _LENGTH.fullmatch(boottime_ns) else None
 
 
-def request_bytes(
-    target: str, environ: Mapping[str, str], body: bytes = b"", *, method: str = "POST", extra: Mapping[str, str] | None = None
-) -> bytes:
-    """A whole request: the variables of `environ` that travel, then the headers `extra` as they are, then the body."""
-    fields = {"Host": "userspace-cni", PROTOCOL_HEADER: str(PROTOCOL)}
-    fields |= {header: encoded(environ[name]) for name, header in VARIABLES.items() if environ.get(name)}
-    fields |= {**(extra or {}), "Content-Length": str(len(body)), "Connection": "close"}
-    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
-    return "\r\n".join(lines).encode("ascii") + HEAD_END + body
-
-
-def encoded(value: str) -> str:
-    """A variable's value as its header has it: every byte outside `A-Za-z0-9._/:;=,-` as %XX."""
-    return "".join([_ENCODED[byte] for byte in value.encode("utf-8", "surrogateescape")])
-
-
 def reply(status: int, body: bytes, content_type: str = JSON, warnings: Sequence[str] = ()) -> bytes:
     """A whole answer. Of the warnings as many travel as an answer may have, each cut to what it may have."""
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unnamed')}", f"Content-Type: {content_type}"]
@@ -284,9 +285,14 @@ def fault(error: UserspaceError) -> tuple[int, bytes]:
 
 
 def status_of(error: UserspaceError) -> int:
-    """The HTTP status of an error: its own, 400 for another protocol, 503 for what may pass, else 500."""
+    """The HTTP status of an error: its own, 400 for another protocol, 421 for another agent, 503 for what may pass, else 500.
+
+    All but 500 say that no verb has run.
+    """
     if isinstance(error, MalformedRequest):
         return error.status
+    if isinstance(error, NotMeant):
+        return 421
     if isinstance(error, UnknownProtocol):
         return 400
     return 503 if isinstance(error, Unavailable) else 500

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from userspace_cni.errors import InvalidConfig
 from userspace_cni.host.root import HostRoot
+from userspace_cni.protocol import NotMeant
 from userspace_cni.settings import PREFIX, Settings
 
 
 def require_meant(meant: Mapping[str, str], settings: Settings, root: HostRoot) -> None:
-    """Raise InvalidConfig unless the caller's settings `meant` are ours, links followed as the host follows them."""
+    """Raise NotMeant unless the caller's settings `meant` are ours, links followed as the host follows them."""
     for key, theirs in meant.items():
         ours = getattr(settings, key)
         if theirs != ours and (not theirs.startswith("/") or root.resolved(theirs) != root.resolved(ours)):
-            raise InvalidConfig(
+            raise NotMeant(
                 f"the call does not mean the agent on {settings.agent_socket}: its {key} is {ours}, the call's is {theirs}",
                 f"unset {PREFIX}{key.upper()} in the caller's environment, or set {PREFIX}RUN_DIR or {PREFIX}SOCKET for the "
                 "agent that is meant; after a change of this node's settings run `userspace-cni install` again",
