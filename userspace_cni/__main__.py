@@ -1,20 +1,28 @@
 """What a runtime executes with CNI_COMMAND set, and what people execute with arguments.
 
-`python -m userspace_cni`. With CNI_COMMAND it is the plugin, in-process; with arguments the command line; with neither it tells
-what it is. Nothing but the answer is ever written to stdout. What a person waits for is imported where Ctrl-C is quiet already.
+`python -m userspace_cni`. With CNI_COMMAND it is the plugin as a process: an agent of the same directories serves the call, and
+without one this process does. With arguments it is the command line; with neither it tells what it is. Nothing but the answer is
+ever written to stdout. What a person waits for is imported where Ctrl-C is quiet already; and nothing that costs is imported
+before it is known that no agent serves: not `signal` (`_signal` and enums), nor `contextlib`.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from contextlib import suppress
-from types import FrameType
-from typing import TYPE_CHECKING
 
+from userspace_cni.handover import Called, NotServed, Unanswered, hand_over
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
+    from collections.abc import Mapping
+    from types import FrameType
+
     from userspace_cni import verbs
+    from userspace_cni.errors import UserspaceError
+else:
+    import _signal as signal
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -23,14 +31,16 @@ def main() -> int:
     """Serve the runtime or the person who called; the exit code."""
     if os.environ.get("CNI_COMMAND"):
         code = plugin()
-        with suppress(OSError, ValueError):
+        try:
             sys.stderr.flush()
-            return code
-        sys.stderr = None  # the interpreter would flush it once more, and answer 120 for the plugin
+        except (OSError, ValueError):
+            sys.stderr = None  # the interpreter would flush it once more, and answer 120 for the plugin
         return code
     if len(sys.argv) > 1:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # amid imports nobody catches KeyboardInterrupt; `run` hears it again
+            # amid imports nobody catches KeyboardInterrupt; `run` hears it again
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _find_packages()
         from userspace_cni.cli.commands import run
 
         return run()
@@ -46,41 +56,98 @@ def main() -> int:
 
 def plugin() -> int:
     """One CNI call: environment and stdin in, stdout and exit code out."""
-    from userspace_cni import verbs
-    from userspace_cni.errors import Interrupted
-    from userspace_cni.log import begin, bound, say
-    from userspace_cni.request import subject_of
-    from userspace_cni.result import LATEST, error_json
-
-    begin("info", os.environ.get("USERSPACE_CNI_LOG_FORMAT", ""))  # until the settings are read
     stdin = _Stdin()
-    answer: verbs.Answer | None = None
+    answer: tuple[int, bytes] | None = None
     try:
         for number in _STOPPING:
             signal.signal(number, _interrupt)
-        answer = verbs.answer(os.environ, stdin.read, _node)
-        _write_stdout(answer.output)
-    except (OSError, Interrupted) as error:
-        if answer is None and isinstance(error, Interrupted):  # before the verb began, or as it ended
-            with suppress(OSError):
-                _write_stdout(error_json(error, LATEST))
+        answer = _answer(os.environ, stdin)
+        _write_stdout(answer[1])
+    except Exception as error:
+        from userspace_cni.errors import Interrupted
+        from userspace_cni.log import bound, say
+        from userspace_cni.request import subject_of
+
+        if answer is None and isinstance(error, Interrupted):  # before the verb began, as it ended, or while the agent had it
+            _write_error(error)
             return 1
+        if not isinstance(error, (OSError, Interrupted)):
+            raise
         with bound(verb=os.environ["CNI_COMMAND"], **subject_of(os.environ)):
             say("error", "the answer could not be written to stdout; an ADD is undone", error=error)
-        if answer and answer.code == 0 and os.environ["CNI_COMMAND"] == "ADD":
+        if answer and answer[0] == 0 and os.environ["CNI_COMMAND"] == "ADD":
             # nobody has learned of this attachment: a runtime that saw no result takes it for failed
-            verbs.answer({**os.environ, "CNI_COMMAND": "DEL"}, stdin.read, _node)
+            _answer({**os.environ, "CNI_COMMAND": "DEL"}, stdin)
         return 1
-    return answer.code
+    return answer[0]
+
+
+def _answer(environ: Mapping[str, str], stdin: _Stdin) -> tuple[int, bytes]:
+    """Have the call served, by the agent or here: exit code and output."""
+    called = Called()
+    reason = ""
+    try:
+        handed = hand_over(environ, stdin.content, called)
+        if handed:
+            _repeat_warnings(handed.headers)
+            return int(handed.status >= 300), handed.body
+    except NotServed as error:
+        reason = str(error)
+    except Unanswered as error:
+        if environ["CNI_COMMAND"] == "ADD":
+            return _unknown(str(error), stdin)
+        reason = str(error)  # the others change nothing, or can be done twice
+    return _serve(environ, stdin, called, reason)
+
+
+def _repeat_warnings(headers: Mapping[str, str]) -> None:
+    """Tell the caller what the agent's answer warns of; where it warns of nothing, nothing is imported."""
+    if any(name.startswith("userspace-cni-warning-") for name in headers):
+        from userspace_cni import protocol
+        from userspace_cni.log import bound, say
+        from userspace_cni.request import subject_of
+
+        with bound(verb=os.environ["CNI_COMMAND"], **subject_of(os.environ)):
+            for text in protocol.warnings_of(protocol.Headers(headers)):
+                say("warning", text)
+
+
+def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: str) -> tuple[int, bytes]:
+    """Serve the call in this process; `reason` why the agent does not, "" where there is none."""
+    from userspace_cni import protocol, verbs
+    from userspace_cni.log import say
+
+    if reason:
+        say("info", "this process serves the call itself", reason=reason)
+    then = protocol.Called(called.boot_id, called.boottime_ns) if called.boot_id else None
+    served = verbs.answer(environ, stdin.read, _node, then)
+    return served.code, served.output
+
+
+def _unknown(reason: str, stdin: _Stdin) -> tuple[int, bytes]:
+    """The answer to an ADD which the agent may have served or not; it, the runtime's DEL or the next call undoes it."""
+    from userspace_cni.errors import Unavailable
+    from userspace_cni.log import say
+    from userspace_cni.request import version_of
+    from userspace_cni.result import error_json
+
+    error = Unavailable(reason, "what it did is undone, by it or by the runtime's DEL; see the agent's log, try again later")
+    say("error", error.message, details=error.details, code=error.code)
+    return 1, error_json(error, version_of(stdin.read()))
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    """Turn the first signal into an error that undoes the verb; what undoes it is not interrupted again."""
+    """Turn the first signal into an error that undoes the verb; what undoes it is not interrupted again.
+
+    Where the agent has the call it ends the connection: the agent sees that, and undoes an ADD.
+    """
+    from signal import Signals
+
     from userspace_cni.errors import Interrupted
 
     for other in _STOPPING:
         signal.signal(other, signal.SIG_IGN)
-    raise Interrupted(f"stopped by {signal.Signals(number).name}", "the call was undone; try again later")
+    raise Interrupted(f"stopped by {Signals(number).name}", "the call was undone; try again later")
 
 
 class _Stdin:
@@ -88,21 +155,31 @@ class _Stdin:
 
     def __init__(self) -> None:
         self._content: bytes | None = None
+        self._error: OSError | None = None
 
-    def read(self) -> bytes:
-        """All of it. Raises UnreadableInput."""
-        from userspace_cni.errors import UnreadableInput
-
-        if self._content is None:
+    def content(self) -> bytes | None:
+        """All of it; None when it cannot be read."""
+        if self._content is None and self._error is None:
             try:
                 with os.fdopen(0, "rb", closefd=False) as stream:
                     self._content = stream.read()
             except OSError as error:
-                raise UnreadableInput(f"reading the network configuration from stdin: {error.strerror}") from error
+                self._error = error
         return self._content
+
+    def read(self) -> bytes:
+        """All of it. Raises UnreadableInput."""
+        content = self.content()
+        if content is None:
+            from userspace_cni.errors import UnreadableInput
+
+            reason = self._error.strerror if self._error else "closed"
+            raise UnreadableInput(f"reading the network configuration from stdin: {reason}") from self._error
+        return content
 
 
 def _node() -> verbs.Node:
+    _find_packages()
     from userspace_cni.drivers import Drivers
     from userspace_cni.log import begin
     from userspace_cni.settings import load
@@ -110,6 +187,23 @@ def _node() -> verbs.Node:
     settings = load(os.environ)
     begin(settings.log_level, settings.log_format)
     return Drivers(settings, os.environ)
+
+
+def _find_packages() -> None:
+    """Have other packages found: the launcher's interpreter has not looked for them, for handing over needs none."""
+    if sys.flags.no_site:
+        import site
+
+        site.main()
+
+
+def _write_error(error: UserspaceError) -> None:
+    from userspace_cni.result import LATEST, error_json
+
+    try:
+        _write_stdout(error_json(error, LATEST))
+    except OSError:
+        return
 
 
 def _write_stdout(output: bytes) -> None:

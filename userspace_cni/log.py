@@ -8,6 +8,7 @@ pod's or a tenant's as often as ours: none of them ever ends a line, begins a fi
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,7 @@ class _Process:
     """What holds for lines of this process for which nothing is bound."""
 
     threshold = LEVELS["info"]
-    as_json = False
+    as_json = os.environ.get("USERSPACE_CNI_LOG_FORMAT") == "json"  # until the settings are read
 
 
 def begin(level: str, form: str) -> None:

@@ -16,9 +16,18 @@ from typing import Any, Final
 from userspace_cni.errors import PASSING, InvalidConfig, Unavailable, Undecodable
 from userspace_cni.log import FORMATS, LEVELS
 from userspace_cni.tenancy import Bounds, Rule, bounds_of, read_rules
+from userspace_cni.whereabouts import (
+    BOOLEANS,
+    CONFIG_FILE,
+    FILE_MAX,
+    PREFIX,
+    RUN_DIR,
+    STATE_DIR,
+    agent_socket,
+    is_path,
+    normalized,
+)
 
-CONFIG_FILE: Final = "/etc/userspace-cni/config.toml"
-PREFIX: Final = "USERSPACE_CNI_"
 _OTHER_NAMES: Final = {"ovs_rundir": "OVS_RUNDIR", "ovs_sockdir": "OVS_SOCKDIR"}
 _FALLBACK_NAMES: Final = {"node_name": "NODE_NAME"}
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -37,8 +46,6 @@ _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
-_BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-_FILE_MAX: Final = 1 << 20
 _SUN_PATH_MAX = 107
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
@@ -54,12 +61,14 @@ class Settings:
     """Where ovs-vswitchd's pid file, control socket and bridge management sockets are. Environment: OVS_RUNDIR."""
     ovs_sockdir: str = ""
     """Where OVS makes server-mode sockets; "" asks the switch. Environment: OVS_SOCKDIR."""
-    state_dir: str = "/var/lib/cni/userspace"
+    state_dir: str = STATE_DIR
     """Records. Must survive a reboot."""
-    run_dir: str = "/run/userspace-cni"
+    run_dir: str = RUN_DIR
     """Locks, and the agent's socket."""
     socket: str = ""
     """The agent's socket; "" for <run_dir>/agent.sock."""
+    hand_over: bool = True
+    """Whether the plugin as a process hands its calls to an agent of the same directories, where one serves."""
     legacy_state_dir: str = "/var/lib/cni/usrspcni/data"
     """Records of the plugin that this one replaces."""
     short_dir: str = "/var/lib/vhost_sockets"
@@ -106,7 +115,7 @@ class Settings:
     @property
     def agent_socket(self) -> str:
         """Path of the agent's socket."""
-        return self.socket or f"{self.run_dir}/agent.sock"
+        return agent_socket(self.socket, self.run_dir)
 
     @property
     def usual_shared_dirs(self) -> tuple[str, ...]:
@@ -139,7 +148,7 @@ def load(environ: Mapping[str, str]) -> Settings:
 def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     try:
         with Path(path).open("rb") as file:
-            content = file.read(_FILE_MAX + 1)
+            content = file.read(FILE_MAX + 1)
     except FileNotFoundError as error:
         if required:
             raise InvalidConfig(f"settings file {path} is absent", f"{PREFIX}CONFIG names it") from error
@@ -147,8 +156,8 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     except OSError as error:
         wrong = Unavailable if error.errno in PASSING else Undecodable
         raise wrong(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
-    if len(content) > _FILE_MAX:  # rules that are not read would not bind
-        raise Undecodable(f"settings file {path} is too long", f"at most {_FILE_MAX} bytes are read")
+    if len(content) > FILE_MAX:  # rules that are not read would not bind
+        raise Undecodable(f"settings file {path} is too long", f"at most {FILE_MAX} bytes are read")
     import tomllib
 
     try:
@@ -181,9 +190,9 @@ def _from_text(key: str, text: str, default: object, where: str) -> object:
     if isinstance(default, tuple):
         value = tuple(item for item in text.split(":") if item)
     elif isinstance(default, bool):
-        if text.lower() not in _BOOLEANS:
-            raise InvalidConfig(f"{where}: {text!r} is neither true nor false", f"it can be one of {', '.join(_BOOLEANS)}")
-        value = _BOOLEANS[text.lower()]
+        if text.lower() not in BOOLEANS:
+            raise InvalidConfig(f"{where}: {text!r} is neither true nor false", f"it can be one of {', '.join(BOOLEANS)}")
+        value = BOOLEANS[text.lower()]
     elif not isinstance(default, str):
         try:
             value = type(default)(text)  # type: ignore[call-arg]
@@ -207,7 +216,7 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT"
     elif key == "ovsdb" and not _is_remote(str(value)):
         reason = f"it must be unix:/PATH, with a path of at most {_SUN_PATH_MAX} bytes, or tcp:IP:PORT"
-    elif (key.endswith(_DIRECTORIES) or key in _FILES) and not _is_path(value, empty=key in _MAY_BE_EMPTY):
+    elif (key.endswith(_DIRECTORIES) or key in _FILES) and not is_path(value, empty=key in _MAY_BE_EMPTY):
         reason = "it must be an absolute path without '..'"
     elif key.endswith("dir") and value and not str(value).strip("/."):
         reason = "it must be a directory of its own"
@@ -219,8 +228,7 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = "it must be greater than 0 and less than a million"
     if reason:
         raise InvalidConfig(f"{where}: '{key}' is {value!r}", reason)
-    # one slash in front: POSIX keeps two, and what is compared as text must be spelled in one way
-    return os.path.normpath(f"/{str(value).lstrip('/')}") if value and key.endswith(_DIRECTORIES) else value
+    return normalized(str(value)) if value and key.endswith(_DIRECTORIES) else value
 
 
 def _is_address(text: str) -> bool:
@@ -234,8 +242,3 @@ def _is_remote(text: str) -> bool:
     if scheme == "unix":
         return rest.startswith("/") and "\0" not in rest and len(os.fsencode(rest)) <= _SUN_PATH_MAX
     return scheme == "tcp" and _is_address(rest)
-
-
-def _is_path(value: object, *, empty: bool) -> bool:
-    text = str(value)
-    return (empty and not text) or (text.startswith("/") and "\0" not in text and ".." not in text.split("/"))

@@ -67,7 +67,7 @@ class LiveNode(Node):
 
     @property
     def standalone(self) -> str:
-        """The plugin in-process, as `install --standalone` makes it."""
+        """The plugin as a process, as `install --standalone` makes it."""
         return str(self.directory / "standalone" / "userspace")
 
     @property
@@ -151,9 +151,22 @@ class LiveNode(Node):
     def run_standalone(
         self, command: str, network: Mapping[str, Any], netns: str = "", container: str = CONTAINER, ifname: str = "net1"
     ) -> Call:
-        """One call of the plugin in-process, as a process."""
-        environ = self.variables(command, netns, container, ifname)
+        """One call of the plugin in-process, as a process that leaves nothing to the agent."""
+        environ = self.variables(command, netns, container, ifname, USERSPACE_CNI_HAND_OVER="false")
         return call(self.standalone, command, environ, json.dumps(network).encode())
+
+    def run_handed(
+        self,
+        command: str,
+        network: Mapping[str, Any],
+        netns: str = "",
+        container: str = CONTAINER,
+        ifname: str = "net1",
+        **environ: str,
+    ) -> Call:
+        """One call of the plugin as a process that hands it to an agent of the same directories, if one serves."""
+        variables = self.variables(command, netns, container, ifname, **environ)
+        return call(self.standalone, command, variables, json.dumps(network).encode())
 
     def page(self, target: str) -> tuple[int, Any]:
         """Status and decoded body of a page of the agent."""

@@ -117,7 +117,8 @@ def test_dead_calls_in_process_are_finished_by_the_agent(live: LiveNode, sandbox
     """An in-process ADD that is killed while the switch hangs is undone by the agent's next pass, not before it has died."""
     live.start()
     with paused_vswitchd(switch_of(live)):
-        process = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode(), executable=live.standalone)
+        alone = live.variables("ADD", sandbox, USERSPACE_CNI_HAND_OVER="false")
+        process = start(live, alone, json.dumps(live.network()).encode(), executable=live.standalone)
         wait_until(lambda: switch_of(live).bridges(), what="the port's rows")
         assert live.reconcile() == {}
         assert live.states() == ["applying"]

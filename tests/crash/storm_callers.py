@@ -18,7 +18,7 @@ from tests.crash.storm_model import ABSENT, ATTACHED, KILLED, Call, Model, Name,
 from tests.crash.storm_pods import NETWORKS, Attachment, Network, Pod, Pods
 
 Verb = Literal["ADD", "DEL", "CHECK", "GC"]
-WAYS: Final[tuple[How, ...]] = ("shim",) * 12 + ("forked",) * 7 + ("executed",)
+WAYS: Final[tuple[How, ...]] = ("shim",) * 10 + ("handed",) * 4 + ("forked",) * 5 + ("executed",)
 VOLUMES: Final = ("", "", "disk", "disk", "memory")
 KILLED_ONCE_IN: Final = 14
 TWICE_ONCE_IN: Final = 30
@@ -274,7 +274,7 @@ class Worker(threading.Thread):
         after = (
             self._rng.uniform(0.15, 0.6) if how == "executed" else self._rng.choice((0.005, 0.02, 0.05, 0.1)) * self._rng.random()
         )
-        return Death(after, signal.SIGTERM if how == "forked" and self._rng.random() < 0.3 else signal.SIGKILL)
+        return Death(after, signal.SIGTERM if how in ("forked", "handed") and self._rng.random() < 0.3 else signal.SIGKILL)
 
     def _collect(self) -> None:
         """GC, now and then with a list from which an attachment is missing."""

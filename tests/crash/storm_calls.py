@@ -22,8 +22,9 @@ from typing import Final, Literal
 from tests.agent.living import LiveNode
 from tests.lab.runtime import call
 
-How = Literal["shim", "forked", "executed"]
-"""`executed`: in-process as `install --standalone` makes it; `forked`: the same without the start."""
+How = Literal["shim", "handed", "forked", "executed"]
+"""`executed`: in-process as `install --standalone` makes it; `forked`: the same without the start. `handed`: forked, and handed
+to the agent where one serves."""
 PATIENCE_S: Final = 90.0
 """A call that takes longer is killed, and hangs."""
 _PRELOADED: Final = (
@@ -70,7 +71,8 @@ class Plugin:
 
     def call(self, how: How, environ: Mapping[str, str], stdin: bytes, death: Death | None) -> Heard:
         """One call. Only one that is forked can get another signal than SIGKILL."""
-        if how == "forked":
+        environ = {**environ, "USERSPACE_CNI_HAND_OVER": "true" if how == "handed" else "false"}
+        if how in ("forked", "handed"):
             return self._zygote.call(environ, stdin, death)
         path = self._node.plugin if how == "shim" else self._node.standalone
         done = call(path, None, environ, stdin, death.after_s if death else PATIENCE_S)

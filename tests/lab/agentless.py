@@ -300,6 +300,31 @@ def vanishes(client: socket.socket) -> None:
     read_request(client)
 
 
+NO_ANSWERS: Final[Mapping[str, Script]] = {
+    "vanishes": vanishes,
+    "resets": resets,
+    "no HTTP": says(b"hello\n"),
+    "binary": says(bytes(range(256)) * 10),
+    "zeros": says(b"\0" * 70000),
+    "half a status line": says(b"HTTP/1.1 20"),
+    "another protocol": says(reply(200, RESULT).replace(b"HTTP/1.1", b"HTTP/2.0")),
+    "four digits": says(reply(200, RESULT).replace(b" 200 ", b" 2000 ")),
+    "no number": says(reply(200, RESULT).replace(b" 200 ", b" 2x0 ")),
+    "interim": says(reply(100)),
+    "an endless head": says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000),
+    "no length": says(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + RESULT),
+    "two lengths": says(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n1"),
+    "a negative length": says(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"),
+    "an empty length": says(b"HTTP/1.1 200 OK\r\nContent-Length: \r\n\r\n"),
+    "a length that overflows": says(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n"),
+    "a length too large": says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (ANSWER_MAX + 1)),
+    "half a head": says(reply(200, RESULT)[:40]),
+    "half a body": says(reply(200, RESULT)[:-1]),
+    "a refusal of nothing": says(reply(500)),
+}
+"""What is no answer of an agent to a request that it has read (`resets`: of which it has left something unread)."""
+
+
 def _unread(client: socket.socket) -> int:
     """Bytes that the other side has not read yet."""
     return int(struct.unpack("i", fcntl.ioctl(client, termios.TIOCOUTQ, b"\0" * 4))[0])

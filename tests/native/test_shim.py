@@ -16,6 +16,7 @@ from tests.lab.agentless import (
     BODY_MAX,
     HEAD_END,
     NETWORK,
+    NO_ANSWERS,
     RESULT,
     TROUBLE,
     Agent,
@@ -29,9 +30,6 @@ from tests.lab.agentless import (
     read_request,
     refused,
     reply,
-    resets,
-    says,
-    vanishes,
     waits,
 )
 from tests.lab.switch import wait_until
@@ -57,28 +55,6 @@ Connection: close"""
 CALLED = rb"Called-Boot-Id: ([0-9a-f-]{36})\r\nCalled-Boottime-Ns: ([0-9]+)\r\n"
 """When the shim was called, which is another time in each request."""
 EXPECTED = EXPECTED_HEAD.replace("\n", "\r\n").encode() + HEAD_END + NETWORK
-NO_ANSWERS = {
-    "vanishes": vanishes,
-    "resets": resets,
-    "no HTTP": says(b"hello\n"),
-    "binary": says(bytes(range(256)) * 10),
-    "zeros": says(b"\0" * 70000),
-    "half a status line": says(b"HTTP/1.1 20"),
-    "another protocol": says(reply(200, RESULT).replace(b"HTTP/1.1", b"HTTP/2.0")),
-    "four digits": says(reply(200, RESULT).replace(b" 200 ", b" 2000 ")),
-    "no number": says(reply(200, RESULT).replace(b" 200 ", b" 2x0 ")),
-    "interim": says(reply(100)),
-    "an endless head": says(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 20000),
-    "no length": says(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + RESULT),
-    "two lengths": says(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n1"),
-    "a negative length": says(b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"),
-    "an empty length": says(b"HTTP/1.1 200 OK\r\nContent-Length: \r\n\r\n"),
-    "a length that overflows": says(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999999\r\n\r\n"),
-    "a length too large": says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (ANSWER_MAX + 1)),
-    "half a head": says(reply(200, RESULT)[:40]),
-    "half a body": says(reply(200, RESULT)[:-1]),
-    "a refusal of nothing": says(reply(500)),
-}
 
 
 # -- the request --------------------------------------------------------------------------------------------------------------

@@ -185,7 +185,16 @@ def test_command_for_the_launcher(bin_dir: Path) -> None:
     done = install("--standalone", "--bin-dir", str(bin_dir))
     assert done.exit_code == 0
     assert done.output.startswith(f"installed {bin_dir}/userspace: it carries no settings, each call reads its environment")
-    assert (bin_dir / "userspace").read_text() == f'#!/bin/sh\nexec {sys.executable} -I -m userspace_cni "$@"\n'
+    assert (bin_dir / "userspace").read_text().startswith(f"#!/bin/sh\nexec {sys.executable} -I -S -c ")
+
+
+def test_the_launcher_finds_what_the_interpreter_has(bin_dir: Path) -> None:
+    """From another directory and without an environment it answers VERSION, and has the commands, under their name."""
+    path = install_launcher(str(bin_dir))
+    done = subprocess.run([path], env={"CNI_COMMAND": "VERSION"}, cwd="/", input=b"", capture_output=True, check=True)
+    assert done.stdout == version_answer(None)
+    done = subprocess.run([path, "--help"], env={}, cwd="/", capture_output=True, check=True)
+    assert done.stdout.startswith(b"Usage: userspace-cni ")
 
 
 def test_command_that_fails(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ DEFAULTS = {
     "state_dir": "/var/lib/cni/userspace",
     "run_dir": "/run/userspace-cni",
     "socket": "",
+    "hand_over": True,
     "legacy_state_dir": "/var/lib/cni/usrspcni/data",
     "short_dir": "/var/lib/vhost_sockets",
     "mount_pod_dirs": "always",
@@ -53,6 +54,7 @@ Value = str | int | float | tuple[str, ...]
 OTHER_VALUES: dict[str, Value] = {
     "kubeconfig_dirs": ("/a", "/b/c"),
     "kubeconfig_exec": True,
+    "hand_over": False,
     "shared_dirs": ("/d", "/e"),
     "ovsdb": "tcp:192.0.2.1:6640",
     "mount_pod_dirs": "long",
@@ -420,6 +422,7 @@ def test_documented_default_and_variable(item: object) -> None:
     elif isinstance(value, tuple):
         assert default == ", ".join(f"`{path}`" for path in value)
     else:
-        assert default == (f"`{value:g}`" if isinstance(value, float) else f"`{as_toml(value) if value is False else value}`")
+        shown = f"{value:g}" if isinstance(value, float) else as_toml(value) if isinstance(value, bool) else value
+        assert default == f"`{shown}`"
     assert environment.startswith(f"`{NAMES[key]}`")
     assert ("read by the agent only" in meaning) == (key in AGENT_ONLY)

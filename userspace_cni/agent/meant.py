@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 from userspace_cni.host.root import HostRoot
 from userspace_cni.protocol import NotMeant
-from userspace_cni.settings import PREFIX, Settings
+from userspace_cni.settings import Settings
+from userspace_cni.whereabouts import PREFIX
 
 
 def require_meant(meant: Mapping[str, str], settings: Settings, root: HostRoot) -> None:

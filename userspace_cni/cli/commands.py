@@ -52,7 +52,8 @@ def install(standalone: bool, bin_dir: str) -> None:
     they change.
 
     With --standalone it runs the Python interpreter that runs this command, isolated from the runtime's own Python settings. It
-    carries no settings: each call reads those of its own environment and of the settings file.
+    carries no settings: each call reads those of its own environment and of the settings file. Where an agent serves the same
+    directories, the call is handed to it.
 
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """

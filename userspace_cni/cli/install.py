@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
 from userspace_cni import shim
 from userspace_cni.cli.site import ROOT_ONLY, is_root
@@ -19,6 +20,7 @@ from userspace_cni.settings import Settings, load
 
 NAME = "userspace"
 """The CNI type: a network's `type` names the file."""
+_PACKAGES: Final = str(Path(__file__).resolve().parents[2])
 
 
 class InstallError(Exception):
@@ -56,8 +58,16 @@ def install_shim(bin_dir: str) -> tuple[Path, Settings]:
 
 
 def install_launcher(bin_dir: str) -> Path:
-    """Write the launcher as `bin_dir`/userspace, mode 0755, by rename; its absolute path. Raises InstallError."""
-    command = [sys.executable, "-I", "-m", "userspace_cni"]
+    """Write the launcher as `bin_dir`/userspace, mode 0755, by rename; its absolute path. Raises InstallError.
+
+    It starts the interpreter without `site` and `runpy`, which a call that is handed to an agent does not need; so it has to name
+    the directory of the package.
+    """
+    program = (
+        f"import sys; sys.path.append({_PACKAGES!r}); sys.argv[0] = 'userspace-cni'; "
+        "from userspace_cni.__main__ import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
     _try(command, "install the package into this interpreter first (pip install)")
     return _place(bin_dir, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode())
 

@@ -1,0 +1,104 @@
+"""Where the agent of a call is: the few settings that say it, read without the table of all of them (`settings`).
+
+The plugin as a process reads these before anything else is imported: a settings file costs the import of a TOML parser, which is
+as much as the start of the interpreter, and is paid only where the file may say one of them. What is wrong here is told by
+`settings`, when this process serves the call itself. It must import nothing that costs.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
+
+CONFIG_FILE: Final = "/etc/userspace-cni/config.toml"
+FILE_MAX: Final = 1 << 20
+"""Bytes of the settings file."""
+PREFIX: Final = "USERSPACE_CNI_"
+STATE_DIR: Final = "/var/lib/cni/userspace"
+RUN_DIR: Final = "/run/userspace-cni"
+BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+_DEFAULTS: Final[Mapping[str, object]] = {"state_dir": STATE_DIR, "run_dir": RUN_DIR, "socket": "", "hand_over": True}
+
+
+class Whereabouts:
+    """Which agent a call means: its socket, and the directories that it has to share. Paths as `settings` has them."""
+
+    __slots__ = ("run_dir", "socket", "state_dir")
+
+    def __init__(self, socket: str, state_dir: str, run_dir: str) -> None:
+        self.socket = socket
+        self.state_dir = state_dir
+        self.run_dir = run_dir
+
+
+def whereabouts(environ: Mapping[str, str]) -> Whereabouts | None:
+    """The agent that this environment and its settings file mean; None where they say `hand_over = false`, or nothing good."""
+    values = _from_file(environ.get(f"{PREFIX}CONFIG", ""))
+    if values is None or not _are_good(values):
+        return None
+    for key in _DEFAULTS:
+        text = environ.get(PREFIX + key.upper(), "")
+        if text:
+            values[key] = BOOLEANS.get(text.lower()) if key == "hand_over" else text
+    if not values["hand_over"] or not _are_good(values):
+        return None
+    run_dir = normalized(str(values["run_dir"]))
+    return Whereabouts(agent_socket(str(values["socket"]), run_dir), normalized(str(values["state_dir"])), run_dir)
+
+
+def _are_good(values: Mapping[str, object]) -> bool:
+    return (
+        is_directory(values["state_dir"])
+        and is_directory(values["run_dir"])
+        and is_path(values["socket"], empty=True)
+        and isinstance(values["hand_over"], bool)
+    )
+
+
+def agent_socket(socket: str, run_dir: str) -> str:
+    """Path of the agent's socket by these settings."""
+    return socket or f"{run_dir}/agent.sock"
+
+
+def is_path(value: object, *, empty: bool) -> bool:
+    """Whether it is an absolute path without "..", or nothing where that is allowed."""
+    if not isinstance(value, str):
+        return False
+    return (empty and not value) or (value.startswith("/") and "\0" not in value and ".." not in value.split("/"))
+
+
+def is_directory(value: object) -> bool:
+    """Whether it is the path of a directory of its own."""
+    return isinstance(value, str) and is_path(value, empty=False) and value.strip("/.") != ""
+
+
+def normalized(path: str) -> str:
+    """A directory's path as it is compared: spelled in one way, with one slash in front, as POSIX keeps two."""
+    return os.path.normpath(f"/{path.lstrip('/')}")
+
+
+def _from_file(named: str) -> dict[str, object] | None:
+    """The defaults, and what the settings file says instead; None for a file that cannot be used."""
+    values = dict(_DEFAULTS)
+    try:
+        with open(named or CONFIG_FILE, "rb") as file:  # noqa: PTH123 -- pathlib costs 3 ms
+            content = file.read(FILE_MAX + 1)
+    except FileNotFoundError:
+        return None if named else values
+    except OSError:
+        return None
+    if len(content) > FILE_MAX:
+        return None
+    if b"\\" not in content and not any(key.encode() in content for key in values):
+        return values  # without an escape in it, a key is there as it is spelled, or not at all
+    import tomllib
+
+    try:
+        raw = tomllib.loads(content.decode())
+    except (ValueError, RecursionError):
+        return None
+    return values | {key: raw[key] for key in values if key in raw}
