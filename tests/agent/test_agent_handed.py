@@ -1,0 +1,236 @@
+"""A plugin as a process beside a real agent, which serves its calls; whatever happens to either, nothing is left or lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.agent.living import LiveNode, container, port_of
+from tests.cni.spec import finish, held, ipam, paused_vswitchd, refused, row_of, scripted, start, succeeded, switch_of
+from tests.lab.node import CONTAINER
+from tests.lab.switch import wait_until
+
+ITSELF = "this process serves the call itself"
+SERVED = "verb_seconds_count"
+BURST = 40
+
+
+def served(live: LiveNode, verb: str) -> float:
+    """How many calls of the verb the agent has answered."""
+    return live.metric(SERVED, verb=verb, stage="total")
+
+
+def test_every_verb(live: LiveNode, sandbox: str) -> None:
+    """All five are served by the agent; what a runtime is told is what the shim tells it, byte by byte."""
+    live.start()
+    network = live.network()
+    first = live.run_handed("ADD", network, sandbox)
+    result = succeeded(first)
+    for wrong in (network, network | {"host": {"engine": "vpp"}}):
+        assert live.run_handed("ADD", wrong, sandbox).stdout == live.run("ADD", wrong, sandbox).stdout
+    succeeded(live.run_handed("CHECK", {**network, "prevResult": result}, sandbox))
+    succeeded(live.run_handed("STATUS", network))
+    succeeded(live.run_handed("DEL", network, sandbox))
+    live.require_clean()
+    assert live.run("ADD", network, sandbox).stdout == first.stdout
+    succeeded(live.run_handed("GC", {**network, "cni.dev/valid-attachments": []}))
+    live.require_clean()
+    assert [served(live, verb) for verb in ("ADD", "CHECK", "STATUS", "DEL", "GC")] == [6, 1, 1, 1, 1]
+
+
+def test_many_at_once(live: LiveNode, sandbox: str) -> None:
+    """Forty pods at once, and their ends: the agent serves every one."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    names = [container(number) for number in range(BURST)]
+    for verb in ("ADD", "DEL"):
+        with ThreadPoolExecutor(BURST) as threads:
+            calls = list(threads.map(lambda name, verb=verb: live.run_handed(verb, network, sandbox, name), names))
+        assert [call.status for call in calls] == [0] * BURST, [call.stdout for call in calls if call.status]
+        assert [call.stderr for call in calls if ITSELF in call.stderr.decode()] == []
+        assert served(live, verb) == BURST
+    live.require_clean()
+
+
+def test_without_an_agent(live: LiveNode, sandbox: str) -> None:
+    """Before an agent has started and after one was killed the process attaches and detaches; the next finds nothing wrong."""
+    network = live.network()
+    succeeded(live.run_handed("ADD", network, sandbox))
+    live.start().kill()
+    succeeded(live.run_handed("DEL", network, sandbox))
+    succeeded(live.run_handed("ADD", network, sandbox))
+    live.start()
+    live.tick()
+    assert live.metric("reconcile_actions_total") == 0
+    succeeded(live.run_handed("DEL", network, sandbox))
+    live.require_clean()
+    assert (served(live, "ADD"), served(live, "DEL")) == (0, 1)
+
+
+def test_an_agent_of_other_directories(live: LiveNode, other: LiveNode, sandbox: str) -> None:
+    """A process that is led to another's agent by the socket attaches with its own records and locks, as without an agent."""
+    other.start()
+    led = {"USERSPACE_CNI_SOCKET": other.socket}
+    call = live.run_handed("ADD", live.network(), sandbox, **led)
+    succeeded(call)
+    assert ITSELF in call.stderr.decode()
+    assert other.socket in call.stderr.decode()
+    assert (live.states(), other.states()) == (["ready"], [])
+    for directory in ("STATE_DIR", "RUN_DIR"):
+        half = {f"USERSPACE_CNI_{directory}": other.environ[f"USERSPACE_CNI_{directory}"], **led}
+        assert ITSELF in live.run_handed("CHECK", live.network(), sandbox, container(1), **half).stderr.decode()
+    succeeded(live.run_handed("DEL", live.network(), sandbox, **led))
+    live.require_clean()
+    other.require_clean()
+    assert served(other, "ADD") == served(other, "DEL") == 0
+
+
+def test_a_link_to_the_directories(live: LiveNode, sandbox: str) -> None:
+    """Another spelling of the agent's directories means the same agent."""
+    live.start()
+    link = live.directory / "link"
+    link.symlink_to(live.directory)
+    spelled = {"USERSPACE_CNI_STATE_DIR": f"{link}/state/", "USERSPACE_CNI_RUN_DIR": f"{link}//run"}
+    succeeded(live.run_handed("ADD", live.network(), sandbox, **spelled))
+    succeeded(live.run_handed("DEL", live.network(), sandbox, **spelled))
+    assert (served(live, "ADD"), served(live, "DEL")) == (1, 1)
+    live.require_clean()
+
+
+def test_an_agent_that_is_stopped(live: LiveNode, sandbox: str) -> None:
+    """While an agent has SIGSTOP the process serves; when it goes on it does nothing of what was withdrawn from it."""
+    live.start()
+    network = live.network()
+    os.kill(live.pid, signal.SIGSTOP)
+    try:
+        call = live.run_handed("ADD", network, sandbox)
+    finally:
+        os.kill(live.pid, signal.SIGCONT)
+    succeeded(call)
+    assert "does not read" in call.stderr.decode()
+    attached = row_of(live)
+    live.tick(2)
+    assert live.metric("reconcile_actions_total") == served(live, "ADD") == 0
+    assert row_of(live) == attached
+    succeeded(live.run_handed("DEL", network, sandbox))
+    live.require_clean()
+
+
+@pytest.mark.parametrize("until", ["before port", "after port", "after writing ready"])
+def test_the_agent_is_killed_amid_add(live: LiveNode, sandbox: str, until: str) -> None:
+    """The ADD is answered with 11, for it may be done; the runtime's DEL, which the process serves, leaves nothing."""
+    network = live.network("1.0.0", ipam=live.host_local())
+    live.start(until=until)
+    refused(live.run_handed("ADD", network, sandbox), 11, live.socket)
+    live.await_death()
+    assert len(live.states()) == 1
+    succeeded(live.run_handed("DEL", network, sandbox))
+    live.require_clean()
+    succeeded(live.run_handed("ADD", network, sandbox))
+    succeeded(live.run_handed("DEL", network, sandbox))
+    live.require_clean()
+
+
+@pytest.mark.parametrize("until", ["before undo port", "after undo port"])
+def test_the_agent_is_killed_amid_del(live: LiveNode, sandbox: str, until: str) -> None:
+    """The process finishes the DEL, and answers success."""
+    network = live.network("1.0.0", ipam=live.host_local())
+    live.start(until=until)
+    succeeded(live.run_handed("ADD", network, sandbox))
+    call = live.run_handed("DEL", network, sandbox)
+    succeeded(call)
+    assert ITSELF in call.stderr.decode()
+    live.await_death()
+    live.require_clean()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_process_is_stopped_amid_add(live: LiveNode, sandbox: str, number: signal.Signals) -> None:
+    """The agent sees the connection's end and undoes the ADD; a runtime that asked for the end is answered with 11."""
+    live.start()
+    with paused_vswitchd(switch_of(live)):
+        process = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode(), executable=live.standalone)
+        wait_until(lambda: live.states() == ["applying"], what="an ADD under way")
+        process.send_signal(number)
+        call = finish(process, "ADD")
+    if number == signal.SIGTERM:
+        refused(call, 11, "SIGTERM")
+    else:
+        assert call.status == -number
+    live.await_clean()
+
+
+def test_an_agent_that_is_stopping(live: LiveNode, sandbox: str) -> None:
+    """While an agent drains, having taken its socket away, calls are served by the process at once; who had one is answered."""
+    live.start()
+    delegate = scripted(live)
+    with held(delegate, "ADD", answer={"cniVersion": "1.1.0", "ips": [{"address": "10.9.9.9/24"}]}) as running:
+        process = start(
+            live,
+            live.variables("ADD", sandbox),
+            json.dumps(live.network(ipam=ipam(delegate))).encode(),
+            executable=live.standalone,
+        )
+        running()
+        live.ask_to_end()
+        wait_until(lambda: not Path(live.socket).exists(), what="the agent to take its socket away")
+        succeeded(live.run_handed("ADD", live.network(), sandbox, container(2)))
+    finish(process, "ADD")
+    assert live.await_end() == 0
+    succeeded(live.run_handed("DEL", live.network(ipam=ipam(delegate)), sandbox))
+    succeeded(live.run_handed("DEL", live.network(), sandbox, container(2)))
+    live.require_clean()
+
+
+def test_an_add_that_nobody_could_be_told_of(live: LiveNode, sandbox: str) -> None:
+    """With a stdout that takes nothing the ADD is undone by the agent."""
+    live.start()
+    with Path("/dev/full").open("wb") as full:
+        environ = live.variables("ADD", sandbox)
+        process = start(live, environ, json.dumps(live.network()).encode(), executable=live.standalone, stdout=full)
+        assert finish(process, "ADD").status == 1
+    live.require_clean()
+    assert (served(live, "ADD"), served(live, "DEL")) == (1, 1)
+
+
+def test_another_users_socket(live: LiveNode, sandbox: str) -> None:
+    """What listens as another user is sent nothing: the process serves the call, and names the user."""
+    for directory in (live.directory.parent, live.directory):
+        directory.chmod(0o755)
+    place = live.directory / "theirs"
+    place.mkdir(mode=0o777)
+    place.chmod(0o777)
+    path = str(place / "s")
+    script = (
+        "import socket,sys; s=socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(); print(flush=True); "
+        "c,_=s.accept(); print(len(c.recv(9999)))"
+    )
+    argv = ["/usr/bin/python3", "-I", "-c", script, path]
+    with subprocess.Popen(argv, user=65534, group=65534, stdout=subprocess.PIPE) as theirs:
+        assert theirs.stdout
+        theirs.stdout.readline()
+        call = live.run_handed("ADD", live.network(), sandbox, USERSPACE_CNI_SOCKET=path)
+        assert theirs.stdout.read() == b"0\n"
+    succeeded(call)
+    assert "user 65534" in call.stderr.decode()
+    succeeded(live.run_handed("DEL", live.network(), sandbox))
+    live.require_clean()
+
+
+def test_one_container_from_all_sides(live: LiveNode, sandbox: str) -> None:
+    """Of ADDs of one name at once, through the shim, handed over and in-process, exactly one succeeds."""
+    live.start()
+    network = live.network("1.0.0", ipam=live.host_local())
+    ways = [live.run, live.run_handed, live.run_standalone] * 3
+    with ThreadPoolExecutor(len(ways)) as threads:
+        calls = list(threads.map(lambda run: run("ADD", network, sandbox, CONTAINER), ways))
+    assert sorted(call.code or 0 for call in calls) == [0] + [101] * 8
+    assert switch_of(live).ports("br-test") == [port_of()]
+    succeeded(live.run_handed("DEL", network, sandbox))
+    live.require_clean()
