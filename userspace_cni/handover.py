@@ -70,8 +70,8 @@ class Called:
     def __init__(self) -> None:
         self.boottime_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         try:
-            with open(_BOOT_ID_FILE, encoding="ascii") as file:  # noqa: PTH123 -- pathlib costs 3 ms
-                self.boot_id = file.read().strip()
+            with open(_BOOT_ID_FILE, "rb") as file:  # noqa: PTH123 -- pathlib costs 3 ms
+                self.boot_id = file.read().strip().decode()
         except (OSError, ValueError):
             self.boot_id = ""
 
