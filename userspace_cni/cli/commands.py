@@ -36,7 +36,7 @@ def userspace_cni() -> None:
 
 
 @userspace_cni.command()
-@click.option("--standalone", is_flag=True, help="Install a launcher of the in-process plugin, which needs no agent.")
+@click.option("--standalone", is_flag=True, help="Install a launcher of the plugin as a process per call, which needs no agent.")
 @click.option(
     "--bin-dir",
     required=True,
