@@ -119,6 +119,7 @@ class Demo:
             "USERSPACE_CNI_RUN_DIR": f"{here}/run",
             "USERSPACE_CNI_SHORT_DIR": f"{here}/short",
             "USERSPACE_CNI_KUBELET_DIR": f"{here}/kubelet",
+            "USERSPACE_CNI_HAND_OVER": "false",  # the process per call is there to be compared with the agent
         }
 
     @property
