@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab.node import Node, clean
 from tests.lab.runtime import netns
-from tests.lab.served import served
+from tests.lab.served import HandedNode, ServedNode, served
 from tests.lab.switch import Switch
 from userspace_cni.cli import view
 
@@ -36,12 +36,13 @@ def switch() -> Iterator[Switch]:
 def node(switch: Switch, request: pytest.FixtureRequest) -> Iterator[Node]:
     """A node of this test's own, with the plugin installed as a runtime finds it, on the run's switch.
 
-    With the indirect parameter "agent", the plugin is the shim and an agent is behind it.
+    With the indirect parameter "agent", the plugin is the shim and an agent is behind it; with "handed", it is the launcher, and
+    there is an agent.
     """
+    kinds = {"agent": ServedNode, "handed": HandedNode}
     with _short_directory() as directory:
-        made = (
-            served(directory / "n", switch) if getattr(request, "param", "") == "agent" else clean(Node(directory / "n", switch))
-        )
+        kind = kinds.get(getattr(request, "param", ""))
+        made = served(directory / "n", switch, kind) if kind else clean(Node(directory / "n", switch))
         with made as node:
             yield node
 

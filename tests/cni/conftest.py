@@ -34,10 +34,15 @@ IN_A_PROCESS = {
 """Tests of the specification that hold for a process only, each with the reason."""
 
 
+HANDED = ("test_spec_f_result", "test_spec_h_check")
+"""Files whose tests are also made through a process that hands its calls to an agent: what it prints is what it is about."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """What the specification asks of a plugin, it asks of a process and of an agent behind the shim alike."""
-    if "node" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2].startswith(
-        ("test_spec_", "test_recordings")
-    ):
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if "node" in metafunc.fixturenames and module.startswith(("test_spec_", "test_recordings")):
         entries = ["process"] if metafunc.function.__name__ in IN_A_PROCESS else ["process", "agent"]
+        if module in HANDED and len(entries) > 1:
+            entries.append("handed")
         metafunc.parametrize("node", entries, indirect=True)

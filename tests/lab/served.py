@@ -71,15 +71,19 @@ class ServedNode(Node):
         if self._process is not None and settings == self._served:
             return
         self.stop()
+        self._install(settings)
+        self._served = settings
+        self._process = _server().Process(target=_be_the_agent, args=(settings, str(self.log)))
+        self._process.start()
+        wait_until(self._answers, 30, "the agent to serve")
+
+    def _install(self, settings: dict[str, str]) -> None:
+        """Have the shim of these settings as the plugin."""
         shim = filled(BUILT.read_bytes(), load(settings))
         temporary = Path(f"{self.plugin}.new")
         temporary.write_bytes(shim)
         temporary.chmod(0o755)
         temporary.replace(self.plugin)
-        self._served = settings
-        self._process = _server().Process(target=_be_the_agent, args=(settings, str(self.log)))
-        self._process.start()
-        wait_until(self._answers, 30, "the agent to serve")
 
     def reconcile(self) -> None:
         """Have the agent make a pass of reconciliation, and await it."""
@@ -106,6 +110,13 @@ class ServedNode(Node):
         return False
 
 
+class HandedNode(ServedNode):
+    """The same with the launcher as the plugin, which hands its calls to the agent."""
+
+    def _install(self, settings: dict[str, str]) -> None:
+        """Leave the launcher in its place."""
+
+
 def _be_the_agent(environ: dict[str, str], log: str) -> None:
     """In the forked process: be the agent."""
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -124,11 +135,11 @@ def _server() -> ForkServerContext:
 
 
 @contextmanager
-def served(directory: Path, switch: object) -> Iterator[ServedNode]:
+def served(directory: Path, switch: object, kind: type[ServedNode] = ServedNode) -> Iterator[ServedNode]:
     """A node with an agent."""
     from tests.lab.node import clean
 
-    with clean(ServedNode(directory, switch)) as node:  # type: ignore[arg-type]
+    with clean(kind(directory, switch)) as node:  # type: ignore[arg-type]
         assert isinstance(node, ServedNode)
         try:
             yield node
