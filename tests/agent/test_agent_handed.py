@@ -44,6 +44,20 @@ def test_every_verb(live: LiveNode, sandbox: str) -> None:
     assert [served(live, verb) for verb in ("ADD", "CHECK", "STATUS", "DEL", "GC")] == [6, 1, 1, 1, 1]
 
 
+def test_warnings_reach_the_caller(live: LiveNode, sandbox: str) -> None:
+    """What the agent warns of in a call is on the stderr of the process that handed it over, and says which call it was."""
+    live.start()
+    network = live.network() | {"colour": "blue"}
+    call = live.run_handed("ADD", network, sandbox)
+    succeeded(call)
+    [line] = [line for line in call.stderr.decode().splitlines() if "colour" in line]
+    assert "level=warning" in line
+    assert "unknown and ignored" in line
+    assert f"container={CONTAINER}" in line
+    succeeded(live.run_handed("DEL", network, sandbox))
+    assert served(live, "ADD") == served(live, "DEL") == 1
+
+
 def test_many_at_once(live: LiveNode, sandbox: str) -> None:
     """Forty pods at once, and their ends: the agent serves every one."""
     live.start()
