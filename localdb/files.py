@@ -1,7 +1,8 @@
 """Reading and writing whole files so that a crash at any point leaves the old content or the new, never a mixture.
 
-Theory of operation: content goes to a temporary file in the same directory, is flushed, then renamed over the old file, and
-the directory is flushed, because until then the rename itself may be lost. Whoever writes holds the directory's own kernel lock
+Theory of operation: content goes to a temporary file in the same directory and is renamed over the old file. That is enough for
+the death of a process. What is to survive a power cut is flushed before the rename, and the directory after it, because until
+then the rename itself may be lost. Whoever writes holds the directory's own kernel lock
 shared for as long; whoever moves a file aside or sweeps temporary files holds it exclusively. So a temporary file seen under
 the exclusive lock has no living writer. Neither a pid in the name nor an age could say that: pids differ between the pid
 namespaces of an agent in a container and a plugin on its host, and clocks jump at boot.
@@ -25,6 +26,7 @@ from localdb.errors import Foreign
 from localdb.records import LARGEST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -58,13 +60,13 @@ def make_directory(path: str) -> None:
         os.close(fd)
 
 
-def flock_within(fd: int, operation: int, seconds: float) -> bool:
-    """Take the kernel lock on `fd` within `seconds`, looking at it at growing intervals; False when it stayed with others."""
+def within(take: Callable[[], None], seconds: float) -> bool:
+    """Call `take` at growing intervals until it raises no `BlockingIOError`; False when it still does after `seconds`."""
     deadline = time.monotonic() + seconds
     nap = SHORTEST_NAP
     while True:
         try:
-            fcntl.flock(fd, operation | fcntl.LOCK_NB)
+            take()
         except BlockingIOError:
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -104,7 +106,7 @@ class Directory:
 
     def hold(self, operation: int, seconds: float) -> None:
         """Take the directory's lock, `fcntl.LOCK_SH` or `LOCK_EX`, until `loose` or close. Raises `TimeoutError`."""
-        if not flock_within(self.fd, operation, seconds):
+        if not within(lambda: fcntl.flock(self.fd, operation | fcntl.LOCK_NB), seconds):
             raise TimeoutError(errno.ETIMEDOUT, f"another process has been busy in this directory for {seconds:g} s", self.path)
 
     def loose(self) -> None:
@@ -143,32 +145,38 @@ class Directory:
         """Return how many names the file has."""
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_nlink
 
-    def replace(self, name: str, data: bytes) -> None:
-        """Put `data` durably in the place of `name`. The lock is held shared."""
-        temporary = self._write_beside(data)
+    def replace(self, name: str, data: bytes, *, durable: bool) -> None:
+        """Put `data` in the place of `name`, flushed if `durable`. The lock is held shared."""
+        temporary = self._write_beside(data, durable=durable)
         try:
             os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except BaseException:
             self._discard(temporary)
             raise
-        os.fsync(self.fd)
+        if durable:
+            self.flush()
 
     def create(self, name: str, data: bytes) -> None:
         """Put `data` durably under `name`, which is free. The lock is held exclusively.
 
         The file has two names until the directory is flushed, so a reader can tell a file that might still be lost.
         """
-        temporary = self._write_beside(data)
+        temporary = self._write_beside(data, durable=True)
         try:
             os.link(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
-            os.fsync(self.fd)
+            self.flush()
         finally:
             self._discard(temporary)
 
-    def remove(self, name: str) -> None:
-        """Remove `name` durably. It may be gone already: then whoever removed it may have died before the flush made here."""
+    def remove(self, name: str, *, durable: bool) -> None:
+        """Remove `name`, flushed if `durable`: also when it is gone already, for whoever removed it may have died before that."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
+        if durable:
+            self.flush()
+
+    def flush(self) -> None:
+        """Make durable what names lie here."""
         os.fsync(self.fd)
 
     def sweep(self) -> None:
@@ -177,8 +185,8 @@ class Directory:
             if name.startswith(TEMPORARY):
                 self._discard(name)
 
-    def _write_beside(self, data: bytes) -> str:
-        """Write and flush `data` to a new file next to its later place; on failure nothing is left. Returns its name."""
+    def _write_beside(self, data: bytes, *, durable: bool) -> str:
+        """Write `data` to a new file next to its later place; on failure nothing is left. Returns its name."""
         name = f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
         fd = os.open(name, OPEN_NEW, 0o600, dir_fd=self.fd)
         try:
@@ -186,7 +194,8 @@ class Directory:
                 rest = memoryview(data)
                 while rest:
                     rest = rest[os.write(fd, rest) :]
-                os.fsync(fd)
+                if durable:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
         except BaseException:

@@ -45,7 +45,7 @@ def warn_on_stderr(message: str) -> None:
 
 
 class Store:
-    """Durable JSON records. Safe between processes and threads; every method but the constructor may raise `StoreError`."""
+    """JSON records. Safe between processes and threads; every method but the constructor may raise `StoreError`."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Store:
         self._gates = Gates()
         self._warn = warn
         self._mode_checked = False
+        self._identity: tuple[str, tuple[int, ...]] = ("", ())
 
     @property
     def root(self) -> Path:
@@ -70,6 +71,23 @@ class Store:
 
     def identity(self) -> str:
         """Return the random id of this directory, 32 hex digits, made durably at the first use and stable from then on."""
+        known, of = self._identity
+        facts = self._identity_facts()
+        if known and facts and facts == of:
+            return known
+        found = self._find_identity()
+        self._identity = found, facts
+        return found
+
+    def _identity_facts(self) -> tuple[int, ...]:
+        """Return what changes when the file does, or another takes its place; nothing when there is none."""
+        try:
+            facts = os.stat(f"{self._root}/{IDENTITY}", follow_symlinks=False)
+        except OSError:
+            return ()
+        return facts.st_dev, facts.st_ino, facts.st_ctime_ns, facts.st_nlink
+
+    def _find_identity(self) -> str:
         with (
             Attempt("read or make the identity of the store in", self._root),
             self._open(self._root, create=True) as root,
@@ -81,10 +99,11 @@ class Store:
             root.hold(fcntl.LOCK_EX, PATIENCE)
             return self._settle_identity(root)
 
-    def put(self, collection: str, key: str, value: Mapping[str, Any]) -> None:
-        """Store `value` under `key`; when this returns it survives a power cut.
+    def put(self, collection: str, key: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
+        """Store `value` under `key`; when this returns it survives the death of every process, and a power cut if `durable`.
 
-        On failure the old value is intact; only when the very last flush fails it may be the new one, whole.
+        A power cut may leave what was not durable as it was before, torn, or not at all. On failure the old value is intact; only
+        when the very last flush fails it may be the new one, whole.
         Raises `ValueError` for a value that JSON cannot carry, such as NaN.
         """
         data = encode_record(key, value)
@@ -93,11 +112,11 @@ class Store:
             f"store the record of {key!r} as", f"{path}/{name}", "the stored value is the old one, or the new one whole"
         ):
             try:
-                self._replace(path, name, data)
+                self._replace(path, name, data, durable=durable)
             except IsADirectoryError:  # the one kind of thing a rename does not replace
                 with contextlib.suppress(Newer):
                     self._load_from(path, collection, name)
-                self._replace(path, name, data)
+                self._replace(path, name, data, durable=durable)
 
     def get(self, collection: str, key: str) -> dict[str, Any] | None:
         """Return the value of `key`, or None. What is not its record is moved aside, with a warning, and is None too.
@@ -134,8 +153,18 @@ class Store:
                         found.append(record)
         return sorted(found, key=lambda item: item[0])
 
-    def drop(self, collection: str, key: str) -> None:
-        """Remove the record of `key`; when this returns it stays removed. Absent is fine."""
+    def has(self, collection: str, key: str) -> bool:
+        """Whether something is in the place of that record; looks no further."""
+        path, name = self._locate(collection, key)
+        with Attempt(f"look for the record of {key!r} in", f"{path}/{name}"):
+            try:
+                os.stat(f"{path}/{name}", follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def drop(self, collection: str, key: str, *, durable: bool = True) -> None:
+        """Remove the record of `key`; after a power cut it may be back unless this was `durable`. Absent is fine."""
         path, name = self._locate(collection, key)
         with Attempt(f"remove the record of {key!r} in", f"{path}/{name}", "it may still be there"):
             try:
@@ -144,10 +173,35 @@ class Store:
                 return
             with directory:
                 try:
-                    directory.remove(name)
+                    directory.remove(name, durable=durable)
                 except IsADirectoryError:
                     with contextlib.suppress(Newer):
                         self._load(directory, collection, name)
+
+    def clear(self, collection: str) -> None:
+        """Remove whatever lies in the collection, unread; not durably."""
+        path = self._collection_path(collection)
+        with Attempt(f"clear the records of {collection!r} in", path):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return
+            with directory:
+                directory.hold(fcntl.LOCK_EX, PATIENCE)
+                for name in directory.names():
+                    with contextlib.suppress(IsADirectoryError):  # nothing of ours; a listing moves it aside
+                        directory.remove(name, durable=False)
+
+    def flush(self, collection: str) -> None:
+        """Make durable which records there are: what was dropped before this stays removed."""
+        path = self._collection_path(collection)
+        with Attempt(f"flush the records of {collection!r} in", path):
+            try:
+                directory = self._open(path)
+            except FileNotFoundError:
+                return
+            with directory:
+                directory.flush()
 
     def quarantine(self, collection: str, key: str, reason: str) -> None:
         """Move the record of `key` aside: a whole one that its reader can not make sense of. `reason` goes into the warning."""
@@ -219,10 +273,10 @@ class Store:
         """Warn in one line, whatever is in the name of a file somebody put here."""
         self._warn("".join(char if char.isprintable() else ascii(char)[1:-1] for char in message))
 
-    def _replace(self, path: str, name: str, data: bytes) -> None:
+    def _replace(self, path: str, name: str, data: bytes, *, durable: bool) -> None:
         with self._open(path, create=True) as directory:
             directory.hold(fcntl.LOCK_SH, PATIENCE)
-            directory.replace(name, data)
+            directory.replace(name, data, durable=durable)
 
     def _list(self, directory: Directory) -> list[str]:
         """Return the names of what should be records, and sweep the temporary files of the dead."""

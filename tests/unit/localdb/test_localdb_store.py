@@ -281,7 +281,7 @@ def test_everything_is_closed_to_others(bench: Bench) -> None:
     modes.pop("root/quarantine/c-bad.json.1")  # ours only by rename
     directories = {"root", "root/c", "root/quarantine", "locks"}
     assert {path for path, mode in modes.items() if mode == 0o700} == directories
-    assert {path for path, mode in modes.items() if mode == 0o600} == {"root/c/k.json", "root/identity", "locks/l.lock"}
+    assert {path for path, mode in modes.items() if mode == 0o600} == {"root/c/k.json", "root/identity", "locks/bytes"}
     assert len(modes) == 7
 
 
