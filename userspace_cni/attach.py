@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from userspace_cni.deadline import Deadline
 from userspace_cni.errors import Drift, NameTaken, UserspaceError
-from userspace_cni.journal import Journal, Shared
+from userspace_cni.journal import Journal, Shared, keys_of
 from userspace_cni.log import say
 from userspace_cni.records import Record
 from userspace_cni.stages import Stage, stage
@@ -86,7 +86,7 @@ def begin_steps(record: Record, steps: Iterable[Step], drivers: Drivers, journal
         # what is this attachment's alone needs no lock once the list of holders says so
         with _in_place("" if place in held and _all_exclusive(run) else place, journal, deadline):
             if place and place not in held:
-                _hold(record, place, drivers, journal)
+                record = _hold(record, place, drivers, journal)
                 held.add(place)
             for step in run:
                 deadline.require(f"applying step '{step.kind}'")
@@ -131,9 +131,16 @@ def check_steps(record: Record, drivers: Drivers, deadline: Deadline) -> list[Dr
 def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
     """Make a shared thing ours to remove: whoever made it has gone, and left it to its holders."""
     with journal.place_lock(thing.place, deadline):
-        shared = journal.shared(thing.place)
-        if shared:
-            journal.write_shared(thing.place, Shared(shared.made | {thing.key}, shared.holders))
+        journal.adopt(thing)
+
+
+def foresee(record: Record, drivers: Drivers, journal: Journal) -> Record:
+    """The record with what it will be told to have made, as far as can be said before its places are locked."""
+    made: set[str] = set()
+    for place in {_place(step) for step in record.steps} - {""}:
+        mine = _in(place, record.steps)
+        made |= _made(mine, journal.shared(place) or Shared(), drivers)
+    return record.to(record.state, made=tuple(sorted(made)))
 
 
 def held_by(key: str, journal: Journal) -> tuple[Step, ...]:
@@ -160,6 +167,10 @@ def _place(step: Step) -> str:
     return step.resource.place if step.resource else ""
 
 
+def _in(place: str, steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(step for step in steps if _place(step) == place)
+
+
 def _all_exclusive(steps: Iterable[Step]) -> bool:
     return all(step.resource and step.resource.exclusive for step in steps)
 
@@ -172,34 +183,44 @@ def _stage(step: Step) -> Stage:
     return {"port": "ovs", "lease": "ipam", "legacy-record": "ovs"}.get(step.kind, "pod")  # type: ignore[return-value]
 
 
-def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> None:
-    """Enter all steps that the attachment has in the place, durably, before the first of their things exists.
+def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Record:
+    """Enter all steps that the attachment has in the place before the first of their things exists; the record as it is then.
 
-    Whoever finds a thing finds who it is for.
+    Whoever finds a thing finds who it is for. What we are to have made is recorded durably, if it is not what was foreseen.
     """
-    mine = tuple(step for step in record.steps if _place(step) == place)
+    mine = _in(place, record.steps)
     shared = journal.shared(place) or Shared()
     if shared.holders.get(record.key) == mine:
-        return
+        return record
     if not shared.holders and any(isinstance(step, Directory) and step.create for step in mine):
         _require_apart(place, journal)
     others = shared.without_holder(record.key)
-    made = set()
-    for step in mine:
-        thing = step.resource
-        if thing is None:
-            continue
-        holder = others.needs(thing.key)
-        if thing.exclusive and holder:
+    for thing in (step.resource for step in mine):
+        holder = others.needs(thing.key) if thing and thing.exclusive else ""
+        if thing and holder:
             raise NameTaken(
                 f"{thing.key} is in use by the attachment {holder}",
                 "a DEL of that one is missing, or 'host.vhost.socketfile' has to be another name",
             )
-        if thing.key in shared.made or (
-            not shared.needs(thing.key) and (thing.exclusive or not drivers.driver(step).present(step))
-        ):
-            made.add(thing.key)
+    made = _made(mine, shared, drivers)
+    if made != keys_of(mine).intersection(record.made):
+        record = record.to(record.state, made=tuple(sorted(made.union(record.made) - (keys_of(mine) - made))))
+        journal.write(record)
     journal.write_shared(place, others.with_holder(record.key, mine, made))
+    return record
+
+
+def _made(mine: tuple[Step, ...], shared: Shared, drivers: Drivers) -> set[str]:
+    """Which things of a place's steps are, or will be, made by us: by key."""
+    return {
+        step.resource.key
+        for step in mine
+        if step.resource
+        and (
+            step.resource.key in shared.made
+            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not drivers.driver(step).present(step)))
+        )
+    }
 
 
 def _require_apart(place: str, journal: Journal) -> None:
@@ -275,7 +296,7 @@ def _undo(step: Step, drivers: Drivers, deadline: Deadline) -> list[Failure]:
 
 
 def _let_go(record: Record, place: str, shared: Shared, failed: list[Step], journal: Journal) -> None:
-    """Leave the list of holders, but for the steps that failed; durable after their things have gone."""
+    """Leave the list of holders, but for the steps that failed, after their things have gone."""
     if record.key not in shared.holders:
         return
     left = tuple(step for step in record.steps if _place(step) == place and any(step is each for each in failed))

@@ -82,7 +82,7 @@ class Drivers:
     def journal(self) -> Journal:
         """The records of this node."""
         state, run = map(self.root.path, (self.settings.state_dir, self.settings.run_dir))
-        return Journal.at(state, run, lambda text: say("warning", text))
+        return Journal(state, run, lambda text: say("warning", text), self.boot_id)
 
     @cached_property
     def spool(self) -> Spool:
@@ -284,8 +284,8 @@ class Drivers:
 
         return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
 
-    def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
-        """All ports with our owner mark for this network."""
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+        """All ports with our owner mark for this network, None for any."""
         return self.ports.marked(deadline, network=network)
 
     def serving(self, options: Options, deadline: Deadline) -> None:

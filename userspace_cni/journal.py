@@ -1,11 +1,13 @@
 """Records and shared places in the local store, typed, with the locks that guard them.
 
-The only speaker of `localdb` in this package; its errors end here. A record of a shape that this version can not read is put
-aside by the store and counts as lost, never as an error: DEL and GC must go on.
+The only speaker of `localdb` in this package; its errors end here. An attachment has two files. The **undo file**, in the state
+directory, says what it is and what undoes it; it is flushed before the first of its things exists, for things outlive a boot, and
+never written anew without a flush. The **state file**, in the run directory, says how far it has come in this boot; it is whole
+and not flushed, for an attachment of another boot is undone whatever its state was. An undo file without a state file counts as
+`ready`: doubt keeps. Lists of holders are made of the undo files once a boot, and kept in the run directory.
 
-That an attachment is being deleted must be known before the first of its things goes, or reconciliation would make them again.
-When the state directory takes no writes (full, read-only), it is written in the run directory instead, as a mark that every
-reader of the record sees. A mark lasts as long as the boot, and so does an attachment: one of another boot is undone anyway.
+A record of a shape that this version can not read is put aside by the store and counts as lost, never as an error: DEL and GC
+must go on.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Final, get_args
 
 from localdb import Lock, LockTimeout, Store, StoreError
 from userspace_cni.deadline import Deadline
@@ -22,6 +24,7 @@ from userspace_cni.log import say
 from userspace_cni.records import (
     MalformedRecord,
     Record,
+    State,
     record_from_json,
     record_key,
     record_to_json,
@@ -32,7 +35,15 @@ from userspace_cni.stages import stage
 from userspace_cni.steps import Resource, Step
 
 _ATTACHMENTS: Final = "attachments"
+_ADOPTED: Final = "places"
+"""In the state directory. What was left to the holders of a place by whoever had made it. Builds before wrote here what is now
+made of the undo files, in the same form."""
+_STATES: Final = "states"
 _PLACES: Final = "places"
+_BUILT: Final = "built"
+_SETTLED: Final = "settled"
+_BUILD_S: Final = 10.0
+"""What reading all undo files may take; it is milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -53,42 +64,48 @@ class Shared:
 
     def needs(self, thing: str) -> str:
         """The first holder of the thing of that key; "" for none."""
-        return next((key for key, steps in self.holders.items() if thing in _keys(steps)), "")
+        return next((key for key, steps in self.holders.items() if thing in keys_of(steps)), "")
+
+
+def _read_made(raw: Mapping[str, Any]) -> frozenset[str]:
+    made = raw.get("made")
+    if not (isinstance(made, list) and all(isinstance(thing, str) for thing in made)):
+        raise MalformedRecord("'made' is no list of names")
+    return frozenset(made)
 
 
 def _read_shared(raw: Mapping[str, Any]) -> Shared:
     """The inverse of what `write_shared` stores, which is never a place without holders, nor a holder of nothing."""
-    made, holders = raw.get("made"), raw.get("holders")
-    if not (isinstance(made, list) and all(isinstance(thing, str) for thing in made)):
-        raise MalformedRecord("'made' is no list of names")
+    made, holders = _read_made(raw), raw.get("holders")
     if not (isinstance(holders, dict) and holders and all(isinstance(steps, list) and steps for steps in holders.values())):
         raise MalformedRecord("'holders' are no lists of steps by attachment")
-    return Shared(frozenset(made), {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
+    return Shared(made, {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
 
 
 def _things(holders: Mapping[str, tuple[Step, ...]]) -> frozenset[str]:
-    return frozenset(thing for steps in holders.values() for thing in _keys(steps))
+    return frozenset(thing for steps in holders.values() for thing in keys_of(steps))
 
 
-def _keys(steps: Iterable[Step]) -> set[str]:
+def keys_of(steps: Iterable[Step]) -> set[str]:
+    """The keys of the shared things behind these steps."""
     return {step.resource.key for step in steps if step.resource}
 
 
 class Journal:
-    """The store as attachments see it.
+    """The store as attachments see it. Records are below `state_dir`; their states, holders and locks below `run_dir`.
 
-    All methods raise RecordRefused when the store cannot be read or written, Unavailable when that will pass by itself.
+    `warn` takes one line about what the store repaired; `boot_id` gives the kernel's random id of this boot. All methods raise
+    RecordRefused when a store cannot be read or written, Unavailable when that will pass by itself.
     """
 
-    def __init__(self, store: Store, marks: Store) -> None:
-        self._store = store
-        self._marks = marks
-
-    @classmethod
-    def at(cls, state_dir: str, run_dir: str, warn: Callable[[str], None]) -> Self:
-        """Records below `state_dir`, locks and marks below `run_dir`. `warn` takes one line about what the store repaired."""
-        locks = f"{run_dir}/locks"
-        return cls(Store(state_dir, locks, warn=warn), Store(f"{run_dir}/deleting", locks, warn=warn))
+    def __init__(self, state_dir: str, run_dir: str, warn: Callable[[str], None], boot_id: Callable[[], str]) -> None:
+        self._run_dir = run_dir
+        self._warn = warn
+        self._boot_id = boot_id
+        self._store = Store(state_dir, f"{run_dir}/locks", warn=warn)
+        self._found: tuple[str, Store] | None = None
+        self.unflushed = False
+        """Whether something was removed that a power cut would bring back; see `flush`."""
 
     @property
     def directory(self) -> str:
@@ -100,6 +117,8 @@ class Journal:
         with _translated("reading the id of the state directory"):
             return self._store.identity()
 
+    # -- attachments ------------------------------------------------------------------------------------------------------
+
     def read(self, container_id: str, ifname: str) -> Record | None:
         """The record of an attachment, None when there is none."""
         return self.read_key(record_key(container_id, ifname))
@@ -108,20 +127,26 @@ class Journal:
         """The record by its store key."""
         with _translated(f"reading the record of {key}"):
             raw = self._store.get(_ATTACHMENTS, key)
-            mark = self._marks.get(_ATTACHMENTS, key) if raw is not None else None
-        return self._record(key, raw, mark) if raw is not None else None
+            state = self._live.get(_STATES, key) if raw is not None else None
+        return self._record(key, raw, state) if raw is not None else None
 
     def records(self) -> list[Record]:
         """All records that can be read."""
         with _translated("listing the records"):
             items = self._store.items(_ATTACHMENTS)
-            marks = dict(self._marks.items(_ATTACHMENTS))
-        return [record for key, raw in items if (record := self._record(key, raw, marks.get(key)))]
+            states = dict(self._live.items(_STATES)) if items else {}
+        return [record for key, raw in items if (record := self._record(key, raw, states.get(key)))]
 
     def write(self, record: Record) -> None:
-        """Make the record durable."""
+        """Record the attachment: its state, then durably what undoes it."""
         with _translated(f"writing the record of {record.key} (state {record.state})"), stage("record"):
-            self._store.put(_ATTACHMENTS, record.key, record_to_json(record))
+            self._put_state(record)
+            self._store.put(_ATTACHMENTS, record.key, _undo_file(record))
+
+    def advance(self, record: Record) -> None:
+        """Record the state, and with it the result, of an attachment whose steps are recorded."""
+        with _translated(f"writing the state of {record.key} ({record.state})"), stage("record"):
+            self._put_state(record)
 
     def mark_deleting(self, record: Record) -> Record:
         """Record that the attachment is being deleted: the record in that state. Its things may be undone from now on.
@@ -130,14 +155,13 @@ class Journal:
         """
         marked = record.to("deleting")
         try:
-            self.write(marked)
+            self.advance(marked)
         except (RecordRefused, Unavailable) as error:
             stored = self.read_key(record.key)
             if stored is not None and stored.state == "ready":
                 with _translated(f"marking {record.key} as being deleted ({error.message}: {error.details})"):
-                    self._marks.identity()  # whatever becomes of its mode, the directory is known as ours
-                    self._marks.put(_ATTACHMENTS, record.key, _mark_of(stored))
-            say("warning", "the record could not be marked as deleting; a mark in the run directory says so", error=error)
+                    self._store.put(_ATTACHMENTS, record.key, {**_undo_file(stored), "state": "deleting"})
+            say("warning", "the run directory does not take that an attachment is being deleted", error=error)
         return marked
 
     def keep(self, record: Record) -> None:
@@ -146,7 +170,15 @@ class Journal:
         Raises RecordRefused when there is neither.
         """
         try:
-            self.write(record)
+            with _translated(f"reading what undoes {record.key}"):
+                raw = self._store.get(_ATTACHMENTS, record.key)
+            known = raw.get("steps") if raw else None
+            left = [step_to_json(step) for step in record.steps]
+            if not isinstance(known, list) or any(step not in known for step in left):
+                self.write(record)  # nothing that was recorded leads to them
+                return
+            with _translated(f"writing what is left of {record.key}"), stage("record"):
+                self._put_state(record, [number for number, step in enumerate(known) if step not in left])
         except (RecordRefused, Unavailable) as error:
             stored = self.read_key(record.key)
             if stored is None or stored.state != "deleting" or any(step not in stored.steps for step in record.steps):
@@ -154,16 +186,29 @@ class Journal:
             say("warning", "the record could not be shortened to what remains", error=error)
 
     def drop(self, record: Record) -> None:
-        """Forget the attachment, durably."""
+        """Forget the attachment. A power cut before `flush` may bring it back, as one of another boot."""
         with _translated(f"dropping the record of {record.key}"), stage("record"):
-            self._store.drop(_ATTACHMENTS, record.key)
-        with suppress(StoreError):  # a mark that stays is of no record
-            self._marks.drop(_ATTACHMENTS, record.key)
+            self._store.drop(_ATTACHMENTS, record.key, durable=False)
+            self.unflushed = True
+            with suppress(StoreError):  # the state that stays is of no record
+                self._live.drop(_STATES, record.key, durable=False)
+
+    def flush(self) -> None:
+        """Make what was dropped before this durable; see `unflushed`."""
+        self.unflushed = False
+        try:
+            with _translated("flushing the records"):
+                self._store.flush(_ATTACHMENTS)
+        except BaseException:
+            self.unflushed = True
+            raise
+
+    # -- what attachments share -------------------------------------------------------------------------------------------
 
     def shared(self, place: str) -> Shared | None:
         """What is shared in a place (Resource.place), None when nobody of ours holds anything there."""
         with _translated(f"reading the holders of {place}"):
-            raw = self._store.get(_PLACES, place)
+            raw = self._built().get(_PLACES, place)
         return self._shared(place, raw) if raw is not None else None
 
     def has_made(self, thing: Resource) -> bool:
@@ -172,19 +217,32 @@ class Journal:
         return shared is not None and thing.key in shared.made
 
     def write_shared(self, place: str, shared: Shared) -> None:
-        """Make the holders durable; without any, forget the place."""
+        """Record the holders; without any, forget the place."""
         with _translated(f"writing the holders of {place}"), stage("record"):
+            live = self._built()
             if shared.holders:
-                holders = {key: [step_to_json(step) for step in steps] for key, steps in shared.holders.items()}
-                self._store.put(_PLACES, place, {"made": sorted(shared.made), "holders": holders})
-            else:
-                self._store.drop(_PLACES, place)
+                _put_shared(live, place, shared)
+                return
+            live.drop(_PLACES, place, durable=False)
+            if self._store.has(_ADOPTED, place):
+                self._store.drop(_ADOPTED, place)
+
+    def adopt(self, thing: Resource) -> None:
+        """Record, durably, that a shared thing is ours to remove. The place's lock is held."""
+        shared = self.shared(thing.place)
+        if shared:
+            made = shared.made | {thing.key}
+            with _translated(f"writing what is ours in {thing.place}"):
+                self._store.put(_ADOPTED, thing.place, {"made": sorted(made)})
+            self.write_shared(thing.place, Shared(made, shared.holders))
 
     def places(self) -> list[tuple[str, Shared]]:
         """All places where something is held."""
         with _translated("listing the shared places"):
-            items = self._store.items(_PLACES)
+            items = self._built().items(_PLACES)
         return [(place, shared) for place, raw in items if (shared := self._shared(place, raw))]
+
+    # -- locks ------------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def container_lock(self, container_id: str, deadline: Deadline) -> Iterator[Lock]:
@@ -204,6 +262,85 @@ class Journal:
             return self._store.try_lock(f"container:{container_id}")
 
     @contextmanager
+    def boot_lock(self, deadline: Deadline) -> Iterator[None]:
+        """One at a time undoes what is of another boot; taken before any container's lock."""
+        with self._locked("boot", deadline):
+            yield
+
+    # -- this boot --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is of another boot was undone, as far as it could be, in this one."""
+        with _translated("looking for what is of another boot"):
+            return self._live.has(_SETTLED, self._boot_id())
+
+    def settle(self) -> None:
+        """Record that it was."""
+        with _translated("recording that what is of another boot was undone"):
+            self._built().put(_SETTLED, self._boot_id(), {}, durable=False)
+
+    def was_tried(self, record: Record) -> bool:
+        """Whether the undoing of an attachment of another boot was begun in this one."""
+        with _translated(f"looking for the state of {record.key}"):
+            state = self._live.get(_STATES, record.key)
+        return state is not None and self._name_of(record).items() <= state.items()
+
+    def sweep(self) -> None:
+        """Remove what writers that died left half-written, and states without a record."""
+        self.places()  # listing a collection does it
+        with _translated("sweeping the states"):
+            recorded = {key for key, _ in self._store.items(_ATTACHMENTS)}
+            stray = [key for key, _ in self._live.items(_STATES) if key not in recorded]
+        for key in stray:
+            lock = self.try_container_lock(key.rpartition("@")[0])
+            if lock is None:
+                continue
+            with lock, _translated(f"sweeping the state of {key}"):
+                if not self._store.has(_ATTACHMENTS, key):
+                    self._live.drop(_STATES, key, durable=False)
+
+    @property
+    def _live(self) -> Store:
+        """The run directory's part for this state directory, whatever either is called by whom."""
+        identity = self._store.identity()
+        if self._found is None or self._found[0] != identity:
+            self._found = identity, Store(f"{self._run_dir}/live/{identity}", f"{self._run_dir}/locks", warn=self._warn)
+        return self._found[1]
+
+    def _built(self) -> Store:
+        """The same, with the holders that the undo files tell of."""
+        live = self._live
+        if not live.has(_BUILT, self._boot_id()):
+            with self._store.lock("holders", _BUILD_S):
+                if not live.has(_BUILT, self._boot_id()):
+                    self._build(live)
+        return live
+
+    def _build(self, live: Store) -> None:
+        live.identity()  # whatever becomes of its mode, the directory is known as ours
+        live.clear(_PLACES)  # of another boot, or of what remained of this one's
+        places: dict[str, Shared] = {}
+        for record in self.records():
+            for place in {step.resource.place for step in record.steps if step.resource}:
+                steps = tuple(step for step in record.steps if step.resource and step.resource.place == place)
+                shared = places.get(place, Shared())
+                places[place] = shared.with_holder(record.key, steps, keys_of(steps).intersection(record.made))
+        for place, raw in self._store.items(_ADOPTED):
+            with suppress(MalformedRecord):
+                if place in places:
+                    shared = places[place]
+                    places[place] = Shared(shared.made | (_read_made(raw) & _things(shared.holders)), shared.holders)
+        for place, shared in places.items():
+            _put_shared(live, place, shared)
+        live.put(_BUILT, self._boot_id(), {}, durable=False)
+
+    def _put_state(self, record: Record, undone: Iterable[int] = ()) -> None:
+        """`undone`: which of the steps in the undo file need no undoing any more."""
+        state = {**self._name_of(record), "state": record.state, "result": record.result, "undone": list(undone)}
+        self._live.put(_STATES, record.key, state, durable=False)
+
+    @contextmanager
     def _locked(self, name: str, deadline: Deadline) -> Iterator[Lock]:
         try:
             with _translated(f"locking {name}"), stage("lock"):
@@ -213,32 +350,60 @@ class Journal:
         with lock:
             yield lock
 
-    def _record(self, key: str, raw: Mapping[str, Any], mark: Mapping[str, Any] | None) -> Record | None:
+    def _record(self, key: str, raw: Mapping[str, Any], state: Mapping[str, Any] | None) -> Record | None:
         try:
-            record = record_from_json(raw)
+            record = record_from_json({"state": "ready", **raw})
             if record.key != key:
                 raise MalformedRecord(f"it is the record of {record.key}")
         except MalformedRecord as error:
-            self._quarantine(_ATTACHMENTS, key, str(error))
+            self._quarantine(self._store, _ATTACHMENTS, key, str(error))
             return None
-        # the mark of an earlier attachment of that name says nothing about this one
-        return record.to("deleting") if mark == _mark_of(record) else record
+        if state is None or record.state == "deleting" or not self._name_of(record).items() <= state.items():
+            return record
+        try:
+            return _with_state(record, state)
+        except MalformedRecord as error:
+            self._quarantine(self._live, _STATES, key, f"it is no state of an attachment: {error}")
+            return record
+
+    def _name_of(self, record: Record) -> dict[str, Any]:
+        """What tells its state file from those of an earlier attachment of that name, and of an earlier boot."""
+        return {"boot_id": record.boot_id, "boottime_ns": record.boottime_ns, "told_in": self._boot_id()}
 
     def _shared(self, place: str, raw: Mapping[str, Any]) -> Shared | None:
         try:
             return _read_shared(raw)
         except MalformedRecord as error:
-            self._quarantine(_PLACES, place, f"it is no list of holders: {error}")
+            self._quarantine(self._live, _PLACES, place, f"it is no list of holders: {error}")
             return None
 
-    def _quarantine(self, collection: str, key: str, reason: str) -> None:
+    def _quarantine(self, store: Store, collection: str, key: str, reason: str) -> None:
         with _translated(f"putting aside the unreadable record of {key}"):
-            self._store.quarantine(collection, key, reason)
+            store.quarantine(collection, key, reason)
 
 
-def _mark_of(record: Record) -> dict[str, Any]:
-    """Which attachment of the record's name is being deleted."""
-    return {"boot_id": record.boot_id, "boottime_ns": record.boottime_ns}
+def _undo_file(record: Record) -> dict[str, Any]:
+    """What the state directory holds of an attachment: all but its state."""
+    raw = record_to_json(record)
+    del raw["state"], raw["result"]
+    return raw
+
+
+def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
+    """The record as its state file has it. Raises MalformedRecord."""
+    undone = raw.get("undone")
+    if not (isinstance(undone, list) and all(type(number) is int for number in undone)):
+        raise MalformedRecord("'undone' is no list of numbers")
+    state, result = raw.get("state"), raw.get("result")
+    if state is None or state not in get_args(State) or not (result is None or isinstance(result, dict)):
+        raise MalformedRecord("'state' or 'result' is none")
+    steps = tuple(step for number, step in enumerate(record.steps) if number not in undone)
+    return record.to(state, steps=steps, result=result)
+
+
+def _put_shared(live: Store, place: str, shared: Shared) -> None:
+    holders = {key: [step_to_json(step) for step in steps] for key, steps in shared.holders.items()}
+    live.put(_PLACES, place, {"made": sorted(shared.made), "holders": holders}, durable=False)
 
 
 @contextmanager

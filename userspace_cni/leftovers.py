@@ -61,6 +61,10 @@ class Node(attach.Drivers, Clock, Protocol):
         """Whether nothing is at `path` while another namespace is visible in the same directory."""
         ...
 
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+        """All ports with our owner mark for this network (None: for any), whatever their store. Raises Unavailable."""
+        ...
+
 
 def is_unfinished(record: Record, boot_id: str) -> bool:
     """Whether nobody will ever use this attachment again: its ADD was not answered, its DEL has begun, or the node rebooted."""
@@ -128,9 +132,45 @@ def sweep(node: Node, journal: Journal) -> None:
     """Remove what writers that died left half-written. Never fails."""
     node.spool.sweep()
     try:
-        journal.places()  # listing a collection does it; the records' own is listed in every pass
+        journal.sweep()
     except UserspaceError as error:
-        say("warning", "what is shared by attachments could not be listed", error=error)
+        say("warning", "what dead writers left could not be removed", error=error)
+
+
+def settle(node: Node, journal: Journal, deadline: Deadline) -> None:
+    """Once a boot, before its first attachment: undo what is of another, whose end may not have reached the disk.
+
+    Each is tried once; one that cannot be undone is left to `finish` and keeps no ADD waiting. Raises Unavailable when the time
+    does not suffice: the next call goes on with the rest.
+    """
+    if journal.is_settled:
+        return
+    with journal.boot_lock(deadline):
+        if journal.is_settled:
+            return
+        for record in journal.records():
+            if record.boot_id != node.boot_id() and not journal.was_tried(record):
+                deadline.require("undoing what is of another boot")
+                finish_one(record, node, journal)
+        _sweep_rows(node, journal, deadline)
+        journal.settle()
+
+
+def _sweep_rows(node: Node, journal: Journal, deadline: Deadline) -> None:
+    """Remove the ports of another boot that no record names: a database may have lost what came after a record was dropped."""
+    store = journal.identity()
+    for port in node.marked_ports(None, deadline):
+        container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
+        if port.marks.get("store") != store or port.marks.get("boot-id", "") in ("", node.boot_id()):
+            continue
+        lock = journal.try_container_lock(container_id)
+        if lock is None:
+            continue
+        with lock:
+            if journal.read(container_id, ifname) is None:
+                say("info", "removing a port of another boot", port=port.name, container=container_id)
+                record = Record("deleting", port.marks.get("network", ""), container_id, ifname)
+                remove(record.to("deleting", steps=traces(container_id, ifname, port, journal)), node, journal, deadline)
 
 
 def drain(node: Node, journal: Journal, deadline: Deadline, report: Report = lambda _: None) -> None:

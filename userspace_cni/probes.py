@@ -169,7 +169,7 @@ class TestPorts:
         self._timeout_s = timeout_s
         self._root = HostRoot(settings.host_root)
         state, run = map(self._root.path, (settings.state_dir, settings.run_dir))
-        journal = Journal.at(state, run, lambda text: say("warning", text))
+        journal = Journal(state, run, lambda text: say("warning", text), link.boot_id)
         self._store = journal.identity
         self._ports = self._driver()
         self.run = Run.new()

@@ -32,7 +32,10 @@ class MalformedRecord(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock."""
+    """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock.
+
+    `made`: keys of the shared things of its steps (Resource.key) that were made by us, for this attachment or another.
+    """
 
     state: State
     network: str
@@ -46,6 +49,7 @@ class Record:
     pod_name: str = ""
     pod_uid: str = ""
     steps: tuple[Step, ...] = ()
+    made: tuple[str, ...] = ()
     result: Mapping[str, Any] | None = None
 
     @property

@@ -109,10 +109,6 @@ class Node(leftovers.Node, Protocol):
         """CHECK, GC or STATUS to the IPAM plugin of this configuration, if there is one that knows the verb."""
         ...
 
-    def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
-        """All ports with our owner mark for this network, whatever their store."""
-        ...
-
     def serving(self, options: Options, deadline: Deadline) -> None:
         """Raise NotServing unless an ADD of this configuration could be served now."""
         ...
@@ -191,6 +187,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     if request.network.ipam:
         node.require_delegate(request)
     leftovers.drain(node, journal, deadline)
+    leftovers.settle(node, journal, deadline)
     with journal.container_lock(environment.container_id, deadline) as lock:
         _make_room(request, node, deadline)
         with stage("plan"):
@@ -213,12 +210,13 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
                 _require_asked_ips(addresses, options, request)
             with stage("plan"):
                 attachment = plan(request, options, facts, addresses)
-            record = record.to("applying", steps=record.steps + attachment.steps)
+            planned = record.to("applying", steps=record.steps + attachment.steps)
+            leftovers.make_way(planned, node, journal, deadline.within(UNDO_S))
+            record = attach.foresee(planned, node, journal)
             journal.write(record)
-            leftovers.make_way(record, node, journal, deadline.within(UNDO_S))
             attach.apply_steps(record, node, journal, deadline)
             result = build(request.network.version, attachment.interface, addresses, options.dns, previous)
-            journal.write(record.to("ready", result=result))
+            journal.advance(record.to("ready", result=result))
         except BaseException as error:
             _roll_back(record, node, error)
             raise

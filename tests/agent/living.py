@@ -20,6 +20,7 @@ from tests.lab import agent, inside
 from tests.lab.agentless import filled
 from tests.lab.node import CONTAINER, Node
 from tests.lab.runtime import Call, call
+from tests.lab.stored import stored
 from tests.lab.switch import wait_until
 from userspace_cni import protocol
 from userspace_cni.agent import service
@@ -201,11 +202,7 @@ class LiveNode(Node):
 
     def states(self) -> list[str]:
         """The states of all records, in the order of their names."""
-        found = []
-        for path in sorted((self.state / "attachments").glob("*.json")):
-            with suppress(FileNotFoundError):  # it has just been dropped
-                found.append(json.loads(path.read_text())["value"]["state"])
-        return found
+        return [record["state"] for record in stored(self.state, self.directory / "run")]
 
     def is_clean(self) -> bool:
         """Whether nothing is left of any attachment, nor of any DEL."""

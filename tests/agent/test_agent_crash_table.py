@@ -20,6 +20,7 @@ from tests.cni.spec import records, refused, row_of, succeeded, switch_of
 from tests.lab.node import CONTAINER, mounts_below
 from tests.lab.pods import Pod
 from tests.lab.switch import Switch, wait_until
+from userspace_cni.host.link import boot_id
 from userspace_cni.journal import Journal
 
 RESTART_S = 30
@@ -308,7 +309,7 @@ def test_reboot(live: LiveNode, sandbox: str, mode: str) -> None:
     succeeded(live.run("ADD", network, sandbox))
     succeeded(live.run("ADD", network, sandbox, container(1)))
     live.kill()
-    journal = Journal.at(str(live.state), f"{live.directory}/run", print)
+    journal = Journal(str(live.state), f"{live.directory}/run", print, boot_id)
     record = journal.read(CONTAINER, "net1")
     assert record
     journal.write(replace(record, boot_id=EARLIER_BOOT))

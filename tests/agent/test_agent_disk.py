@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.cni.spec import read_only, refused, succeeded, switch_of
 from tests.lab.disks import fill, kept_full, small_disk
 from tests.lab.node import CONTAINER, mounts_below
 from tests.lab.pods import Pod
+from tests.lab.stored import state_file
 from tests.lab.switch import wait_until
 
 RESTART_S = 30
@@ -47,11 +49,7 @@ def test_del_on_a_full_disk_while_ovsdb_is_away(live: LiveNode, sandbox: str, mo
         try:
             wait_until(lambda: live.page("/readyz")[0] != 200, what="the agent to see it")
             with kept_full(filler):
-                call = live.run("DEL", network, sandbox, CNI_ARGS=pod.args)
-                if shared:
-                    refused(call, 11)
-                else:
-                    succeeded(call)
+                succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
                 switch.restart_ovsdb()
                 wait_until(lambda: not switch.rows("Port", f"name={port_of()}"), RESTART_S, "the port to go")
                 live.tick(2)
@@ -87,7 +85,7 @@ def test_del_in_a_directory_that_takes_no_writes(live: LiveNode, sandbox: str, s
     live.await_clean()
 
 
-@pytest.mark.parametrize("closed", ["run", "run/deleting"])
+@pytest.mark.parametrize("closed", ["run", "run/live"])
 def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str, closed: str) -> None:
     """Neither state nor run directory takes writes: DEL answers 11 and has undone nothing, so that nothing is half there."""
     network = network_of(live, "client")
@@ -95,7 +93,6 @@ def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str, clos
     succeeded(live.run("ADD", network, sandbox))
     before = live.leftovers()
     live.kill()
-    (live.directory / "run/deleting").mkdir(exist_ok=True)
     with read_only(live.state), read_only(live.directory / closed):
         call = live.run_standalone("DEL", network, sandbox)
         refused(call, 11)
@@ -104,36 +101,53 @@ def test_what_cannot_be_marked_is_not_touched(live: LiveNode, sandbox: str, clos
     live.await_clean()
 
 
-def test_marks_that_were_opened_to_others(live: LiveNode, sandbox: str) -> None:
-    """The directory of the marks is known as ours whatever its mode: it is closed again, and no verb fails of it."""
-    network, marks = network_of(live, "client"), live.directory / "run" / "deleting"
+def test_states_that_were_opened_to_others(live: LiveNode, sandbox: str) -> None:
+    """The directory of the states is known as ours whatever its mode: it is closed again, and no verb fails of it."""
+    network = network_of(live, "client")
     live.start()
     succeeded(live.run("ADD", network, sandbox))
+    [states] = (live.directory / "run" / "live").iterdir()
     with read_only(live.state):
         refused(live.run("DEL", network, sandbox), 11)
-        marks.chmod(0o755)
+        states.chmod(0o755)
         live.kill()
         live.start()
         refused(live.run("CHECK", {**network, "prevResult": {}}, sandbox), 102)
     succeeded(live.run("DEL", network, sandbox))
-    assert marks.stat().st_mode & 0o777 == 0o700
+    assert states.stat().st_mode & 0o777 == 0o700
     live.await_clean()
 
 
-def test_mark_of_an_earlier_attachment_of_that_name(live: LiveNode, sandbox: str) -> None:
-    """A mark that was left behind says nothing about a later attachment of the same container and interface."""
+def test_state_of_an_earlier_attachment_of_that_name(live: LiveNode, sandbox: str) -> None:
+    """A state that was left behind says nothing about a later attachment of the same container and interface."""
     network = network_of(live, "client")
     live.start()
     succeeded(live.run("ADD", network, sandbox))
-    path = live.state / "attachments" / f"{CONTAINER}@net1.json"
-    record = json.loads(path.read_text())["value"]
-    marks = live.directory / "run" / "deleting" / "attachments"
-    for directory in (marks.parent, marks):
-        directory.mkdir(mode=0o700, exist_ok=True)
-    earlier = {"boot_id": record["boot_id"], "boottime_ns": record["boottime_ns"] - 1}
-    (marks / path.name).write_text(json.dumps({"schema": 1, "key": f"{CONTAINER}@net1", "value": earlier}))
+    path = state_file(live.directory / "run", live.state / "attachments" / f"{CONTAINER}@net1.json")
+    assert path
+    state = json.loads(path.read_text())
+    state["value"] |= {"state": "deleting", "boottime_ns": state["value"]["boottime_ns"] - 1}
+    path.write_text(json.dumps(state))
     live.tick(2)
-    assert live.states() == ["ready"]
+    assert live.states() == ["deleting"]
+    assert switch_of(live).ports("br-test")
     succeeded(live.run("DEL", network, sandbox))
     live.await_clean()
-    assert not list(marks.iterdir())
+    assert not path.exists()
+
+
+def test_states_that_are_lost(live: LiveNode, sandbox: str) -> None:
+    """A run directory that is emptied under a living pod costs it nothing: doubt keeps, and DEL removes it all."""
+    network = network_of(live, "client")
+    live.start()
+    succeeded(live.run("ADD", network, sandbox))
+    before = switch_of(live).ports("br-test")
+    shutil.rmtree(live.directory / "run" / "live")
+    live.tick(3)
+    assert (live.states(), switch_of(live).ports("br-test")) == (["ready"], before)
+    live.kill()
+    live.start()
+    live.tick(3)
+    assert switch_of(live).ports("br-test") == before
+    succeeded(live.run("DEL", network, sandbox))
+    live.await_clean()

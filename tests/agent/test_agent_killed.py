@@ -177,7 +177,9 @@ def test_half_written_files(live: LiveNode, sandbox: str) -> None:
     succeeded(live.run("ADD", live.network(), sandbox))
     live.kill()
     succeeded(live.run("DEL", live.network(), sandbox))
-    half = [live.state / "attachments" / ".localdb-1-0", live.state / "places" / ".localdb-1-0", live.spool / ".tmp-1-1-0"]
+    [states] = (live.directory / "run" / "live").iterdir()
+    half = [states / "states" / ".localdb-1-0", states / "places" / ".localdb-1-0", live.spool / ".tmp-1-1-0"]
+    half.append(live.state / "attachments" / ".localdb-1-0")
     for path in half:
         path.write_text("{")
     live.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from tests.lab.delegates.scripting import Scripted
 from tests.lab.node import CONTAINER, Node
 from tests.lab.runtime import Call
 from tests.lab.served import ServedNode
+from tests.lab.stored import stored
 from tests.lab.switch import Switch, wait_until
 
 SUPPORTED = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
@@ -64,8 +64,8 @@ def ipam(delegate: Scripted) -> dict[str, Any]:
 
 
 def records(node: Node) -> list[dict[str, Any]]:
-    """The records on disk, as this version writes them."""
-    return [json.loads(path.read_text())["value"] for path in sorted((node.state / "attachments").glob("*.json"))]
+    """What is stored of attachments, as this version writes it."""
+    return stored(node.state, node.directory / "run")
 
 
 def row_of(node: Node, name: str = PORT) -> dict[str, Any]:

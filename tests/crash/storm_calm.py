@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from tests.crash.storm_callers import WAYS, Calling, Verb
 from tests.crash.storm_calls import Plugin
-from tests.crash.storm_look import STANDING, lock_files, look
+from tests.crash.storm_look import STANDING, look
 from tests.crash.storm_model import ABSENT, ATTACHED, EITHER, Name, Violation
 from tests.crash.storm_pods import NETWORKS, Network, Pods
 from tests.lab.switch import wait_until
@@ -36,14 +36,13 @@ class Calm:
         return found
 
     def _to_the_end(self) -> list[Violation]:
-        """Nothing that happened may be in the way of an ADD; and when all is deleted nothing is left, not even a lock's file."""
+        """Nothing that happened may be in the way of an ADD; and when all is deleted nothing is left."""
         return (
             self._calls("ADD", ABSENT)
             or self._judge()
             or self._calls("CHECK", ATTACHED)
             or self._calls("DEL", ATTACHED)
             or self._judge()
-            or self._idle_locks()
         )
 
     def _end_doubts(self) -> list[Violation]:
@@ -98,6 +97,3 @@ class Calm:
         with suppress(AssertionError):
             wait_until(settled, SETTLED_S)
         return found
-
-    def _idle_locks(self) -> list[Violation]:
-        return [Violation(f"the file of a lock that is not held: {name}") for name in lock_files(self._pods)]

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import struct
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from pathlib import Path
 from tests.cni.spec import switch_of
 from tests.crash.storm_pods import ADMINS_BRIDGE, Pods
 from tests.lab.node import mounts_below
+from tests.lab.stored import live, stored
 
 STANDING = frozenset({f"bridge {ADMINS_BRIDGE}"})
 """What is there without any attachment."""
@@ -103,10 +105,9 @@ def _listeners(pid: int) -> set[tuple[int, int]]:
 
 def _state(pods: Pods) -> Iterator[str]:
     state, run = pods.node.state, pods.node.directory / "run"
-    for path in _files(state / "attachments"):
-        value = json.loads(path.read_text())["value"]
-        yield f"record {value['container_id']}@{value['ifname']} {value['state']}"
-    for path in _files(state / "places"):
+    for record in stored(state, run):
+        yield f"record {record['container_id']}@{record['ifname']} {record['state']}"
+    for path in [*live(run, "places"), *_files(state / "places")]:
         entry = json.loads(path.read_text())
         for holder in entry["value"]["holders"]:
             yield f"holder {holder} of {entry['key']}"
@@ -119,24 +120,19 @@ def _state(pods: Pods) -> Iterator[str]:
             yield "lease of " + "@".join(path.read_text().split())
     for path in _files(run / "stand-ins"):
         yield f"stand-in note {path.name}"
-    for path in _files(run / "locks"):
-        if _is_held(path):
-            yield f"lock held: {path.name}"
+    if are_held(run / "locks" / "bytes"):
+        yield "locks held"
 
 
 def _files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.is_file()) if directory.is_dir() else []
 
 
-def _is_held(path: Path) -> bool:
+def are_held(path: Path) -> bool:
+    """Whether any process holds one of the locks in the file."""
     with suppress(FileNotFoundError), path.open("rb") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
         except BlockingIOError:
             return True
     return False
-
-
-def lock_files(pods: Pods) -> list[str]:
-    """Files of locks, held or not."""
-    return [path.name for path in _files(pods.node.directory / "run" / "locks")]

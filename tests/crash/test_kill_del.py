@@ -12,6 +12,7 @@ from tests.crash.test_kill_add import around
 from tests.crash.victims import Victim
 from tests.lab.inside import Trip
 from tests.lab.node import Node, mounts_below
+from userspace_cni.host.link import boot_id
 from userspace_cni.journal import Journal
 
 POINTS = {
@@ -68,7 +69,7 @@ def test_reboot(node: Node, sandbox: str, how: str) -> None:
     """After a reboot rows and records are there, mounts and locks are not: a DEL, or anybody's call, removes the rest."""
     victim = Victim(node, sandbox)
     assert victim.call("ADD").code == 0
-    journal = Journal.at(str(node.state), f"{node.directory}/run", print)
+    journal = Journal(str(node.state), f"{node.directory}/run", print, boot_id)
     [record] = journal.records()
     journal.write(replace(record, boot_id="00000000-0000-4000-8000-000000000000"))
     for mount in mounts_below(node.directory):
@@ -84,7 +85,7 @@ def test_reboot_then_the_same_name(node: Node, sandbox: str) -> None:
     """A runtime that uses the same container ID after a reboot is served: the old attachment is undone first."""
     victim = Victim(node, sandbox)
     assert victim.call("ADD").code == 0
-    journal = Journal.at(str(node.state), f"{node.directory}/run", print)
+    journal = Journal(str(node.state), f"{node.directory}/run", print, boot_id)
     [record] = journal.records()
     journal.write(replace(record, boot_id="00000000-0000-4000-8000-000000000000"))
     assert victim.call("ADD").code == 0

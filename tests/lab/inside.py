@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from multiprocessing.context import ForkServerContext
-from typing import Any, Self
+from typing import Any
 
 from userspace_cni import verbs
 from userspace_cni.attach import Driver, Rest
 from userspace_cni.deadline import Deadline
 from userspace_cni.drivers import Drivers
 from userspace_cni.errors import Drift
+from userspace_cni.host.link import boot_id
 from userspace_cni.journal import Journal, Shared
 from userspace_cni.records import Record
 from userspace_cni.settings import Settings, load
@@ -87,18 +88,18 @@ class _TrippedDriver:
 
 
 class _TrippedJournal(Journal):
-    _trip: Watch
-
-    @classmethod
-    def tripping(cls, settings: Settings, trip: Watch) -> Self:
-        """The journal of these settings, telling `trip`."""
-        made = cls.at(settings.state_dir, settings.run_dir, lambda _: None)
-        made._trip = trip
-        return made
+    def __init__(self, settings: Settings, trip: Watch) -> None:
+        super().__init__(settings.state_dir, settings.run_dir, lambda _: None, boot_id)
+        self._trip = trip
 
     def write(self, record: Record) -> None:
         self._trip(f"before writing {record.state}")
         super().write(record)
+        self._trip(f"after writing {record.state}")
+
+    def advance(self, record: Record) -> None:
+        self._trip(f"before writing {record.state}")
+        super().advance(record)
         self._trip(f"after writing {record.state}")
 
     def drop(self, record: Record) -> None:
@@ -122,7 +123,7 @@ class TrippedDrivers(Drivers):
     @cached_property
     def journal(self) -> Journal:
         """The real journal behind the trip."""
-        return _TrippedJournal.tripping(self.settings, self._trip)
+        return _TrippedJournal(self.settings, self._trip)
 
     def driver(self, step: Step) -> Driver[Any]:
         """The real driver behind the trip."""

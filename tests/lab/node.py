@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.lab.runtime import Call, call
+from tests.lab.stored import live
 from tests.lab.switch import Switch
 
 CONTAINER = "c0ffee0123456789abcdef0123456789abcdef0123456789abcdef0123456789"
@@ -154,7 +155,7 @@ class Node:
         found = {
             "bridges": self.switch.bridges() if self.switch else [],
             "records": _files(self.state / "attachments"),
-            "places": _files(self.state / "places"),
+            "places": [str(path) for path in [*live(self.directory / "run", "places"), *(self.state / "places").glob("*")]],
             "mounts": mounts_below(self.directory),
             "short": _files(self.short),
             "shared": _files(self.shared),

@@ -164,7 +164,7 @@ class World:
     @property
     def journal(self) -> Journal:
         """A store below the test's directory."""
-        return Journal.at(f"{self.directory}/state", str(self.directory), print)
+        return Journal(f"{self.directory}/state", str(self.directory), print, self.boot_id)
 
     def driver(self, step: Step) -> MemoryDriver:
         """One driver for all."""
@@ -222,9 +222,9 @@ class World:
         """None here."""
         return None
 
-    def marked_ports(self, network: str, deadline: Deadline) -> list[Port]:
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
         """Rows as the test put them there."""
-        return [port for port in self.marked if port.marks["network"] == network]
+        return [port for port in self.marked if network is None or port.marks["network"] == network]
 
     def serving(self, options: Options, deadline: Deadline) -> None:
         """As the test says."""

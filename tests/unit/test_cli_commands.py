@@ -669,7 +669,7 @@ def test_a_store_that_can_not_be_read(town: Town, command: list[str]) -> None:
     class Ruin(Town):
         @property
         def journal(self) -> Journal:
-            return Broken.at(f"{self.directory}/state", str(self.directory), print)
+            return Broken(f"{self.directory}/state", str(self.directory), print, self.boot_id)
 
     result = Ruin(town.directory).cli(*command)
     assert (result.exit_code, result.stdout) == (3, "")

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localdb import Store
+from tests.lab.stored import live
 from tests.lab.world import World
 from userspace_cni import verbs
 from userspace_cni.deadline import Deadline
@@ -176,7 +177,7 @@ def test_incomplete_record(field: str) -> None:
 def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
     """An empty journal that does not flush: nothing here is about power cuts."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
-    return Journal.at(f"{tmp_path}/state", str(tmp_path), lambda _text: None)
+    return Journal(f"{tmp_path}/state", str(tmp_path), lambda _text: None, lambda: "boot-1")
 
 
 ENVELOPES = st.one_of(
@@ -248,7 +249,7 @@ def test_directories_that_are_none(tmp_path: Path, call: str) -> None:
     for name in ("state", "locks"):
         (tmp_path / name).write_text("")
     with pytest.raises(UserspaceError):
-        CALLS[call](Journal.at(f"{tmp_path}/state", str(tmp_path), print))
+        CALLS[call](Journal(f"{tmp_path}/state", str(tmp_path), print, lambda: "boot-1"))
 
 
 @pytest.fixture
@@ -265,7 +266,7 @@ def call(world: World, verb: str, ifname: str) -> int:
 
 def holders_file(world: World) -> Path:
     """The file of the one place."""
-    [path] = (world.directory / "state" / "places").iterdir()
+    [path] = live(world.directory, "places")
     return path
 
 

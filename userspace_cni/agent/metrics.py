@@ -95,6 +95,9 @@ class Metrics:
         self._actions = Counter(
             "userspace_cni_reconcile_actions", "What reconcile did, by action", ("action",), registry=self._registry
         )
+        self._flushes = Counter(
+            "userspace_cni_flush_failures", "Flushes behind DEL that the disk refused", registry=self._registry
+        )
         self._reconnects = Counter(
             "userspace_cni_ovsdb_reconnects", "Connections to OVSDB after the first", registry=self._registry
         )
@@ -123,6 +126,10 @@ class Metrics:
     def count_action(self, action: str) -> None:
         """Reconcile did something; `action` is one of its own few words."""
         self._actions.labels(action).inc()
+
+    def count_flush_failure(self) -> None:
+        """What DELs removed could not be made durable."""
+        self._flushes.inc()
 
     def count_reconnect(self) -> None:
         """A connection to OVSDB replaces one that was lost."""

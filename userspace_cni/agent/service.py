@@ -23,6 +23,7 @@ from typing import Final
 
 from userspace_cni import protocol, verbs
 from userspace_cni.agent.exchange import Exchange, attempt
+from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.keeper import Keeper
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.meant import require_meant
@@ -93,6 +94,7 @@ class Agent:
         self.metrics = Metrics(self._ports, self._gauges(), self._counters)
         self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._parted)
         self.keeper = Keeper(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
+        self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.pool = Pool()
         self._sole = Sole()
         self.server = Server(Listener(self.node.root.path(settings.agent_socket)), self._dispatch, self._undo)
@@ -118,6 +120,7 @@ class Agent:
         drain(self.node, self.node.journal, Deadline.after(START_S), self.metrics.count_action)
         if self.scrapes:
             self.scrapes.start()
+        self.flusher.start()
         self.keeper.start()  # first: who asks how we are must not find it missing
         self.server.start()
         say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
@@ -131,6 +134,7 @@ class Agent:
             self.node.close()
             self.pool.drain(UNDO_S)
         self.pool.close()
+        self.flusher.stop()
         if self.scrapes:
             self.scrapes.close()
         self.server.close()
@@ -173,6 +177,8 @@ class Agent:
             found.append("the server's thread is dead")
         if self.scrapes and not self.scrapes.alive:
             found.append("the thread that serves metrics over TCP is dead")
+        if not self.flusher.alive:
+            found.append("the thread that flushes records is dead")
         if self.pool.dead:
             found.append(f"{self.pool.dead} worker threads are dead")
         if not self.keeper.alive:
