@@ -150,11 +150,13 @@ def held_by(key: str, journal: Journal) -> tuple[Step, ...]:
 
 def rivals(record: Record, journal: Journal) -> list[str]:
     """Who holds what is to be this attachment's alone, by record key."""
+    wanted = [thing for step in record.steps if (thing := step.resource) and thing.exclusive]
     found: dict[str, None] = {}
-    for thing in (step.resource for step in record.steps):
-        shared = journal.shared(thing.place) if thing and thing.exclusive else None
-        if thing and shared and (holder := shared.without_holder(record.key).needs(thing.key)):
-            found[holder] = None
+    for place in dict.fromkeys(thing.place for thing in wanted):
+        shared = journal.shared(place)
+        others = shared.without_holder(record.key) if shared else Shared()
+        holders = [others.needs(thing.key) for thing in wanted if thing.place == place]
+        found |= dict.fromkeys(holder for holder in holders if holder)
     return list(found)
 
 

@@ -79,7 +79,8 @@ def record_key(container_id: str, ifname: str) -> str:
 def record_to_json(record: Record) -> dict[str, Any]:
     """The record as JSON values."""
     values = {name: getattr(record, name) for name in _FIELDS}
-    return {**values, "schema": SCHEMA, "steps": [step_to_json(step) for step in record.steps]}
+    steps = [step_to_json(step) for step in record.steps]
+    return {**values, "schema": SCHEMA, "steps": steps, "made": list(record.made)}
 
 
 def record_from_json(raw: Mapping[str, Any]) -> Record:
