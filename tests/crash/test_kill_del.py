@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.cni.spec import switch_of
+from tests.cni.spec import succeeded, switch_of
 from tests.crash.test_kill_add import around
-from tests.crash.victims import Victim
+from tests.crash.victims import ANOTHER, Victim
 from tests.lab.inside import Trip
 from tests.lab.node import Node, mounts_below
+from tests.lab.stored import live
 from userspace_cni.host.link import boot_id
 from userspace_cni.journal import Journal
 
@@ -91,3 +92,18 @@ def test_reboot_then_the_same_name(node: Node, sandbox: str) -> None:
     assert victim.call("ADD").code == 0
     assert len(switch_of(node).ports("br-test")) == len(node.leftovers()["leases"]) == 1
     victim.delete()
+
+
+def test_rows_of_another_boot_without_a_record(node: Node, sandbox: str) -> None:
+    """A row that a power cut brought back, its record forgotten, is removed before the first ADD of the boot."""
+    succeeded(node.run("ADD", node.network(), sandbox))
+    switch = switch_of(node)
+    [port] = switch.ports("br-test")
+    for table in ("Port", "Interface"):
+        switch.vsctl("set", table, port, "external_ids:boot-id=00000000-0000-4000-8000-000000000000")
+    for path in [*(node.state / "attachments").iterdir(), *live(node.directory / "run", "settled")]:
+        path.unlink()
+    succeeded(node.run("ADD", node.network(), sandbox, ANOTHER))
+    assert switch.ports("br-test") == [f"{ANOTHER[:12]}-net1"]
+    succeeded(node.run("DEL", node.network(), sandbox, ANOTHER))
+    assert switch.bridges() == []
