@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cni.spec import refused, succeeded, switch_of
+from tests.cni.spec import records, refused, succeeded, switch_of
 from tests.cni.test_attach_places import snapshot
 from tests.host.places import UNUSED_ID, mode, tree
 from tests.lab.node import CONTAINER, Node
@@ -49,10 +49,8 @@ def test_shared_dir_without_a_pod_is_anywhere(node: Node, sandbox: str) -> None:
 
 def prev_result(node: Node, netns: str = "") -> dict[str, Any]:
     """The result on record."""
-    import json
-
-    [path] = (node.state / "attachments").glob("*.json")
-    result: dict[str, Any] = json.loads(path.read_text())["value"]["result"]
+    [record] = records(node)
+    result: dict[str, Any] = record["result"]
     return result
 
 

@@ -125,12 +125,22 @@ class TestSwitchAway:
         assert node.leftovers() == {}
 
     def test_069_can_not_be_recorded(self, node: Node, sandbox: str) -> None:
-        """When the state directory can not be written either, DEL answers 11, and the one after it removes everything."""
+        """When the run directory cannot be written either, DEL answers 11, and the one after it removes everything."""
+        network = node.network()
+        succeeded(node.run("ADD", network, sandbox))
+        with read_only(node.state), read_only(node.directory / "run"):
+            refused(node.run("DEL", network, sandbox, **away(node)), 11)
+        succeeded(node.run("DEL", network, sandbox))
+        assert node.leftovers() == {}
+
+    def test_069_is_recorded_where_there_is_room(self, node: Node, sandbox: str) -> None:
+        """A state directory that takes no writes does not keep DEL from succeeding: the run directory says what is to be done."""
         network = node.network()
         succeeded(node.run("ADD", network, sandbox))
         with read_only(node.state):
-            refused(node.run("DEL", network, sandbox, **away(node)), 11)
-        succeeded(node.run("DEL", network, sandbox))
+            succeeded(node.run("DEL", network, sandbox, **away(node)))
+            assert [record["state"] for record in records(node)] == ["deleting"]
+        finish_by_others(node)
         assert node.leftovers() == {}
 
 
