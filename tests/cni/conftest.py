@@ -23,6 +23,7 @@ IN_A_PROCESS = {
     "test_020_variables_that_a_verb_does_not_use": "the shim refuses control characters in all that travels",
     "test_046_switch_that_is_away": "settings of one call",
     "test_069_is_recorded_and_finished_later": "settings of one call",
+    "test_069_is_recorded_where_there_is_room": "settings of one call",
     "test_075_the_child_of_a_killed_add": "settings of one call",
     "test_083_ready_or_not": "settings of one call",
     "test_086_nothing_is_written": "settings of one call",
