@@ -134,30 +134,23 @@ def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
         journal.adopt(thing)
 
 
-def foresee(record: Record, drivers: Drivers, journal: Journal) -> Record:
-    """The record with what it will be told to have made, as far as can be said before its places are locked."""
+def foresee(record: Record, drivers: Drivers, journal: Journal) -> tuple[Record, list[str]]:
+    """The record with what it will have made, as far as can be said before its places are locked; and who holds what is to be
+    this attachment's alone, by record key."""
     made: set[str] = set()
+    rivals: dict[str, None] = {}
     for place in {_place(step) for step in record.steps} - {""}:
         mine = _in(place, record.steps)
-        made |= _made(mine, journal.shared(place) or Shared(), drivers)
-    return record.to(record.state, made=tuple(sorted(made)))
+        shared = journal.shared(place) or Shared()
+        made |= _made(mine, shared, drivers)
+        others = shared.without_holder(record.key)
+        rivals |= dict.fromkeys(others.needs(step.resource.key) for step in mine if step.resource and step.resource.exclusive)
+    return record.to(record.state, made=tuple(sorted(made))), [key for key in rivals if key]
 
 
 def held_by(key: str, journal: Journal) -> tuple[Step, ...]:
     """The shared steps that an attachment holds by the places' own lists: what is known when its record is lost."""
     return tuple(step for _, shared in journal.places() for step in shared.holders.get(key, ()))
-
-
-def rivals(record: Record, journal: Journal) -> list[str]:
-    """Who holds what is to be this attachment's alone, by record key."""
-    wanted = [thing for step in record.steps if (thing := step.resource) and thing.exclusive]
-    found: dict[str, None] = {}
-    for place in dict.fromkeys(thing.place for thing in wanted):
-        shared = journal.shared(place)
-        others = shared.without_holder(record.key) if shared else Shared()
-        holders = [others.needs(thing.key) for thing in wanted if thing.place == place]
-        found |= dict.fromkeys(holder for holder in holders if holder)
-    return list(found)
 
 
 def _by_place(steps: Iterable[Step]) -> list[tuple[str, list[Step]]]:

@@ -104,6 +104,7 @@ class Journal:
         self._boot_id = boot_id
         self._store = Store(state_dir, f"{run_dir}/locks", warn=warn)
         self._found: tuple[str, Store] | None = None
+        self._settled = ""
         self.unflushed = False
         """Whether something was removed that a power cut would bring back; see `flush`."""
 
@@ -273,7 +274,10 @@ class Journal:
     def is_settled(self) -> bool:
         """Whether what is of another boot was undone, as far as it could be, in this one."""
         with _translated("looking for what is of another boot"):
-            return self._live.has(_SETTLED, self._boot_id())
+            boot_id = self._boot_id()
+            if self._settled != boot_id and self._live.has(_SETTLED, boot_id):
+                self._settled = boot_id
+        return self._settled == boot_id
 
     def settle(self) -> None:
         """Record that it was."""
@@ -310,7 +314,7 @@ class Journal:
 
     def _built(self) -> Store:
         """The same, with the holders that the undo files tell of."""
-        live = self._live
+        live = self._found[1] if self._found else self._live  # every verb has read a record before, and with it the id
         if not live.has(_BUILT, self._boot_id()):
             with self._store.lock("holders", _BUILD_S):
                 if not live.has(_BUILT, self._boot_id()):

@@ -7,7 +7,7 @@ agent's `reconcile` does it on every tick.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -92,12 +92,12 @@ def remove(record: Record, node: attach.Drivers, journal: Journal, deadline: Dea
     return attach.undo_steps(record, node, journal, deadline)
 
 
-def make_way(record: Record, node: Node, journal: Journal, deadline: Deadline) -> None:
+def make_way(record: Record, rivals: Iterable[str], node: Node, journal: Journal, deadline: Deadline) -> None:
     """Undo attachments of a former sandbox of this pod that hold a name which is to be this one's: the DEL for them was lost.
 
     A pod has one sandbox at a time, so one whose namespace is gone while another is attached is over. What is in doubt stays.
     """
-    for key in attach.rivals(record, journal):
+    for key in rivals:
         former = journal.read_key(key)
         if former is None or not record.pod_uid or former.pod_uid != record.pod_uid:
             continue

@@ -211,8 +211,11 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             with stage("plan"):
                 attachment = plan(request, options, facts, addresses)
             planned = record.to("applying", steps=record.steps + attachment.steps)
-            leftovers.make_way(planned, node, journal, deadline.within(UNDO_S))
-            record = attach.foresee(planned, node, journal)
+            foreseen, rivals = attach.foresee(planned, node, journal)
+            if rivals:
+                leftovers.make_way(planned, rivals, node, journal, deadline.within(UNDO_S))
+                foreseen, _ = attach.foresee(planned, node, journal)
+            record = foreseen
             journal.write(record)
             attach.apply_steps(record, node, journal, deadline)
             result = build(request.network.version, attachment.interface, addresses, options.dns, previous)

@@ -6,8 +6,9 @@ in less than a minute: `--only resting --ports 0 --rounds 30`.
 
     status          spawn of the shim to its end, for a STATUS: no work but the way to the agent and back
     resting         ADD and DEL through shim and agent, each after 80 ms in which nothing happens, beside bare: one transaction
-                    written by hand on an open connection, for ADD until ovs-vswitchd has opened the port, for DEL until it says
-                    that it is done (cur_cfg). With the agent's processor time per call, and where the call's time went by stage
+                    of ovsdbapp on an open session, for ADD until ovs-vswitchd has opened the port, for DEL until it says that
+                    it is done (cur_cfg); and the same by hand, without any library. With the agent's processor time per call,
+                    and where the call's time went by stage
     back-to-back    the same without the rest
     burst           so many ADDs at once; bare: one transaction with as many ports, awaited
     idle            processor time and memory of an agent with 400 ports and nothing to do

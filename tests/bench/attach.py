@@ -128,8 +128,32 @@ class Bare:
         assert self._opened.wait(30), f"{name} was not opened"
 
     def delete(self, number: int) -> None:
-        """The port goes."""
+        """The port goes, and ovs-vswitchd has said that it is done (cur_cfg)."""
         self._api.del_port(f"bare{number}", BRIDGE).execute(check_error=True)
+
+    def together(self, numbers: range) -> None:
+        """These ports in one transaction, until ovs-vswitchd has opened the last."""
+        from ovsdbapp.backend.ovs_idl import idlutils
+
+        left = {f"bare{number}" for number in numbers}
+        with self._api.transaction(check_error=True) as txn:
+            for name in left:
+                txn.add(self._command(self._api, name, f"{self._directory}/{name}"))
+        while left:
+            self._opened.wait(0.05)
+            self._opened.clear()
+            rows = (idlutils.row_by_value(self._api.idl, "Interface", "name", name, None) for name in list(left))
+            left -= {row.name for row in rows if row is not None and row.ofport}
+
+    def clear(self, numbers: range) -> None:
+        """They go, in one transaction."""
+        with self._api.transaction(check_error=True) as txn:
+            for number in numbers:
+                txn.add(self._api.del_port(f"bare{number}", BRIDGE))
+
+    def close(self) -> None:
+        """End the session: its replica is work for the processor that the others share."""
+        self._api.ovsdb_connection.stop()
 
 
 class Upstream:

@@ -1,4 +1,9 @@
-"""One ADD or DEL at a time, and many at once, beside the least that the same ports cost (`floor`), in turns."""
+"""One ADD or DEL at a time, and many at once, beside what the same ports cost without a plugin.
+
+`bare` is one transaction of ovsdbapp on a session that is open already, awaited: what its users pay at least. `by hand`
+is the same without any library (`floor`). Those by hand come in turns with ours; those of the library before and after them, for
+a replica of its own would take part of the one processor that all share.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench.attach import BRIDGE
+from tests.bench.attach import BRIDGE, Bare
 from tests.bench.calls import Seconds, Shim, Spent, difference, milliseconds, stages_of
 from tests.bench.floor import Floor
 from tests.lab.node import Node
@@ -73,6 +78,7 @@ def single(node: Node, shim: Shim, spent: Spent, rounds: int, *, rest: bool) -> 
     assert node.switch
     floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
     turns = _Turns(shim, spent, floor, rest=rest)
+    library = _library(node, floor, rounds // 2, rest=rest)
     shim.call("ADD", 1_000_000)  # the directories that all share
     begun: dict[str, Seconds] = {}
     for number in range(-WARM, rounds):
@@ -84,12 +90,15 @@ def single(node: Node, shim: Shim, spent: Spent, rounds: int, *, rest: bool) -> 
     for verb, found in turns.ours.items() if not rest else ():
         found.stages = [difference(begun[verb], spent.seconds(verb, begun[verb]["count"] + rounds))]
     shim.call("DEL", 1_000_000)
+    for verb, walls in _library(node, floor, rounds // 2, rest=rest).items():
+        library[verb] += walls
     floor.close()
     return {
         verb: {
-            "bare": milliseconds(turns.bares[verb]),
+            "bare": milliseconds(library[verb]),
             "ours": milliseconds(found.walls),
-            "ratio": _ratio(found.walls, turns.bares[verb]),
+            "ratio": _ratio(found.walls, library[verb]),
+            "by hand": milliseconds(turns.bares[verb]),
             "agent cpu": milliseconds(found.cpu),
             "stages": stages_of(found.stages, found.walls if rest else [statistics.fmean(found.walls)]),
         }
@@ -97,10 +106,45 @@ def single(node: Node, shim: Shim, spent: Spent, rounds: int, *, rest: bool) -> 
     }
 
 
+def _library(node: Node, floor: Floor, rounds: int, *, rest: bool) -> dict[str, list[float]]:
+    """Wall seconds of ADDs and DELs by ovsdbapp."""
+    assert node.switch
+    bare = Bare(node.switch.ovsdb, node.directory)
+    found: dict[str, list[float]] = {"ADD": [], "DEL": []}
+    for number in range(-WARM, max(1, rounds)):
+        for verb, work in (("ADD", bare.add), ("DEL", bare.delete)):
+            floor.settle()
+            if rest:
+                threading.Event().wait(REST_S)
+            began = time.perf_counter()
+            work(number + WARM)
+            if number >= 0:
+                found[verb].append(time.perf_counter() - began)
+    bare.close()
+    return found
+
+
+def _library_together(node: Node, floor: Floor, count: int, rounds: int) -> list[float]:
+    """Wall seconds of so many ports in one transaction by ovsdbapp."""
+    assert node.switch
+    bare = Bare(node.switch.ovsdb, node.directory)
+    found = []
+    for number in range(-1, rounds):
+        calm(floor, node.switch.vswitchd_pid)
+        began = time.perf_counter()
+        bare.together(range(count))
+        if number >= 0:
+            found.append(time.perf_counter() - began)
+        bare.clear(range(count))
+    bare.close()
+    return found
+
+
 def burst(node: Node, shim: Shim, spent: Spent, count: int, rounds: int) -> dict[str, Any]:
     """So many ADDs at once, in turns with one transaction of as many ports; each after ovs-vswitchd has come to rest."""
     assert node.switch
     floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
+    library = _library_together(node, floor, count, max(2, rounds // 2))
     bares: list[float] = []
     ours = _Ours()
     binaries: list[float] = []
@@ -121,11 +165,13 @@ def burst(node: Node, shim: Shim, spent: Spent, count: int, rounds: int) -> dict
             ours.cpu.append(used / count)
             ours.stages.append(difference(before, after))
             binaries.append(cpu / count)
+    library += _library_together(node, floor, count, max(2, rounds // 2))
     floor.close()
     return {
-        "bare": milliseconds(bares),
+        "bare": milliseconds(library),
         "ours": milliseconds(ours.walls),
-        "ratio": _ratio(ours.walls, bares),
+        "ratio": _ratio(ours.walls, library),
+        "by hand": milliseconds(bares),
         "agent cpu": milliseconds(ours.cpu),
         "binary cpu": milliseconds(binaries),
         "stages": stages_of(ours.stages, [each["total"] for each in ours.stages]),

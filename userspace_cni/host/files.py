@@ -74,9 +74,13 @@ def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
         facts = look(dirfd, temporary)
         found = kind(facts.st_mode) if facts else "something that came and went"
         raise DirectoryRefused(f"file {name}: {found} is at its temporary name {temporary}", "the pod's own directory") from None
-    with open(fd, "wb") as file:
-        file.write(content.encode())
+    try:
         os.fchmod(fd, mode)
+        rest = memoryview(content.encode())
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    finally:
+        os.close(fd)
     os.rename(temporary, name, src_dir_fd=dirfd, dst_dir_fd=dirfd)
 
 

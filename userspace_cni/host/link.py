@@ -1,7 +1,7 @@
 """What the kernel says about network namespaces, their links and the boot we are in; and how a tap of our own is set up.
 
 The plugin's interfaces have no kernel link, so that all there is to do with a pod's namespace is to look at it: nothing changes
-one. A namespace is entered only by a thread that ends right after, since setns(2) is per thread and the caller's must not move.
+one. setns(2) is per thread: a thread is in another's namespace for the making of one socket, and in no call of anything else.
 `set_up` is for a link that its caller has made in the namespace that it is in, and touches no other.
 """
 # Descriptors and single names rather than paths: pathlib can not express them.
@@ -14,8 +14,9 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from userspace_cni.errors import PASSING, BadEnvironment, DirectoryRefused, Unavailable, UserspaceError
 from userspace_cni.fastpath import paths
@@ -23,12 +24,17 @@ from userspace_cni.host.beneath import reopen
 from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.threads import start
 
+if TYPE_CHECKING:
+    from socket import socket
+
 _NS_GET_NSTYPE = 0xB703
 """ioctl_ns(2): which CLONE_NEW* a namespace file is of."""
 
 _SIOCGIFINDEX = 0x8933
 _IFNAMSIZ = 16
 _OWN = "/proc/self/ns/net"
+_OWN_THREADS = "/proc/thread-self/ns/net"
+_RETURNS = 100
 
 
 @dataclass(frozen=True)
@@ -103,22 +109,20 @@ def _is_namespace(path: str, root: HostRoot) -> bool:
 
 def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
     """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it can not be entered."""
-    import threading
-
     if not 0 < len(os.fsencode(name)) < _IFNAMSIZ:
         return False
     fd = _open(netns, root)
-    outcome: list[bool | OSError] = []
     try:
-        thread = threading.Thread(target=_look, args=(fd, name, outcome), name="netns")
-        start(thread, f"looking into {netns}")
-        thread.join()
+        with _socket_in(fd, netns) as query:
+            # netdevice(7): any socket will do, and asks in the namespace of the thread that made it
+            fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            return False
+        raise _refusal(netns, error, "it could not be looked into: ") from error
     finally:
         os.close(fd)
-    found = outcome[0]
-    if isinstance(found, OSError):
-        raise _refusal(netns, found, "it could not be looked into: ") from found
-    return found
+    return True
 
 
 def set_up(name: str, settings: LinkSettings) -> None:
@@ -163,17 +167,54 @@ def _told(what: str) -> Iterator[None]:
         raise UserspaceError(f"{what}: {error}") from error
 
 
-def _look(fd: int, name: str, outcome: list[bool | OSError]) -> None:
+def _socket_in(fd: int, netns: str) -> socket:
+    """A socket made in the namespace. Raises OSError, and Unavailable when it needs a thread and there is none.
+
+    Where signals raise exceptions, on the main thread, a thread of its own goes there: an exception in between would leave this
+    one in the sandbox. Any other thread goes itself, which costs a tenth; one that cannot come back takes the process with it.
+    """
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        return _visit(fd)
+    outcome: list[socket | OSError] = []
+
+    def visit() -> None:
+        try:
+            outcome.append(_visit(fd))
+        except OSError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=visit, name="netns")
+    start(thread, f"looking into {netns}")
+    thread.join()
+    made = outcome[0]
+    if isinstance(made, OSError):
+        raise made
+    return made
+
+
+def _visit(fd: int) -> socket:
     from socket import AF_UNIX, SOCK_DGRAM, socket
 
+    home = os.open(_OWN_THREADS, os.O_RDONLY | os.O_CLOEXEC)
     try:
         paths.setns(fd, paths.NETWORK)
-        # netdevice(7): any socket will do, and asks in the namespace of the thread that made it
-        with socket(AF_UNIX, SOCK_DGRAM) as query:
-            fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
-        outcome.append(True)
-    except OSError as error:
-        outcome.append(False if error.errno == errno.ENODEV else error)
+        try:
+            return socket(AF_UNIX, SOCK_DGRAM)
+        finally:
+            _return(home)
+    finally:
+        os.close(home)
+
+
+def _return(home: int) -> None:
+    """Back to the namespace of the process. The kernel refuses it for want of memory alone."""
+    for _ in range(_RETURNS):
+        with suppress(OSError):
+            paths.setns(home, paths.NETWORK)
+            return
+    os.abort()  # what this thread did next would happen in a pod; the records have what was begun
 
 
 def _open(path: str, root: HostRoot) -> int:
