@@ -169,7 +169,7 @@ class Directory:
             self._discard(temporary)
 
     def remove(self, name: str, *, durable: bool) -> None:
-        """Remove `name`, flushed if `durable`: also when it is gone already, for whoever removed it may have died before that."""
+        """Remove `name`, flushed if `durable`: also when it is gone already, for its remover may have died before that."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
         if durable:

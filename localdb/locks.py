@@ -3,8 +3,8 @@
 Theory of operation: all locks of a directory are bytes of one file, which holds nothing and stays; a lock is a kernel lock
 (open file description lock, fcntl(2)) on the byte that a hash of its name says. Two names on one byte would exclude each other,
 which costs time and nothing else; with 62 bits none will. Each lock is taken through a description of its own, so that a child
-can be given one lock and no other. Something may remove the file while locks are held: whoever gets the kernel's lock compares
-what it locked with what the path names now, and starts over when they differ.
+can be given one lock and no other. Something may remove the file while locks are held: a taker that has the kernel's lock
+compares what it locked with what the path names now, and starts over when they differ.
 
 A child process that inherits the descriptor holds the same kernel lock. A lock that is shared with one is therefore not unlocked
 at release, only closed: the kernel lets go when the last of them is gone.

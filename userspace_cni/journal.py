@@ -6,7 +6,7 @@ never written anew without a flush. The **state file**, in the run directory, sa
 and not flushed, for an attachment of another boot is undone whatever its state was. An undo file without a state file counts as
 `ready`: doubt keeps. Lists of holders are made of the undo files once a boot, and kept in the run directory.
 
-A record of a shape that this version can not read is put aside by the store and counts as lost, never as an error: DEL and GC
+A record of a shape that this version cannot read is put aside by the store and counts as lost, never as an error: DEL and GC
 must go on.
 """
 

@@ -101,7 +101,7 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     Where it has no core of its own, p95 of the 1 ms windows is the rate of moments in which it had one.
 
     Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames arrived, 1 when none did or the ports can not be
-    used, 2 for a mistake in the call, 3 when the switch can not be reached, and for another user
+    used, 2 for a mistake in the call, 3 when the switch cannot be reached, and for another user
     than root.
     """
     # All that is heavy at once: no signal is lost in an import then.

@@ -1,7 +1,7 @@
 """Files with objects of Kubernetes, with CNI configurations or with a libvirt domain, read into documents that can be judged.
 
 They are anybody's: YAML is read with the safe loader and no aliases that would grow beyond measure, nothing is too deep for the
-parser, and a file that can not be read is a finding and not a failure. Only a file that is not there at all, or none that can
+parser, and a file that cannot be read is a finding and not a failure. Only a file that is not there at all, or none that can
 be read to its end, ends the command.
 """
 
@@ -52,7 +52,7 @@ def files_of(paths: tuple[str, ...], suffixes: tuple[str, ...] = MANIFESTS) -> l
     """The files that are meant, each once: of a directory those in it, at any depth, with one of the suffixes.
 
     Hidden directories (.git, the versions of a mounted ConfigMap) and links to directories are not entered. Raises UsageError
-    for a directory that has no such file, or one that can not be listed.
+    for a directory that has no such file, or one that cannot be listed.
     """
     found: dict[str, str] = {}
     for path in paths:
@@ -78,7 +78,7 @@ def _below_directory(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
 
 
 def read_file(path: str) -> tuple[list[Document], list[Finding]]:
-    """The documents of a file, "-" for stdin; a finding when it can not be read. Raises UsageError as `read_text` does."""
+    """The documents of a file, "-" for stdin; a finding when it cannot be read. Raises UsageError as `read_text` does."""
     name = name_of(path)
     try:
         return list(_documents(name, read_text(path))), []
@@ -92,7 +92,7 @@ def name_of(path: str) -> str:
 
 
 def read_text(path: str) -> str:
-    """What a file holds, "-" for stdin. Raises UsageError when it can not be opened, Unreadable when it is no text of that size.
+    """What a file holds, "-" for stdin. Raises UsageError when it cannot be opened, Unreadable when it is no text of that size.
 
     A named pipe may have no end, and a device neither: these are refused. A pipe that is open already is read.
     """

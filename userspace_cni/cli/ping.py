@@ -70,7 +70,7 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     is connected is refused. Without A and B two temporary ports are made, and removed again.
 
     Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames came back, 1 when none did or the ports can not
-    be used, 2 for a mistake in the call, 3 when the switch can not be reached, and for another user than root.
+    be used, 2 for a mistake in the call, 3 when the switch cannot be reached, and for another user than root.
     """
     # All that is heavy at once: no signal is lost in an import then.
     from userspace_cni import probes  # noqa: F401

@@ -156,7 +156,7 @@ def probe_command(ctx: click.Context, bridges: tuple[str, ...], timeout_s: float
     `interrupted`, whether a signal ended it; and `seconds` of all.
 
     Exit code: 0 when all bridges forward, 1 when one does not, 2 for one that is not there or not for vhost-user ports, 3 when
-    the switch can not be reached, or a bridge could not be tried for a fault on this side, as by another user than root.
+    the switch cannot be reached, or a bridge could not be tried for a fault on this side, as by another user than root.
     """
     # All that is heavy at once, so that times are those of the switch.
     from userspace_cni.fastpath import front_end, generator  # noqa: F401

@@ -128,7 +128,7 @@ class Session:
     def request(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None) -> Answer:
         """One request, answered with any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
 
-        Raises Unavailable for everything that may pass by itself and InvalidConfig for credentials that can not be used; of a
+        Raises Unavailable for everything that may pass by itself and InvalidConfig for credentials that cannot be used; of a
         kubeconfig that is not there see `Kubeconfig.unusable`.
         """
         what = f"{method} {path}"
