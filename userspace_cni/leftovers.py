@@ -151,9 +151,17 @@ def settle(node: Node, journal: Journal, deadline: Deadline) -> None:
         for record in journal.records():
             if record.boot_id != node.boot_id() and not journal.was_tried(record):
                 deadline.require("undoing what is of another boot")
-                finish_one(record, node, journal)
+                with about(record.subject):
+                    _try_one(record, node, journal)
         _sweep_rows(node, journal, deadline)
         journal.settle()
+
+
+def _try_one(record: Record, node: Node, journal: Journal) -> None:
+    try:
+        finish_one(record, node, journal)
+    except UserspaceError as error:
+        say("warning", "an attachment of another boot could not be undone now", error=error)
 
 
 def _sweep_rows(node: Node, journal: Journal, deadline: Deadline) -> None:
