@@ -469,7 +469,7 @@ def leftovers(demo: Demo) -> list[tuple[str, list[str]]]:
         ("bridges", demo.vsctl("list-br").split()),
         ("ports", demo.vsctl("--bare", "--columns=name", "find", "Interface", "external_ids:owner=userspace-cni").split()),
         ("records", names(demo.state / "attachments")),
-        ("shared resources", names(demo.state / "places")),
+        ("shared resources", [path.name for path in (here / "run").glob("live/*/places/[!.]*")]),
         ("spooled DELs", demo.spooled()),
         ("mounts for OVS", [point for point in mounts(demo) if point.startswith(f"{here}/short/")]),
         ("mount points", names(here / "short")),

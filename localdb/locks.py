@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 FILE = "bytes"
 OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 LAST_BYTE = (1 << 62) - 1
+SEARCH = 0.1  # seconds that finding out who holds a lock may take, for a message
 
 
 class Gates:
@@ -145,7 +146,9 @@ def take_byte(directory: str, name: str, path: str, deadline: float, gates: Gate
             held = False
             try:
                 if not within(lambda: set_lock(fd, fcntl.F_WRLCK, byte), deadline - time.monotonic()):  # noqa: B023
-                    waited = f"for all of {max(deadline - began, 0):.3g} s"
+                    if deadline <= began:  # only a look, whose message is read by nobody
+                        raise LockTimeout(f"take the lock {name!r} on {path}: it is held")
+                    waited = f"for all of {deadline - began:.3g} s"
                     raise LockTimeout(f"take the lock {name!r} on {path}: held by {describe_holder(fd, byte)} {waited}")
                 held = is_still_named(fd, path)
                 if held:
@@ -193,16 +196,20 @@ def is_still_named(fd: int, path: str) -> bool:
 
 
 def describe_holder(fd: int, byte: int) -> str:
-    """Name the process that has the byte, for a message: F_OFD_GETLK names none, /proc tells it by descriptor."""
-    mine = os.fstat(fd)
-    ends = [b"%d" % byte] * 2
+    """Name the process that has the byte, for a message: F_OFD_GETLK names none, /proc tells it by descriptor.
+
+    What a descriptor is open on is never touched, for it may be a file system that hangs; and the search ends after a while.
+    """
+    end = time.monotonic() + SEARCH
+    wanted = [b"%d" % byte] * 2
+    inode = b"%d" % os.fstat(fd).st_ino
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended, or is not ours to see
-            for number in os.listdir(f"/proc/{pid}/fd"):
-                there = os.stat(f"/proc/{pid}/fd/{number}")
-                if (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino):
-                    with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:  # noqa: PTH123
-                        lines = [line.split() for line in file if line.startswith(b"lock:")]
-                    if any(line[-2:] == ends for line in lines):
-                        return f"pid {pid} (or a child of it)"
+            for number in os.listdir(f"/proc/{pid}/fdinfo"):
+                if time.monotonic() > end:
+                    return "an unknown process"
+                with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:  # noqa: PTH123
+                    words = [line.split() for line in file if line.startswith(b"lock:")]
+                if any(line[-2:] == wanted and line[-3].rpartition(b":")[2] == inode for line in words):
+                    return f"pid {pid} (or a child of it)"
     return "an unknown process"

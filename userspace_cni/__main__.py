@@ -89,7 +89,7 @@ def _answer(environ: Mapping[str, str], stdin: _Stdin) -> tuple[int, bytes]:
     try:
         handed = hand_over(environ, stdin.content, called)
         if handed:
-            _repeat_warnings(handed.headers)
+            _repeat_warnings(handed.headers, stdin)
             return int(handed.status >= 300), handed.body
     except NotServed as error:
         reason = str(error)
@@ -100,14 +100,20 @@ def _answer(environ: Mapping[str, str], stdin: _Stdin) -> tuple[int, bytes]:
     return _serve(environ, stdin, called, reason)
 
 
-def _repeat_warnings(headers: Mapping[str, str]) -> None:
+def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
     """Tell the caller what the agent's answer warns of; where it warns of nothing, nothing is imported."""
     if any(name.startswith("userspace-cni-warning-") for name in headers):
-        from userspace_cni import protocol
-        from userspace_cni.log import bound, say
-        from userspace_cni.request import subject_of
+        from contextlib import suppress
 
-        with bound(verb=os.environ["CNI_COMMAND"], **subject_of(os.environ)):
+        from userspace_cni import protocol
+        from userspace_cni.errors import UserspaceError
+        from userspace_cni.log import bound, say
+        from userspace_cni.request import read_network, subject_of
+
+        verb, network = os.environ["CNI_COMMAND"], ""
+        with suppress(UserspaceError):
+            network = read_network(stdin.read(), "DEL").name
+        with bound(verb=verb, **subject_of(os.environ), network=network):
             for text in protocol.warnings_of(protocol.Headers(headers)):
                 say("warning", text)
 
@@ -116,9 +122,10 @@ def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: st
     """Serve the call in this process; `reason` why the agent does not, "" where there is none."""
     from userspace_cni import protocol, verbs
     from userspace_cni.log import say
+    from userspace_cni.request import subject_of
 
     if reason:
-        say("info", "this process serves the call itself", reason=reason)
+        say("info", "this process serves the call itself", verb=environ["CNI_COMMAND"], **subject_of(environ), reason=reason)
     then = protocol.Called(called.boot_id, called.boottime_ns) if called.boot_id else None
     served = verbs.answer(environ, stdin.read, _node, then)
     return served.code, served.output

@@ -166,25 +166,26 @@ class Journal:
         return marked
 
     def keep(self, record: Record) -> None:
-        """Record that these steps remain to be undone. Where that cannot be written, a record that says so of more is as good.
+        """Record that these steps remain to be undone, durably: the caller of the DEL may not come again.
 
-        Raises RecordRefused when there is neither.
+        Where that cannot be written, a record that says so of more is as good, also one in the run directory. Raises
+        RecordRefused when there is none.
         """
         try:
-            with _translated(f"reading what undoes {record.key}"):
-                raw = self._store.get(_ATTACHMENTS, record.key)
-            known = raw.get("steps") if raw else None
-            left = [step_to_json(step) for step in record.steps]
-            if not isinstance(known, list) or any(step not in known for step in left):
-                self.write(record)  # nothing that was recorded leads to them
-                return
             with _translated(f"writing what is left of {record.key}"), stage("record"):
+                raw = self._store.get(_ATTACHMENTS, record.key)
+                known = raw.get("steps") if raw else None
+                left = [step_to_json(step) for step in record.steps]
+                if raw is None or not isinstance(known, list) or any(step not in known for step in left):
+                    raw, known = _undo_file(record), left  # nothing that was recorded leads to them
                 self._put_state(record, [number for number, step in enumerate(known) if step not in left])
+                if raw.get("state") != "deleting":
+                    self._store.put(_ATTACHMENTS, record.key, {**raw, "state": "deleting"})
         except (RecordRefused, Unavailable) as error:
             stored = self.read_key(record.key)
             if stored is None or stored.state != "deleting" or any(step not in stored.steps for step in record.steps):
                 raise
-            say("warning", "the record could not be shortened to what remains", error=error)
+            say("warning", "what remains could not be recorded as it is", error=error)
 
     def drop(self, record: Record) -> None:
         """Forget the attachment. A power cut before `flush` may bring it back, as one of another boot."""
@@ -224,9 +225,9 @@ class Journal:
             if shared.holders:
                 _put_shared(live, place, shared)
                 return
-            live.drop(_PLACES, place, durable=False)
-            if self._store.has(_ADOPTED, place):
+            if self._store.has(_ADOPTED, place):  # first: who dies in between still has a holder that leads here
                 self._store.drop(_ADOPTED, place)
+            live.drop(_PLACES, place, durable=False)
 
     def adopt(self, thing: Resource) -> None:
         """Record, durably, that a shared thing is ours to remove. The place's lock is held."""
@@ -323,18 +324,25 @@ class Journal:
 
     def _build(self, live: Store) -> None:
         live.identity()  # whatever becomes of its mode, the directory is known as ours
-        live.clear(_PLACES)  # of another boot, or of what remained of this one's
+        for collection in (_PLACES, _SETTLED, _BUILT):  # of another boot, or what remained of this one's
+            live.clear(collection)
         places: dict[str, Shared] = {}
-        for record in self.records():
+        records = self.records()
+        for record in records:
             for place in {step.resource.place for step in record.steps if step.resource}:
                 steps = tuple(step for step in record.steps if step.resource and step.resource.place == place)
                 shared = places.get(place, Shared())
                 places[place] = shared.with_holder(record.key, steps, keys_of(steps).intersection(record.made))
+        recorded = {record.key for record in records}
         for place, raw in self._store.items(_ADOPTED):
-            with suppress(MalformedRecord):
-                if place in places:
-                    shared = places[place]
-                    places[place] = Shared(shared.made | (_read_made(raw) & _things(shared.holders)), shared.holders)
+            with suppress(MalformedRecord, StoreError):
+                shared = _with_adopted(places.get(place, Shared()), raw, recorded)
+                if shared.holders:
+                    places[place] = shared
+                    if "holders" in raw:  # they are in the run directory from now on, and would be out of date here
+                        self._store.put(_ADOPTED, place, {"made": raw["made"]})
+                else:
+                    self._store.drop(_ADOPTED, place)
         for place, shared in places.items():
             _put_shared(live, place, shared)
         live.put(_BUILT, self._boot_id(), {}, durable=False)
@@ -362,10 +370,11 @@ class Journal:
         except MalformedRecord as error:
             self._quarantine(self._store, _ATTACHMENTS, key, str(error))
             return None
-        if state is None or record.state == "deleting" or not self._name_of(record).items() <= state.items():
+        if state is None or not self._name_of(record).items() <= state.items():
             return record
         try:
-            return _with_state(record, state)
+            told = _with_state(record, state)
+            return told.to("deleting") if record.state == "deleting" else told
         except MalformedRecord as error:
             self._quarantine(self._live, _STATES, key, f"it is no state of an attachment: {error}")
             return record
@@ -403,6 +412,15 @@ def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
         raise MalformedRecord("'state' or 'result' is none")
     steps = tuple(step for number, step in enumerate(record.steps) if number not in undone)
     return record.to(state, steps=steps, result=result)
+
+
+def _with_adopted(shared: Shared, raw: Mapping[str, Any], recorded: set[str]) -> Shared:
+    """The place with what is ours in it by the state directory, and those of its former holders whose undo file is lost."""
+    if "holders" in raw:
+        for key, steps in _read_shared(raw).holders.items():
+            if key not in recorded:
+                shared = shared.with_holder(key, steps, ())
+    return Shared(shared.made | (_read_made(raw) & _things(shared.holders)), shared.holders)
 
 
 def _put_shared(live: Store, place: str, shared: Shared) -> None:

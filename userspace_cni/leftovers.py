@@ -243,10 +243,7 @@ def _hear(entry: Entry, environment: Environment, network: Network, node: Node, 
     marked = _overtaken_by(entry, environment, network, node, journal)
     if marked:
         say("info", "a DEL that was called without an agent is carried out")
-        if journal.read_key(marked.key) is None:
-            journal.write(marked)
-        else:
-            journal.mark_deleting(marked)
+        journal.keep(marked)
     node.spool.remove(entry.name)
     return marked is not None
 

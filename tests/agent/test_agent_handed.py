@@ -53,6 +53,7 @@ def test_warnings_reach_the_caller(live: LiveNode, sandbox: str) -> None:
     [line] = [line for line in call.stderr.decode().splitlines() if "colour" in line]
     assert "level=warning" in line
     assert "unknown and ignored" in line
+    assert line.endswith(f" network={network['name']}")
     assert f"container={CONTAINER}" in line
     succeeded(live.run_handed("DEL", network, sandbox))
     assert served(live, "ADD") == served(live, "DEL") == 1

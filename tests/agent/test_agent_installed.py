@@ -64,6 +64,18 @@ def test_a_binary_for_the_same_by_another_name(live: LiveNode) -> None:
     assert findings(live, code=0, **names) == []
 
 
+def test_a_binary_that_cannot_be_executed(live: LiveNode) -> None:
+    """The runtime could not start it: a finding that says what to do."""
+    elsewhere = live.directory / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "userspace").write_bytes(Path(live.plugin).read_bytes())
+    live.start()
+    [finding] = findings(live, CNI_PATH=str(elsewhere))
+    assert f"cannot be executed (mode 0644): chmod 755 {elsewhere}/userspace" in finding
+    (elsewhere / "userspace").chmod(0o755)
+    assert findings(live, code=0, CNI_PATH=str(elsewhere)) == []
+
+
 def test_files_that_are_no_plugin_of_ours(live: LiveNode) -> None:
     """Another program of the name, an unreadable or a strange file: told, and nothing is concluded from it."""
     elsewhere = live.directory / "elsewhere"

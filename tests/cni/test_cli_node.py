@@ -237,6 +237,7 @@ def test_list_while_the_daemon_hangs(pod: Node) -> None:
         listed = cli(pod, "list")
         assert listed.stderr.startswith("ovs-vswitchd is silent: ")
         assert {line.split()[-3] for line in listed.stdout.splitlines()[1:]} == {"silent"}
+        assert "ovs-vswitchd is silent: " in cli(pod, "check").stderr
 
 
 def test_a_wide_list(pod: Node) -> None:

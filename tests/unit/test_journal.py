@@ -185,6 +185,49 @@ def test_unfinished_attachments_of_a_build_before(world: World, state: str) -> N
     assert world.journal.records() == []
 
 
+def test_an_answered_del_is_not_forgotten(world: World) -> None:
+    """A DEL that left its port to others was answered: it is carried out also when the run directory was emptied meanwhile."""
+    assert call(world, "ADD") == 0
+
+    def away(when: str, step: Step) -> None:
+        if when == "before undo" and isinstance(step, Port):
+            raise Unavailable("OVSDB is away", "")
+
+    world.fault = away
+    assert call(world, "DEL") == 0
+    shutil.rmtree(world.directory / "live")
+    assert [(each.state, each.boot_id) for each in world.journal.records()] == [("deleting", "boot-1")]
+    world.fault = World.fault
+    assert call(world, "DEL", "another") == 0
+    assert (world.true, world.journal.records()) == (set(), [])
+
+
+def test_holders_of_a_build_before_whose_record_is_lost(world: World) -> None:
+    """What an earlier build's lists of holders alone lead to is undone by DEL, and forgotten with it."""
+    assert call(world, "ADD") == 0
+    [record] = world.journal.records()
+    [(place, shared)] = world.journal.places()
+    world.marked = [step for step in record.steps if isinstance(step, Port)]
+    store = Store(world.directory / "state", world.directory / "locks")
+    former = record_to_json(record)["steps"]
+    holders = {record.key: [step for step in former if "server_path" not in step]}
+    store.put("places", place, {"made": sorted(shared.made), "holders": holders})
+    store.drop("attachments", record.key)
+    shutil.rmtree(world.directory / "live")
+    assert call(world, "DEL") == 0
+    assert (world.true, world.journal.places()) == (set(), [])
+    assert list((world.directory / "state" / "places").iterdir()) == []
+
+
+def test_what_is_adopted_for_no_holder_is_dropped(world: World) -> None:
+    """A file about a place that has no holder any more goes at the next look at all places: it would claim what others make."""
+    assert call(world, "ADD") == 0
+    Store(world.directory / "state", world.directory / "locks").put("places", "/pods/gone", {"made": ["directory:/pods/gone"]})
+    shutil.rmtree(world.directory / "live")
+    assert len(world.journal.places()) == 1
+    assert list((world.directory / "state" / "places").iterdir()) == []
+
+
 def test_a_run_directory_that_takes_no_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """That an attachment is being deleted is then said by its undo file, and believed whatever a state file says."""
     assert call(world, "ADD") == 0

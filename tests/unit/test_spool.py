@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def drain(world: World) -> list[str]:
 def world(tmp_path: Path) -> World:
     """A node of an agent."""
     return World(tmp_path, resident=True, now=100)
+
+
+def test_what_was_heard_is_not_forgotten(world: World) -> None:
+    """The entry is gone, and the record says durably what it said: a run directory that is emptied changes nothing."""
+    assert call(world, "ADD").code == 0
+    put(world, 101)
+    assert drain(world) == ["spooled-del"]
+    shutil.rmtree(world.directory / "live")
+    assert [record.state for record in world.journal.records()] == ["deleting"]
 
 
 def test_an_older_attachment_is_deleted(world: World) -> None:

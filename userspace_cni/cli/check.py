@@ -58,12 +58,20 @@ def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
             outcome = check_one(record, site, away)
             drifts += outcome.drifts
             unchecked += outcome.unchecked
+    _tell_silence(site, away)
     if as_json:
         view.show_json({"checked": len(records), "drifts": drifts, "unchecked": unchecked})
     else:
         _show(len(records), drifts, unchecked)
     if drifts or unchecked:
         ctx.exit(FOUND if drifts else UNREACHABLE)
+
+
+def _tell_silence(site: Site, away: UserspaceError | None) -> None:
+    """A daemon that hangs contradicts nothing; that is worth a line."""
+    liveness = site.node.ports.watch_liveness() if away is None else None
+    if liveness and liveness.state == "silent":
+        view.note(f"ovs-vswitchd is silent: {liveness.reason}; ports were compared with what it had said before; see its log")
 
 
 def check_one(record: Record, site: Site, away: UserspaceError | None = None) -> Outcome:

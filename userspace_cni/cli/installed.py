@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -63,7 +63,11 @@ def plugins(site: Site, where: Iterable[str]) -> list[Plugin]:
             seen = Path(site.seen(path))
             facts = seen.stat()
             if (facts.st_dev, facts.st_ino) not in found:
-                found[facts.st_dev, facts.st_ino] = _plugin(path, _content(seen, facts), site)
+                plugin = _plugin(path, _content(seen, facts), site)
+                if plugin.kind == "binary" and not plugin.problem and not facts.st_mode & 0o111:
+                    mode = f"mode {stat.S_IMODE(facts.st_mode):04o}"
+                    plugin = replace(plugin, meant=False, problem=f"and cannot be executed ({mode}): chmod 755 {path}")
+                found[facts.st_dev, facts.st_ino] = plugin
         except FileNotFoundError:
             continue
         except (OSError, UserspaceError) as error:

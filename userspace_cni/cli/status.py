@@ -51,8 +51,8 @@ def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool)
     finished.
 
     An agent that does not answer is a finding where the installed plugin needs it. Where that was installed with --standalone, or
-    none is found, the absence of an agent is told, and the node is judged all the same. A plugin that was installed for another
-    agent than that of the settings is a finding.
+    none is found, the absence of an agent is told, and the node is judged all the same; one that died is a finding. So is a
+    plugin that was installed for another agent than that of the settings.
 
     Exit code: 0 when all is well, 1 for a finding, 3 when neither agent nor switch can be reached.
     """

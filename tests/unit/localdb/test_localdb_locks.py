@@ -290,7 +290,31 @@ def test_a_holder_that_cannot_be_seen(store: Store, another: Store, monkeypatch:
     with store.lock("l", 0):
         monkeypatch.setattr(os, "listdir", hidden)
         with pytest.raises(LockTimeout, match="unknown process"):
+            another.lock("l", 0.05)
+
+
+def test_a_look_at_a_lock_looks_at_no_process(store: Store, another: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a lock is free is one question to the kernel: a node has a hundred thousand descriptors, and some hang."""
+
+    def forbidden(path: str) -> list[str]:
+        raise AssertionError(path)
+
+    with store.lock("l", 0):
+        monkeypatch.setattr(os, "listdir", forbidden)
+        assert another.try_lock("l") is None
+        with pytest.raises(LockTimeout, match="it is held"):
             another.lock("l", 0)
+
+
+def test_naming_the_holder_ends(
+    store: Store, another: Store, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many descriptors there are, the search for the holder's name ends, and nothing that they are open on is touched."""
+    monkeypatch.setattr("localdb.locks.SEARCH", -1.0)
+    with pytest.raises(LockTimeout, match="unknown process"):
+        another.lock("l", 0.05)
+    assert holder.poll() is None
+    assert store.try_lock("l") is None
 
 
 def test_the_byte_of_a_name_is_for_ever() -> None:
