@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import queue
 import re
 import signal
@@ -183,8 +184,14 @@ class _Told:
 
 def _tell(text: str) -> None:
     """A line on stderr; a tap goes on when nobody reads that any more."""
-    with suppress(OSError):
+    try:
         view.note(text)
+    except OSError:
+        # What could not be written stays in the interpreter's buffer, and fails its end (exit code 120) unless it goes somewhere.
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
 
 
 def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:

@@ -98,6 +98,7 @@
 #define ABOUT		"userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
 #define VERSION_ANSWER	"{\"cniVersion\":\"1.1.0\",\"supportedVersions\":[\"0.3.0\",\"0.3.1\",\"0.4.0\",\"1.0.0\",\"1.1.0\"]}\n"
 #define VERSION_TEXT	"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
+#define HINT		"A container runtime runs it with CNI_COMMAND set; for people: userspace-cni --help\n"
 #define VERSION_LATEST	"1.1.0"
 
 /* CNI SPEC 1.1.0, section "Error" */
@@ -1640,7 +1641,7 @@ static int about(void)
 	struct note what, why;
 	const char *text;
 
-	write_out(STDERR_FILENO, ABOUT VERSION_TEXT, strlen(ABOUT VERSION_TEXT), DEADLINE_MS);
+	write_out(STDERR_FILENO, ABOUT VERSION_TEXT HINT, strlen(ABOUT VERSION_TEXT HINT), DEADLINE_MS);
 	if (!read_settings(&settings, &what, &why)) {
 		say("error", what.text, why.text);
 		return 0;
