@@ -3,7 +3,7 @@
 A start of a VM asks the sidecar three times, and all three have to fit into the 20 s of virt-handler's call. A file that is empty
 for good (KubeVirt before 1.8 with a CNI that has no device-info) would be waited for each time. So the clock of each kind of
 absence starts when a call meets it first, runs on between calls, and is the same for calls at the same time. When it is over
-nobody waits any more; whoever asks looks all the same, and so finds what came later.
+no call waits any more; each looks all the same, and so finds what came later.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Theory of operation: content goes to a temporary file in the same directory and is renamed over the old file. That is enough for
 the death of a process. What is to survive a power cut is flushed before the rename, and the directory after it, because until
-then the rename itself may be lost. Whoever writes holds the directory's own kernel lock
-shared for as long; whoever moves a file aside or sweeps temporary files holds it exclusively. So a temporary file seen under
+then the rename itself may be lost. A writer holds the directory's own kernel lock shared for as long; a process that moves a
+file aside or sweeps temporary files holds it exclusively. So a temporary file seen under
 the exclusive lock has no living writer. Neither a pid in the name nor an age could say that: pids differ between the pid
 namespaces of an agent in a container and a plugin on its host, and clocks jump at boot.
 

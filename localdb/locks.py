@@ -146,7 +146,7 @@ def take_byte(directory: str, name: str, path: str, deadline: float, gates: Gate
             held = False
             try:
                 if not within(lambda: set_lock(fd, fcntl.F_WRLCK, byte), deadline - time.monotonic()):  # noqa: B023
-                    if deadline <= began:  # only a look, whose message is read by nobody
+                    if deadline <= began:  # only a look, whose message goes nowhere
                         raise LockTimeout(f"take the lock {name!r} on {path}: it is held")
                     waited = f"for all of {deadline - began:.3g} s"
                     raise LockTimeout(f"take the lock {name!r} on {path}: held by {describe_holder(fd, byte)} {waited}")

@@ -38,7 +38,7 @@ def main() -> int:
         return code
     if len(sys.argv) > 1:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            # amid imports nobody catches KeyboardInterrupt; `run` hears it again
+            # amid imports nothing catches KeyboardInterrupt; `run` hears it again
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         _find_packages()
         from userspace_cni.cli.commands import run

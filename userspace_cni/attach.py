@@ -129,7 +129,7 @@ def check_steps(record: Record, drivers: Drivers, deadline: Deadline) -> list[Dr
 
 
 def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
-    """Make a shared thing ours to remove: whoever made it has gone, and left it to its holders."""
+    """Make a shared thing ours to remove: its maker has gone, and left it to its holders."""
     with journal.place_lock(thing.place, deadline):
         journal.adopt(thing)
 
@@ -181,7 +181,8 @@ def _stage(step: Step) -> Stage:
 def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Record:
     """Enter all steps that the attachment has in the place before the first of their things exists; the record as it is then.
 
-    Whoever finds a thing finds who it is for. What we are to have made is recorded durably, if it is not what was foreseen.
+    So the list tells of each thing for which attachments it is. What we are to have made is recorded durably, if it is not what
+    was foreseen.
     """
     mine = _in(place, record.steps)
     shared = journal.shared(place) or Shared()

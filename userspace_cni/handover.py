@@ -4,7 +4,7 @@ A Python process that serves a call itself spends nine tenths of its time on imp
 directory, it has all of them, and the switch's rows; so a call is sent to it as the shim sends it, before anything else of the
 program is imported. Where none serves, or it refuses what means another agent, this process serves the call.
 
-It must never have both serve an ADD: the agent's is undone when nobody takes its answer, and could be taken for the other's. An
+It must never have both serve an ADD: the agent's is undone when its answer is not taken, and could be taken for the other's. An
 agent serves what it has received whole, so the last byte is kept back until it has read all others; where it does not, as one
 that is stopped, it never has the whole. From that byte on the call is the agent's: when no answer comes, it may be served or not.
 (One sign tells that it is not: a connection is reset, and not ended, when it is closed with bytes unread.)
@@ -107,7 +107,7 @@ def hand_over(environ: Mapping[str, str], read_stdin: Callable[[], bytes | None]
 
 
 def _connected(path: str) -> Socket | None:
-    """A connection to who listens there; None where that is nobody, or one who has more callers than he takes."""
+    """A connection to the listener there; None where there is none, or one that has more callers than it takes."""
     try:
         agent = Socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     except OSError:

@@ -36,7 +36,7 @@ from userspace_cni.steps import Resource, Step
 
 _ATTACHMENTS: Final = "attachments"
 _ADOPTED: Final = "places"
-"""In the state directory. What was left to the holders of a place by whoever had made it. Builds before wrote here what is now
+"""In the state directory. What another program had made in a place, and left to its holders. Builds before wrote here what is now
 made of the undo files, in the same form."""
 _STATES: Final = "states"
 _PLACES: Final = "places"
@@ -315,7 +315,7 @@ class Journal:
 
     def _built(self) -> Store:
         """The same, with the holders that the undo files tell of."""
-        live = self._found[1] if self._found else self._live  # every verb has read a record before, and with it the id
+        live = self._live
         if not live.has(_BUILT, self._boot_id()):
             with self._store.lock("holders", _BUILD_S):
                 if not live.has(_BUILT, self._boot_id()):
@@ -334,18 +334,24 @@ class Journal:
                 shared = places.get(place, Shared())
                 places[place] = shared.with_holder(record.key, steps, keys_of(steps).intersection(record.made))
         recorded = {record.key for record in records}
-        for place, raw in self._store.items(_ADOPTED):
-            with suppress(MalformedRecord, StoreError):
-                shared = _with_adopted(places.get(place, Shared()), raw, recorded)
-                if shared.holders:
-                    places[place] = shared
-                    if "holders" in raw:  # they are in the run directory from now on, and would be out of date here
-                        self._store.put(_ADOPTED, place, {"made": raw["made"]})
-                else:
-                    self._store.drop(_ADOPTED, place)
+        adopted = self._store.items(_ADOPTED)
+        for place, raw in adopted:
+            with suppress(MalformedRecord):
+                places[place] = _with_adopted(places.get(place, Shared()), raw, recorded)
         for place, shared in places.items():
-            _put_shared(live, place, shared)
+            if shared.holders:
+                _put_shared(live, place, shared)
         live.put(_BUILT, self._boot_id(), {}, durable=False)
+        for place, raw in adopted:
+            with suppress(StoreError):  # it stays as it was for the next boot
+                self._bring_up_to_date(place, raw, held=place in places and bool(places[place].holders))
+
+    def _bring_up_to_date(self, place: str, raw: Mapping[str, Any], *, held: bool) -> None:
+        """What is adopted for no holder goes. Former holders are in the run directory now, and would be out of date here."""
+        if not held:
+            self._store.drop(_ADOPTED, place)
+        elif "holders" in raw:
+            self._store.put(_ADOPTED, place, {"made": raw["made"]})
 
     def _put_state(self, record: Record, undone: Iterable[int] = ()) -> None:
         """`undone`: which of the steps in the undo file need no undoing any more."""

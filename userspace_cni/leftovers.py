@@ -140,8 +140,8 @@ def sweep(node: Node, journal: Journal) -> None:
 def settle(node: Node, journal: Journal, deadline: Deadline) -> None:
     """Once a boot, before its first attachment: undo what is of another, whose end may not have reached the disk.
 
-    Each is tried once; one that cannot be undone is left to `finish` and keeps no ADD waiting. Raises Unavailable when the time
-    does not suffice: the next call goes on with the rest.
+    Each is tried once, one after the other; one that cannot be undone is left to `finish`. Raises Unavailable when the time does
+    not suffice: the next call goes on with the rest.
     """
     if journal.is_settled:
         return

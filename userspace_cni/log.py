@@ -62,7 +62,7 @@ def bound(level: str = "", **facts: str) -> Iterator[None]:
 def about(subject: Mapping[str, str]) -> Iterator[None]:
     """Within this block lines are about this attachment (keys of SUBJECT), and about no other that is bound outside.
 
-    They are not for whoever called for that other one, and are not overheard.
+    They are not for the caller for that other one, and are not overheard.
     """
     others = {key: value for key, value in _context.get().items() if key not in SUBJECT}
     context, heard = _context.set({**others, **_told(subject)}), _heard.set(None)

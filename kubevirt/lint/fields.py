@@ -1,6 +1,6 @@
 """Fields of a VM that are written in another case than KubeVirt's API has them. Pure.
 
-To Kubernetes they are unknown: refused where fields are validated strictly, and dropped elsewhere. Whoever wrote one sees nothing
+To Kubernetes they are unknown: refused where fields are validated strictly, and dropped elsewhere. Their author sees nothing
 missing, and here nothing would be: an interface whose `binding` has no `name` has no binding.
 """
 

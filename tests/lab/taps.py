@@ -132,7 +132,7 @@ class TapProcess:
         return self._process.stderr.read()
 
     def close_errors(self) -> None:
-        """Read stderr no more: who writes there is told that nobody does."""
+        """Read stderr no more: a writer is told that there is no reader."""
         assert self._process.stderr
         self._process.stderr.close()
 

@@ -398,7 +398,7 @@ def test_listener_that_is_no_switch(pod: str, place: Path) -> None:
             assert "another front-end" in words
 
 
-def test_log_that_nobody_reads(pod: str, place: Path) -> None:
+def test_log_without_a_reader(pod: str, place: Path) -> None:
     """A tap whose stderr is a pipe without a reader waits on, and carries frames as soon as a switch comes."""
     with TapProcess(pod, f"{place}/s", "--mode", "server") as tap:
         assert tap.news.get(timeout=SECONDS)["state"] == "waiting"

@@ -1,4 +1,4 @@
-"""Counters of a real switch: of our ports and nobody else's, asked of ovs-vswitchd or OVSDB, which may hang."""
+"""Counters of a real switch: of our ports alone, asked of ovs-vswitchd or OVSDB, which may hang."""
 
 from __future__ import annotations
 

@@ -676,7 +676,7 @@ def test_a_store_that_can_not_be_read(town: Town, command: list[str]) -> None:
     assert "listing the records; the disk is gone" in result.stderr
 
 
-def _as_nobody(directory: str, command: list[str], code: int, said: str) -> None:
+def _as_unprivileged(directory: str, command: list[str], code: int, said: str) -> None:
     if os.geteuid() == 0:
         os.setresuid(65534, 65534, 65534)
     os.environ |= {"USERSPACE_CNI_STATE_DIR": f"{directory}/closed/state", "USERSPACE_CNI_RUN_DIR": f"{directory}/run"}
@@ -693,7 +693,7 @@ def _refused_to_others(directory: Path, command: list[str], code: int, said: str
     closed.mkdir(mode=0o000)
     try:
         context = multiprocessing.get_context("forkserver")
-        process = context.Process(target=_as_nobody, args=(str(directory), command, code, said))
+        process = context.Process(target=_as_unprivileged, args=(str(directory), command, code, said))
         process.start()
         process.join(60)
         assert process.exitcode == 11

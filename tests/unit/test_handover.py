@@ -177,7 +177,7 @@ def test_version_and_a_delegate_ask_no_agent(caller: Standalone) -> None:
 
 @pytest.mark.parametrize("kind", ["absent", "dead", "no socket", "full"])
 def test_no_agent(caller: Standalone, kind: str) -> None:
-    """Where nobody listens, or the queue is full, the call is served here, and nothing is said of an agent."""
+    """Where no agent listens, or the queue is full, the call is served here, and nothing is said of an agent."""
     with ExitStack() as stack:
         if kind == "no socket":
             caller.socket.touch()
@@ -265,11 +265,11 @@ def test_an_agent_that_ends_before_it_has_the_call(caller: Standalone, kind: str
     refused(done, 4, "CNI_NETNS")
 
 
-# -- what nobody knows --------------------------------------------------------------------------------------------------------
+# -- what is not known --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", sorted(NO_ANSWERS.keys() - {"resets"}))
-def test_an_add_of_which_nobody_knows(caller: Standalone, kind: str) -> None:
+def test_an_add_of_unknown_outcome(caller: Standalone, kind: str) -> None:
     """An agent that had the whole ADD and says nothing whole may have served it: the answer is 11, and it is not served again."""
     with Agent(caller.socket, NO_ANSWERS[kind]) as agent:
         done = caller.run("ADD")
@@ -313,7 +313,7 @@ def test_a_signal_while_the_agent_works(caller: Standalone, number: signal.Signa
 
 
 def test_an_answer_that_cannot_be_written(caller: Standalone) -> None:
-    """An ADD of which nobody has learned is undone, by the agent if it serves: with a DEL that is later than the ADD."""
+    """An ADD whose answer was not taken is undone, by the agent if it serves: with a DEL that is later than the ADD."""
     reader, writer = os.pipe()
     os.close(reader)
     with Agent(caller.socket, answers(200, RESULT), answers(200)) as agent:

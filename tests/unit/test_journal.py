@@ -127,7 +127,7 @@ def test_states_of_another_boot(world: World) -> None:
 
 
 def test_holders_are_made_of_undo_files(world: World) -> None:
-    """Lost lists of holders are what they were once somebody asks, with what was made by us."""
+    """Lost lists of holders are what they were at the next question, with what was made by us."""
     assert [call(world, "ADD", ifname=name) for name in ("net1", "net2")] == [0, 0]
     before = world.journal.places()
     [(_, shared)] = before
@@ -260,6 +260,29 @@ def test_what_is_of_another_boot_is_tried_once(world: World) -> None:
         assert call(world, "ADD", name) == 0
         assert len(tried) == 1
         assert sorted(each.container_id for each in world.journal.records() if each.boot_id == "boot-1") == ["stubborn"]
+
+
+@pytest.mark.parametrize("point", ["before undo", "after undo"])
+def test_a_death_amid_what_is_of_another_boot(world: World, point: str) -> None:
+    """A process that dies while it undoes what is of another boot leaves it to the next ADD, which ends it."""
+    assert [call(world, "ADD", "a"), call(world, "ADD", "b")] == [0, 0]
+
+    class Death(BaseException):
+        pass
+
+    def die(when: str, step: Step) -> None:
+        if when == point and isinstance(step, Port):
+            raise Death
+
+    world.boot, world.fault = "boot-2", die
+    with pytest.raises(Death):
+        leftovers.settle(world, world.journal, Deadline.after(5))
+    assert not world.journal.is_settled
+    world.fault = World.fault
+    assert call(world, "ADD") == 0
+    assert [each.container_id for each in world.journal.records()] == [CONTAINER]
+    assert call(world, "DEL") == 0
+    assert world.true == set()
 
 
 def test_no_time_for_what_is_of_another_boot(world: World) -> None:

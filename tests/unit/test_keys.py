@@ -32,7 +32,7 @@ MANIFEST = """{
         "bridge": {"bridgeName": "br0", "bridge": "br1", "trunks": [{"minId": 1}]}
     }
 }"""
-"""Only keys that are somebody's, at places where they may stand; and such as are out of use, with a sign in front."""
+"""Only keys that a program reads, at places where they may stand; and such as are out of use, with a sign in front."""
 
 
 def within(place: str, held: dict[str, Any]) -> dict[str, Any]:

@@ -165,7 +165,7 @@ def test_what_is_learnt_ends_with_its_block(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_level_of_the_process(capsys: pytest.CaptureFixture[str]) -> None:
-    """It holds on threads of which nobody has bound another; a level that is bound is stronger."""
+    """It holds on threads for which no other is bound; a level that is bound is stronger."""
     begin("error", "text")
     say("warning", "no")
     with bound("debug"):

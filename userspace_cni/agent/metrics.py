@@ -164,7 +164,7 @@ class Metrics:
             value = look()
         except Exception as error:  # noqa: BLE001 -- whatever it is, the other numbers are wanted all the more
             if name not in self._failing:
-                say("warning", "a metric can not be read", metric=name, error=error)
+                say("warning", "a metric cannot be read", metric=name, error=error)
             self._failing.add(name)
             return None
         self._failing.discard(name)

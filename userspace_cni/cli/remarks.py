@@ -48,7 +48,7 @@ def remarks_on(configuration: Mapping[str, Any]) -> list[Remark]:
     try:
         written = json.dumps(configuration)
     except (TypeError, ValueError) as error:
-        return [_refusal(Undecodable(f"the configuration can not be written as JSON: {error}", "it must be JSON"))]
+        return [_refusal(Undecodable(f"the configuration cannot be written as JSON: {error}", "it must be JSON"))]
     config = json.loads(written)
     for _ in range(_SLIPS_MAX):
         warnings.clear()

@@ -174,7 +174,7 @@ class Site:
     def require_root(self, what: str) -> None:
         """Refuse a user who cannot work in the directories of this node's plugin; `what` tells what is to be done there.
 
-        To be called before anything is tried: what the kernel says of the first thing that fails tells nobody to be root.
+        To be called before anything is tried: what the kernel says of the first thing that fails does not tell a user to be root.
         """
         if self.given is None:
             settings = self.settings

@@ -183,7 +183,7 @@ class _Told:
 
 
 def _tell(text: str) -> None:
-    """A line on stderr; a tap goes on when nobody reads that any more."""
+    """A line on stderr; a tap goes on when that has no reader any more."""
     try:
         view.note(text)
     except OSError:

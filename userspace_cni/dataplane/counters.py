@@ -1,7 +1,7 @@
-"""What ovs-vswitchd has counted at our ports, asked at the moment when somebody wants to know.
+"""What ovs-vswitchd has counted at our ports, asked at the moment of the question.
 
 It is asked itself, by OpenFlow, a request per bridge: 400 ports take it 1 ms, and are 45 kB. OVSDB has the same numbers, up to
-five seconds old, beside dozens of others that nobody asked for (Interface.statistics): there 400 ports cost ovsdb-server 70 ms
+five seconds old, beside dozens of others that were not asked for (Interface.statistics): there 400 ports cost ovsdb-server 70 ms
 and the reader 50, and no session monitors them, for the agent would be busy with that all day. So OVSDB is asked only where
 ovs-vswitchd cannot be: one request on a connection of its own (`transact` with a `select`: RFC 7047, 4.1.3 and 5.2.2).
 
@@ -53,8 +53,8 @@ class Counters:
 def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], deadline: Deadline) -> list[Counters]:
     """The counters of these ports of the bridge whose management socket is `path`: names and marks by OpenFlow number.
 
-    A port that is gone by now is left out. Raises Unavailable when nobody answers by the deadline, SwitchRefused by a bridge that
-    speaks no version of OpenFlow in which its counters come.
+    A port that is gone by now is left out. Raises Unavailable when there is no answer by the deadline, SwitchRefused by a bridge
+    that speaks no version of OpenFlow in which its counters come.
     """
     found: list[Counters] = []
     with Management(path, deadline, openflow.COUNTED_VERSIONS) as bridge:

@@ -22,8 +22,8 @@ from userspace_cni.errors import Unavailable
 class Management:
     """A connection to the bridge whose management socket is `path`, in one of these versions of OpenFlow; a context manager.
 
-    Everything raises Unavailable when nobody answers before the deadline, SwitchRefused with the switch's own words when it does
-    not do what it is asked.
+    Everything raises Unavailable when there is no answer before the deadline, SwitchRefused with the switch's own words when it
+    does not do what it is asked.
     """
 
     def __init__(self, path: str, deadline: Deadline, versions: frozenset[int] = openflow.VERSIONS) -> None:

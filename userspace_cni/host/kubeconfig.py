@@ -54,7 +54,7 @@ BOOTING_S: Final = 300.0
 _LASTING: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM}
 )
-"""What opening a file says as long as nobody changes anything about it."""
+"""What opening a file says as long as nothing about it is changed."""
 _FILES: Final = {
     "tokenFile": "token",
     "certificate-authority": "certificate-authority-data",

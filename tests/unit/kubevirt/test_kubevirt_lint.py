@@ -208,7 +208,7 @@ def test_interfaces_that_are_up_or_down() -> None:
     assert files.findings() == []
 
 
-def test_fields_that_are_nobodys_are_left() -> None:
+def test_fields_without_a_known_spelling_are_left() -> None:
     """Fields that are not known here are no misspelt ones, whatever their case."""
     files = Files()
     files.nic["Tag"] = files.nic["dhcpOptions"] = files.domain["memory"]["maxGuest"] = None

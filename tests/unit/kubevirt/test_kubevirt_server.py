@@ -192,7 +192,7 @@ def test_two_bindings_of_one_image_before_their_names_are_told(volume: Path, con
 def test_an_interface_that_another_added_is_none_that_is_lost(volume: Path) -> None:
     """Where the name is not told, interfaces that KubeVirt or a sidecar before ours put into the definition are as good as ours.
 
-    Interfaces without a binding, and those that are to go, are nobody's.
+    Interfaces without a binding, and those that are to go, are no sidecar's.
     """
     tap = "<interface type='ethernet'><alias name='ua-net2'/></interface>"
     there = HUGE.replace("<devices/>", f"<devices>{tap}</devices>")

@@ -437,7 +437,7 @@ class TestWaiting:
             assert {call.result(LONG_S)["net1"].path for call in calls} == {"/var/run/dp/s0"}
 
     def test_what_goes_wrong_later_has_a_patience_of_its_own(self, bed: Bed) -> None:
-        """A file that is being swapped when nobody waits for an empty one any more is looked at again."""
+        """A file that is being swapped when an empty one is not waited for any more is looked at again."""
         clock = Clock()
         bed.patience = Patience(NEVER_S, clock)
         bed.podinfo.write_text("")

@@ -89,7 +89,7 @@ def lock_files(store: Store) -> list[str]:
 
 
 def test_a_lock_is_held_until_released(store: Store) -> None:
-    """While held nobody else gets it, in the same process either; after release it is free. All are in one empty file."""
+    """While held no other taker gets it, in the same process either; after release it is free. All are in one empty file."""
     with store.lock("a/b", 0) as lock:
         assert lock.name == "a/b"
         assert store.try_lock("a/b") is None
