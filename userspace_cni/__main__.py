@@ -135,11 +135,11 @@ def _unknown(reason: str, stdin: _Stdin) -> tuple[int, bytes]:
     """The answer to an ADD which the agent may have served or not; it, the runtime's DEL or the next call undoes it."""
     from userspace_cni.errors import Unavailable
     from userspace_cni.log import say
-    from userspace_cni.request import version_of
+    from userspace_cni.request import subject_of, version_of
     from userspace_cni.result import error_json
 
     error = Unavailable(reason, "what it did is undone, by it or by the runtime's DEL; see the agent's log, try again later")
-    say("error", error.message, details=error.details, code=error.code)
+    say("error", error.message, verb="ADD", **subject_of(os.environ), details=error.details, code=error.code)
     return 1, error_json(error, version_of(stdin.read()))
 
 
