@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.node import Node, clean
-from tests.lab.runtime import netns
-from tests.lab.served import HandedNode, ServedNode, served
-from tests.lab.switch import Switch
+from tests.lab.node.node import Node, clean
+from tests.lab.node.served import HandedNode, ServedNode, served
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch
 from userspace_cni.cli import view
 
 os.environ.pop("COLUMNS", None)  # the width of the terminal of who runs the tests is nothing to the commands under test

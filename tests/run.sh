@@ -25,14 +25,14 @@ fi
 deploy/prepare.sh
 make_beds() {
     stage "Debian 13's QEMU and libvirt, unpacked beside this machine's own"
-    .venv/bin/python -m tests.lab.trixie >&2
+    .venv/bin/python -m tests.lab.guests.trixie >&2
     stage "kernel and initramfs of the virtual machines"
-    .venv/bin/python -m tests.lab.guest >&2
+    .venv/bin/python -m tests.lab.guests.guest >&2
     stage_over
 }
 make_base() {
     stage "a minimal Debian 12 for the images"
-    .venv/bin/python -m tests.lab.image_base >&2 && stage_over
+    .venv/bin/python -m tests.lab.runtimes.image_base >&2 && stage_over
 }
 if [[ $kind != all ]]; then
     [[ $kind != kubevirt ]] || make_beds

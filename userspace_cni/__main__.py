@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from userspace_cni.handover import Called, NotServed, Unanswered, hand_over
+from userspace_cni.agent.handover import Called, NotServed, Unanswered, hand_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from userspace_cni import verbs
-    from userspace_cni.errors import UserspaceError
+    from userspace_cni.attachment import verbs
+    from userspace_cni.base.errors import UserspaceError
 else:
     import _signal as signal
 
@@ -41,10 +41,10 @@ def main() -> int:
             # amid imports nothing catches KeyboardInterrupt; `run` hears it again
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         _find_packages()
-        from userspace_cni.cli.commands import run
+        from userspace_cni.cli.main import run
 
         return run()
-    from userspace_cni.result import SUPPORTED_VERSIONS
+    from userspace_cni.cni.result import SUPPORTED_VERSIONS
 
     sys.stderr.write(
         "userspace-cni: CNI plugin for vhost-user interfaces on OVS-DPDK (type 'userspace')\n"
@@ -64,9 +64,9 @@ def plugin() -> int:
         answer = _answer(os.environ, stdin)
         _write_stdout(answer[1])
     except Exception as error:
-        from userspace_cni.errors import Interrupted
-        from userspace_cni.log import bound, say
-        from userspace_cni.request import subject_of
+        from userspace_cni.base.errors import Interrupted
+        from userspace_cni.base.log import bound, say
+        from userspace_cni.cni.request import subject_of
 
         if answer is None and isinstance(error, Interrupted):  # before the verb began, as it ended, or while the agent had it
             _write_error(error)
@@ -105,10 +105,10 @@ def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
     if any(name.startswith("userspace-cni-warning-") for name in headers):
         from contextlib import suppress
 
-        from userspace_cni import protocol
-        from userspace_cni.errors import UserspaceError
-        from userspace_cni.log import bound, say
-        from userspace_cni.request import read_network, subject_of
+        from userspace_cni.base.errors import UserspaceError
+        from userspace_cni.base.log import bound, say
+        from userspace_cni.cni import protocol
+        from userspace_cni.cni.request import read_network, subject_of
 
         verb, network = os.environ["CNI_COMMAND"], ""
         with suppress(UserspaceError):
@@ -120,9 +120,10 @@ def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
 
 def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: str) -> tuple[int, bytes]:
     """Serve the call in this process; `reason` why the agent does not, "" where there is none."""
-    from userspace_cni import protocol, verbs
-    from userspace_cni.log import say
-    from userspace_cni.request import subject_of
+    from userspace_cni.attachment import verbs
+    from userspace_cni.base.log import say
+    from userspace_cni.cni import protocol
+    from userspace_cni.cni.request import subject_of
 
     if reason:
         say("info", "this process serves the call itself", verb=environ["CNI_COMMAND"], **subject_of(environ), reason=reason)
@@ -133,10 +134,10 @@ def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: st
 
 def _unknown(reason: str, stdin: _Stdin) -> tuple[int, bytes]:
     """The answer to an ADD which the agent may have served or not; it, the runtime's DEL or the next call undoes it."""
-    from userspace_cni.errors import Unavailable
-    from userspace_cni.log import say
-    from userspace_cni.request import subject_of, version_of
-    from userspace_cni.result import error_json
+    from userspace_cni.base.errors import Unavailable
+    from userspace_cni.base.log import say
+    from userspace_cni.cni.request import subject_of, version_of
+    from userspace_cni.cni.result import error_json
 
     error = Unavailable(reason, "what it did is undone, by it or by the runtime's DEL; see the agent's log, try again later")
     say("error", error.message, verb="ADD", **subject_of(os.environ), details=error.details, code=error.code)
@@ -150,7 +151,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
     """
     from signal import Signals
 
-    from userspace_cni.errors import Interrupted
+    from userspace_cni.base.errors import Interrupted
 
     for other in _STOPPING:
         signal.signal(other, signal.SIG_IGN)
@@ -178,7 +179,7 @@ class _Stdin:
         """All of it. Raises UnreadableInput."""
         content = self.content()
         if content is None:
-            from userspace_cni.errors import UnreadableInput
+            from userspace_cni.base.errors import UnreadableInput
 
             reason = self._error.strerror if self._error else "closed"
             raise UnreadableInput(f"reading the network configuration from stdin: {reason}") from self._error
@@ -187,9 +188,9 @@ class _Stdin:
 
 def _node() -> verbs.Node:
     _find_packages()
-    from userspace_cni.drivers import Drivers
-    from userspace_cni.log import begin
-    from userspace_cni.settings import load
+    from userspace_cni.base.log import begin
+    from userspace_cni.base.settings import load
+    from userspace_cni.node.drivers import Drivers
 
     settings = load(os.environ)
     begin(settings.log_level, settings.log_format)
@@ -205,7 +206,7 @@ def _find_packages() -> None:
 
 
 def _write_error(error: UserspaceError) -> None:
-    from userspace_cni.result import LATEST, error_json
+    from userspace_cni.cni.result import LATEST, error_json
 
     try:
         _write_stdout(error_json(error, LATEST))

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.agent.living import LiveNode
-from tests.lab.node import clean
-from tests.lab.switch import Switch
+from tests.lab.node.node import clean
+from tests.lab.switch.switch import Switch
 
 
 @pytest.fixture

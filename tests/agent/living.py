@@ -16,28 +16,28 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from tests.lab import agent, inside
-from tests.lab.agentless import filled
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import Call, call
-from tests.lab.stored import stored
-from tests.lab.switch import wait_until
-from userspace_cni import protocol
+from tests.lab.node import agent, inside
+from tests.lab.node.agentless import filled
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.node.stored import stored
+from tests.lab.runtimes.runtime import Call, call
+from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import service
-from userspace_cni.drivers import Drivers
-from userspace_cni.settings import Settings, load
+from userspace_cni.attachment.verbs import Answer
+from userspace_cni.base.settings import Settings, load
+from userspace_cni.cni import protocol
+from userspace_cni.node.drivers import Drivers
 from userspace_cni.shim import BUILT
-from userspace_cni.verbs import Answer
 
 ENDED_S = 20
 """How long an agent that was told to end is waited for."""
 _PRELOADED = (
     "tests.agent.living",
-    "userspace_cni.dataplane.ovs",
-    "userspace_cni.dataplane.commands",
-    "userspace_cni.dataplane.session",
-    "userspace_cni.host.kube",
-    "userspace_cni.host.pods",
+    "userspace_cni.dataplane.ports",
+    "userspace_cni.dataplane.ovsdb.commands",
+    "userspace_cni.dataplane.ovsdb.session",
+    "userspace_cni.kube.client",
+    "userspace_cni.kube.watch",
 )
 
 
@@ -86,7 +86,7 @@ class LiveNode(Node):
     def start(self, *, until: str = "", **limits: float) -> LiveNode:
         """Have an agent that serves. `limits`: constants of the service, by name.
 
-        `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.inside.
+        `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.node.inside.
         """
         assert self._process is None
         self._process = _server().Process(target=_serve, args=(self.environ, str(self.log), until, limits))

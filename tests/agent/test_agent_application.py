@@ -10,9 +10,9 @@ import pytest
 from tests.agent.living import LiveNode, port_of
 from tests.cni.spec import row_of, succeeded, switch_of
 from tests.cni.test_cli_node import cli, decoded
-from tests.lab.pods import MAPPED_DIR, Pod
-from tests.lab.switch import Switch, wait_until
-from tests.lab.testpmd import MEMORY_MIB, eal_arguments, run_testpmd
+from tests.lab.frames.testpmd import MEMORY_MIB, eal_arguments, run_testpmd
+from tests.lab.kube.pods import MAPPED_DIR, Pod
+from tests.lab.switch.switch import Switch, wait_until
 
 CONNECT_S = 60
 """After its start the switch takes seconds for the memory of its first connection."""

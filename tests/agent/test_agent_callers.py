@@ -16,8 +16,8 @@ import pytest
 
 from tests.agent.living import LiveNode, container, port_of, request
 from tests.cni.spec import PORT, finish, kill, paused_vswitchd, row_of, start, succeeded, switch_of
-from tests.lab.front import answer_on
-from tests.lab.switch import wait_until
+from tests.lab.node.front import answer_on
+from tests.lab.switch.switch import wait_until
 
 IDLE = 1000
 FLOOD = b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 50000

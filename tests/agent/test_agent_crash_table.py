@@ -17,11 +17,11 @@ import pytest
 
 from tests.agent.living import LiveNode, container, port_of, serving
 from tests.cni.spec import records, refused, row_of, succeeded, switch_of
-from tests.lab.node import CONTAINER, mounts_below
-from tests.lab.pods import Pod
-from tests.lab.switch import Switch, wait_until
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, mounts_below
+from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.attachment.journal import Journal
 from userspace_cni.host.link import boot_id
-from userspace_cni.journal import Journal
 
 RESTART_S = 30
 OF_PORTS = ("name", "tag", "trunks", "vlan_mode", "external_ids")

@@ -10,11 +10,11 @@ import pytest
 
 from tests.agent.living import LiveNode, port_of
 from tests.cni.spec import read_only, refused, succeeded, switch_of
-from tests.lab.disks import fill, kept_full, small_disk
-from tests.lab.node import CONTAINER, mounts_below
-from tests.lab.pods import Pod
-from tests.lab.stored import state_file
-from tests.lab.switch import wait_until
+from tests.lab.kube.pods import Pod
+from tests.lab.node.disks import fill, kept_full, small_disk
+from tests.lab.node.node import CONTAINER, mounts_below
+from tests.lab.node.stored import state_file
+from tests.lab.switch.switch import wait_until
 
 RESTART_S = 30
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.agent.living import LiveNode, container, port_of
 from tests.cni.spec import finish, held, ipam, paused_vswitchd, refused, row_of, scripted, start, succeeded, switch_of
-from tests.lab.node import CONTAINER
-from tests.lab.switch import wait_until
+from tests.lab.node.node import CONTAINER
+from tests.lab.switch.switch import wait_until
 
 ITSELF = "this process serves the call itself"
 SERVED = "verb_seconds_count"

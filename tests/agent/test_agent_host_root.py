@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.agent import Agent, install_shim
-from tests.lab.containerd_host import shared_mounts
-from tests.lab.node import Node, mounts_below
+from tests.lab.node.agent import Agent, install_shim
+from tests.lab.node.node import Node, mounts_below
+from tests.lab.runtimes.containerd_host import shared_mounts
 
 UID = "7d1a2c00-0000-4000-8000-000000000001"
 

@@ -6,9 +6,9 @@ import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.lab.agent import Agent, running
-from tests.lab.dockerfile import PROBE
-from tests.lab.node import Node
+from tests.lab.node.agent import Agent, running
+from tests.lab.node.node import Node
+from tests.lab.runtimes.dockerfile import PROBE
 
 RUNS = 20
 

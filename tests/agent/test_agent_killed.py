@@ -26,7 +26,7 @@ from tests.crash.test_kill_add import POINTS as ADD_POINTS
 from tests.crash.test_kill_del import CASES as DEL_CASES
 from tests.crash.test_kill_del import POINTS as DEL_POINTS
 from tests.crash.victims import Victim
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])

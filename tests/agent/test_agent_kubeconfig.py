@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import succeeded
-from tests.lab.apiserver import ApiServer
-from tests.lab.pods import Pod
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.pods import Pod
 
 
 def test_a_kubeconfig_that_comes_later(live: LiveNode, sandbox: str) -> None:

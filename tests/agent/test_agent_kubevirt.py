@@ -11,10 +11,10 @@ import pytest
 from tests.agent.living import LiveNode, container
 from tests.agent.test_agent_crash_table import forget_record, mortal_sandbox, sweep_another
 from tests.cni.spec import paused_ovsdb, row_of, succeeded, switch_of
-from tests.lab.agent import get, value_of
-from tests.lab.switch import wait_until
-from tests.lab.vm_pods import IFNAME, LauncherPod, vm_network
-from userspace_cni.fastpath.front_end import FrontEnd, Listener
+from tests.lab.guests.vm_pods import IFNAME, LauncherPod, vm_network
+from tests.lab.node.agent import get, value_of
+from tests.lab.switch.switch import wait_until
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
 from userspace_cni.pod import launcher
 
 COUNTED_S = 30

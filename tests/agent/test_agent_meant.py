@@ -9,7 +9,7 @@ import sys
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import finish, paused_vswitchd, start, succeeded, switch_of
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 
 
 def settings(node: LiveNode, *keys: str) -> dict[str, str]:

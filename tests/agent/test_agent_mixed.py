@@ -12,10 +12,10 @@ import pytest
 
 from tests.agent.living import LiveNode, container, port_of, serving
 from tests.cni.spec import OTHER, finish, paused_vswitchd, records, refused, row_of, start, succeeded, switch_of
-from tests.lab.agent import get, value_of
-from tests.lab.node import CONTAINER
-from tests.lab.runtime import Call
-from tests.lab.switch import wait_until
+from tests.lab.node.agent import get, value_of
+from tests.lab.node.node import CONTAINER
+from tests.lab.runtimes.runtime import Call
+from tests.lab.switch.switch import wait_until
 
 T = TypeVar("T")
 BURST = 40

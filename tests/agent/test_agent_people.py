@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.agent.living import LiveNode, container, port_of, serving
 from tests.cni.spec import row_of, succeeded, switch_of
 from tests.cni.test_cli_node import cli, decoded
-from tests.lab.inside import killed_at
-from tests.lab.node import CONTAINER
-from tests.lab.pods import Pod
+from tests.lab.kube.pods import Pod
+from tests.lab.node.inside import killed_at
+from tests.lab.node.node import CONTAINER
 
 
 def test_they_agree(live: LiveNode, sandbox: str) -> None:

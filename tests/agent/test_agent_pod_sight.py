@@ -12,10 +12,10 @@ import pytest
 from tests.agent.living import LiveNode, port_of, serving
 from tests.cni.spec import succeeded, switch_of
 from tests.cni.test_cli_node import cli, decoded
-from tests.lab.containerd_host import shared_mounts
-from tests.lab.inhabitant import inhabitant
-from tests.lab.pods import MAPPED_DIR, Pod
-from tests.lab.switch import wait_until
+from tests.lab.kube.pods import MAPPED_DIR, Pod
+from tests.lab.runtimes.containerd_host import shared_mounts
+from tests.lab.runtimes.inhabitant import inhabitant
+from tests.lab.switch.switch import wait_until
 
 POD = Pod()
 REMEDY = "'mountPropagation: HostToContainer' at the volumeMount, and a new pod"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.lab.agent import running
-from tests.lab.node import Node
+from tests.lab.node.agent import running
+from tests.lab.node.node import Node
 
 
 def test_attach_and_detach(node: Node, sandbox: str) -> None:

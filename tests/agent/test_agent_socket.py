@@ -11,8 +11,8 @@ import pytest
 
 from tests.agent.living import LiveNode
 from tests.cni.spec import finish, paused_vswitchd, start, succeeded, switch_of
-from tests.lab.agent import get
-from tests.lab.switch import wait_until
+from tests.lab.node.agent import get
+from tests.lab.switch.switch import wait_until
 
 
 def answers(live: LiveNode) -> bool:

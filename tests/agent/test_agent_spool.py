@@ -10,7 +10,7 @@ import pytest
 
 from tests.agent.living import LiveNode, container, serving, spool_del
 from tests.cni.spec import PORT, STRANGER, records, refused, row_of, succeeded, switch_of
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 
 
 def now() -> int:

@@ -15,9 +15,9 @@ import pytest
 
 from tests.agent.living import LiveNode, container
 from tests.cni.spec import finish, held, ipam, paused_vswitchd, refused, row_of, scripted, start, succeeded, switch_of
-from tests.lab.agent import Agent, install_shim
-from tests.lab.node import Node
-from tests.lab.switch import wait_until
+from tests.lab.node.agent import Agent, install_shim
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
 
 AT_ONCE_S = 10
 """Twice what an agent may take to end: nobody waited for a deadline."""

@@ -15,8 +15,8 @@ from tests.agent.living import LiveNode, container, port_of, serving
 from tests.agent.test_agent_crash_table import RESTART_S, connects, open_ports
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.cni.test_cli_node import decoded
-from tests.lab.node import CONTAINER
-from tests.lab.switch import Switch, wait_until
+from tests.lab.node.node import CONTAINER
+from tests.lab.switch.switch import Switch, wait_until
 
 
 @pytest.fixture(scope="module")

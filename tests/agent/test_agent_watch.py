@@ -25,9 +25,9 @@ from tests.cni.spec import (
     switch_of,
     tree,
 )
-from tests.lab.agent import get, value_of
-from tests.lab.inside import killed_at
-from tests.lab.switch import wait_until
+from tests.lab.node.agent import get, value_of
+from tests.lab.node.inside import killed_at
+from tests.lab.switch.switch import wait_until
 
 SECONDS = "userspace_cni_verb_seconds"
 AT_ONCE_S = 3

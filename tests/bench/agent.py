@@ -17,7 +17,7 @@ in less than a minute: `--only resting --ports 0 --rounds 30`.
     crowd           ADD and DEL while so many GETs of /metrics, of 100 attachments, are waiting: wall until each is done
     endurance       memory, threads, descriptors, files and rows before and after 10,000 ADDs and DELs
 
-Milliseconds. Stages are the agent's (`userspace_cni.stages`), medians over the calls; `other` is what the agent spent beside
+Milliseconds. Stages are the agent's (`userspace_cni.base.stages`), medians over the calls; `other` is what the agent spent beside
 them, `way` what the caller saw beside the agent: start of the binary, socket, answer.
 """
 
@@ -47,12 +47,12 @@ from tests.bench.attach import BRIDGE, existing_ports, machine
 from tests.bench.calls import Shim, Spent, memory_mib, milliseconds, processor_s
 from tests.bench.floor import Floor
 from tests.bench.latency import burst, calm, single
-from tests.lab.agent import Agent, running
-from tests.lab.node import Node, clean
-from tests.lab.runtime import netns
-from tests.lab.switch import Switch, wait_until
-from userspace_cni import protocol
-from userspace_cni.fastpath.front_end import FrontEndOptions, Listener
+from tests.lab.node.agent import Agent, running
+from tests.lab.node.node import Node, clean
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.cni import protocol
+from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
 
 PARTS = ("status", "resting", "back-to-back", "burst", "idle", "scrape", "crowd", "endurance")
 BURSTS = (40, 200)

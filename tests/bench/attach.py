@@ -32,13 +32,13 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.table import Table
 
-from tests.lab.apiserver import ApiServer
-from tests.lab.node import Node, clean
-from tests.lab.runtime import Call, netns
-from tests.lab.switch import Switch
-from userspace_cni import verbs
-from userspace_cni.drivers import Drivers
-from userspace_cni.settings import load
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.node.node import Node, clean
+from tests.lab.runtimes.runtime import Call, netns
+from tests.lab.switch.switch import Switch
+from userspace_cni.attachment import verbs
+from userspace_cni.base.settings import load
+from userspace_cni.node.drivers import Drivers
 
 BRIDGE = "br-test"
 UID = "7d1a2c00-0000-4000-8000-000000000001"

@@ -1,7 +1,7 @@
 """Calls through the shim as a runtime makes them, what they cost the agent, and where their time went.
 
-Times of a stage are the agent's own (`userspace_cni.stages`), read from its metrics after a call has ended and never while one is
-measured.
+Times of a stage are the agent's own (`base.stages`), read from its metrics after a call has ended, never while one
+is measured.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import statistics
 import time
 from pathlib import Path
 
-from tests.lab.agent import Agent, value_of
-from tests.lab.node import Node
-from tests.lab.switch import wait_until
-from userspace_cni.stages import STAGES
+from tests.lab.node.agent import Agent, value_of
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
+from userspace_cni.base.stages import STAGES
 
 Seconds = dict[str, float]
 """By stage; `total` is all that the agent spent on a call, `count` the number of calls."""

@@ -19,10 +19,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.lab.belongings import Holdings
-from tests.lab.switch import Switch
-from tests.lab.vhost_ports import CLIENT, SERVER, add_bridge, add_port
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from tests.lab.node.belongings import Holdings
+from tests.lab.switch.switch import Switch
+from tests.lab.switch.vhost_ports import CLIENT, SERVER, add_bridge, add_port
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 
 WARM = 20
 """Attachments before the first measured one: mempools, caches."""

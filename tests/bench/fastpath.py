@@ -36,11 +36,11 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from tests.lab.switch import Switch, wait_until
-from userspace_cni.fastpath.burst import Burst
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.generator import Load, blast, blast_both, bounce
-from userspace_cni.fastpath.queue_pair import QueuePair
+from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.fastpath.rings.burst import Burst
+from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 
 BRIDGE = "br-bench"
 BATCH = 32

@@ -30,10 +30,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench.attach import UID, Samples, existing_ports, machine, measured, settle
-from tests.lab.agent import running
-from tests.lab.node import Node, clean
-from tests.lab.runtime import call, netns
-from tests.lab.switch import Switch
+from tests.lab.node.agent import running
+from tests.lab.node.node import Node, clean
+from tests.lab.runtimes.runtime import call, netns
+from tests.lab.switch.switch import Switch
 
 VERBS = ("ADD", "DEL")
 

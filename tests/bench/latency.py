@@ -17,7 +17,7 @@ from typing import Any
 from tests.bench.attach import BRIDGE, Bare
 from tests.bench.calls import Seconds, Shim, Spent, difference, milliseconds, stages_of
 from tests.bench.floor import Floor
-from tests.lab.node import Node
+from tests.lab.node.node import Node
 
 REST_S = 0.08
 """Before each call of the resting case: long enough for every process to sleep, and its caches to be another's."""

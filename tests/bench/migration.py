@@ -30,12 +30,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.lab.guest_peer import Peer, peer_at
-from tests.lab.node import Node, clean
-from tests.lab.qemu import Qemu, migrate
-from tests.lab.qemu_pods import BRIDGE, GUEST, Launcher
-from tests.lab.runtime import netns
-from tests.lab.switch import Switch, wait_until
+from tests.lab.guests.guest_peer import Peer, peer_at
+from tests.lab.guests.qemu import Qemu, migrate
+from tests.lab.guests.qemu_pods import BRIDGE, GUEST, Launcher
+from tests.lab.node.node import Node, clean
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
 
 FIGURES = ("total", "downtime", "gap", "lost")
 AROUND_S = 0.3

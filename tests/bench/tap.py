@@ -37,15 +37,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.lab.runtime import netns
-from tests.lab.switch import Switch, wait_until
-from tests.lab.taps import TapProcess, echoes, entered, socket_in
-from userspace_cni.fastpath.back_end import BackEndListener
-from userspace_cni.fastpath.burst import Burst
+from tests.lab.frames.taps import TapProcess, echoes, entered, socket_in
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.errors import Disconnected
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions
-from userspace_cni.fastpath.queue_pair import QueuePair
+from userspace_cni.fastpath.rings.burst import Burst
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.tap import Pump, Tap
+from userspace_cni.fastpath.vhost.back_end import BackEndListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
 from userspace_cni.host.link import LinkSettings, set_up
 
 OURS, THEIRS = "10.9.0.1", "10.9.0.2"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.apiserver import ApiServer
+from tests.lab.kube.apiserver import ApiServer
 
 
 @pytest.fixture

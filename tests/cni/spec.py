@@ -10,12 +10,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.lab.delegates.scripting import Scripted
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import Call
-from tests.lab.served import ServedNode
-from tests.lab.stored import stored
-from tests.lab.switch import Switch, wait_until
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.node.served import ServedNode
+from tests.lab.node.stored import stored
+from tests.lab.runtimes.delegates.scripting import Scripted
+from tests.lab.runtimes.runtime import Call
+from tests.lab.switch.switch import Switch, wait_until
 
 SUPPORTED = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 OTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"

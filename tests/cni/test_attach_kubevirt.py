@@ -18,10 +18,10 @@ import pytest
 from tests.cni.spec import refused, row_of, succeeded, switch_of
 from tests.cni.test_attach_places import PROTECTING, container, listening, snapshot
 from tests.host.places import bind_over, connects, mode, mounts_at, tree
-from tests.lab.apiserver import ApiServer
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import Call
-from tests.lab.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
+from tests.lab.guests.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import Call
 from userspace_cni.pod import launcher
 
 ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)

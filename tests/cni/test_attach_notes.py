@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
-from tests.lab.apiserver import ApiServer, Fault
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod, downward_file
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.pods import Pod, downward_file
+from tests.lab.node.node import CONTAINER, Node
 
 CID12 = CONTAINER[:12]
 CONFIGURATION_DATA, MAPPED_DIR, DPDK_ARGS = (f"userspace/{key}" for key in ("configuration-data", "mapped-dir", "dpdk-args"))

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import succeeded, switch_of
-from tests.lab.apiserver import ApiServer
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod
-from tests.lab.runtime import Call
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import Call
 
 MANY = 50
 

@@ -16,9 +16,9 @@ import pytest
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.host import places
 from tests.host.places import UNUSED_ID, mode, mounts_at, tree
-from tests.lab.apiserver import ApiServer
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node
 
 CID12 = CONTAINER[:12]
 PORT = f"{CID12}-net1"

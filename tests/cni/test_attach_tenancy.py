@@ -10,8 +10,8 @@ import pytest
 from tests.cni.spec import records, refused, succeeded, switch_of
 from tests.cni.test_attach_places import snapshot
 from tests.host.places import UNUSED_ID, mode, tree
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node
 
 CID12 = CONTAINER[:12]
 OTHER = f"{2:012x}" + "d" * 52

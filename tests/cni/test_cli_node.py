@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import OTHER, PORT, away, paused_ovsdb, paused_vswitchd, records, switch_of
-from tests.lab.inside import killed_at
-from tests.lab.node import CONTAINER, Node
+from tests.lab.node.inside import killed_at
+from tests.lab.node.node import CONTAINER, Node
 
 UID = "0d0a1b2c-1111-2222-3333-444455556666"
 POD = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=dpdk-app;K8S_POD_UID={UID}"

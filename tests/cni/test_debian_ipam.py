@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab.node import PLUGINS
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DelegateFailed
+from tests.lab.node.node import PLUGINS
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DelegateFailed
 from userspace_cni.host.ipam import Delegate
 
 

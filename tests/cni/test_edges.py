@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cni.spec import ipam, refused, scripted, succeeded, switch_of
-from tests.lab.node import CONTAINER, Node, clean
-from tests.lab.pods import Pod
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node, clean
 
 PORT = f"{CONTAINER[:12]}-net1"
 

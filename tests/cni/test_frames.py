@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import succeeded, switch_of
-from tests.lab.node import Node, clean
-from tests.lab.pods import MAPPED_DIR, Pod
-from tests.lab.switch import Switch, wait_until
-from tests.lab.testpmd import MEMORY_MIB, Testpmd, eal_arguments, run_testpmd
+from tests.lab.frames.testpmd import MEMORY_MIB, Testpmd, eal_arguments, run_testpmd
+from tests.lab.kube.pods import MAPPED_DIR, Pod
+from tests.lab.node.node import Node, clean
+from tests.lab.switch.switch import Switch, wait_until
 
 APPLICATIONS = 3
 FIRST_ATTACH_SECONDS = 60

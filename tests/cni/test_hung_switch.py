@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.node import Node
-from userspace_cni.errors import NotServing
+from tests.lab.node.node import Node
+from userspace_cni.base.errors import NotServing
 
 
 @pytest.fixture

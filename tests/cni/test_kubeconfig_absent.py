@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cni.spec import refused, succeeded
-from tests.lab.apiserver import ApiServer
-from tests.lab.node import Node
-from tests.lab.pods import Pod
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import Node
 
 DAY, MOMENT = 86400, 60
 

@@ -17,10 +17,10 @@ import pytest
 
 from tests.cni.spec import away, paused_vswitchd, switch_of
 from tests.cni.test_cli_node import cli, decoded
-from tests.lab.node import CONTAINER, Node
-from tests.lab.switch import wait_until
-from tests.lab.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
-from userspace_cni.fastpath.front_end import Listener
+from tests.lab.guests.vm_pods import IFNAME, SOCKET, LauncherPod, vm_network
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.switch.switch import wait_until
+from userspace_cni.fastpath.vhost.front_end import Listener
 from userspace_cni.pod import launcher
 
 PORT = f"{CONTAINER[:12]}-{IFNAME}"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
-from tests.lab.node import PLUGINS, Node
-from tests.lab.pods import MAPPED_DIR
-from tests.lab.runtime import Call, Recording, call, recordings
+from tests.lab.kube.pods import MAPPED_DIR
+from tests.lab.node.node import PLUGINS, Node
+from tests.lab.runtimes.runtime import Call, Recording, call, recordings
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MULTUS = "multus-4.3-thin"

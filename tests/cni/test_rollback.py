@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.lab.apiserver import ApiServer
-from tests.lab.inside import Trip, answer, raising
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod
-from tests.lab.proxy import Proxy
-from tests.lab.switch import wait_until
-from userspace_cni import verbs
-from userspace_cni.errors import Interrupted, StepFailed, Unavailable
-from userspace_cni.verbs import Answer
+from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.pods import Pod
+from tests.lab.node.inside import Trip, answer, raising
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.switch.proxy import Proxy
+from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment import verbs
+from userspace_cni.attachment.verbs import Answer
+from userspace_cni.base.errors import Interrupted, StepFailed, Unavailable
 
 STEPS = {
     "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note", "rest of port"),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.lab.delegates.scripting import Scripted
-from tests.lab.runtime import CallFailed, NetworkError, Runtime, call, netns, recordings
+from tests.lab.runtimes.delegates.scripting import Scripted
+from tests.lab.runtimes.runtime import CallFailed, NetworkError, Runtime, call, netns, recordings
 
 DEBIAN = Path("/usr/lib/cni")
 RESULT = {"cniVersion": "1.1.0", "interfaces": [{"name": "net1", "sandbox": "/ns", "secret": 1}], "private": 2}

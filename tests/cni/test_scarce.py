@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import succeeded
-from tests.lab import inside
-from tests.lab.node import Node
-from tests.lab.scarce import scarce
-from userspace_cni.verbs import Answer
+from tests.lab.node import inside
+from tests.lab.node.node import Node
+from tests.lab.node.scarce import scarce
+from userspace_cni.attachment.verbs import Answer
 
 THREADS = RuntimeError("can't start new thread")
 LOCKS = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.lab.node import Node
+from tests.lab.node.node import Node
 
 
 def test_attach_and_detach(node: Node, sandbox: str) -> None:

@@ -29,9 +29,9 @@ from tests.cni.spec import (
     switch_of,
     without,
 )
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import Call, call
-from tests.lab.switch import wait_until
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import Call, call
+from tests.lab.switch.switch import wait_until
 
 ANYWHERE = {"CNI_CONTAINERID": "c1", "CNI_NETNS": "/absent", "CNI_IFNAME": "net1", "CNI_PATH": "/opt/cni/bin"}
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cni.spec import ipam, refused, scripted, succeeded, tree, without
-from tests.lab.node import Node
-from tests.lab.runtime import call
+from tests.lab.node.node import Node
+from tests.lab.runtimes.runtime import call
 
 OWN = "/proc/self/ns/net"
 

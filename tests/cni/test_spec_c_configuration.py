@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import SUPPORTED, ipam, refused, scripted, succeeded, switch_of, without
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import call
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import call
 
 MAC = "02:00:00:00:00:07"
 

@@ -6,8 +6,8 @@ import json
 import subprocess
 
 from tests.cni.spec import SUPPORTED, succeeded
-from tests.lab.node import Node
-from tests.lab.runtime import call
+from tests.lab.node.node import Node
+from tests.lab.runtimes.runtime import call
 
 
 def test_038_answer(bare_node: Node) -> None:

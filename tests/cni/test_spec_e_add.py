@@ -27,10 +27,10 @@ from tests.cni.spec import (
     succeeded,
     switch_of,
 )
-from tests.lab.apiserver import ApiServer, Fault
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod
-from tests.lab.switch import wait_until
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.switch.switch import wait_until
 
 SHORT_S = "1"
 """USERSPACE_CNI_DEADLINE_S of calls that meet something that hangs."""

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import LEASED, PORT, SUPPORTED, ipam, refused, scripted, succeeded, switch_of
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import Runtime
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import Runtime
 
 MODERN = ("1.0.0", "1.1.0")
 KEYS = {

@@ -27,7 +27,7 @@ from tests.cni.spec import (
     succeeded,
     switch_of,
 )
-from tests.lab.node import CONTAINER, Node
+from tests.lab.node.node import CONTAINER, Node
 
 NO_NETNS = ["", "/var/run/netns/absent", "relative", "/proc/self/ns/mnt"]
 

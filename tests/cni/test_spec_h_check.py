@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import LEASED, OTHER, PORT, held, ipam, kill, refused, row_of, scripted, start, succeeded, switch_of, tree
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import netns
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import netns
 
 
 def attached(node: Node, sandbox: str, **keys: Any) -> dict[str, Any]:

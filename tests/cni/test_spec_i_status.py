@@ -16,8 +16,8 @@ from tests.cni.spec import (
     switch_of,
     tree,
 )
-from tests.lab.node import Node
-from tests.lab.switch import wait_until
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
 
 
 def test_083_ready_or_not(node: Node) -> None:

@@ -23,9 +23,9 @@ from tests.cni.spec import (
     succeeded,
     switch_of,
 )
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import Runtime, netns
-from tests.lab.switch import wait_until
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import Runtime, netns
+from tests.lab.switch.switch import wait_until
 
 KEY, FORMER_KEY = "cni.dev/valid-attachments", "cni.dev/attachments"
 KEPT = {"containerID": CONTAINER, "ifname": "net1"}

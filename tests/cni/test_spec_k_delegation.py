@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import LEASED, ipam, refused, scripted, succeeded, switch_of
-from tests.lab.delegates.scripting import Scripted
-from tests.lab.node import Node
-from tests.lab.switch import wait_until
+from tests.lab.node.node import Node
+from tests.lab.runtimes.delegates.scripting import Scripted
+from tests.lab.switch.switch import wait_until
 
 
 class TestSearch:

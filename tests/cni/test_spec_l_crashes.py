@@ -35,12 +35,12 @@ from tests.cni.spec import (
     succeeded,
     switch_of,
 )
-from tests.lab.apiserver import ApiServer, Fault
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod
-from tests.lab.runtime import netns
-from tests.lab.served import ServedNode
-from tests.lab.switch import wait_until
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.node.served import ServedNode
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import wait_until
 
 GC: dict[str, Any] = {"cni.dev/valid-attachments": []}
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import PORT, refused, succeeded, switch_of
-from tests.lab.node import CONTAINER, Node
-from tests.lab.runtime import Runtime
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import Runtime
 
 MACS = [f"02:00:00:00:00:0{number}" for number in range(4)]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import PORT, refused, succeeded, switch_of, tree
-from tests.lab.node import CONTAINER, Node
+from tests.lab.node.node import CONTAINER, Node
 
 MAPPED = "/var/lib/cni/usrspcni"
 ROLES = [("client", "server"), ("server", "client")]

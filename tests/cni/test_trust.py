@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import records, refused, succeeded
-from tests.lab.apiserver import TOKEN, ApiServer
-from tests.lab.node import Node
-from tests.lab.pods import Pod
-from tests.lab.switch import wait_until
+from tests.lab.kube.apiserver import TOKEN, ApiServer
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
 
 ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)
 EXEC = "client.authentication.k8s.io/v1"

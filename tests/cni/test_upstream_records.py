@@ -12,8 +12,8 @@ import pytest
 from tests.cni.spec import away, succeeded, switch_of
 from tests.host import places
 from tests.host.places import mounts_at, tree
-from tests.lab.node import CONTAINER, Node
-from tests.lab.pods import Pod
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node
 
 CID12 = CONTAINER[:12]
 

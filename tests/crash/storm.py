@@ -35,9 +35,9 @@ from tests.crash.storm_calm import Calm
 from tests.crash.storm_faults import Clock, Faults, disk
 from tests.crash.storm_model import Model, Violation
 from tests.crash.storm_pods import ADMINS_BRIDGE, NETWORKS, Pods
-from tests.lab.agent import get
-from tests.lab.node import clean
-from tests.lab.switch import Switch
+from tests.lab.node.agent import get
+from tests.lab.node.node import clean
+from tests.lab.switch.switch import Switch
 
 PROGRESS_S = 5.0
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tests.agent.living import LiveNode
-from tests.lab.runtime import call
+from tests.lab.runtimes.runtime import call
 
 How = Literal["shim", "handed", "forked", "executed"]
 """`executed`: in-process as `install --standalone` makes it; `forked`: the same without the start. `handed`: forked, and handed
@@ -29,13 +29,13 @@ PATIENCE_S: Final = 90.0
 """A call that takes longer is killed, and hangs."""
 _PRELOADED: Final = (
     "userspace_cni.__main__",
-    "userspace_cni.verbs",
-    "userspace_cni.drivers",
-    "userspace_cni.log",
-    "userspace_cni.dataplane.ovs",
-    "userspace_cni.dataplane.commands",
-    "userspace_cni.dataplane.session",
-    "userspace_cni.host.kube",
+    "userspace_cni.attachment.verbs",
+    "userspace_cni.node.drivers",
+    "userspace_cni.base.log",
+    "userspace_cni.dataplane.ports",
+    "userspace_cni.dataplane.ovsdb.commands",
+    "userspace_cni.dataplane.ovsdb.session",
+    "userspace_cni.kube.client",
     "userspace_cni.host.leases",
     "userspace_cni.host.mounts",
     "userspace_cni.host.placement",

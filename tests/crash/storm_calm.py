@@ -12,7 +12,7 @@ from tests.crash.storm_calls import Plugin
 from tests.crash.storm_look import STANDING, look
 from tests.crash.storm_model import ABSENT, ATTACHED, EITHER, Name, Violation
 from tests.crash.storm_pods import NETWORKS, Network, Pods
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 
 SETTLED_S = 40.0
 """Within so many seconds everything must be as promised; the agent's passes are asked for one after the other."""

@@ -22,8 +22,8 @@ from typing import Final
 from tests.agent.living import LiveNode
 from tests.cni.spec import switch_of
 from tests.crash.storm_model import Model, Violation
-from tests.lab.disks import fill, kept_full
-from tests.lab.switch import wait_until
+from tests.lab.node.disks import fill, kept_full
+from tests.lab.switch.switch import wait_until
 
 OF_SWITCH: Final = ("ovs-vswitchd killed", "ovs-vswitchd killed twice", "ovsdb-server killed")
 OF_DISK: Final = ("disk full", "disk read-only", "disk full and ovsdb-server killed")

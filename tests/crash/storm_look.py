@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tests.cni.spec import switch_of
 from tests.crash.storm_pods import ADMINS_BRIDGE, Pods
-from tests.lab.node import mounts_below
-from tests.lab.stored import live, stored
+from tests.lab.node.node import mounts_below
+from tests.lab.node.stored import live, stored
 
 STANDING = frozenset({f"bridge {ADMINS_BRIDGE}"})
 """What is there without any attachment."""

@@ -9,9 +9,9 @@ import pytest
 
 from tests.cni.spec import read_only, switch_of
 from tests.crash.victims import Victim
-from tests.lab.disks import fill, small_disk
-from tests.lab.node import Node
-from userspace_cni.verbs import Answer
+from tests.lab.node.disks import fill, small_disk
+from tests.lab.node.node import Node
+from userspace_cni.attachment.verbs import Answer
 
 NEEDED = 16
 """With so many free pages an ADD succeeds."""

@@ -8,9 +8,9 @@ import pytest
 
 from tests.cni.spec import finish, paused_vswitchd, refused, start, switch_of
 from tests.crash.victims import Victim
-from tests.lab.inside import Trip
-from tests.lab.node import Node
-from tests.lab.switch import wait_until
+from tests.lab.node.inside import Trip
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
 
 
 def around(*names: str) -> list[str]:

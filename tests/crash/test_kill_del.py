@@ -10,11 +10,11 @@ import pytest
 from tests.cni.spec import succeeded, switch_of
 from tests.crash.test_kill_add import around
 from tests.crash.victims import ANOTHER, Victim
-from tests.lab.inside import Trip
-from tests.lab.node import Node, mounts_below
-from tests.lab.stored import live
+from tests.lab.node.inside import Trip
+from tests.lab.node.node import Node, mounts_below
+from tests.lab.node.stored import live
+from userspace_cni.attachment.journal import Journal
 from userspace_cni.host.link import boot_id
-from userspace_cni.journal import Journal
 
 POINTS = {
     "client": [

@@ -19,12 +19,13 @@ from typing import Any
 import pytest
 
 from tests.crash.power_cuts import Change, Image, Named, Trace, Written, images, restore
-from tests.lab.world import MemoryDriver, World, name_of
-from userspace_cni import leftovers, protocol, verbs
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import SwitchRefused
-from userspace_cni.plan import Place
-from userspace_cni.steps import Lease, Port, Step
+from tests.lab.node.world import MemoryDriver, World, name_of
+from userspace_cni.attachment import cleanup, verbs
+from userspace_cni.attachment.facts import Place
+from userspace_cni.attachment.steps import Lease, Port, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.cni import protocol
 
 OLD, OTHER, NEW = "0" * 16, "1" * 16, "2" * 16
 PLAIN = {"cniVersion": "1.1.0", "name": "n", "type": "userspace"}
@@ -147,7 +148,7 @@ def delete_unheard(world: Disk) -> None:
     assert world.trace
     world.began = len(world.trace.changes)
     assert call(world, "ADD", OTHER) == 0
-    leftovers.finish(world, world.journal, Deadline.after(5))
+    cleanup.finish(world, world.journal, Deadline.after(5))
 
 
 STORIES = (add, add_leased, come_and_go, come_back, add_in_vain, delete_in_part, delete_unheard)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.storm import Plan, Storm
 from tests.crash.storm_faults import DEALT, OF_CALLERS
-from tests.lab.switch import Switch
+from tests.lab.switch.switch import Switch
 
 
 @pytest.mark.timeout(300)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.lab.inside import Trip, answer, killed_at
-from tests.lab.node import Node
-from tests.lab.vm_pods import LauncherPod
-from userspace_cni.verbs import Answer
+from tests.lab.guests.vm_pods import LauncherPod
+from tests.lab.node.inside import Trip, answer, killed_at
+from tests.lab.node.node import Node
+from userspace_cni.attachment.verbs import Answer
 
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 CALLS = 10

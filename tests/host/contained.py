@@ -12,14 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.host.places import soon
-from userspace_cni.errors import UserspaceError
+from userspace_cni.attachment.steps import PodMount
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.root import HostRoot
+from userspace_cni.base.settings import Settings
 from userspace_cni.host.ipam import Delegate
 from userspace_cni.host.link import is_own, namespace
 from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.root import HostRoot
-from userspace_cni.host.surroundings import missing
-from userspace_cni.settings import Settings
-from userspace_cni.steps import PodMount
+from userspace_cni.node.surroundings import missing
 
 SEEN_AT = "/host"
 _ROOT = HostRoot(SEEN_AT)

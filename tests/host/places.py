@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.fastpath import paths
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.fastpath.sys import paths
 
 UNUSED_ID = 54321
 """A user and group id that nothing on this machine has."""

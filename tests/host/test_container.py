@@ -23,8 +23,8 @@ import pytest
 
 from tests.host.contained import SEEN_AT
 from tests.host.places import connects, listening
-from userspace_cni.host.surroundings import missing
-from userspace_cni.settings import Settings
+from userspace_cni.base.settings import Settings
+from userspace_cni.node.surroundings import missing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import UNUSED_ID, descriptors, drop_privileges, in_child, mode, soon, tree
-from userspace_cni.errors import DirectoryRefused, Unavailable
-from userspace_cni.host.beneath import open_directory
+from userspace_cni.attachment.steps import Directory, Resource
+from userspace_cni.base.beneath import open_directory
+from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.sockets import DirectoryDriver
-from userspace_cni.steps import Directory, Resource
 
 LABEL = "system_u:object_r:container_file_t:s0"
 driver = DirectoryDriver()

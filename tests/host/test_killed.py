@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from tests.host.places import UNUSED_ID, in_child, listening, soon, tree
-from userspace_cni.attach import Driver
-from userspace_cni.fastpath import paths
+from userspace_cni.attachment.apply import Driver
+from userspace_cni.attachment.steps import ConfigFile, DeviceInfo, Directory, PlacedSocket, PodMount, Step
+from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.device_info import DeviceInfoDriver
 from userspace_cni.host.files import ConfigFileDriver
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.placement import PlacedSocketDriver
 from userspace_cni.host.sockets import DirectoryDriver
-from userspace_cni.steps import ConfigFile, DeviceInfo, Directory, PlacedSocket, PodMount, Step
 
 
 @dataclass(frozen=True)

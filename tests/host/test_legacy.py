@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import bind, mounts_at, tree
-from userspace_cni.errors import UserspaceError
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.host import legacy
 
 RECORD = "local-c0ffee012345-net1.json"

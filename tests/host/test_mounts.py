@@ -21,10 +21,10 @@ from tests.host.places import (
     soon,
     tree,
 )
-from userspace_cni.errors import DirectoryRefused
-from userspace_cni.fastpath import paths
+from userspace_cni.attachment.steps import PodMount
+from userspace_cni.base.errors import DirectoryRefused
+from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.steps import PodMount
 
 MS_SHARED = 1 << 20
 FLAGS = {"nosymfollow", "nosuid", "nodev", "noexec"}

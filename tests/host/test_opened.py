@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import soon
-from userspace_cni.errors import BadEnvironment
+from userspace_cni.attachment.steps import ConfigFile, DeviceInfo
+from userspace_cni.base.beneath import open_regular
+from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.host import legacy, link
-from userspace_cni.host.beneath import open_regular
 from userspace_cni.host.device_info import DeviceInfoDriver
 from userspace_cni.host.files import ConfigFileDriver
-from userspace_cni.steps import ConfigFile, DeviceInfo
 
 MISC = 10
 UNSERVED = range(239, 255)

@@ -17,23 +17,39 @@ from subprocess import PIPE
 import pytest
 
 from tests.host.places import UNUSED_ID, bind, bind_over, connects, descriptors, listening, mode, mounts_at, soon, tree
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import BadEnvironment, DelegateBroken, DelegateFailed, DirectoryRefused, InvalidConfig, Unavailable
+from userspace_cni.attachment.steps import (
+    ConfigFile,
+    DeviceInfo,
+    Directory,
+    Lease,
+    LegacyRecord,
+    PlacedSocket,
+    PodMount,
+    SocketFile,
+)
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import (
+    BadEnvironment,
+    DelegateBroken,
+    DelegateFailed,
+    DirectoryRefused,
+    InvalidConfig,
+    Unavailable,
+)
+from userspace_cni.base.root import HostRoot
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.tenancy import Bounds
 from userspace_cni.host import legacy
 from userspace_cni.host.device_info import DeviceInfoDriver, read_allocation
 from userspace_cni.host.files import ConfigFileDriver
 from userspace_cni.host.ipam import Delegate, find
-from userspace_cni.host.kube import PodView, Volume
 from userspace_cni.host.leases import LeaseDriver
 from userspace_cni.host.link import is_own, link_exists, namespace
 from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.place import SharedDir, find_launcher_place, find_place
 from userspace_cni.host.placement import PlacedSocketDriver
-from userspace_cni.host.root import HostRoot
 from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
-from userspace_cni.settings import Settings
-from userspace_cni.steps import ConfigFile, DeviceInfo, Directory, Lease, LegacyRecord, PlacedSocket, PodMount, SocketFile
-from userspace_cni.tenancy import Bounds
+from userspace_cni.kube.client import PodView, Volume
+from userspace_cni.node.places import SharedDir, find_launcher_place, find_place
 
 USER = "dpdk-of-this-host"
 PODS = "/var/run/uc-pods"

@@ -25,9 +25,9 @@ from tests.host.places import (
     soon,
     tree,
 )
-from userspace_cni.errors import DirectoryRefused, Unavailable
+from userspace_cni.attachment.steps import PlacedSocket
+from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.placement import PlacedSocketDriver, free_source, is_source_dead
-from userspace_cni.steps import PlacedSocket
 
 LABEL = "system_u:object_r:container_file_t:s0"
 driver = PlacedSocketDriver()

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import descriptors, listening, soon
-from tests.lab.containerd_host import shared_mounts
-from tests.lab.inhabitant import Inhabitant, inhabitant
-from tests.lab.runtime import netns
-from tests.lab.switch import wait_until
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import Unavailable
+from tests.lab.runtimes.containerd_host import shared_mounts
+from tests.lab.runtimes.inhabitant import Inhabitant, inhabitant
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.steps import PlacedSocket
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.root import HostRoot
 from userspace_cni.host.placement import PlacedSocketDriver
-from userspace_cni.host.root import HostRoot
 from userspace_cni.host.sight import unseen
-from userspace_cni.steps import PlacedSocket
 
 INSIDE = "/shared/volume"
 driver = PlacedSocketDriver()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import listening, soon, tree
-from userspace_cni.errors import DirectoryRefused
+from userspace_cni.attachment.steps import SocketFile
+from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.host.sockets import SocketFileDriver
-from userspace_cni.steps import SocketFile
 
 driver = SocketFileDriver()
 

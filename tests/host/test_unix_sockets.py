@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.runtime import netns
-from tests.lab.taps import socket_in
-from userspace_cni.cli.kubevirt_sockets import Parties, look
-from userspace_cni.fastpath.sock_diag import file_of
-from userspace_cni.fastpath.unix_sockets import UnixSocket, unix_sockets
+from tests.lab.frames.taps import socket_in
+from tests.lab.runtimes.runtime import netns
+from userspace_cni.cli.kubevirt.sockets import Parties, look
+from userspace_cni.fastpath.sys.sock_diag import file_of
+from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, unix_sockets
 
 OWN = "/proc/self/ns/net"
 

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.runtime import netns
-from tests.lab.taps import entered, socket_in
-from userspace_cni.fastpath import sock_diag
-from userspace_cni.fastpath.connections import connections
+from tests.lab.frames.taps import entered, socket_in
+from tests.lab.runtimes.runtime import netns
+from userspace_cni.fastpath.sys import sock_diag
+from userspace_cni.fastpath.sys.connections import connections
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from userspace_cni.fastpath.sockets import Access, ListeningSocket
+from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket
 
 
 @pytest.fixture
@@ -31,7 +31,9 @@ def test_as_nobody(place: Path) -> None:
     """Whoever may write in the directory can listen there without being root, and is told when it may not connect."""
     place.chmod(0o777)
     script = (
-        "import os, sys; from userspace_cni.fastpath.sockets import *; from userspace_cni.fastpath.channel import Deadline\n"
+        "import os, sys\n"
+        "from userspace_cni.fastpath.vhost.sockets import *\n"
+        "from userspace_cni.fastpath.vhost.channel import Deadline\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "with ListeningSocket(sys.argv[1] + '/mine') as mine: connect(sys.argv[1] + '/mine', Deadline.after(1)).close()\n"
         "try: connect(sys.argv[1] + '/other', Deadline.after(1))\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import trixie
-from tests.lab.libvirt_vm import Launched, node_for_vms
-from tests.lab.switch import Switch
+from tests.lab.guests import trixie
+from tests.lab.guests.libvirt_vm import Launched, node_for_vms
+from tests.lab.switch.switch import Switch
 
 PAGES = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_APP_PAGES": "192", "PRIVATE_SWITCH_SOCKET_MEM": "128"}
 """2 MiB each: for the switch with two sizes of frames, and for three guests of 128 MiB."""

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab import guest_peer
-from tests.lab.guest import Nic, command_line
-from tests.lab.guest_port import ADDRESS, MAC, PORT, SOCKET, guest_at_port
-from tests.lab.qemu import Machine, Qemu, VhostNic
-from tests.lab.switch import Switch, wait_until
+from tests.lab.guests import guest_peer
+from tests.lab.guests.guest import Nic, command_line
+from tests.lab.guests.guest_port import ADDRESS, MAC, PORT, SOCKET, guest_at_port
+from tests.lab.guests.qemu import Machine, Qemu, VhostNic
+from tests.lab.switch.switch import Switch, wait_until
 
 JUMBO, BIG = 9000, 8000
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.lab import guest_peer
-from tests.lab.guest import Nic, command_line
-from tests.lab.guest_port import ADDRESS, BRIDGE, MAC, PORT, SOCKET, guest_at_port
-from tests.lab.qemu import Machine, VhostNic
-from tests.lab.switch import Switch
+from tests.lab.guests import guest_peer
+from tests.lab.guests.guest import Nic, command_line
+from tests.lab.guests.guest_port import ADDRESS, BRIDGE, MAC, PORT, SOCKET, guest_at_port
+from tests.lab.guests.qemu import Machine, VhostNic
+from tests.lab.switch.switch import Switch
 
 
 def test_private_memory_connects_and_carries_nothing(switch: Switch) -> None:

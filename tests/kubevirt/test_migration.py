@@ -12,14 +12,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.lab.guest_peer import ADDRESS, PORT, Peer, Stream, peer_at
-from tests.lab.hooks import HookManager, Sidecar
-from tests.lab.libvirt_domain import Vm
-from tests.lab.node import Node
-from tests.lab.qemu import HERE, TRIXIE, MonitorError, migrate
-from tests.lab.qemu_pods import BRIDGE, GUEST, IFNAME, NETWORK, Launcher, forwarded_to
-from tests.lab.runtime import netns
-from tests.lab.switch import Switch, wait_until
+from tests.lab.guests.guest_peer import ADDRESS, PORT, Peer, Stream, peer_at
+from tests.lab.guests.hooks import HookManager, Sidecar
+from tests.lab.guests.libvirt_domain import Vm
+from tests.lab.guests.qemu import HERE, TRIXIE, MonitorError, migrate
+from tests.lab.guests.qemu_pods import BRIDGE, GUEST, IFNAME, NETWORK, Launcher, forwarded_to
+from tests.lab.node.node import Node
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.pod.launcher import socket_path
 
 STREAM_EVERY_S = 0.005

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.hooks import CONTAINER, HookManager, Sidecar, vmi
-from tests.lab.sidecar_image import interpreter, lay_out
-from tests.lab.switch import wait_until
+from tests.lab.guests.hooks import CONTAINER, HookManager, Sidecar, vmi
+from tests.lab.guests.sidecar_image import interpreter, lay_out
+from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import QEMU_ID
 
 DOMAIN = "<domain><name>default_vm1</name><memoryBacking><hugepages/></memoryBacking><devices/></domain>"

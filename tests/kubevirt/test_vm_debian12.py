@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.guest import Nic, command_line
-from tests.lab.guest_peer import ADDRESS, peer_at
-from tests.lab.libvirt_domain import SHAPES, Vm, unshared
-from tests.lab.libvirt_vm import PING_SECONDS, Launched, node_for_vms
-from tests.lab.switch import Switch, wait_until
+from tests.lab.guests.guest import Nic, command_line
+from tests.lab.guests.guest_peer import ADDRESS, peer_at
+from tests.lab.guests.libvirt_domain import SHAPES, Vm, unshared
+from tests.lab.guests.libvirt_vm import PING_SECONDS, Launched, node_for_vms
+from tests.lab.switch.switch import Switch, wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make the guest
 

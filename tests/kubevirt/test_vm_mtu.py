@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.guest import Nic, command_line
-from tests.lab.hooks import HookError
-from tests.lab.libvirt_compute import VirshFailed
-from tests.lab.libvirt_domain import Vm
-from tests.lab.libvirt_vm import Launched, node_for_vms
-from tests.lab.switch import Switch
+from tests.lab.guests.guest import Nic, command_line
+from tests.lab.guests.hooks import HookError
+from tests.lab.guests.libvirt_compute import VirshFailed
+from tests.lab.guests.libvirt_domain import Vm
+from tests.lab.guests.libvirt_vm import Launched, node_for_vms
+from tests.lab.switch.switch import Switch
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make libvirt's tree and the guest
 

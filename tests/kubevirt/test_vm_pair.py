@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.guest import Nic, command_line
-from tests.lab.libvirt_domain import SHAPES, Vm
-from tests.lab.libvirt_vm import Launched, node_for_vms
-from tests.lab.node import Node
-from tests.lab.switch import Switch
+from tests.lab.guests.guest import Nic, command_line
+from tests.lab.guests.libvirt_domain import SHAPES, Vm
+from tests.lab.guests.libvirt_vm import Launched, node_for_vms
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import Switch
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make libvirt's tree and the guest
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.guest import Nic, command_line
-from tests.lab.libvirt_domain import SHAPES, Memory, Vm
-from tests.lab.libvirt_vm import Launched
-from tests.lab.switch import wait_until
+from tests.lab.guests.guest import Nic, command_line
+from tests.lab.guests.libvirt_domain import SHAPES, Memory, Vm
+from tests.lab.guests.libvirt_vm import Launched
+from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import QEMU_ID
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make libvirt's tree and the guest

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.lab.hooks import HookError
-from tests.lab.libvirt_compute import VirshFailed
-from tests.lab.libvirt_domain import SHAPES, Memory, Vm, unshared
-from tests.lab.libvirt_vm import Launched
-from tests.lab.switch import Switch, wait_until
+from tests.lab.guests.hooks import HookError
+from tests.lab.guests.libvirt_compute import VirshFailed
+from tests.lab.guests.libvirt_domain import SHAPES, Memory, Vm, unshared
+from tests.lab.guests.libvirt_vm import Launched
+from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.pod.launcher import MOUNT
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make libvirt's tree and the guest

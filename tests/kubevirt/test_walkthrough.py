@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.kubevirt.conftest import PAGES
-from tests.lab.switch import SCRIPT
+from tests.lab.switch.switch import SCRIPT
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make the guest
 

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.agentless import IMPATIENT, PLAIN, SANITIZED, Caller, build, installed
+from tests.lab.node.agentless import IMPATIENT, PLAIN, SANITIZED, Caller, build, installed
 
 BUILDS = {"plain": PLAIN, "sanitized": SANITIZED}
 

@@ -10,14 +10,11 @@ from contextlib import suppress
 
 import pytest
 
-from tests.lab.lender import BYTES, GUEST, INDIRECT, NEXT, USER, WRITE, Buffer, Lender, connected
-from tests.lab.switch import wait_until
-from userspace_cni.fastpath.back_end import BackEnd
+from tests.lab.frames.lender import BYTES, GUEST, INDIRECT, NEXT, USER, WRITE, Buffer, Lender, connected
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.errors import PeerError, Reason, RingFault
-from userspace_cni.fastpath.messages import (
-    Region,
-    Request,
-)
+from userspace_cni.fastpath.vhost.back_end import BackEnd
+from userspace_cni.fastpath.vhost.messages import Region, Request
 
 MEMORY = GUEST + 0x10000
 WHOLE = Region(GUEST, BYTES, USER, 0)

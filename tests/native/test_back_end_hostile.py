@@ -12,11 +12,11 @@ from contextlib import suppress
 
 import pytest
 
-from tests.lab.lender import BYTES, GUEST, USER, Lender, connected
-from tests.lab.switch import wait_until
-from userspace_cni.fastpath.back_end import BackEnd
+from tests.lab.frames.lender import BYTES, GUEST, USER, Lender, connected
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.errors import PeerError, Reason
-from userspace_cni.fastpath.messages import (
+from userspace_cni.fastpath.vhost.back_end import BackEnd
+from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Flag,
     ProtocolFeature,

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.back_end import BackEnd, BackEndListener, BackEndOptions
 from userspace_cni.fastpath.errors import Disconnected
-from userspace_cni.fastpath.messages import Feature
-from userspace_cni.fastpath.queue_pair import QueuePair
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener, BackEndOptions
+from userspace_cni.fastpath.vhost.messages import Feature
 
 GUEST = bytes.fromhex("525400112233")
 US = bytes.fromhex("525400ddeeff")

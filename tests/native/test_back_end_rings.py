@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from tests.lab.lender import GUEST, NEXT, USER, WRITE, Buffer, Lender
-from tests.lab.switch import wait_until
+from tests.lab.frames.lender import GUEST, NEXT, USER, WRITE, Buffer, Lender
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.back_end import BackEnd, BackEndOptions
-from userspace_cni.fastpath.burst import Burst
 from userspace_cni.fastpath.errors import Disconnected, TimedOut
-from userspace_cni.fastpath.messages import Feature, Region, Request, VringFd, VringState, pack_u64
+from userspace_cni.fastpath.rings.burst import Burst
+from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
+from userspace_cni.fastpath.vhost.messages import Feature, Region, Request, VringFd, VringState, pack_u64
 
 NOISE = random.Random(4).randbytes(2 * 9018)
 BUFFERS = GUEST + 0x10000

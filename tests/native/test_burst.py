@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from userspace_cni.fastpath import ffi
-from userspace_cni.fastpath.burst import Burst
+from userspace_cni.fastpath.rings.burst import Burst
 
 
 @given(st.lists(st.binary(max_size=70), max_size=9))

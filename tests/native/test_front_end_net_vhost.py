@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath.errors import SocketRefused
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.messages import Feature
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.messages import Feature
 
 OPTIONS = {
     "one pair": FrontEndOptions(),

@@ -18,12 +18,13 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import InvalidArgument
 
-from tests.lab.lender import BYTES, FEATURES, GUEST, NEXT, USER, WRITE, Buffer, Lender
-from tests.lab.switch import wait_until
+from tests.lab.frames.lender import BYTES, FEATURES, GUEST, NEXT, USER, WRITE, Buffer, Lender
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import lib
-from userspace_cni.fastpath.back_end import BackEnd, BackEndOptions
 from userspace_cni.fastpath.errors import Disconnected, FrameRefused, PeerError
-from userspace_cni.fastpath.messages import (
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
+from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Flag,
     Region,
@@ -35,7 +36,6 @@ from userspace_cni.fastpath.messages import (
     pack_table,
     pack_u64,
 )
-from userspace_cni.fastpath.queue_pair import QueuePair
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 PROFILE = settings(

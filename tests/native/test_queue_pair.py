@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tests.lab.switch import wait_until
-from tests.lab.wire import Wire
+from tests.lab.frames.wire import Wire
+from tests.lab.switch.switch import wait_until
 from userspace_cni.fastpath._native import ffi, lib
-from userspace_cni.fastpath.burst import Burst
 from userspace_cni.fastpath.errors import Closed, Disconnected, FrameRefused, Reason, RingFault
-from userspace_cni.fastpath.generator import Load, blast, blast_both, bounce, echo
-from userspace_cni.fastpath.queue_pair import QueuePair
+from userspace_cni.fastpath.rings.burst import Burst
+from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce, echo
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
 
 FRAME = bytes.fromhex("02000000000b02000000000a88b5") + bytes(46)
 LONG = 5.0  # seconds: more than anything here takes

@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from tests.lab.agentless import (
+from tests.lab.node.agentless import (
     ANSWER_MAX,
     BODY_MAX,
     HEAD_END,
@@ -32,8 +32,8 @@ from tests.lab.agentless import (
     reply,
     waits,
 )
-from tests.lab.switch import wait_until
-from userspace_cni import protocol
+from tests.lab.switch.switch import wait_until
+from userspace_cni.cni import protocol
 
 TRAVELLING = tuple(protocol.VARIABLES)
 EXPECTED_HEAD = """\

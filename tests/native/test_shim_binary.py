@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.agentless import PLAIN, SANITIZED, SOURCE, STRICT, Caller, filled, refused
+from tests.lab.node.agentless import PLAIN, SANITIZED, SOURCE, STRICT, Caller, filled, refused
 from userspace_cni import shim
-from userspace_cni.result import LATEST, SUPPORTED_VERSIONS, version_answer
-from userspace_cni.settings import Settings, load
+from userspace_cni.base.settings import Settings, load
+from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS, version_answer
 
 SMALL = 64 * 1024
 PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3

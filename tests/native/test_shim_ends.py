@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.agentless import (
+from tests.lab.node.agentless import (
     NETWORK,
     RESULT,
     TROUBLE,
@@ -31,8 +31,8 @@ from tests.lab.agentless import (
     resets,
     waits,
 )
-from tests.lab.switch import wait_until
-from userspace_cni import protocol
+from tests.lab.switch.switch import wait_until
+from userspace_cni.cni import protocol
 
 
 def without(caller: Caller, verb: str, closed: str) -> Done:

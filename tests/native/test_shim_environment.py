@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.agentless import RESULT, Agent, Caller, answers, refused
-from userspace_cni import protocol, shim, verbs
-from userspace_cni.result import version_answer
+from tests.lab.node.agentless import RESULT, Agent, Caller, answers, refused
+from userspace_cni import shim
+from userspace_cni.attachment import verbs
+from userspace_cni.cni import protocol
+from userspace_cni.cni.result import version_answer
 
 TRAVELLING = tuple(protocol.VARIABLES)
 

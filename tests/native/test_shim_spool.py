@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.agentless import NETWORK, Agent, Caller, answers, finish, give_stdin, refused, waits
-from tests.lab.switch import wait_until
-from userspace_cni import protocol
-from userspace_cni.spool import Spool
+from tests.lab.node.agentless import NETWORK, Agent, Caller, answers, finish, give_stdin, refused, waits
+from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.spool import Spool
+from userspace_cni.cni import protocol
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 CALLED = rb"Called-Boot-Id: [0-9a-f-]{36}\r\nCalled-Boottime-Ns: [0-9]+\r\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.lab.agentless import (
+from tests.lab.node.agentless import (
     HEAD_END,
     NETWORK,
     RESULT,
@@ -25,7 +25,7 @@ from tests.lab.agentless import (
     reply,
     says,
 )
-from userspace_cni import protocol
+from userspace_cni.cni import protocol
 
 IGNORED = "key 'host.colour' is unknown and ignored"
 DEPRECATED = 'OVS is the "server": 100 % deprecated'

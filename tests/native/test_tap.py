@@ -19,14 +19,14 @@ from typing import Self
 
 import pytest
 
-from tests.lab.runtime import netns
-from tests.lab.switch import wait_until
-from tests.lab.taps import SECONDS, TapProcess, entered, links, socket_in
-from userspace_cni.errors import UserspaceError
-from userspace_cni.fastpath.back_end import BackEnd, BackEndListener
+from tests.lab.frames.taps import SECONDS, TapProcess, entered, links, socket_in
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import wait_until
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.fastpath.errors import Closed
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions
 from userspace_cni.fastpath.tap import ETHERNET, End, Pump, Tap, TapRefused
+from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndListener
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
 from userspace_cni.host.link import LinkSettings, set_up
 
 MTU = 9000

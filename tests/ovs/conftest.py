@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.lab.switch import Switch
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.deadline import Deadline
-from userspace_cni.steps import Port
+from tests.lab.switch.switch import Switch
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.dataplane.ports import PortDriver
 
 STORE = "store-of-the-test"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.idle import SECONDS, Pods, pods_on
-from tests.lab.node import Node
-from tests.lab.switch import Switch, wait_until
+from tests.lab.frames.idle import SECONDS, Pods, pods_on
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import Switch, wait_until
 
 LOAD = ("load", "--seconds", "0.5")
 

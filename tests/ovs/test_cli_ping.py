@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.lab.idle import SECONDS, Idle, Pods, pods_on
-from tests.lab.node import Node
-from tests.lab.switch import Switch, wait_until
-from userspace_cni.cli.peers import connections
-from userspace_cni.fastpath.front_end import FrontEnd, Listener
+from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
+from userspace_cni.probe.peers import connections
 
 PING = ("ping", "--count", "50")
 FOREVER = ("--interval", "0.01", "--count", "1000000")

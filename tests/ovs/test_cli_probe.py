@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import paused_vswitchd
-from tests.lab.node import Node
-from tests.lab.served import ServedNode
-from tests.lab.switch import Switch, wait_until
-from userspace_cni import probes
-from userspace_cni.cli import probe as cli_probe
-from userspace_cni.cli.probe import Course, Verdict
-from userspace_cni.settings import load
+from tests.lab.node.node import Node
+from tests.lab.node.served import ServedNode
+from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.base.settings import load
+from userspace_cni.cli.measure import probe as cli_probe
+from userspace_cni.cli.measure.probe import Course, Verdict
+from userspace_cni.node import probes
 
 NETDEV = "datapath_type=netdev"
 

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.runtime import netns
-from tests.lab.switch import Switch, wait_until
-from tests.lab.taps import SECONDS, TapProcess, echoes, links, socket_in
+from tests.lab.frames.taps import SECONDS, TapProcess, echoes, links, socket_in
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.pod import document
 
 LEFT, RIGHT = "10.9.0.1", "10.9.0.2"

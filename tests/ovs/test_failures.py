@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.proxy import Babbler, Proxy
-from tests.lab.switch import Switch, wait_until
+from tests.lab.switch.proxy import Babbler, Proxy
+from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.dataplane.session import Session
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import NotServing, Unavailable
-from userspace_cni.steps import Port
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NotServing, Unavailable
+from userspace_cni.dataplane.ovsdb.session import Session
+from userspace_cni.dataplane.ports import PortDriver
 
 MakePort = Callable[..., Port]
 Connect = Callable[..., PortDriver]
@@ -93,8 +93,8 @@ def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Conne
 def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
     """After the deadline the interpreter ends at once, and nothing was printed by ovs or ovsdbapp."""
     code = (
-        "import sys; from userspace_cni.dataplane.ovs import PortDriver; from userspace_cni.deadline import Deadline\n"
-        "from userspace_cni.errors import Unavailable\n"
+        "import sys; from userspace_cni.dataplane.ports import PortDriver; from userspace_cni.base.deadline import Deadline\n"
+        "from userspace_cni.base.errors import Unavailable\n"
         "d = PortDriver(sys.argv[1], sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(10))\n"
         "print('open', flush=True); sys.stdin.readline()\n"
         "try:\n    d.vhost_sock_dir(Deadline.after(0.5))\nexcept Unavailable:\n    print('unavailable', flush=True)\n"
@@ -114,8 +114,8 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
 def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
     """A process with more than 1024 open files reads OVSDB as well as any other."""
     code = (
-        "import os, resource, sys; from userspace_cni.dataplane.ovs import PortDriver\n"
-        "from userspace_cni.deadline import Deadline\n"
+        "import os, resource, sys; from userspace_cni.dataplane.ports import PortDriver\n"
+        "from userspace_cni.base.deadline import Deadline\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)); kept = [os.dup(0) for _ in range(1100)]\n"
         "print(PortDriver(sys.argv[1], '/', lambda: 's').find('p', Deadline.after(5)))\n"
     )
@@ -127,8 +127,8 @@ def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
 def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
     """The libraries' own messages reach neither stdout nor stderr; only our error is raised."""
     code = (
-        "import sys; from userspace_cni.dataplane.ovs import PortDriver; from userspace_cni.deadline import Deadline\n"
-        "from userspace_cni.errors import Unavailable\n"
+        "import sys; from userspace_cni.dataplane.ports import PortDriver; from userspace_cni.base.deadline import Deadline\n"
+        "from userspace_cni.base.errors import Unavailable\n"
         "d = PortDriver(sys.argv[1], '/', lambda: 's')\n"
         "try:\n    d.find('p', Deadline.after(1))\nexcept Unavailable:\n    sys.exit(11)\n"
     )

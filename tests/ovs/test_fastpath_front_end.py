@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tests.lab.belongings import Holdings
-from tests.lab.switch import Switch, wait_until
-from tests.lab.vhost_ports import BRIDGE, CLIENT, SERVER, add_bridge, add_port, cycle, is_up, join
+from tests.lab.node.belongings import Holdings
+from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, SERVER, add_bridge, add_port, cycle, is_up, join
 from userspace_cni.fastpath.errors import Disconnected, SocketRefused, TimedOut
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.messages import Feature
-from userspace_cni.fastpath.queue_pair import QueuePair
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.messages import Feature
 
 ETHER = bytes.fromhex("02000000000202000000000188b5")
 """From a local address to another, EtherType of local experiments."""
@@ -273,8 +273,8 @@ AS_NOBODY = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
-from userspace_cni.fastpath.sockets import Access
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.sockets import Access
 options = FrontEndOptions(hugepage_bytes=int(sys.argv[3]) or None)
 if sys.argv[1] == "listen":
     listener = Listener(sys.argv[2], options, Access(0o666))

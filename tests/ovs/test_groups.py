@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from tests.lab.proxy import Proxy
-from tests.lab.switch import Switch, wait_until
+from tests.lab.switch.proxy import Proxy
+from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.dataplane import ovs_rows
-from userspace_cni.dataplane.commands import AddPort, DeletePort
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.dataplane.session import Command, Session
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.steps import Port
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.dataplane.ovsdb import rows
+from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
+from userspace_cni.dataplane.ovsdb.session import Command, Session
+from userspace_cni.dataplane.ports import PortDriver
 
 MakePort = Callable[..., Port]
 Connect = Callable[..., PortDriver]
@@ -427,7 +427,7 @@ def test_a_request_larger_than_a_socket_takes_at_once_is_sent_to_its_end(own_swi
     session = Session(own_switch.ovsdb, frozenset(), soon(), everything=True)
     try:
         steps = [port(number) for number in range(400)]
-        session.transact([AddPort(session, step, ovs_rows.marks_of(step, STORE)) for step in steps], soon())
+        session.transact([AddPort(session, step, rows.marks_of(step, STORE)) for step in steps], soon())
         assert len(own_switch.ports("br-test")) == 400
         session.transact([DeletePort(session, step) for step in steps], soon())
         assert own_switch.bridges() == []

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.cni.spec import paused_ovsdb
-from tests.lab.switch import Switch, wait_until
-from tests.lab.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
+from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
 from userspace_cni.agent.metrics import Metrics
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import SwitchRefused, Unavailable
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 
 OURS = "external_ids:owner=userspace-cni"
 SECONDS = 20.0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 
-from tests.lab.switch import Switch
-from userspace_cni.options import Vlan
-from userspace_cni.tenancy import carried
+from tests.lab.switch.switch import Switch
+from userspace_cni.base.bridges import Vlan, carried
 
 MODES = ("", "access", "trunk", "native-tagged", "native-untagged", "dot1q-tunnel")
 PROBES = (0, 5, 100, 200)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.switch import Switch, wait_until
+from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.dataplane.ovs import FoundPort, PortDriver
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import NameTaken, NotServing, SwitchRefused
-from userspace_cni.steps import Port
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NameTaken, NotServing, SwitchRefused
+from userspace_cni.dataplane.ports import FoundPort, PortDriver
 
 MakePort = Callable[..., Port]
 

@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.lab.switch import SCRIPT, Switch, wait_until
+from tests.lab.switch.switch import SCRIPT, Switch, wait_until
 
 TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -17,22 +17,22 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.cni.spec import paused_vswitchd
-from tests.lab.switch import Switch, wait_until
+from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
-from userspace_cni import probes
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import BadRequest, SwitchRefused, Unavailable
-from userspace_cni.fastpath.front_end import FrontEndOptions, Listener
-from userspace_cni.host.runs import Run
-from userspace_cni.settings import Settings
-from userspace_cni.steps import Port
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import BadRequest, SwitchRefused, Unavailable
+from userspace_cni.base.settings import Settings
+from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
+from userspace_cni.host.probe_directories import Run
+from userspace_cni.node import probes
 
 NETDEV = ("--", "set", "Bridge", "br-test", "datapath_type=netdev")
 VICTIM = """
 import os, socket, sys, time
-from userspace_cni import probes
-from userspace_cni.settings import load
+from userspace_cni.node import probes
+from userspace_cni.base.settings import load
 with probes.TestPorts(load(os.environ)) as ports:
     port = ports.reserve(sys.argv[1] or None)
     listener = socket.socket(socket.AF_UNIX)

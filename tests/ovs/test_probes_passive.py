@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import PORT, succeeded, switch_of
-from tests.lab.node import Node
-from tests.lab.switch import wait_until
-from userspace_cni.fastpath.front_end import FrontEnd, FrontEndOptions, Listener
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 
 OPTIONS = FrontEndOptions(queue_size=64)
 

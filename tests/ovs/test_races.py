@@ -11,24 +11,24 @@ from typing import Any
 
 import pytest
 
-from tests.lab.switch import Switch
+from tests.lab.switch.switch import Switch
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.dataplane import ovs_rows
-from userspace_cni.dataplane.commands import AddPort, DeletePort
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.dataplane.session import Clause, Command, Session, named
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import SwitchRefused
-from userspace_cni.steps import Port
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.dataplane.ovsdb import rows
+from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
+from userspace_cni.dataplane.ovsdb.session import Clause, Command, Session, named
+from userspace_cni.dataplane.ports import PortDriver
 
 MakePort = Callable[..., Port]
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
-from userspace_cni.dataplane import commands
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.deadline import Deadline
-from userspace_cni.steps import Port
+from userspace_cni.dataplane.ovsdb import commands
+from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.attachment.steps import Port
 ovsdb, rundir, number = sys.argv[1:]
 container = number.zfill(12) + "c" * 52
 step = Port(
@@ -104,7 +104,7 @@ class NaiveAdd(Command):
 
 def add(session: Session, step: Port) -> AddPort:
     """The command of apply."""
-    return AddPort(session, step, ovs_rows.marks_of(step, STORE))
+    return AddPort(session, step, rows.marks_of(step, STORE))
 
 
 def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch, session: Session) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.proxy import Proxy
-from tests.lab.switch import Switch, wait_until
+from tests.lab.switch.proxy import Proxy
+from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
-from userspace_cni import threads
-from userspace_cni.dataplane import replica, session
-from userspace_cni.dataplane.ovs import PortDriver
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import Interrupted, NotServing, Unavailable
-from userspace_cni.steps import Port
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base import threads
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Interrupted, NotServing, Unavailable
+from userspace_cni.dataplane.ovsdb import replica, session
+from userspace_cni.dataplane.ports import PortDriver
 
 MakePort = Callable[..., Port]
 Connect = Callable[..., PortDriver]

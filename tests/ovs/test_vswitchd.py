@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.proxy import Babbler
-from tests.lab.switch import Switch, wait_until
+from tests.lab.switch.proxy import Babbler
+from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.dataplane import vswitchd
 
 

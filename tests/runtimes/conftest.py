@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.agent import running
-from tests.lab.containerd import Containerd
-from tests.lab.containerd_host import RuntimeHost, mount_points, runtime_host, shared_mounts
-from tests.lab.node import Node
-from tests.lab.podman import Podman
+from tests.lab.node.agent import running
+from tests.lab.node.node import Node
+from tests.lab.runtimes.containerd import Containerd
+from tests.lab.runtimes.containerd_host import RuntimeHost, mount_points, runtime_host, shared_mounts
+from tests.lab.runtimes.podman import Podman
 
 _SHIMS = Path("/run/containerd/s")
 _NAMESPACES = Path("/run/netns")

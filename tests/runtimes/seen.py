@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.cni.spec import records, switch_of
-from tests.lab.containerd_host import RuntimeHost
-from tests.lab.delegates.scripting import Scripted
-from tests.lab.node import Node
+from tests.lab.node.node import Node
+from tests.lab.runtimes.containerd_host import RuntimeHost
+from tests.lab.runtimes.delegates.scripting import Scripted
 
 VERSION = "1.0.0"
 """The highest that the libcni in Debian 12's runtimes knows."""

@@ -16,16 +16,16 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.cni.spec import succeeded, switch_of
-from tests.lab import image_base
-from tests.lab.agent import spooled
-from tests.lab.containerd_host import mount_points, remove_cgroup
-from tests.lab.daemonset import DaemonSet
-from tests.lab.dockerfile import AGENT, ROOT
-from tests.lab.host_tree import TreeNode, host_tree
-from tests.lab.node import CONTAINER, clean, mounts_below
-from tests.lab.podman import Storage
-from tests.lab.runtime import netns
-from tests.lab.switch import Switch, wait_until
+from tests.lab.kube.daemonset import DaemonSet
+from tests.lab.node.agent import spooled
+from tests.lab.node.host_tree import TreeNode, host_tree
+from tests.lab.node.node import CONTAINER, clean, mounts_below
+from tests.lab.runtimes import image_base
+from tests.lab.runtimes.containerd_host import mount_points, remove_cgroup
+from tests.lab.runtimes.dockerfile import AGENT, ROOT
+from tests.lab.runtimes.podman import Storage
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
 
 pytestmark = pytest.mark.timeout(900)  # the first run on a machine makes a Debian
 BASE = "localhost/userspace-cni-base:1"

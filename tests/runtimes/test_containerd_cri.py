@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import switch_of
-from tests.lab.containerd import BROKEN, Containerd
-from tests.lab.cri import CriError
-from tests.lab.node import Node
-from tests.lab.pods import MAPPED_DIR, Pod
+from tests.lab.kube.pods import MAPPED_DIR, Pod
+from tests.lab.node.node import Node
+from tests.lab.runtimes.containerd import BROKEN, Containerd
+from tests.lab.runtimes.cri import CriError
 from tests.runtimes.seen import (
     VERSION,
     addressed,

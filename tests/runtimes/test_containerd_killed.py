@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import held, succeeded
-from tests.lab.containerd import Containerd
-from tests.lab.cri import CriError
-from tests.lab.node import Node
-from tests.lab.pods import Pod
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import Node
+from tests.lab.runtimes.containerd import Containerd
+from tests.lab.runtimes.cri import CriError
 from tests.runtimes.seen import VERSION, addressed, attached, conflist, listed, namespace_of, port_of, ports, witness
 
 KEY = "cni.dev/valid-attachments"

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.cni.spec import held, succeeded
-from tests.lab.containerd import Containerd
-from tests.lab.images import UNSTARTABLE
-from tests.lab.node import Node, mounts_below
-from tests.lab.switch import wait_until
+from tests.lab.node.node import Node, mounts_below
+from tests.lab.runtimes.containerd import Containerd
+from tests.lab.runtimes.images import UNSTARTABLE
+from tests.lab.switch.switch import wait_until
 from tests.runtimes.seen import (
     VERSION,
     addressed,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import held, records, succeeded
-from tests.lab.node import Node
-from tests.lab.podman import Podman, PodmanError
-from tests.lab.pods import MAPPED_DIR
-from tests.lab.switch import wait_until
+from tests.lab.kube.pods import MAPPED_DIR
+from tests.lab.node.node import Node
+from tests.lab.runtimes.podman import Podman, PodmanError
+from tests.lab.switch.switch import wait_until
 from tests.runtimes.seen import (
     VERSION,
     addressed,

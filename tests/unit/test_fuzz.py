@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from localdb import Store
-from tests.lab.world import World
-from userspace_cni import verbs
-from userspace_cni.request import VERBS
-from userspace_cni.result import SUPPORTED_VERSIONS
+from tests.lab.node.world import World
+from userspace_cni.attachment import verbs
+from userspace_cni.cni.request import VERBS
+from userspace_cni.cni.result import SUPPORTED_VERSIONS
 
 LONG = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 PROFILE = settings(

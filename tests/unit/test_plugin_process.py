@@ -10,7 +10,8 @@ import pytest
 
 STOPPED = """
 import os, signal, sys
-from userspace_cni import __main__, verbs
+from userspace_cni import __main__
+from userspace_cni.attachment import verbs
 def answer(*_):
     os.kill(os.getpid(), signal.{name})
 verbs.answer = answer

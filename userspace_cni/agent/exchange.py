@@ -26,11 +26,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from userspace_cni import protocol
-from userspace_cni.errors import UNEXPECTED, UserspaceError
-from userspace_cni.log import say
-from userspace_cni.protocol import Head, MalformedRequest
-from userspace_cni.request import Verb
+from userspace_cni.base.errors import UNEXPECTED, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.cni import protocol
+from userspace_cni.cni.protocol import Head, MalformedRequest
+from userspace_cni.cni.request import Verb
 
 _READ: Final = 64 * 1024
 _GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF})

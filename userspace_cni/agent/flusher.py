@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from userspace_cni.errors import UserspaceError
-from userspace_cni.log import say
-from userspace_cni.threads import start
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
 
 BEAT_S: Final = 0.5
 """Seconds between two looks; a flush takes milliseconds, on a busy disk a part of a second."""

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final
 
 from userspace_cni.agent.exchange import Exchange
-from userspace_cni.errors import InvalidConfig, Unavailable
-from userspace_cni.log import say
-from userspace_cni.protocol import MalformedRequest
+from userspace_cni.base.errors import InvalidConfig, Unavailable
+from userspace_cni.base.log import say
+from userspace_cni.cni.protocol import MalformedRequest
 
 _NEW: Final = ".new"
 _PATH_MAX: Final = 107 - len(_NEW)

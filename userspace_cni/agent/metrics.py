@@ -22,11 +22,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from userspace_cni.agent.exposition import family, labels
-from userspace_cni.errors import UNEXPECTED
-from userspace_cni.listing import SwitchPort
-from userspace_cni.log import say
-from userspace_cni.request import VERBS
-from userspace_cni.stages import STAGES, Stage
+from userspace_cni.attachment.listing import SwitchPort
+from userspace_cni.base.errors import UNEXPECTED
+from userspace_cni.base.log import say
+from userspace_cni.base.stages import STAGES, Stage
+from userspace_cni.cni.request import VERBS
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 """Of what `render` gives."""

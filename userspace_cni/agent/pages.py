@@ -17,11 +17,11 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final
 
-from userspace_cni import protocol
 from userspace_cni.agent.exchange import Exchange
-from userspace_cni.errors import UNEXPECTED, Unavailable, UserspaceError
-from userspace_cni.log import say
-from userspace_cni.threads import refused
+from userspace_cni.base.errors import UNEXPECTED, Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import refused
+from userspace_cni.cni import protocol
 
 WAITING: Final = 1024
 """How many may wait for one page."""

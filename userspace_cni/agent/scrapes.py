@@ -15,8 +15,8 @@ from typing import Final
 from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.pages import Page
 from userspace_cni.agent.server import Limits, Server
-from userspace_cni.errors import InvalidConfig, Unavailable, UserspaceError
-from userspace_cni.protocol import MalformedRequest
+from userspace_cni.base.errors import InvalidConfig, Unavailable, UserspaceError
+from userspace_cni.cni.protocol import MalformedRequest
 
 _LISTEN: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z_.-]+)):([0-9]{1,5})")
 _LIMITS: Final = Limits(request_s=10.0, taken_s=10.0, unread_s=10.0, connections=128, held=1 << 20)

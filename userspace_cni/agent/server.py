@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final, Protocol
 
-from userspace_cni import protocol
 from userspace_cni.agent.exchange import Exchange, State, attempt
-from userspace_cni.errors import Unavailable, UserspaceError
-from userspace_cni.log import say
-from userspace_cni.protocol import MalformedRequest
-from userspace_cni.threads import start
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+from userspace_cni.cni import protocol
+from userspace_cni.cni.protocol import MalformedRequest
 
 _EVENTS: Final = 256
 _ACCEPTS: Final = 64

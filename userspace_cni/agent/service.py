@@ -21,29 +21,30 @@ from importlib.metadata import version
 from types import FrameType
 from typing import Final
 
-from userspace_cni import protocol, verbs
+from userspace_cni.agent.addressee import require_meant
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.flusher import Flusher
-from userspace_cni.agent.keeper import Keeper
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.meant import require_meant
 from userspace_cni.agent.metrics import CONTENT_TYPE, Counted, Metrics
 from userspace_cni.agent.pages import Page, Told
-from userspace_cni.agent.pool import Job, Pool
 from userspace_cni.agent.scrapes import Scrapes
 from userspace_cni.agent.server import Server
-from userspace_cni.agent.sole import Sole
-from userspace_cni.deadline import Deadline
-from userspace_cni.drivers import Drivers
-from userspace_cni.errors import NotServing, Unavailable, UserspaceError
-from userspace_cni.leftovers import drain, sweep, undo
-from userspace_cni.listing import SwitchPort, describe_all
-from userspace_cni.log import about, begin, bound, overheard, say
-from userspace_cni.protocol import Called
-from userspace_cni.request import subject_of
-from userspace_cni.settings import Settings
-from userspace_cni.spool import Entry
-from userspace_cni.stages import collected
+from userspace_cni.agent.singleton import Sole
+from userspace_cni.agent.watchdog import Keeper
+from userspace_cni.agent.workers import Job, Pool
+from userspace_cni.attachment import verbs
+from userspace_cni.attachment.cleanup import drain, sweep, undo
+from userspace_cni.attachment.listing import SwitchPort, describe_all
+from userspace_cni.attachment.spool import Entry
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
+from userspace_cni.base.log import about, begin, bound, overheard, say
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.stages import collected
+from userspace_cni.cni import protocol
+from userspace_cni.cni.protocol import Called
+from userspace_cni.cni.request import subject_of
+from userspace_cni.node.drivers import Drivers
 
 AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), its shim gives up after 45."""

@@ -11,9 +11,9 @@ import re
 import socket
 from typing import Any, Final
 
-from userspace_cni import protocol
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import Unavailable
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.cni import protocol
 
 LOOK_S: Final = 2.0
 """What a question to the agent may take."""

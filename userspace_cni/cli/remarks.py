@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from userspace_cni.errors import Undecodable, UserspaceError
-from userspace_cni.keys import Misspelt, folded
-from userspace_cni.options import read_options
-from userspace_cni.request import Environment, Request, read_network
+from userspace_cni.base.errors import Undecodable, UserspaceError
+from userspace_cni.cni.keys import Misspelt, folded
+from userspace_cni.cni.options import read_options
+from userspace_cni.cni.request import Environment, Request, read_network
 
 _ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
 """What a configuration is read for."""

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
+from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, Unresolved, select
+from userspace_cni.attachment.reconcile import Surroundings
+from userspace_cni.attachment.records import Record
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
+from userspace_cni.base.log import bound
+from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.client import Client
 from userspace_cni.cli.view import note, plain
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
-from userspace_cni.listing import NOT_SERVING, SwitchPort, Unresolved, select
-from userspace_cni.log import bound
-from userspace_cni.reconcile import Surroundings
-from userspace_cni.records import Record
-from userspace_cni.settings import Settings, load
 
 if TYPE_CHECKING:
-    from userspace_cni.drivers import Drivers
+    from userspace_cni.node.drivers import Drivers
 
 FOUND: Final = 1
 USAGE: Final = 2
@@ -105,7 +105,7 @@ class Ports(Protocol):
 
 
 class Node(Surroundings, Protocol):
-    """This node; `drivers.Drivers` is the real one."""
+    """This node; `node.drivers.Drivers` is the real one."""
 
     @property
     def ports(self) -> Ports:
@@ -167,7 +167,7 @@ class Site:
 
     @cached_property
     def _drivers(self) -> Drivers:
-        from userspace_cni.drivers import Drivers
+        from userspace_cni.node.drivers import Drivers
 
         return Drivers(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
 
@@ -260,7 +260,7 @@ def require_root(what: str, *directories: str) -> None:
 
 def require_net_admin(what: str) -> None:
     """Refuse, with 1, a process without the capability NET_ADMIN, which `what` needs."""
-    from userspace_cni.host.surroundings import holds
+    from userspace_cni.node.surroundings import holds
 
     if not holds(_NET_ADMIN):
         pod = "in a pod give the container the capability (securityContext.capabilities.add: [NET_ADMIN])"

@@ -1,1 +1,1 @@
-"""The switch: the only rooms that speak OVSDB or to ovs-vswitchd. Imported by `drivers` and `probes` alone."""
+"""The switch: the only rooms that speak OVSDB or to ovs-vswitchd. Imported by `node` alone."""

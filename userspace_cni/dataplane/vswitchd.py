@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from userspace_cni.errors import Unavailable
-from userspace_cni.threads import start
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.threads import start
 
 ANSWER_SECONDS = 0.5
 _CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.(\d+)\.ctl")

@@ -26,7 +26,7 @@ from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort
 
 if TYPE_CHECKING:
-    from userspace_cni.fastpath.queue_pair import QueuePair
+    from userspace_cni.fastpath.rings.queue_pair import QueuePair
 
 DEVICE: Final = "/dev/net/tun"
 NAME_MAX: Final = 15

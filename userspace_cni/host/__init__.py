@@ -1,1 +1,1 @@
-"""The node: directories, mounts, files, namespaces, delegated plugins and the API server. Imported by `drivers` alone."""
+"""The node: directories, mounts, files, links, namespaces and delegated plugins."""

@@ -14,22 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused, Drift, InvalidConfig
-from userspace_cni.host.beneath import (
-    directory_if_there,
-    kind,
-    look,
-    make_directory,
-    make_trusted,
-    plain,
-    translated,
-)
+from userspace_cni.attachment.facts import Allocation
+from userspace_cni.attachment.steps import DeviceInfo
+from userspace_cni.base.beneath import directory_if_there, kind, look, make_directory, make_trusted, plain, translated
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DirectoryRefused, Drift, InvalidConfig
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.files import read_file, remove_file, replace_file
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.log import say
-from userspace_cni.plan import Allocation
-from userspace_cni.steps import DeviceInfo
 
 _MODE = 0o444
 """As the specification's own library writes it, which refuses to overwrite: nobody else changes it after us."""

@@ -12,11 +12,11 @@ import os
 import stat
 from contextlib import suppress
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused, Drift
-from userspace_cni.host.beneath import directory, directory_if_there, kind, look, open_regular, plain
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.steps import ConfigFile
+from userspace_cni.attachment.steps import ConfigFile
+from userspace_cni.base.beneath import directory, directory_if_there, kind, look, open_regular, plain
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.root import HERE, HostRoot
 
 _MODE = 0o644
 """The application may run as any user."""

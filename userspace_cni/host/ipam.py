@@ -21,8 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, cast
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import (
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import (
     PASSING,
     BadEnvironment,
     DelegateBroken,
@@ -31,7 +31,7 @@ from userspace_cni.errors import (
     InvalidConfig,
     Unavailable,
 )
-from userspace_cni.host.root import HERE, HostRoot
+from userspace_cni.base.root import HERE, HostRoot
 
 if TYPE_CHECKING:
     from subprocess import Popen

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import BadEnvironment, DelegateFailed, Drift, StepFailed
+from userspace_cni.attachment.steps import Lease
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import BadEnvironment, DelegateFailed, Drift, StepFailed
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.cni.request import DELEGATED
 from userspace_cni.host.ipam import Delegate
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.log import say
-from userspace_cni.request import DELEGATED
-from userspace_cni.steps import Lease
 
 _VERSION_REFUSED = 1
 

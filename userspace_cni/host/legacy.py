@@ -12,14 +12,14 @@ import os
 import stat
 from pathlib import Path
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused
-from userspace_cni.host.beneath import refusal
+from userspace_cni.attachment.steps import LegacyRecord, PodMount
+from userspace_cni.base.beneath import refusal
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DirectoryRefused
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.files import read_file
 from userspace_cni.host.mounts import PodMountDriver
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.log import say
-from userspace_cni.steps import LegacyRecord, PodMount
 
 _MAX_BYTES = 65536
 

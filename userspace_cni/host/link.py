@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from userspace_cni.errors import PASSING, BadEnvironment, DirectoryRefused, Unavailable, UserspaceError
-from userspace_cni.fastpath import paths
-from userspace_cni.host.beneath import reopen
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.threads import start
+from userspace_cni.base.beneath import reopen
+from userspace_cni.base.errors import PASSING, BadEnvironment, DirectoryRefused, Unavailable, UserspaceError
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.base.threads import start
+from userspace_cni.fastpath.sys import paths
 
 if TYPE_CHECKING:
     from socket import socket

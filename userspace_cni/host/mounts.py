@@ -21,14 +21,14 @@ import errno
 import os
 from contextlib import suppress
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused, Drift
-from userspace_cni.fastpath import paths
-from userspace_cni.host.beneath import directory, make_trusted, open_directory, plain, translated
+from userspace_cni.attachment.steps import PodMount
+from userspace_cni.base.beneath import directory, make_trusted, open_directory, plain, translated
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.mountinfo import mount_id, read
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.log import say
-from userspace_cni.steps import PodMount
 
 SHORT_DIR_MODE = 0o750
 """Of `short_dir` when we make it. An emptyDir is 0777 and relies on the directories above it to keep other users of the node

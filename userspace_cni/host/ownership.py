@@ -14,10 +14,10 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 
-from userspace_cni.errors import DirectoryRefused, Drift
-from userspace_cni.host.beneath import refusal
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.steps import Directory, PlacedSocket
+from userspace_cni.attachment.steps import Directory, PlacedSocket
+from userspace_cni.base.beneath import refusal
+from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.root import HERE, HostRoot
 
 _SELINUX = "security.selinux"
 _ID_MAX = 2**32 - 2

@@ -14,7 +14,7 @@ would make OVS's next bind fail.
     -                 anything else               refused
 
 A dead socket at OVS's own name makes its next bind fail. It has to go before that (`free_source`), and must not go after it, as
-long as that daemon lives: see `across`, which knows both.
+long as that daemon lives: see `node.across`, which knows both.
 
 A placeholder without a mount (a crash between the two) is recognised by being empty, ours and without any permission. A pod may
 rename it, and our mount goes with it: so mounts of ours are found in the mount table, by the object that they show.
@@ -32,17 +32,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused, Drift, Unavailable
-from userspace_cni.fastpath import paths, sockets
-from userspace_cni.host.beneath import directory, directory_if_there, kind, look, plain, translated
+from userspace_cni.attachment.steps import PlacedSocket
+from userspace_cni.base.beneath import directory, directory_if_there, kind, look, plain, translated
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DirectoryRefused, Drift, Unavailable
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.fastpath.sys import paths
+from userspace_cni.fastpath.vhost import sockets
 from userspace_cni.host.mountinfo import Mount, below, mount_id, mount_of, place_of, read
 from userspace_cni.host.mounts import detach_all, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
-from userspace_cni.host.root import HERE, HostRoot
 from userspace_cni.host.sockets import remove_name
-from userspace_cni.log import say
-from userspace_cni.steps import PlacedSocket
 
 _POLL_S = 0.005
 """Between two looks for OVS's socket: it is bound when the port's read-back is done, so that the first look finds it."""

@@ -14,10 +14,8 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
-from userspace_cni.deadline import Deadline
-from userspace_cni.errors import DirectoryRefused, Drift
-from userspace_cni.fastpath import sockets
-from userspace_cni.host.beneath import (
+from userspace_cni.attachment.steps import Directory, Resource, SocketFile
+from userspace_cni.base.beneath import (
     DIRECTORY_MODE,
     directory,
     directory_if_there,
@@ -29,10 +27,12 @@ from userspace_cni.host.beneath import (
     plain,
     translated,
 )
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.fastpath.vhost import sockets
 from userspace_cni.host.mounts import remove_directory
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
-from userspace_cni.host.root import HERE, HostRoot
-from userspace_cni.steps import Directory, Resource, SocketFile
 
 _DEAD = (
     "the application was killed and left it, and the next one cannot bind: the agent removes it within a second or two, "

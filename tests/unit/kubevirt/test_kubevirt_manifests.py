@@ -17,10 +17,10 @@ from kubevirt.manifests import LABEL
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import read_vmi
 from tests.unit.kubevirt.schemas import DATA, faults, schema
-from userspace_cni.cli.kubevirt import kubevirt_command
-from userspace_cni.options import Options, read_options
+from userspace_cni.cli.kubevirt.group import kubevirt_command
+from userspace_cni.cni.options import Options, read_options
+from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.pod import launcher
-from userspace_cni.request import Environment, Request, read_network
 
 EVERYTHING = (
     "--namespace",

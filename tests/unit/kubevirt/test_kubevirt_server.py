@@ -19,7 +19,7 @@ import pytest
 
 from kubevirt.__main__ import VERSION
 from kubevirt.protocol import info_pb2, v1alpha3_pb2
-from tests.lab.hooks import (
+from tests.lab.guests.hooks import (
     CALLBACK_S,
     INFO_S,
     HookError,
@@ -32,7 +32,7 @@ from tests.lab.hooks import (
     mutate_domain,
     vmi,
 )
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = Path(__file__).parent / "data"

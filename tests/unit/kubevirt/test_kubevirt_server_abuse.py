@@ -14,7 +14,7 @@ import pytest
 
 from kubevirt.definition import DOMAIN_MAX, VMI_MARKS_MAX, VMI_MAX
 from kubevirt.protocol import info_pb2
-from tests.lab.hooks import INFO_S, Callback, HookError, HookManager, Sidecar, call, dialled, vmi
+from tests.lab.guests.hooks import INFO_S, Callback, HookError, HookManager, Sidecar, call, dialled, vmi
 
 HUGE = """<domain type='kvm'><name>default_vm1</name><memory unit='KiB'>1048576</memory>
   <memoryBacking><hugepages/><source type='memfd'/></memoryBacking><devices/></domain>"""

@@ -18,7 +18,7 @@ from kubevirt.errors import BadInput, KubevirtError, Refused
 from kubevirt.protocol import info_pb2
 from kubevirt.server import CALLBACKS_MAX, Server
 from kubevirt.sources import Places
-from tests.lab.hooks import INFO_S, Callback, HookError, call, dialled, encoded, vmi
+from tests.lab.guests.hooks import INFO_S, Callback, HookError, call, dialled, encoded, vmi
 
 VMI = encoded(vmi(net1="vhostuser"))
 

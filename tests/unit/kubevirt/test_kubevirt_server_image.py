@@ -14,9 +14,9 @@ import pytest
 
 from kubevirt.definition import VMI_MARKS_MAX, VMI_MAX
 from kubevirt.document import NODES_MAX
-from tests.lab.dockerfile import ROOT, SIDECAR, copies
-from tests.lab.hooks import HookManager, Sidecar, vmi
-from tests.lab.sidecar_image import LIBRARIES, STAGING, interpreter, lay_out
+from tests.lab.guests.hooks import HookManager, Sidecar, vmi
+from tests.lab.guests.sidecar_image import LIBRARIES, STAGING, interpreter, lay_out
+from tests.lab.runtimes.dockerfile import ROOT, SIDECAR, copies
 from userspace_cni.pod.launcher import QEMU_ID
 
 MEMORY_MAX = 48 * 1024
@@ -78,7 +78,7 @@ def test_the_image_is_enough(image: dict[str, str]) -> None:
     argv = [*interpreter(), "-m", "kubevirt", "--help"]
     done = subprocess.run(argv, env=image, cwd="/", capture_output=True, text=True, timeout=60, check=True)
     assert "USERSPACE_CNI_KUBEVIRT_BINDING" in done.stdout
-    for module in ("userspace_cni.cli", "userspace_cni.plan", "yaml", "click", "localdb"):
+    for module in ("userspace_cni.cli", "userspace_cni.attachment.plan", "yaml", "click", "localdb"):
         argv = [*interpreter(), "-c", f"import {module}"]
         done = subprocess.run(argv, env=image, cwd="/", capture_output=True, text=True, timeout=60, check=False)
         assert "ModuleNotFoundError" in done.stderr

@@ -18,8 +18,8 @@ import pytest
 from kubevirt.errors import Refused
 from kubevirt.findings import TRAPS
 from kubevirt.placing import PATH_MAX, Placed, socket_file
-from tests.lab.hooks import START_S, HookManager, Sidecar, dialled, vmi
-from tests.lab.switch import wait_until
+from tests.lab.guests.hooks import START_S, HookManager, Sidecar, dialled, vmi
+from tests.lab.switch.switch import wait_until
 
 KILLED = """
 import os, socket, sys

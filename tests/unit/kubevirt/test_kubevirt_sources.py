@@ -18,7 +18,7 @@ from kubevirt.patience import Patience
 from kubevirt.source import Source
 from kubevirt.sources import Places, resolve
 from kubevirt.vmi import Claim, Interface, Machine, Network
-from tests.lab.switch import wait_until
+from tests.lab.switch.switch import wait_until
 from userspace_cni.pod import launcher
 
 DATA = Path(__file__).parent / "data"

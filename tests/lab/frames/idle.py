@@ -1,0 +1,125 @@
+"""Pods whose applications are not there, attached by the plugin; and commands that measure between their ports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import Switch, wait_until
+
+SECONDS = 60
+"""What a command may take; the first attach after a start of the switch takes a while."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """One attachment `POD/net1`. `socket`: where the pod's application would listen, or connect to."""
+
+    name: str
+    container: str
+    args: str
+    network: dict[str, Any]
+    socket: Path
+
+    @property
+    def port(self) -> str:
+        """Its port on the switch."""
+        return f"{self.container[:12]}-net1"
+
+
+@dataclass
+class Pods:
+    """A node with its idle pods."""
+
+    node: Node
+    switch: Switch
+    netns: str
+    made: list[Idle] = field(default_factory=list)
+
+    def attach(self, pod: str, mode: str = "client", mtu: int = 1500, **bridge: Any) -> Idle:
+        """A pod with one interface; `bridge` are keys of the network's bridge."""
+        network = self.node.network("1.0.0", name=f"net-of-{pod}")
+        network["host"]["vhost"]["mode"] = mode
+        network["host"] |= {"mtu": mtu, "bridge": {"bridgeName": "br-test", **bridge}}
+        number = len(self.made) + 1
+        uid = f"0d0a1b2c-1111-2222-3333-{number:012d}"
+        args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_UID={uid}"
+        container = f"{number:012x}" + "d" * 52
+        volume = self.node.empty_dir(uid)
+        call = self.node.run("ADD", network, self.netns, container, CNI_ARGS=args)
+        assert call.status == 0, call
+        # an application that connects while ovs-vswitchd still makes a server port stays unseen (OVS 3.1): let it come to rest
+        self.switch.vsctl("set", "Open_vSwitch", ".", f"external_ids:attached={number}")
+        self.made.append(Idle(f"{pod}/net1", container, args, network, volume / f"{container[:12]}-net1"))
+        return self.made[-1]
+
+    def detach(self, idle: Idle) -> float:
+        """DEL of one; the seconds that it took."""
+        self.made.remove(idle)
+        call = self.node.run("DEL", idle.network, self.netns, idle.container, CNI_ARGS=idle.args)
+        assert call.status == 0, call
+        return call.wall
+
+    def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """A command, which ends with this code."""
+        argv = [sys.executable, "-m", "userspace_cni", *arguments]
+        done = subprocess.run(argv, env=self.node.environ, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert done.returncode == code, (done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        return done
+
+    def told(self, *arguments: str, code: int = 0) -> Any:
+        """The JSON of a command."""
+        return json.loads(self.run(*arguments, "--json", code=code).stdout)
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """A command while it runs; killed in the end."""
+        argv = [sys.executable, "-m", "userspace_cni", *arguments]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(argv, env=self.node.environ, stdout=pipe, stderr=pipe, text=True) as process:
+            try:
+                yield process
+            except BaseException as error:
+                process.kill()
+                error.add_note(f"the command, ended with {process.wait()}, said: {process.communicate()}")
+                raise
+            finally:
+                process.kill()
+
+    def link(self, idle: Idle) -> str:
+        """What the switch says of its link."""
+        return str(self.switch.interface(idle.port).get("link_state"))
+
+    def wait_link(self, idle: Idle, state: str) -> None:
+        """Until it says `up` or `down`."""
+        wait_until(lambda: self.link(idle) == state, SECONDS, f"{idle.port} {state}")
+
+    def at_rest(self) -> bool:
+        """Whether every port is down, no socket of a client port is there, and there are no ports but those of the pods."""
+        sockets = [idle for idle in self.made if idle.network["host"]["vhost"]["mode"] == "client" and idle.socket.exists()]
+        ports = [port for bridge in self.switch.bridges() for port in self.switch.ports(bridge)]
+        down = all(self.link(idle) == "down" for idle in self.made)
+        return down and not sockets and sorted(ports) == sorted(idle.port for idle in self.made)
+
+
+@contextmanager
+def pods_on(node: Node, switch: Switch, netns: str) -> Iterator[Pods]:
+    """Pods of this node, detached in the end, after which nothing of them is left."""
+    pods = Pods(node, switch, netns)
+    try:
+        yield pods
+    finally:
+        for idle in list(pods.made):
+            pods.detach(idle)
+    left = node.leftovers()
+    with suppress(KeyError):
+        left["bridges"].remove("br-admin")
+    assert {kind: items for kind, items in left.items() if items} == {}

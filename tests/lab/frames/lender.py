@@ -1,0 +1,212 @@
+"""A front-end that is told each byte to send and each word of its memory: what a hostile one can do, a test can do with it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from userspace_cni.fastpath._native import lib
+from userspace_cni.fastpath.vhost.back_end import BackEnd, BackEndOptions
+from userspace_cni.fastpath.vhost.messages import (
+    Feature,
+    Flag,
+    Region,
+    Request,
+    VringAddress,
+    VringFd,
+    VringState,
+    encode,
+    pack_table,
+    pack_u64,
+)
+
+USER: Final = 0x7F00_0000_0000
+"""User address at which its memory begins."""
+GUEST: Final = 0x1_0000_0000
+"""Guest address of the same."""
+BYTES: Final = 1 << 20
+RING: Final = 256
+NEXT, WRITE, INDIRECT = 1, 2, 4
+FEATURES: Final = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER | Feature.NET_MRG_RXBUF
+_RING_BYTES: Final = 0x4000
+_AVAIL: Final = 0x1000
+_USED: Final = 0x2000
+_DESC: Final = struct.Struct("=QIHH")
+_ANSWER_S: Final = 10.0
+
+
+class Buffer(NamedTuple):
+    """A descriptor: `address` is a guest address."""
+
+    address: int
+    length: int
+    flags: int = 0
+    next: int = 0
+
+
+class Lender:
+    """A connected front-end with 1 MiB in a memfd: rings in its first 64 KiB, buffers wherever a test wants them."""
+
+    def __init__(self, sock: socket.socket, size: int = BYTES) -> None:
+        self.sock = sock
+        sock.settimeout(_ANSWER_S)
+        self.memfd = os.memfd_create("lender", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.memfd, size)
+        self.memory = mmap.mmap(self.memfd, size)
+        self.kick = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2)]
+        self.call = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK) for _ in range(2)]
+        self._offered = [0, 0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up and let go of everything."""
+        self.sock.close()
+        self.memory.close()
+        for fd in (self.memfd, *self.kick, *self.call):
+            with suppress(OSError):
+                os.close(fd)
+
+    def send(self, request: int, payload: bytes = b"", fds: Sequence[int] = (), *, flags: int = 0) -> None:
+        """One message, well-formed but for what it is told."""
+        self.send_bytes(encode(request, payload, flags), fds)
+
+    def send_bytes(self, data: bytes, fds: Sequence[int] = ()) -> None:
+        """Any bytes. That the other side has hung up is no error."""
+        with suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self.sock, [data], fds)
+
+    def answer(self) -> tuple[int, int, bytes]:
+        """Request, flags and payload of what comes back; EOFError when it was hung up on."""
+        header = self._exactly(12)
+        request, flags, size = struct.unpack("=III", header)
+        return request, flags, self._exactly(size)
+
+    def ask(self, request: int, payload: bytes = b"", fds: Sequence[int] = ()) -> int:
+        """Send with the wish for an acknowledgement, or a request that has an answer: the number in it."""
+        self.send(request, payload, fds, flags=Flag.NEED_REPLY)
+        answered, flags, content = self.answer()
+        assert (answered, flags & Flag.REPLY) == (request, Flag.REPLY)
+        return int(struct.unpack("=Q", content)[0])
+
+    def hung_up_on(self) -> bool:
+        """Whether the other side has closed the connection, whatever it answered before."""
+        try:
+            while True:
+                self.answer()
+        except (EOFError, ConnectionResetError):
+            return True
+
+    def negotiate(self, features: int = FEATURES) -> None:
+        """Owner and features."""
+        self.send(Request.SET_OWNER)
+        self.send(Request.SET_FEATURES, pack_u64(features))
+
+    def share(self, *regions: Region, fds: Sequence[int] | None = None) -> None:
+        """SET_MEM_TABLE: without arguments, all of the memory as one region."""
+        regions = regions or (Region(GUEST, len(self.memory), USER, 0),)
+        self.send(Request.SET_MEM_TABLE, pack_table(regions), [self.memfd] * len(regions) if fds is None else fds)
+
+    def place(self, vring: int, *, size: int = RING, base: int = 0, shift: Sequence[int] = (0, 0, 0)) -> None:
+        """Size, base and addresses of a ring, where this class has it; `shift` is added to descriptors, avail and used."""
+        start = USER + vring * _RING_BYTES
+        address = VringAddress(vring, 0, start + shift[0], start + _USED + shift[2], start + _AVAIL + shift[1])
+        self.send(Request.SET_VRING_NUM, VringState(vring, size).pack())
+        self.send(Request.SET_VRING_BASE, VringState(vring, base).pack())
+        self.send(Request.SET_VRING_ADDR, address.pack())
+
+    def start(self, vring: int) -> None:
+        """Eventfds, and frames may pass."""
+        self.send(Request.SET_VRING_CALL, VringFd(vring).pack(), [self.call[vring]])
+        self.send(Request.SET_VRING_KICK, VringFd(vring).pack(), [self.kick[vring]])
+        self.send(Request.SET_VRING_ENABLE, VringState(vring, 1).pack())
+
+    def attach(self, features: int = FEATURES) -> None:
+        """Everything up to two rings that carry frames, and the answer to a last question."""
+        self.negotiate(features)
+        self.share()
+        for vring in (0, 1):
+            self.place(vring)
+            self.start(vring)
+        self.ask(Request.GET_FEATURES)
+
+    def attach_again(self) -> None:
+        """Enable what was disabled."""
+        for vring in (0, 1):
+            self.send(Request.SET_VRING_ENABLE, VringState(vring, 1).pack())
+        self.ask(Request.GET_FEATURES)
+
+    def describe(self, vring: int, index: int, buffer: Buffer) -> None:
+        """Write a descriptor."""
+        _DESC.pack_into(self.memory, vring * _RING_BYTES + _DESC.size * index, *buffer)
+
+    def offer(self, vring: int, *heads: int) -> None:
+        """Make buffers available by the numbers of their first descriptors."""
+        start = vring * _RING_BYTES + _AVAIL
+        for head in heads:
+            struct.pack_into("=H", self.memory, start + 4 + 2 * (self._offered[vring] % RING), head)
+            self._offered[vring] += 1
+        self.set_index(vring, self._offered[vring])
+
+    def set_index(self, vring: int, index: int) -> None:
+        """avail.idx as it is told."""
+        struct.pack_into("=H", self.memory, vring * _RING_BYTES + _AVAIL + 2, index & 0xFFFF)
+
+    def silence(self, vring: int) -> None:
+        """Ask for no notifications (VIRTQ_AVAIL_F_NO_INTERRUPT)."""
+        struct.pack_into("=H", self.memory, vring * _RING_BYTES + _AVAIL, 1)
+
+    def wants_kicks(self, vring: int) -> bool:
+        """Whether the device asks to be notified."""
+        return struct.unpack_from("=H", self.memory, vring * _RING_BYTES + _USED) == (0,)
+
+    def used(self, vring: int) -> list[tuple[int, int]]:
+        """Number and length of all buffers that have been used, in order."""
+        start = vring * _RING_BYTES + _USED
+        (count,) = struct.unpack_from("=H", self.memory, start + 2)
+        return [struct.unpack_from("=II", self.memory, start + 4 + 8 * (index % RING)) for index in range(count)]
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            chunk = self.sock.recv(size - len(data))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return data
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Lender, BackEnd]]:
+    """A front-end and our back-end, which is impatient; afterwards no mapping and no descriptor is left that was not before."""
+    before, guards = _held(), lib.fp_guard_count()
+    ours, theirs = socket.socketpair()
+    with Lender(theirs) as lender:
+        back_end = BackEnd(ours, BackEndOptions(patience_s=0.2))
+        try:
+            yield lender, back_end
+        finally:
+            back_end.close()
+    assert lib.fp_guard_count() == guards
+    assert not Counter(_held()) - Counter(before)
+
+
+def _held() -> list[str]:
+    """Sockets, eventfds and files of memory that this process has open."""
+    kinds = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            kinds.append(str(fd.readlink()).partition(" ")[0])
+    return sorted(kind for kind in kinds if kind.startswith(("socket:", "anon_inode:[eventfd]", "/memfd:lender")))

@@ -1,0 +1,154 @@
+"""Queue pairs without a connection: driver rings of this process, and a device's side of them in Python.
+
+`Wire(2)` is two pairs whose frames arrive at each other, `Wire(1)` one whose frames come back. Frames move when `step` is called,
+or all the time between `run` and the end of its `with`. What the device writes can be spoiled through `Side`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.fastpath.errors import FastPathError
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+
+HEADER = 12
+RECEIVED = struct.pack("<10xH", 1)
+
+
+class Side:
+    """The device's half of one ring; indices run freely."""
+
+    def __init__(self, queue: Any, memory: memoryview, size: int) -> None:
+        rings: Any = ffi.new("uint64_t[3]")
+        lib.fp_driver_rings(queue, rings)
+        base = int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
+        self.memory = memory
+        self.base = base
+        self.size = size
+        self.desc, self.avail, self.used = (int(ring) - base for ring in rings)
+        self.index = 0
+        self._avail_index: Any = ffi.cast("uint16_t *", rings[1] + 2)  # read and written whole, which `struct` does not do
+        self._used_index: Any = ffi.cast("uint16_t *", rings[2] + 2)
+
+    def available(self) -> bool:
+        """Whether there is a buffer."""
+        return bool(self._avail_index[0] != self.index)
+
+    def descriptor(self) -> tuple[int, int]:
+        """Where the next buffer is in `memory`, and its length."""
+        address, length = struct.unpack_from("<QI", self.memory, self.desc + 16 * (self.index % self.size))
+        return address - self.base, length
+
+    def use(self, length: int, number: int | None = None) -> None:
+        """Give it back."""
+        slot = self.index % self.size
+        struct.pack_into("<II", self.memory, self.used + 4 + 8 * slot, slot if number is None else number, length)
+        self.index = (self.index + 1) & 0xFFFF
+        self.publish(self.index)
+
+    def publish(self, index: int) -> None:
+        """Write used.idx."""
+        self._used_index[0] = index
+
+    def wants_interrupt(self) -> bool:
+        """Whether the driver sleeps, or is about to."""
+        return not self.memory[self.avail]
+
+
+class Wire:
+    """Owner of the pairs, as a FrontEnd is; no hang-up, as there is no connection."""
+
+    control_fd = -1
+
+    def __init__(self, count: int = 2, size: int = 64, room: int = 2048) -> None:
+        self.wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.problem: FastPathError | None = None
+        self.pairs: list[QueuePair] = []
+        self.tx: list[Side] = []
+        self.rx: list[Side] = []
+        self._calls: list[int] = []
+        self._queues: list[Any] = []
+        for index in range(count):
+            self._calls.append(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            rx, far_rx = self._queue(size, room, 0)
+            tx, far_tx = self._queue(size, room, 1)
+            self.rx.append(far_rx)
+            self.tx.append(far_tx)
+            self.pairs.append(QueuePair(index, tx, rx, self))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def failed(self) -> FastPathError | None:
+        """What a test says."""
+        return self.problem
+
+    def step(self) -> int:
+        """Carry what is there, both ways; how many frames."""
+        return sum(self._carry(side, self.rx[-1 - index], self._calls[-1 - index]) for index, side in enumerate(self.tx))
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Carry all the time."""
+        ending = threading.Event()
+
+        def carry() -> None:
+            while not ending.is_set():
+                if not self.step():
+                    os.sched_yield()
+
+        thread = threading.Thread(target=carry, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ending.set()
+            thread.join()
+
+    def close(self) -> None:
+        """As an owner does: wake, close the queues, close what they used."""
+        if self.wake_fd < 0:
+            return
+        os.eventfd_write(self.wake_fd, 1)
+        for queue in self._queues:
+            lib.fp_close(queue)
+        for fd in (*self._calls, self.wake_fd):
+            os.close(fd)
+        self.wake_fd = -1
+
+    def stop(self) -> None:
+        """As a lost connection does."""
+        for queue in self._queues:
+            lib.fp_stop(queue)
+
+    def _queue(self, size: int, room: int, transmit: int) -> tuple[Any, Side]:
+        memory = memoryview(mmap.mmap(-1, lib.fp_driver_bytes(size, room)))
+        queue = ffi.gc(lib.fp_driver_new(ffi.from_buffer(memory), size, room, transmit), lib.fp_driver_free)
+        lib.fp_driver_attach(queue, 1, 0, -1, -1 if transmit else self._calls[-1])
+        lib.fp_start(queue)
+        self._queues.append(queue)
+        return queue, Side(queue, memory, size)
+
+    def _carry(self, source: Side, sink: Side, call: int) -> int:
+        count = 0
+        while source.available() and sink.available():
+            start, length = source.descriptor()
+            to, _ = sink.descriptor()
+            frame = bytes(source.memory[start + HEADER : start + length])
+            source.use(0)
+            sink.memory[to : to + length] = RECEIVED + frame
+            sink.use(length)
+            count += 1
+        if count and sink.wants_interrupt():
+            os.eventfd_write(call, 1)
+        return count

@@ -1,0 +1,250 @@
+"""QEMU as KubeVirt's libvirt would run it, without libvirt: a process, its monitor, and what its guest says.
+
+The machine listens at the socket of each interface and waits for nobody. It ends with the `with`, by its process; a machine that
+has ended by itself is a failure of whoever waits for it, told with its last words.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.lab.guests import guest, trixie
+from tests.lab.switch.switch import wait_until
+from userspace_cni.pod.launcher import MOUNT, QEMU_ID
+
+BOOT_SECONDS = 60.0
+"""Of patience with a guest that is usable after 3 on a quiet machine."""
+MONITOR_SECONDS = 20.0
+_END_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class VhostNic:
+    """One vhost-user interface. `socket`: where QEMU listens, as QEMU sees it. `mtu`: the device's `host_mtu`, 0 for none."""
+
+    socket: str
+    mac: str
+    mtu: int = 0
+    queues: int = 1
+    ring: int = 1024
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is to run. `incoming`: it waits for `migrate-incoming`; `paused`: for `cont`. `shared`: memory that OVS can see."""
+
+    append: str
+    nics: tuple[VhostNic, ...]
+    memory_mib: int = guest.MEMORY_MIB
+    vcpus: int = 1
+    incoming: bool = False
+    paused: bool = False
+    shared: bool = True
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A QEMU: in which Debian root it is, whether it can have MSI-X, and which user and group it is to be.
+
+    Up to Debian 12's, QEMU without KVM crashes where vhost-user takes an interrupt vector.
+    """
+
+    tree: Callable[[], Path]
+    msix: bool
+    user: int = QEMU_ID
+
+
+HERE = Emulator(lambda: Path("/"), msix=False)
+"""Debian 12's, which the machine has on which the tests run."""
+TRIXIE = Emulator(trixie.root, msix=True)
+
+
+class MonitorError(Exception):
+    """QEMU has refused a command; `kind` is its class, as QMP has it."""
+
+    def __init__(self, command: str, error: dict[str, str]) -> None:
+        super().__init__(f"{command}: {error.get('desc')}")
+        self.kind = error.get("class", "")
+
+
+class Monitor:
+    """QMP on a unix socket (docs/interop/qmp-spec.rst): commands of one thread, one after another. `events` are those so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.settimeout(MONITOR_SECONDS)
+        try:
+            self._socket.connect(str(path))
+        except OSError:
+            self._socket.close()
+            raise
+        self._lines = self._socket.makefile("rw")
+        self.events: list[dict[str, Any]] = []
+        self._next("QMP")
+        self.run("qmp_capabilities")
+
+    def run(self, command: str, **arguments: Any) -> Any:
+        """What the command returns. Raises MonitorError. A `_` in a name of an argument stands for `-`."""
+        named = {name.replace("_", "-"): value for name, value in arguments.items()}
+        self._lines.write(json.dumps({"execute": command, "arguments": named}) + "\n")
+        self._lines.flush()
+        answer = self._next("return", "error")
+        if "error" in answer:
+            raise MonitorError(command, answer["error"])
+        return answer["return"]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._lines.close()
+        self._socket.close()
+
+    def _next(self, *keys: str) -> dict[str, Any]:
+        while line := self._lines.readline():
+            message: dict[str, Any] = json.loads(line)
+            if "event" in message:
+                self.events.append(message)
+            if not message.keys().isdisjoint(keys):
+                return message
+        raise ConnectionResetError("QEMU has closed its monitor")
+
+
+@dataclass
+class Qemu:
+    """A running machine with no more of the host than a launcher pod has: `public` at MOUNT.
+
+    What it leaves is in `directory`: monitor, the guest's serial line, QEMU's own words. Machines between which a guest is to
+    move have theirs in one directory, which everybody may read.
+    """
+
+    directory: Path
+    machine: Machine
+    public: Path
+    emulator: Emulator = TRIXIE
+    _monitor: Monitor | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True)
+        user = self.emulator.user
+        os.chown(self.directory, user, user)
+        self.serial = self.directory / "serial"
+        argv = arguments(self.machine, self.directory, msix=self.emulator.msix)
+        argv = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--", *argv]
+        binds = [
+            str(self.directory.parent),
+            str(guest.CACHE),
+            f"{self.public}={MOUNT.removeprefix('/var')}",
+        ]  # /var/run is a link to /run
+        argv = ["unshare", "--mount", "--propagation=private", *trixie.entered(self.emulator.tree(), argv, binds)]
+        with (self.directory / "words").open("wb") as words:
+            self._process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Kill it. Again is fine."""
+        if self._monitor:
+            self._monitor.close()
+        self._process.kill()
+        self._process.wait(_END_SECONDS)
+
+    @property
+    def pid(self) -> int:
+        """Its process: whatever wraps it becomes it."""
+        return self._process.pid
+
+    @property
+    def monitor(self) -> Monitor:
+        """Connected when it is first asked for."""
+        if self._monitor is None:
+            self._monitor = wait_until(self._connected, MONITOR_SECONDS, f"the monitor of {self.directory}")
+        return self._monitor
+
+    @property
+    def said(self) -> list[str]:
+        """Lines of the guest that are complete."""
+        with suppress(FileNotFoundError):
+            return self.serial.read_text(errors="replace").replace("\r", "").split("\n")[:-1]
+        return []
+
+    def until(self, words: str, seconds: float = BOOT_SECONDS, *, after: int = 0) -> str:
+        """The first line of the guest with these words; `after`: so many lines are passed over."""
+        return str(wait_until(lambda: next((line for line in self._said(after) if words in line), None), seconds, words))
+
+    def status(self) -> str:
+        """Its run state: running, inmigrate, postmigrate, …"""
+        return str(self.monitor.run("query-status")["status"])
+
+    def _said(self, after: int) -> list[str]:
+        self._require_alive()
+        return self.said[after:]
+
+    def _connected(self) -> Monitor | None:
+        self._require_alive()
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            return Monitor(self.directory / "monitor")
+        return None
+
+    def _require_alive(self) -> None:
+        code = self._process.poll()
+        assert code is None, f"QEMU has ended with {code}: {(self.directory / 'words').read_text()}\n{self.said[-5:]}"
+
+
+def arguments(machine: Machine, directory: Path, *, msix: bool) -> list[str]:
+    """The command, whose monitor and serial line are in the directory."""
+    size = f"size={machine.memory_mib}M,share={'on' if machine.shared else 'off'}"
+    argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    argv += ["-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max", "-smp", str(machine.vcpus)]
+    argv += ["-m", str(machine.memory_mib), "-object", f"memory-backend-memfd,id=ram,{size}"]
+    argv += ["-kernel", str(guest.kernel()), "-initrd", str(guest.initramfs()), "-append", machine.append]
+    argv += ["-qmp", f"unix:{directory}/monitor,server=on,wait=off", "-serial", f"file:{directory}/serial"]
+    argv += ["-incoming", "defer"] if machine.incoming else []
+    argv += ["-S"] if machine.paused else []
+    for number, nic in enumerate(machine.nics):
+        argv += _nic(number, nic, msix=msix)
+    return argv
+
+
+def _nic(number: int, nic: VhostNic, *, msix: bool) -> list[str]:
+    rings = f"rx_queue_size={nic.ring},tx_queue_size={nic.ring}"
+    device = f"virtio-net-pci,netdev=n{number},id=ua-{number},mac={nic.mac},disable-legacy=on,{rings}"
+    device += f",host_mtu={nic.mtu}" if nic.mtu else ""
+    device += ",mq=on" if nic.queues > 1 else ""
+    device += f",vectors={2 * nic.queues + 2 if msix else 0}"
+    return [
+        *("-chardev", f"socket,id=c{number},path={nic.socket},server=on,wait=off"),
+        *("-netdev", f"vhost-user,id=n{number},chardev=c{number},queues={nic.queues}"),
+        *("-device", device),
+    ]
+
+
+def migrate(source: Qemu, target: Qemu, seconds: float = BOOT_SECONDS) -> dict[str, Any]:
+    """Move the guest to a machine that was made with `incoming`; what `query-migrate` tells.
+
+    Milliseconds in it: `total-time`, `downtime`. The source is left as migration leaves it, in `postmigrate`.
+    """
+    uri = f"unix:{target.directory}/migration"
+    target.monitor.run("migrate-incoming", uri=uri)
+    source.monitor.run("migrate", uri=uri)
+    wait_until(lambda: _ended(source), seconds, "the migration to end")
+    wait_until(lambda: target.status() == "running", seconds, "the target to run")
+    told: dict[str, Any] = source.monitor.run("query-migrate")
+    return told
+
+
+def _ended(source: Qemu) -> bool:
+    told = source.monitor.run("query-migrate")
+    assert told.get("status") not in {"failed", "cancelled"}, told
+    return bool(told.get("status") == "completed")

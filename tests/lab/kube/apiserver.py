@@ -1,0 +1,463 @@
+"""A kube-apiserver for tests, as far as pods go: a real HTTP server in a thread, with the real one's rules for writing.
+
+The rules that matter to a writer of annotations, each as the real server has it: every write gives a new resourceVersion; a write
+that carries an old one, or another pod's UID, is answered 409; a write to /status takes `status` and the metadata and ignores
+`spec`, and a PUT without `status` wipes it; an object PATCH is a merge patch. Lists are selected and paged; a watch goes on from
+a version, sends bookmarks, ends after timeoutSeconds, and is answered 410 when the version is forgotten. Faults are injected per
+verb. Nothing in here knows the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+from tests.lab.kube.podstore import PodStore, Refusal, Selection, merged_pod
+
+TOKEN = "lab-token"
+WATCH_S = 1800.0
+"""How long a watch lasts that names no timeoutSeconds."""
+
+_POD = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?P<status>/status)?")
+_LIST = re.compile(r"/api/v1/(?:namespaces/(?P<namespace>[^/]+)/)?pods")
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests (None: to all) of `method` ("" for any), instead of an answer or before it.
+
+    `method` is GET, LIST, WATCH, PATCH, PUT or DELETE, as `Request.verb` has it. Exactly one of: `status` is answered; the
+    connection is closed; nothing is sent for `hang` seconds, and then the connection is closed; the answer is sent at a byte per
+    `drip` seconds; the body of the answer is `cut` after so many bytes and the connection closed; `garbage` is sent as the body.
+    """
+
+    method: str = ""
+    status: int = 0
+    close: bool = False
+    hang: float = 0.0
+    drip: float = 0.0
+    times: int | None = None
+    cut: int | None = None
+    garbage: bytes = b""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request as it came in; `body` is its decoded JSON, None without one."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: Any
+
+    @property
+    def verb(self) -> str:
+        """The method, with GET told apart: GET of one pod, LIST, WATCH."""
+        parts = urlsplit(self.path)
+        if self.method != "GET" or not _LIST.fullmatch(parts.path):
+            return self.method
+        return "WATCH" if parse_qs(parts.query).get("watch", [""])[0] in ("1", "true") else "LIST"
+
+    def option(self, name: str) -> str:
+        """A parameter of the query; "" when it is absent."""
+        return parse_qs(urlsplit(self.path).query).get(name, [""])[0]
+
+
+@dataclass(eq=False)
+class _Open:
+    """A watch that is being served: its connection, and lines to be sent beside its events."""
+
+    connection: socket.socket
+    lines: list[bytes] = field(default_factory=list)
+
+
+class ApiServer:
+    """Pods behind HTTP on a port of 127.0.0.1. `token`: the only bearer token let in. `tls`: a directory for a certificate.
+
+    `faults` may be appended to and cleared at any time; `requests` lists what came in. `bookmark_s`: how often a watch gets a
+    bookmark. `gone_in_stream`: a watch of a forgotten version is answered by an event (what the real server mostly does), else by
+    the status 410. `silent`: open watches are sent nothing, and do not end.
+    """
+
+    def __init__(self, token: str = TOKEN, tls: Path | None = None) -> None:
+        self.token = token
+        self.faults: list[Fault] = []
+        self.requests: list[Request] = []
+        self.bookmark_s = 60.0
+        self.gone_in_stream = True
+        self.silent = False
+        self.store = PodStore()
+        self._guard = threading.Lock()
+        self._open: list[_Open] = []
+        self._certificate = _certificate(tls) if tls else None
+        self._http: _Http | None = None
+        self._port = 0
+        self._stopping = threading.Event()
+
+    def start(self) -> Self:
+        """Listen and serve; returns itself. After `stop` it comes back on the same port, with the same pods."""
+        self._stopping.clear()
+        self._http = _Http(self, self._certificate, self._port)
+        self._port = int(self._http.server_address[1])
+        threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        return self
+
+    def stop(self) -> None:
+        """Stop serving, end hanging requests and close every connection. A second call does nothing."""
+        self._stopping.set()
+        if self._http is not None:
+            self._http.shutdown()
+            self._http.close_connections()
+            self._http.server_close()
+            self._http = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        assert self._http is not None
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """What a kubeconfig has as `server`."""
+        return f"{'https' if self._certificate else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def certificate(self) -> Path | None:
+        """The certificate that clients have to trust; None without TLS."""
+        return self._certificate
+
+    def kubeconfig(self, directory: Path, user: Mapping[str, Any] | None = None) -> str:
+        """Write a kubeconfig for this server to `directory`, and tell its path. `user`: how to log in; default the token."""
+        cluster: dict[str, Any] = {"server": self.url}
+        if self._certificate:
+            cluster["certificate-authority"] = str(self._certificate)
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "lab", "cluster": cluster}],
+            "users": [{"name": "node", "user": dict(user) if user is not None else {"token": self.token}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "node"}}],
+            "current-context": "lab",
+        }
+        path = directory / "kubeconfig"
+        path.touch(0o600)
+        path.write_text(json.dumps(config))
+        return str(path)
+
+    def add_pod(self, pod: Mapping[str, Any]) -> dict[str, Any]:
+        """Create or replace a pod, with what the server sets (uid, resourceVersion, namespace) when absent. Returns a copy."""
+        return self.store.add(pod)
+
+    def pod(self, namespace: str, name: str) -> dict[str, Any]:
+        """A copy of the pod as it is now; KeyError when there is none."""
+        return self.store.get(namespace, name)
+
+    def annotations(self, namespace: str, name: str) -> dict[str, str]:
+        """The pod's annotations."""
+        return dict(self.pod(namespace, name)["metadata"].get("annotations") or {})
+
+    def change(self, namespace: str, name: str, patch: Mapping[str, Any]) -> None:
+        """Merge `patch` into the pod, as another client of the API would."""
+        self.store.merge(namespace, name, patch)
+
+    def remove_pod(self, namespace: str, name: str) -> None:
+        """Delete the pod at once."""
+        self.store.remove(namespace, name)
+
+    def count(self, verb: str) -> int:
+        """How many requests of `verb` (as `Request.verb` has it) came in."""
+        return sum(request.verb == verb for request in self.requests)
+
+    @property
+    def watches(self) -> int:
+        """How many watches are open."""
+        with self._guard:
+            return len(self._open)
+
+    def close_watches(self) -> None:
+        """Close the connections of all open watches in the middle of whatever they say."""
+        with self._guard:
+            for watch in self._open:
+                _shut(watch.connection)
+
+    def say(self, line: bytes) -> None:
+        """Send a line of the test's own to all open watches."""
+        with self._guard:
+            for watch in self._open:
+                watch.lines.append(line)
+        with self.store.changed:
+            self.store.changed.notify_all()
+
+    def answer(self, request: Request) -> dict[str, Any]:
+        """The object that answers `request`, which is no watch. Raises Refusal."""
+        path = urlsplit(request.path).path
+        if match := _POD.fullmatch(path):
+            return self._one(request, match["namespace"], match["name"], bool(match["status"]))
+        if _LIST.fullmatch(path) and request.method == "GET":
+            return self.store.page(_selection(request), int(request.option("limit") or 0), request.option("continue"))
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+
+    def fault(self, verb: str) -> Fault | None:
+        """The fault that meets a request of `verb`; one with a number of times is used up."""
+        with self._guard:
+            for fault in self.faults:
+                if fault.method in ("", verb) and fault.times != 0:
+                    if fault.times is not None:
+                        fault.times -= 1
+                    return fault
+        return None
+
+    def wait(self, seconds: float) -> None:
+        """Sleep, but not longer than the server lives."""
+        self._stopping.wait(seconds)
+
+    def serve_watch(self, request: Request, connection: socket.socket, send: Callable[[bytes], None]) -> None:
+        """Send the lines of a watch until its time is up, its version is forgotten or the server stops."""
+        watch = _Open(connection)
+        with self._guard:
+            self._open.append(watch)
+        try:
+            self._follow(request, watch, send)
+        finally:
+            with self._guard:
+                self._open.remove(watch)
+
+    def _follow(self, request: Request, watch: _Open, send: Callable[[bytes], None]) -> None:
+        selection, version = _selection(request), int(request.option("resourceVersion") or 0)
+        end = time.monotonic() + float(request.option("timeoutSeconds") or WATCH_S)
+        bookmarks = request.option("allowWatchBookmarks") in ("1", "true")
+        bookmark_at = time.monotonic() + self.bookmark_s
+        while not self._stopping.is_set() and (self.silent or time.monotonic() < end):
+            with self.store.changed:
+                if self.silent or not (watch.lines or version < self.store.version):
+                    self.store.changed.wait(min(0.05, self.bookmark_s))
+                lines, watch.lines[:] = list(watch.lines), []
+                try:
+                    changes = [] if self.silent else self.store.since(version) if version else self.store.all()
+                except Refusal as refusal:
+                    send(_line({"type": "ERROR", "object": refusal.body()}))
+                    return
+                version = version if self.silent else self.store.version
+            lines += [_line(event) for change in changes if (event := selection.event(change))]
+            if bookmarks and not self.silent and time.monotonic() >= bookmark_at:
+                bookmark_at = time.monotonic() + self.bookmark_s
+                lines.append(_bookmark(version))
+            for line in lines:
+                send(line)
+        if bookmarks and not self._stopping.is_set():
+            send(_bookmark(version))
+
+    def _one(self, request: Request, namespace: str, name: str, status: bool) -> dict[str, Any]:
+        with self.store.changed:
+            try:
+                old = self.store.get(namespace, name)
+            except KeyError:
+                raise Refusal(404, "NotFound", f'pods "{name}" not found') from None
+            if request.method == "GET":
+                return old
+            if request.method == "DELETE":
+                return self._delete(request, old)
+            if not isinstance(request.body, dict):
+                raise Refusal(400, "BadRequest", "the body is not an object")
+            if request.method == "PUT":
+                return self.store.write(old, request.body, request.body, status)
+            if request.method == "PATCH":
+                kind = request.headers.get("Content-Type", "")
+                if kind not in ("application/merge-patch+json", "application/strategic-merge-patch+json"):
+                    raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}")
+                return self.store.write(old, merged_pod(old, request.body), request.body, status)
+        raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+    def _delete(self, request: Request, old: dict[str, Any]) -> dict[str, Any]:
+        """With a grace period a deletion only begins; the kubelet ends it with one of 0."""
+        options = request.body if isinstance(request.body, dict) else {}
+        namespace, name = old["metadata"]["namespace"], old["metadata"]["name"]
+        if options.get("gracePeriodSeconds") != 0:
+            return self.store.mark_deleted(namespace, name)
+        self.store.remove(namespace, name)
+        return old
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, api: ApiServer, certificate: Path | None, port: int) -> None:
+        self.api = api
+        self._tls: ssl.SSLContext | None = None
+        self._connections: set[socket.socket] = set()
+        self._guard = threading.Lock()
+        super().__init__(("127.0.0.1", port), _Handler)
+        if certificate:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(certificate, certificate.with_name("key.pem"))
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self._tls:
+            connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        with self._guard:
+            self._connections.add(connection)
+        return connection, address
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._guard:
+            self._connections.discard(request)
+        super().shutdown_request(request)
+
+    def close_connections(self) -> None:
+        with self._guard:
+            for connection in self._connections:
+                _shut(connection)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is what many tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Http
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_PUT(self) -> None:
+        self._serve()
+
+    def do_PATCH(self) -> None:
+        self._serve()
+
+    def do_DELETE(self) -> None:
+        self._serve()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing on stderr."""
+
+    def _serve(self) -> None:
+        api = self.server.api
+        text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        request = Request(self.command, self.path, dict(self.headers.items()), _decoded(text))
+        api.requests.append(request)
+        fault = api.fault(request.verb) or Fault()
+        if fault.close or fault.hang:
+            api.wait(fault.hang)
+            self.close_connection = True
+            return
+        try:
+            self._admit(fault)
+            if request.verb == "WATCH":
+                self._watch(request, fault)
+            else:
+                self._answer(200, fault.garbage or json.dumps(api.answer(request)).encode(), fault)
+        except Refusal as refusal:
+            self._answer(refusal.status, json.dumps(refusal.body()).encode(), Fault())
+
+    def _admit(self, fault: Fault) -> None:
+        scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+        if scheme.lower() != "bearer" or token != self.server.api.token:
+            raise Refusal(401, "Unauthorized", "Unauthorized")
+        if fault.status:
+            raise Refusal(fault.status, "Injected", "injected by the test")
+
+    def _watch(self, request: Request, fault: Fault) -> None:
+        """Chunk by chunk, as the real server; the last chunk is empty when the watch ends in good order."""
+        api, version = self.server.api, int(request.option("resourceVersion") or 0)
+        if version and not api.gone_in_stream:
+            api.store.since(version)
+        _selection(request)
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        left = [fault.cut]
+
+        def send(line: bytes) -> None:
+            piece = line if left[0] is None else line[: left[0]]
+            if left[0] is not None:
+                left[0] -= len(piece)
+            self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if piece else b"", fault.drip)
+            if left[0] == 0:
+                raise ConnectionAbortedError
+
+        try:
+            if fault.garbage:
+                send(fault.garbage)
+            else:
+                api.serve_watch(request, self.connection, send)
+            self._write(b"0\r\n\r\n", 0.0)
+        except OSError:
+            self.close_connection = True
+
+    def _answer(self, status: int, text: bytes, fault: Fault) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self._write(text[: fault.cut], fault.drip)
+        if fault.cut is not None:
+            self.close_connection = True
+
+    def _write(self, text: bytes, drip: float) -> None:
+        for start in range(0, len(text), 1 if drip else max(1, len(text))):
+            self.wfile.write(text[start : start + (1 if drip else len(text))])
+            if drip:
+                self.server.api.wait(drip)
+
+
+def _selection(request: Request) -> Selection:
+    match = _LIST.fullmatch(urlsplit(request.path).path)
+    return Selection((match["namespace"] or "") if match else "", request.option("fieldSelector"))
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return json.dumps(event).encode() + b"\n"
+
+
+def _bookmark(version: int) -> bytes:
+    metadata = {"resourceVersion": str(version), "creationTimestamp": None}
+    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"containers": None}, "status": {}}
+    return _line({"type": "BOOKMARK", "object": pod})
+
+
+def _shut(connection: socket.socket) -> None:
+    """End a connection that another thread reads or writes; of an SSLSocket too, whose own shutdown is for its own thread."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+def _decoded(text: bytes) -> Any:
+    with suppress(ValueError):
+        return json.loads(text)
+    return None
+
+
+def _certificate(directory: Path) -> Path:
+    """A self-signed certificate for 127.0.0.1 in `directory`, with key.pem beside it."""
+    path = directory / "ca.crt"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = ["-subj", "/CN=lab", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(path.with_name("key.pem")), "-out", str(path)]
+    subprocess.run([*command, *names, *files], check=True, capture_output=True)
+    return path

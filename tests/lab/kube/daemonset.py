@@ -1,0 +1,93 @@
+"""The DaemonSet's pod on podman: what deploy/kubernetes/agent.yaml says of its containers, as podman's arguments.
+
+The manifest is what is tested: no mount, variable, argument or privilege is repeated here. What it says of a container and this
+does not translate is an error, so that nothing is silently left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.lab.runtimes.dockerfile import ROOT
+
+MANIFEST = ROOT / "deploy" / "kubernetes" / "agent.yaml"
+NODE_NAME = "node-of-the-test"
+_PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
+_FIELDS = {"spec.nodeName": NODE_NAME}
+_OF_THE_SCHEDULER = {"imagePullPolicy", "livenessProbe", "name", "readinessProbe", "startupProbe"}
+"""What does not say how the container is made."""
+
+
+class DaemonSet:
+    """The manifest's pod on the host whose root is the directory `host`."""
+
+    def __init__(self, host: Path) -> None:
+        documents = {document["kind"]: document for document in yaml.safe_load_all(MANIFEST.read_text())}
+        self._pod: Mapping[str, Any] = documents["DaemonSet"]["spec"]["template"]["spec"]
+        self._host = host
+
+    @property
+    def install(self) -> Mapping[str, Any]:
+        """The container that runs first, and ends."""
+        [container] = self._pod["initContainers"]
+        return dict(container)
+
+    @property
+    def agent(self) -> Mapping[str, Any]:
+        """The container that stays."""
+        [container] = self._pod["containers"]
+        return dict(container)
+
+    @property
+    def grace_s(self) -> int:
+        """What the agent has to end by itself, in seconds."""
+        return int(self._pod["terminationGracePeriodSeconds"])
+
+    def probe(self, kind: str) -> list[str]:
+        """The command of `startupProbe`, `livenessProbe` or `readinessProbe`."""
+        return list(self.agent[kind]["exec"]["command"])
+
+    def arguments(self, container: Mapping[str, Any], image: str) -> list[str]:
+        """Options of `podman run` for this container, the image, and the container's arguments."""
+        left = {key: value for key, value in container.items() if key not in _OF_THE_SCHEDULER}
+        assert left.pop("image")
+        options = [
+            "--pid=host" if self._pod["hostPID"] else "--pid=private",
+            "--network=host" if self._pod["hostNetwork"] else "--network=none",
+        ]
+        options += [f"--env={_variable(entry)}" for entry in left.pop("env", ())]
+        options += [f"--volume={self._volume(mount)}" for mount in left.pop("volumeMounts")]
+        options += _privileges(left.pop("securityContext", {}))
+        options += _limits(left.pop("resources"))
+        arguments = left.pop("args")
+        assert left == {}, f"not translated to podman: {left}"
+        return [*options, image, *arguments]
+
+    def _volume(self, mount: Mapping[str, Any]) -> str:
+        [volume] = [volume for volume in self._pod["volumes"] if volume["name"] == mount["name"]]
+        source = self._host / volume["hostPath"]["path"].lstrip("/")
+        if volume["hostPath"]["type"] == "DirectoryOrCreate":
+            source.mkdir(parents=True, exist_ok=True)
+        assert source.is_dir()
+        mode = "ro" if mount.get("readOnly") else "rw"
+        return f"{source}:{mount['mountPath']}:{mode},{_PROPAGATION[mount.get('mountPropagation', 'None')]}"
+
+
+def _variable(entry: Mapping[str, Any]) -> str:
+    value = entry["value"] if "value" in entry else _FIELDS[entry["valueFrom"]["fieldRef"]["fieldPath"]]
+    return f"{entry['name']}={value}"
+
+
+def _privileges(context: Mapping[str, Any]) -> list[str]:
+    assert set(context) <= {"privileged"}
+    return ["--privileged"] if context.get("privileged") else []
+
+
+def _limits(resources: Mapping[str, Any]) -> list[str]:
+    limits = resources.get("limits", {})
+    assert set(limits) <= {"memory"}
+    return [f"--memory={limits['memory'].removesuffix('i').lower()}"] if limits else []

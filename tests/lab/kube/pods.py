@@ -1,0 +1,60 @@
+"""Pods as the API server and the runtime know them, for networks with a `kubeconfig`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.lab.kube.apiserver import ApiServer
+
+MAPPED_DIR = "/var/lib/cni/usrspcni"
+CONFIGURATION_DATA = "userspace/configuration-data"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod; `volume` is the source of its volume `shared-dir` in the spec, {} for no such volume."""
+
+    name: str = "app"
+    namespace: str = "default"
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
+    volume: Mapping[str, Any] = field(default_factory=dict)
+    mount_path: str = MAPPED_DIR
+
+    @property
+    def args(self) -> str:
+        """CNI_ARGS as containerd makes them."""
+        names = f"K8S_POD_NAMESPACE={self.namespace};K8S_POD_NAME={self.name};K8S_POD_UID={self.uid}"
+        return f"IgnoreUnknown=1;{names}"
+
+    def manifest(self) -> dict[str, Any]:
+        """The pod as the API server has it."""
+        volumes = [{"name": "shared-dir", **self.volume}] if self.volume else []
+        mounts = [{"name": "shared-dir", "mountPath": self.mount_path}] if self.volume else []
+        container = {"name": "app", "image": "dpdk", "volumeMounts": mounts}
+        return {
+            "metadata": {"name": self.name, "namespace": self.namespace, "uid": self.uid},
+            "spec": {"volumes": volumes, "containers": [container]},
+            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+        }
+
+    def create(self, api: ApiServer) -> None:
+        """Tell the API server of it."""
+        api.add_pod(self.manifest())
+
+    def annotations(self, api: ApiServer) -> dict[str, str]:
+        """What is noted in it."""
+        return api.annotations(self.namespace, self.name)
+
+    def entries(self, api: ApiServer) -> list[dict[str, Any]]:
+        """The entries of `userspace/configuration-data`."""
+        entries: list[dict[str, Any]] = json.loads(self.annotations(api)[CONFIGURATION_DATA])
+        return entries
+
+
+def downward_file(annotations: Mapping[str, str]) -> str:
+    """The downward-API file that the kubelet makes of annotations: quoted as Go does it, which for ASCII is as JSON does it."""
+    return "\n".join(f"{key}={json.dumps(value)}" for key, value in sorted(annotations.items()))

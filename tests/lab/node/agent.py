@@ -1,0 +1,162 @@
+"""The agent as a process on a test's node, and the shim in the place where a runtime calls it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
+
+START_S = 30
+
+
+class Agent:
+    """`userspace-cni agent` with a node's settings; `start` returns when it serves. Its log is `<directory>/agent.log`."""
+
+    def __init__(self, node: Node, prefix: tuple[str, ...] = (), **settings: str) -> None:
+        self.node = node
+        self._prefix = prefix
+        self.log = node.directory / "agent.log"
+        self._settings = {"USERSPACE_CNI_TICK_S": "0.5", **settings}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> str:
+        """Where it listens."""
+        return f"{self.node.environ['USERSPACE_CNI_RUN_DIR']}/agent.sock"
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process
+        return self._process.pid
+
+    def start(self, *, wait: bool = True) -> Agent:
+        """Start it."""
+        environ = {**os.environ, **self.node.environ, **self._settings}
+        with self.log.open("ab") as log:
+            argv = [*self._prefix, sys.executable, "-m", "userspace_cni", "agent"]
+            self._process = subprocess.Popen(argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if wait:
+            wait_until(self.answers, START_S, f"the agent to serve; {self.log.read_text()[-2000:]}")
+        return self
+
+    def answers(self) -> bool:
+        """Whether it serves; AssertionError when it has ended."""
+        assert self._process
+        assert self._process.poll() is None, self.log.read_text()[-2000:]
+        with suppress(OSError):
+            return self.get("/healthz")[0] in (200, 503)
+        return False
+
+    def get(self, target: str, method: str = "GET") -> tuple[int, bytes]:
+        """Status and body of a page."""
+        return get(self.socket, target, method)
+
+    def reconcile(self) -> dict[str, int]:
+        """Have a pass made: what it did."""
+        return reconcile(self.socket)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of a metric; 0.0 when it is not there."""
+        return metric(self.socket, name, **labels)
+
+    def kill(self) -> None:
+        """SIGKILL, reaped."""
+        assert self._process
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """End it in good order; its exit code."""
+        assert self._process
+        self._process.send_signal(sign)
+        return self._process.wait(30)
+
+    def close(self) -> None:
+        """End it whatever state it is in."""
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self.kill()
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("userspace-cni", timeout=60)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(60)
+        self.sock.connect(self._path)
+
+
+def get(path: str, target: str, method: str = "GET") -> tuple[int, bytes]:
+    """Status and body of a page of the agent that listens at `path`."""
+    connection = _Connection(path)
+    try:
+        connection.request(method, target)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def reconcile(path: str) -> dict[str, int]:
+    """Have the agent that listens at `path` make a pass: how often it did what."""
+    status, body = get(path, "/api/v1/reconcile", "POST")
+    assert status == 200, body
+    actions: dict[str, int] = json.loads(body)["actions"]
+    return actions
+
+
+def metric(path: str, name: str, **labels: str) -> float:
+    """The value of a metric of the agent that listens at `path`; 0.0 when it is not there."""
+    return value_of(get(path, "/metrics")[1].decode(), name, **labels)
+
+
+def value_of(exposition: str, name: str, **labels: str) -> float:
+    """The sum of a metric's series that have these labels, in Prometheus' text form; 0.0 when there is none."""
+    wanted = {f'{key}="{value}"' for key, value in labels.items()}
+    total = 0.0
+    for line in exposition.splitlines():
+        full, _, value = line.rpartition(" ")
+        found, _, inside = full.partition("{")
+        if found == name and wanted <= set(inside.rstrip("}").split(",")):
+            total += float(value)
+    return total
+
+
+def install_shim(node: Node) -> None:
+    """Put the shim where the node's runtimes find `userspace`, with the node's socket and spool in it."""
+    argv = [sys.executable, "-m", "userspace_cni", "install", "--bin-dir", str(node.bin)]
+    done = subprocess.run(argv, env={**os.environ, **node.environ}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(node.plugin).read_bytes().startswith(b"\x7fELF")
+
+
+@contextmanager
+def running(node: Node, **settings: str) -> Iterator[Agent]:
+    """A node with the shim and an agent that serves."""
+    install_shim(node)
+    agent = Agent(node, (), **settings)
+    try:
+        yield agent.start()
+    finally:
+        agent.close()
+
+
+def spooled(node: Node) -> list[Any]:
+    """Names of the spooled DELs."""
+    directory = node.state / "spool"
+    return sorted(path.name for path in directory.iterdir() if not path.name.startswith(".")) if directory.is_dir() else []

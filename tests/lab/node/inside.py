@@ -1,0 +1,180 @@
+"""The plugin inside a process of the test, so that something can happen at a chosen point of a verb: an error, or death.
+
+The node is the real one, with its real drivers; between them and the verbs sits a `Trip`, which is told each point that is
+passed: "before port", "after port", "before undo port", "before lease", "after writing pending", and so on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from userspace_cni.attachment import verbs
+from userspace_cni.attachment.apply import Driver, Rest
+from userspace_cni.attachment.journal import Journal, Shared
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import Lease, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Drift
+from userspace_cni.base.settings import Settings, load
+from userspace_cni.host.link import boot_id
+from userspace_cni.node.drivers import Drivers
+
+Watch = Callable[[str], None]
+"""Is told each point that is passed; what it raises happens there."""
+
+_PRELOADED = (
+    "tests.lab.node.inside",
+    "userspace_cni.dataplane.ports",
+    "userspace_cni.dataplane.ovsdb.commands",
+    "userspace_cni.kube.client",
+)
+
+
+@dataclass
+class Trip:
+    """Remembers the points passed, and does `act` once, at the first one named `at`."""
+
+    at: str = ""
+    act: Callable[[], object] = lambda: None
+    passed: list[str] = field(default_factory=list)
+
+    def __call__(self, point: str) -> None:
+        """A point is passed."""
+        first = point not in self.passed
+        self.passed.append(point)
+        if point == self.at and first:
+            self.act()
+
+
+def raising(error: BaseException) -> Callable[[], object]:
+    """An act that raises."""
+
+    def act() -> None:
+        raise error
+
+    return act
+
+
+class _TrippedDriver:
+    def __init__(self, driver: Driver[Any], trip: Watch) -> None:
+        self._driver = driver
+        self._trip = trip
+
+    def apply(self, step: Step, deadline: Deadline) -> Rest | None:
+        if isinstance(step, Lease):  # it was leased before the plan was made
+            return self._driver.apply(step, deadline)
+        self._trip(f"before {step.kind}")
+        rest = self._driver.apply(step, deadline)
+        self._trip(f"after {step.kind}")
+        return partial(self._rest, step.kind, rest) if rest else None
+
+    def _rest(self, kind: str, rest: Rest) -> None:
+        self._trip(f"before rest of {kind}")
+        rest()
+        self._trip(f"after rest of {kind}")
+
+    def undo(self, step: Step, deadline: Deadline) -> None:
+        self._trip(f"before undo {step.kind}")
+        self._driver.undo(step, deadline)
+        self._trip(f"after undo {step.kind}")
+
+    def check(self, step: Step, deadline: Deadline) -> list[Drift]:
+        return self._driver.check(step, deadline)
+
+    def present(self, step: Step) -> bool:
+        return self._driver.present(step)
+
+
+class _TrippedJournal(Journal):
+    def __init__(self, settings: Settings, trip: Watch) -> None:
+        super().__init__(settings.state_dir, settings.run_dir, lambda _: None, boot_id)
+        self._trip = trip
+
+    def write(self, record: Record) -> None:
+        self._trip(f"before writing {record.state}")
+        super().write(record)
+        self._trip(f"after writing {record.state}")
+
+    def advance(self, record: Record) -> None:
+        self._trip(f"before writing {record.state}")
+        super().advance(record)
+        self._trip(f"after writing {record.state}")
+
+    def drop(self, record: Record) -> None:
+        self._trip("before dropping the record")
+        super().drop(record)
+        self._trip("after dropping the record")
+
+    def write_shared(self, place: str, shared: Shared) -> None:
+        self._trip("before writing holders")
+        super().write_shared(place, shared)
+        self._trip("after writing holders")
+
+
+class TrippedDrivers(Drivers):
+    """This node, telling `trip` of every step and of every write of the journal."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], trip: Watch) -> None:
+        super().__init__(settings, environ)
+        self._trip = trip
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The real journal behind the trip."""
+        return _TrippedJournal(self.settings, self._trip)
+
+    def driver(self, step: Step) -> Driver[Any]:
+        """The real driver behind the trip."""
+        return _TrippedDriver(super().driver(step), self._trip)
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """The real delegate behind the trip."""
+        self._trip("before lease")
+        answer = super().lease(step, deadline, lock)
+        self._trip("after lease")
+        return answer
+
+
+def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> verbs.Answer:
+    """One verb in this process, its session with OVSDB closed afterwards."""
+    made: list[Drivers] = []
+
+    def node() -> Drivers:
+        made.append(TrippedDrivers(load(environ), environ, trip))
+        return made[0]
+
+    try:
+        return verbs.answer(environ, lambda: stdin, node)
+    finally:
+        for each in made:
+            if "ports" in vars(each):
+                each.ports.close()
+
+
+def killed_at(environ: Mapping[str, str], stdin: bytes, point: str) -> bool:
+    """One verb in a process of its own, which gets SIGKILL at the first `point`; whether it came to that."""
+    process = _server().Process(target=_die_at, args=(dict(environ), stdin, point))
+    process.start()
+    process.join(60)
+    assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+    killed = process.exitcode != 0
+    process.close()
+    return killed
+
+
+def _die_at(environ: dict[str, str], stdin: bytes, point: str) -> None:
+    answer(environ, stdin, Trip(point, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+
+
+def _server() -> ForkServerContext:
+    """Forks processes that have imported everything and have no other threads: far cheaper than a start."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))
+    return context

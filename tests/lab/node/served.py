@@ -1,0 +1,147 @@
+"""A node whose plugin is the shim, with an agent behind it: what black-box tests see must be what they see of a process.
+
+The agent is forked from a process that has imported everything, so that each test has one of its own. It is started by the first
+call, and anew when a test has changed the node's settings meanwhile.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+
+from tests.lab.node.agent import get
+from tests.lab.node.agentless import filled
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.service import serve
+from userspace_cni.base.settings import load
+from userspace_cni.shim import BUILT
+
+_PRELOADED = (
+    "tests.lab.node.served",
+    "userspace_cni.dataplane.ports",
+    "userspace_cni.dataplane.ovsdb.commands",
+    "userspace_cni.dataplane.ovsdb.session",
+    "userspace_cni.kube.client",
+    "userspace_cni.kube.watch",
+)
+
+
+class ServedNode(Node):
+    """The node, its `plugin` the shim. `environ` is what the runtime has, and what the agent is started with."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._served: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._process: ForkServerProcess | None = None
+
+    @property
+    def socket(self) -> str:
+        """The agent's."""
+        return f"{self.environ['USERSPACE_CNI_RUN_DIR']}/agent.sock"
+
+    @property
+    def log(self) -> Path:
+        """What the agent says."""
+        return self.directory.parent / "agent.log"
+
+    def variables(
+        self, command: str, netns: str = "", container: str | None = None, ifname: str = "net1", **environ: str
+    ) -> dict[str, str]:
+        """As the node's; an agent with these settings serves when it returns."""
+        self.serve()
+        given = {} if container is None else {"container": container}
+        return super().variables(command, netns, ifname=ifname, **given, **environ)
+
+    def serve(self) -> None:
+        """Have an agent with the present settings."""
+        with self._lock:
+            self._serve()
+
+    def _serve(self) -> None:
+        settings = self.environ
+        if self._process is not None and settings == self._served:
+            return
+        self.stop()
+        self._install(settings)
+        self._served = settings
+        self._process = _server().Process(target=_be_the_agent, args=(settings, str(self.log)))
+        self._process.start()
+        wait_until(self._answers, 30, "the agent to serve")
+
+    def _install(self, settings: dict[str, str]) -> None:
+        """Have the shim of these settings as the plugin."""
+        shim = filled(BUILT.read_bytes(), load(settings))
+        temporary = Path(f"{self.plugin}.new")
+        temporary.write_bytes(shim)
+        temporary.chmod(0o755)
+        temporary.replace(self.plugin)
+
+    def reconcile(self) -> None:
+        """Have the agent make a pass of reconciliation, and await it."""
+        status, body = get(self.socket, "/api/v1/reconcile", "POST")
+        assert status == 200, body
+
+    def stop(self) -> None:
+        """End the agent in good order."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        process.join(10)
+        if process.is_alive():
+            process.kill()
+            process.join()
+        process.close()
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.is_alive(), self.log.read_text()[-2000:]
+        with suppress(OSError):
+            return get(self.socket, "/healthz")[0] in (200, 503)
+        return False
+
+
+class HandedNode(ServedNode):
+    """The same with the launcher as the plugin, which hands its calls to the agent."""
+
+    def _install(self, settings: dict[str, str]) -> None:
+        """Leave the launcher in its place."""
+
+
+def _be_the_agent(environ: dict[str, str], log: str) -> None:
+    """In the forked process: be the agent."""
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 2)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.exit(serve(load(environ), environ))
+
+
+def _server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))
+    return context
+
+
+@contextmanager
+def served(directory: Path, switch: object, kind: type[ServedNode] = ServedNode) -> Iterator[ServedNode]:
+    """A node with an agent."""
+    from tests.lab.node.node import clean
+
+    with clean(kind(directory, switch)) as node:  # type: ignore[arg-type]
+        assert isinstance(node, ServedNode)
+        try:
+            yield node
+        finally:
+            node.stop()

@@ -1,0 +1,232 @@
+"""A node in memory: drivers that write into a set, so that what a verb leaves behind can be compared as a whole.
+
+It stands in for the walls (switch, file system, API server) where the subject is the order of things; the walls themselves are
+tested against the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from userspace_cni.attachment.facts import Facts, Place, Pod
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.spool import Spool
+from userspace_cni.attachment.steps import Lease, LegacyRecord, PlacedSocket, Port, SocketFile, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Drift, UserspaceError
+from userspace_cni.cni.options import Options
+from userspace_cni.cni.request import Environment, Request, Verb
+
+Fault = Callable[[str, Step], None]
+
+
+def no_fault(_when: str, _step: Step) -> None:
+    """Nothing goes wrong."""
+
+
+@dataclass
+class MemoryDriver:
+    """Makes a step true by putting its name into the world."""
+
+    world: World
+
+    def apply(self, step: Step, deadline: Deadline) -> Callable[[], None]:
+        """Add it, failing before or after as the world's fault says; then the switch may still be at work."""
+        self.world.fault("before apply", step)
+        self.world.allowed[step.kind] = deadline.remaining()
+        self.world.true.add(name_of(step))
+        if isinstance(step, SocketFile):
+            self.world.dead.discard(step.name)
+        if isinstance(step, Port):
+            self.world.closed.discard(step.name)
+        self.world.fault("after apply", step)
+        return lambda: self.world.fault("while waiting", step)
+
+    def undo(self, step: Step, deadline: Deadline) -> None:
+        """Remove it."""
+        self.world.fault("before undo", step)
+        self.world.true.discard(name_of(step))
+        if isinstance(step, PlacedSocket):
+            self.world.mounted.discard(step.name)
+        self.world.fault("after undo", step)
+
+    def check(self, step: Step, deadline: Deadline) -> list[Drift]:
+        """Missing or not."""
+        return [] if name_of(step) in self.world.true or isinstance(step, Lease) else [Drift(f"{name_of(step)} is missing")]
+
+    def present(self, step: Step) -> bool:
+        """Whether it is there."""
+        return name_of(step) in self.world.true
+
+
+def name_of(step: Step) -> str:
+    """What a step makes, in a word."""
+    if step.resource and not isinstance(step, SocketFile):
+        return step.resource.key
+    names = {"lease": "lease", "port": f"port:{getattr(step, 'name', '')}"}
+    return names.get(step.kind, f"{step.kind}:{getattr(step, 'name', getattr(step, 'path', ''))}")
+
+
+@dataclass
+class MemoryTests:
+    """reconcile.DeadTests in memory."""
+
+    world: World
+
+    def records(self, deadline: Deadline) -> list[Record]:
+        """As the test put them there."""
+        return list(self.world.tests)
+
+    def remove(self, test: Record, deadline: Deadline) -> None:
+        """It is gone."""
+        self.world.fault("before undo", test.steps[0])
+        self.world.tests.remove(test)
+
+
+@dataclass
+class World:
+    """verbs.Node in memory; `true` is what exists, `fault` may raise at any step."""
+
+    directory: Path
+    true: set[str] = field(default_factory=set)
+    fault: Fault = no_fault
+    boot: str = "boot-1"
+    allowed: dict[str, float] = field(default_factory=dict)
+    """Seconds that the latest `apply` of each kind of step was given."""
+    links: set[tuple[str, str]] = field(default_factory=set)
+    place: Place | None = None
+    answer: Any = field(default_factory=lambda: {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}]})
+    forwarded: list[Verb] = field(default_factory=list)
+    marked: list[Port] = field(default_factory=list)
+    log_level: str = "error"
+    deadline_s: float = 10.0
+    serving_error: UserspaceError | None = None
+    resident: bool = False
+    now: int = 1
+    unreachable: UserspaceError | None = None
+    """What the switch answers when its ports are listed."""
+    tests: list[Record] = field(default_factory=list)
+    """What killed test runs left."""
+    closed: set[str] = field(default_factory=set)
+    """Names of ports that the switch could not open."""
+    dead: set[str] = field(default_factory=set)
+    """Names of sockets that a dead application left; freed by `apply`."""
+    mounted: set[str] = field(default_factory=set)
+    """Names of placed sockets that are mounts; gone with `undo`."""
+    gone: set[str] = field(default_factory=set)
+    """Paths of namespaces and UIDs of pods that are proven gone."""
+
+    @property
+    def spool(self) -> Spool:
+        """A spool below the test's directory."""
+        return Spool(f"{self.directory}/state/spool", f"{self.directory}/state/quarantine")
+
+    def owned_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+        """The ports that records made, as far as they exist, and those that the test put there."""
+        if self.unreachable:
+            raise self.unreachable
+        made = [step for record in self.journal.records() for step in record.steps if isinstance(step, Port)]
+        return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
+
+    def closed_ports(self) -> frozenset[str]:
+        """As the test says."""
+        return frozenset(self.closed)
+
+    def has_mounts(self, step: PlacedSocket) -> bool:
+        """As the test says."""
+        return step.name in self.mounted
+
+    def is_dead(self, step: SocketFile) -> bool:
+        """As the test says."""
+        return step.name in self.dead
+
+    @property
+    def dead_tests(self) -> MemoryTests:
+        """What killed test runs left."""
+        return MemoryTests(self)
+
+    def mount_points(self) -> frozenset[str]:
+        """The mounts that are true."""
+        return frozenset(name.removeprefix("mount:") for name in self.true if name.startswith("mount:"))
+
+    def netns_is_gone(self, path: str) -> bool:
+        """As the test says."""
+        return path in self.gone
+
+    def pod_is_gone(self, uid: str) -> bool:
+        """As the test says."""
+        return uid in self.gone
+
+    @property
+    def journal(self) -> Journal:
+        """A store below the test's directory."""
+        return Journal(f"{self.directory}/state", str(self.directory), print, self.boot_id)
+
+    def driver(self, step: Step) -> MemoryDriver:
+        """One driver for all."""
+        return MemoryDriver(self)
+
+    def boot_id(self) -> str:
+        """Settable, for reboots."""
+        return self.boot
+
+    def boottime_ns(self) -> int:
+        """Settable, for what comes before what."""
+        return self.now
+
+    def sandbox(self, environment: Environment) -> int:
+        """Every namespace is good."""
+        return 4711
+
+    def has_link(self, environment: Environment) -> bool:
+        """Those in `links`."""
+        return (environment.netns, environment.ifname) in self.links
+
+    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+        """A pod with its own directory, without an API server."""
+        place = self.place or Place(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
+        return Facts(
+            boot_id=self.boot,
+            store=self.journal.identity(),
+            netns_inode=4711,
+            pod=Pod(),
+            place=place,
+            mapped_dir="/var/lib/cni/usrspcni/",
+            short_dir="/short",
+            mount_always=True,
+            ovs_sockdir="/ovs",
+            noted=False,
+            device_info_file=options.asked.device_info_file,
+            device_info_dir="/run",
+        )
+
+    def require_delegate(self, request: Request) -> None:
+        """There is one."""
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """Lease, and answer what the test said."""
+        self.fault("before lease", step)
+        self.true.add("lease")
+        self.fault("after lease", step)
+        return self.answer
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """Remember it."""
+        self.forwarded.append(verb)
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """None here."""
+        return None
+
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+        """Rows as the test put them there."""
+        return [port for port in self.marked if network is None or port.marks["network"] == network]
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """As the test says."""
+        if self.serving_error:
+            raise self.serving_error

@@ -1,0 +1,145 @@
+"""The host that a private container runtime believes to be on: a network namespace, plugins, networks, a cgroup of its own.
+
+A runtime that runs in it may let Debian's plugins make bridges and firewall rules: they go with the namespace. It stays in the
+mount namespace of its caller, as runtimes do: what it mounts is seen by the plugin, what the plugin mounts is seen by the switch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.lab.node.node import PLUGINS, Node
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import wait_until
+
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+class RuntimeHost:
+    """One such host beside the directory of `node`, in the network namespace `path`; `runtime_host` makes and removes it."""
+
+    def __init__(self, node: Node, path: str) -> None:
+        self.node = node
+        self.netns = path
+        self.directory = node.directory.parent / "host"
+        self.cgroup = f"/{node.directory.parent.name}"
+        for directory in (self.bin, self.networks_dir):
+            directory.mkdir(parents=True)
+        (self.bin / "userspace").symlink_to(node.plugin)
+        for plugin in Path(PLUGINS).iterdir():
+            (self.bin / plugin.name).symlink_to(plugin)
+
+    @property
+    def bin(self) -> Path:
+        """Where the runtime finds plugins: ours, and Debian's."""
+        return self.directory / "bin"
+
+    @property
+    def networks_dir(self) -> Path:
+        """Where the runtime finds its networks."""
+        return self.directory / "net.d"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of the runtime and so of its plugins."""
+        return {**self.node.environ, "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(self.directory)}
+
+    def command(self, *argv: str) -> list[str]:
+        """A command in the host's network namespace."""
+        return ["nsenter", f"--net={self.netns}", *argv]
+
+    def write_networks(self, *lists: Mapping[str, Any]) -> None:
+        """Put these network lists in the place of all others; a runtime that takes the first takes the first given."""
+        for path in self.networks_dir.iterdir():
+            path.unlink()
+        for number, each in enumerate(lists):
+            (self.networks_dir / f"{number:02}-{each['name']}.conflist").write_text(json.dumps(each))
+
+    def links(self, namespace: str = "") -> set[str]:
+        """Names of the links in this namespace, by default the host's own."""
+        return {link["ifname"] for link in json.loads(self.run("ip", "-json", "link", "show", namespace=namespace))}
+
+    def run(self, *argv: str, namespace: str = "") -> str:
+        """What a command prints in this network namespace, by default the host's own."""
+        entered = ["nsenter", f"--net={namespace or self.netns}", *argv]
+        return subprocess.run(entered, capture_output=True, text=True, check=True).stdout
+
+    def clean(self) -> None:
+        """End what the runtime left running, and remove its mounts and cgroups; it must have been ended itself."""
+        for pid in _naming(str(self.directory)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not _naming(str(self.directory)), what="the runtime's own processes to end")
+        for point in mount_points(self.directory):
+            subprocess.run(["umount", "--lazy", point], check=True)
+        remove_cgroup(self.cgroup)
+
+
+def remove_cgroup(name: str) -> None:
+    """End the processes in the cgroup `name`, which begins with a slash, and remove it with all below it."""
+    lists = CGROUPS.glob(f"*{name}/**/cgroup.procs")
+    for pid in {int(pid) for procs in lists for pid in procs.read_text().split()}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for controller in CGROUPS.iterdir():
+        top = controller / name[1:]
+        for path in [*sorted(top.rglob("*/"), reverse=True), top] if top.is_dir() else ():
+            wait_until(lambda: _removed(path), what=f"the processes in {path} to end")  # noqa: B023 -- called at once
+
+
+@contextmanager
+def runtime_host(node: Node) -> Iterator[RuntimeHost]:
+    """A host for one runtime of this node; whatever the runtime left is removed."""
+    with netns() as path:
+        subprocess.run(["nsenter", f"--net={path}", "ip", "link", "set", "lo", "up"], check=True)
+        host = RuntimeHost(node, path)
+        try:
+            yield host
+        finally:
+            host.clean()
+
+
+@contextmanager
+def shared_mounts(directory: Path) -> Iterator[None]:
+    """Let mounts below `directory` be seen in mount namespaces made later, and those made there be seen here.
+
+    That is how systemd sets up "/"; a node's agent in a container needs the same of its mounts.
+    """
+    subprocess.run(["mount", "--bind", str(directory), str(directory)], check=True)
+    try:
+        subprocess.run(["mount", "--make-shared", str(directory)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+def _naming(text: str) -> list[int]:
+    """Processes with `text` in an argument: containerd's shims and podman's monitors name a directory of their runtime."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                if text.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+def mount_points(directory: Path) -> list[str]:
+    """Mount points below a directory, the latest first."""
+    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    points = [line.split()[4] for line in lines]
+    return [point for point in reversed(points) if Path(point).is_relative_to(directory)]
+
+
+def _removed(cgroup: Path) -> bool:
+    """Whether an empty cgroup could be removed."""
+    with suppress(OSError):
+        cgroup.rmdir()
+    return not cgroup.exists()

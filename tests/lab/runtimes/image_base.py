@@ -1,0 +1,106 @@
+"""What the Dockerfiles' BASE is without any registry: a minimal Debian 12 in an archive that podman imports.
+
+`python -m tests.lab.runtimes.image_base` makes it once and keeps it. As in Debian's own images of that kind there is no
+documentation in it, and dpkg does not wait for the disk. `way_out` is how a build in it gets at packages: as this machine does.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tests.lab.guests.roots import debootstrap, kept
+
+SUITE = "bookworm"
+LEFT_OUT = ("usr/share/doc", "usr/share/locale", "usr/share/man")
+UNNEEDED = ("var/cache/apt", "var/lib/apt/lists")
+FORMAT = 1
+"""To be raised when `_make` makes something else of the same."""
+_ARCHIVE = "base.tar"
+_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+_SEEN_CERTIFICATES = "/etc/certificates-of-the-builder.crt"
+_PIP_KEYS = ("index-url", "extra-index-url", "proxy", "timeout", "default-timeout", "retries", "trusted-host")
+_ACQUIRE_KEYS = ("http", "https", "check-date", "check-valid-until", "max-futuretime", "retries")
+
+
+def archive() -> Path:
+    """The archive, made now if there is none; RuntimeError says what failed. Needs root."""
+    return kept("image-base", (SUITE, LEFT_OUT, UNNEEDED, FORMAT), _make) / _ARCHIVE
+
+
+def way_out(directory: Path) -> list[str]:
+    """Volumes for a build: the certificates of this machine, and what its pip and apt are told of proxies and indexes.
+
+    What has to be written for that is written to `directory`.
+    """
+    volumes: dict[Path, str] = {}
+    told, apt = _pip_config(), _apt_config()
+    pip = configparser.RawConfigParser()
+    pip["global"] = {key: value for key, value in told.items() if key in _PIP_KEYS}
+    certificates = Path(told.get("cert", _CERTIFICATES))
+    if certificates.exists():
+        pip["global"]["cert"] = _SEEN_CERTIFICATES
+        apt.append(f'Acquire::https::CaInfo "{_SEEN_CERTIFICATES}";')
+        volumes[certificates] = _SEEN_CERTIFICATES
+    with (directory / "pip.conf").open("w") as file:
+        pip.write(file)
+    (directory / "apt.conf").write_text("".join(f"{line}\n" for line in apt))
+    volumes[directory / "pip.conf"] = "/etc/pip.conf"
+    volumes[directory / "apt.conf"] = "/etc/apt/apt.conf.d/99-as-the-builder"
+    return [f"--volume={outside}:{inside}:ro" for outside, inside in volumes.items()]
+
+
+def _make(part: Path) -> None:
+    root = part / "root"
+    settings = {
+        "etc/dpkg/dpkg.cfg.d/fast": "force-unsafe-io\n",
+        "etc/dpkg/dpkg.cfg.d/slim": "".join(f"path-exclude /{name}/*\n" for name in LEFT_OUT),
+        "etc/apt/apt.conf.d/slim": 'Acquire::Languages "none";\n',
+    }
+    for name, text in settings.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    debootstrap([], SUITE, root, part / "debootstrap.log")
+    for name in (*LEFT_OUT, *UNNEEDED):
+        shutil.rmtree(root / name)
+        (root / name).mkdir()
+    subprocess.run(["tar", f"--directory={root}", f"--file={part / _ARCHIVE}", "--create", "."], check=True)
+    shutil.rmtree(root)
+
+
+def _pip_config() -> dict[str, str]:
+    """What this machine's pip is told, by key; what is nearer to the command wins."""
+    told = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
+    found: dict[str, str] = {}
+    for line in sorted(told.splitlines()):  # the environment's begin with a colon
+        name, _, value = line.partition("=")
+        section, _, key = name.rpartition(".")
+        if section in (":env:", "global"):
+            found.setdefault(key, value.strip("'\""))
+    return found
+
+
+def _apt_config() -> list[str]:
+    """What this machine's apt is told of the way to its sources."""
+    dump = subprocess.run(["apt-config", "dump", "--no-empty"], capture_output=True, text=True, check=True).stdout
+    prefixes = tuple(f"acquire::{key}" for key in _ACQUIRE_KEYS)
+    return [line for line in dump.splitlines() if line.lower().startswith(prefixes)]
+
+
+def main() -> None:
+    """Have the archive, and say so."""
+    began = time.monotonic()
+    made = archive()
+    with suppress(BrokenPipeError):
+        print(f"image base: {made} after {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    main()

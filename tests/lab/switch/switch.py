@@ -1,0 +1,225 @@
+"""A private OVS-DPDK for tests: `deploy/private-switch` held by an object.
+
+What it tells comes from ovs-vsctl and ovs-appctl, never from the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
+SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+START_SECONDS = 60
+CTL_SECONDS = 15
+
+
+def wait_until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
+    """The first true value of `condition`; AssertionError when there is none within `seconds`."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {seconds} s: {what or condition}"
+        time.sleep(0.01)
+    return value
+
+
+class Switch:
+    """ovsdb-server and ovs-vswitchd of our own below `dir`; started by `start` or by entering it.
+
+    Without `directory` it makes one and removes it again. `environment`: the PRIVATE_SWITCH_* variables of the script.
+    """
+
+    def __init__(self, directory: Path | None = None, *, huge: bool = True, environment: dict[str, str] | None = None) -> None:
+        self._made = directory is None
+        self.dir = directory if directory is not None else Path(tempfile.mkdtemp(prefix="psw-", dir="/tmp"))
+        self._options = [] if huge else ["--no-huge"]
+        self._environment = os.environ | (environment or {})
+
+    @property
+    def ovsdb(self) -> str:
+        """The database, as setting `ovsdb` has it."""
+        return f"unix:{self.dir}/db.sock"
+
+    @property
+    def rundir(self) -> str:
+        """OVS_RUNDIR of the switch; its server-mode sockets appear here too."""
+        return str(self.dir)
+
+    def start(self) -> Self:
+        """Start both daemons; RuntimeError has the script's message with the end of the log."""
+        try:
+            self._script("start", *self._options)
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """End what was started, whatever state it is in."""
+        self._script("stop")
+        self._remove()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def ovsdb_pid(self) -> int:
+        """Process of ovsdb-server."""
+        return int((self.dir / "ovsdb-server.pid").read_text())
+
+    @property
+    def vswitchd_pid(self) -> int:
+        """Process of ovs-vswitchd."""
+        return int((self.dir / "ovs-vswitchd.pid").read_text())
+
+    def pause_ovsdb(self) -> None:
+        """SIGSTOP: its sockets accept and nothing answers."""
+        _pause(self.ovsdb_pid)
+
+    def resume_ovsdb(self) -> None:
+        """SIGCONT."""
+        os.kill(self.ovsdb_pid, signal.SIGCONT)
+
+    def pause_vswitchd(self) -> None:
+        """SIGSTOP: rows are taken by ovsdb-server, and nobody acts on them."""
+        _pause(self.vswitchd_pid)
+
+    def resume_vswitchd(self) -> None:
+        """SIGCONT."""
+        os.kill(self.vswitchd_pid, signal.SIGCONT)
+
+    def kill_vswitchd(self) -> None:
+        """SIGKILL: control socket, pid file and server-mode sockets stay behind."""
+        self._script("kill-vswitchd")
+
+    def restart_vswitchd(self) -> None:
+        """End it in good order if it runs, and start it."""
+        self._script("restart-vswitchd")
+
+    def restart_ovsdb(self) -> None:
+        """End ovsdb-server and start it on the same database."""
+        self._script("restart-ovsdb")
+
+    def stop_ovsdb(self) -> None:
+        """End ovsdb-server in good order; ovs-vswitchd goes on without it. `restart_ovsdb` starts it again."""
+        pid = self.ovsdb_pid
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not _runs(pid), what=f"the end of ovsdb-server, process {pid}")
+
+    def recreate_database(self) -> None:
+        """Replace the database by an empty one in which only DPDK is configured as before, as after `rm conf.db` and a start."""
+        config = self.rows("Open_vSwitch")[0]["other_config"]
+        self.stop_ovsdb()
+        (self.dir / "conf.db").unlink()
+        _run("ovsdb-tool", "create", str(self.dir / "conf.db"), SCHEMA)
+        self.restart_ovsdb()
+        pairs = [f"other_config:{key}={json.dumps(value)}" for key, value in config.items()]
+        self.vsctl("--no-wait", "init", "--", "set", "Open_vSwitch", ".", *pairs)
+
+    def listen_tcp(self) -> str:
+        """Let ovsdb-server listen on a free TCP port of 127.0.0.1 too; answers the remote, `tcp:127.0.0.1:PORT`."""
+        self.appctl("-t", "ovsdb-server", "ovsdb-server/add-remote", "ptcp:0:127.0.0.1")
+        log = self.dir / "ovsdb-server.log"
+        lines = wait_until(lambda: [line for line in log.read_text().splitlines() if "listening on port" in line], what=str(log))
+        return f"tcp:127.0.0.1:{lines[-1].rsplit(' ', 1)[1]}"
+
+    def vsctl(self, *args: str) -> str:
+        """Output of ovs-vsctl without the last newline; RuntimeError has its stderr."""
+        return _run("ovs-vsctl", f"--db={self.ovsdb}", f"--timeout={CTL_SECONDS}", *args)
+
+    def appctl(self, *args: str) -> str:
+        """Output of ovs-appctl, by default of ovs-vswitchd."""
+        return _run("ovs-appctl", f"--timeout={CTL_SECONDS}", *args, environment=os.environ | {"OVS_RUNDIR": self.rundir})
+
+    def bridges(self) -> list[str]:
+        """Names of all bridges."""
+        return self.vsctl("--no-wait", "list-br").splitlines()
+
+    def ports(self, bridge: str) -> list[str]:
+        """Names of a bridge's ports, without the local one."""
+        return self.vsctl("--no-wait", "list-ports", bridge).splitlines()
+
+    def row(self, table: str, name: str) -> dict[str, Any]:
+        """A row by name, columns decoded: map -> dict, set -> list, uuid -> str; {} if there is none."""
+        rows = self.rows(table, f"name={name}")
+        return rows[0] if rows else {}
+
+    def rows(self, table: str, *conditions: str) -> list[dict[str, Any]]:
+        """All rows that meet the conditions of `ovs-vsctl find`."""
+        answer = json.loads(self.vsctl("--no-wait", "--format=json", "find", table, *conditions))
+        return [dict(zip(answer["headings"], map(_decoded, data), strict=True)) for data in answer["data"]]
+
+    def interface(self, name: str) -> dict[str, Any]:
+        """Row of Interface; {} if there is none."""
+        return self.row("Interface", name)
+
+    def port(self, name: str) -> dict[str, Any]:
+        """Row of Port; {} if there is none."""
+        return self.row("Port", name)
+
+    def bridge(self, name: str) -> dict[str, Any]:
+        """Row of Bridge; {} if there is none."""
+        return self.row("Bridge", name)
+
+    def _remove(self) -> None:
+        if self._made:
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    def _script(self, command: str, *options: str) -> None:
+        done = subprocess.run(
+            [str(SCRIPT), command, *options, str(self.dir)],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=START_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"private-switch {command} {self.dir}: exit {done.returncode}\n{done.stderr}")
+
+
+def _run(*argv: str, environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=2 * CTL_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.rstrip("\n")
+
+
+def _pause(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+    stat = Path(f"/proc/{pid}/stat")
+    wait_until(lambda: stat.read_text().rsplit(")", 1)[1].split()[0] == "T", what=f"process {pid} stopped")
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process is there; a zombie has ended, even if nobody collects it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _decoded(value: Any) -> Any:
+    match value:
+        case ["map", pairs]:
+            return {_decoded(key): _decoded(item) for key, item in pairs}
+        case ["set", items]:
+            return [_decoded(item) for item in items]
+        case ["uuid", text]:
+            return text
+        case _:
+            return value

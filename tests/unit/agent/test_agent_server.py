@@ -1,0 +1,330 @@
+"""Requests reach the verbs whole, answers reach the caller, and it is known which of them did not."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.node.front import ADD, HEALTH, SECONDS, Front, answer_on
+from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.exchange import Exchange, attempt
+from userspace_cni.agent.listener import peer_of
+from userspace_cni.agent.server import Limits
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.cni import protocol
+
+BIG = b"x" * (4 * 1024 * 1024)
+"""More than any socket buffer takes."""
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    """A server whose time limits no test comes near."""
+    with Front(Limits(request_s=600, taken_s=600)) as started:
+        yield started
+
+
+@pytest.fixture
+def brisk() -> Iterator[Front]:
+    """A server that gives a peer no time to take its answer."""
+    with Front(Limits(taken_s=0.1, unread_s=0.2)) as started:
+        yield started
+
+
+def lost(front: Front, exchange: Exchange) -> bool:
+    """Whether the loss of this answer, and of no other, was told within the time."""
+    wait_until(lambda: front.lost, SECONDS)
+    front.wait_for(0)
+    return front.lost == [exchange]
+
+
+def answered(front: Front, exchange: Exchange, body: bytes = b"{}") -> None:
+    """Answer as a worker does, on a thread that is not the server's."""
+    worker = threading.Thread(target=exchange.answer, args=(200, body))
+    worker.start()
+    worker.join(SECONDS)
+
+
+def test_a_request_is_handed_on_whole(front: Front) -> None:
+    """Verb, variables and stdin are there when the verbs are called, and the answer is what they say."""
+    with front.send(ADD) as client:
+        exchange = front.next()
+        assert (exchange.method, exchange.target, exchange.verb) == ("POST", "/api/v1/add", "ADD")
+        assert protocol.environment(exchange.head)["CNI_IFNAME"] == "net1"
+        assert exchange.headers["cni-containerid"] == "c0ffee"
+        assert exchange.body == b'{"cniVersion":"1.1.0"}'
+        answered(front, exchange, b"result")
+        reply = answer_on(client)
+    assert (reply.status, reply.body) == (200, b"result")
+    front.wait_for(0)
+    assert front.lost == []
+
+
+def test_a_request_in_pieces_is_put_together(front: Front) -> None:
+    """Where the stream is cut does not matter, not even within the end of the head."""
+    raw = protocol.request_bytes("/api/v1/add", {"CNI_ARGS": "A=b"}, b"s" * 200_000)
+    end = raw.index(protocol.HEAD_END)
+    with front.connect() as client:
+        for piece in (raw[:7], raw[7 : end + 2], raw[end + 2 : end + 3], raw[end + 3 : end + 10], raw[end + 10 :]):
+            client.sendall(piece)
+            assert front.well()
+        exchange = front.next()
+        assert exchange.body == b"s" * 200_000
+        answered(front, exchange)
+        assert answer_on(client).status == 200
+
+
+def test_many_requests_run_at_once(front: Front) -> None:
+    """Each caller gets its own answer, whatever the order of answering."""
+    clients = [front.send(protocol.request_bytes("/api/v1/add", {}, b"%d" % number)) for number in range(50)]
+    exchanges = [front.next() for _ in clients]
+    for exchange in reversed(exchanges):
+        answered(front, exchange, b"answer to " + exchange.body)
+    for number, client in enumerate(clients):
+        with client:
+            assert answer_on(client).body == b"answer to %d" % number
+
+
+def test_a_big_answer_reaches_a_slow_reader(front: Front) -> None:
+    """What does not fit the socket's buffer follows while the peer reads, and others are served in between."""
+    with front.send() as client:
+        exchange = front.next()
+        answered(front, exchange, BIG)
+        assert front.well()
+        assert answer_on(client).body == BIG
+    front.wait_for(0)
+    assert front.lost == []
+
+
+def test_the_first_answer_holds(front: Front) -> None:
+    """A second answer is refused, so that a late one can do no harm."""
+    with front.send() as client:
+        exchange = front.next()
+        assert exchange.answer(500, b"first")
+        assert not exchange.answer(200, b"second")
+        assert answer_on(client).body == b"first"
+
+
+def test_a_refusal_is_an_error_of_the_plugin(front: Front) -> None:
+    """What can not be served is answered with a status of its own and a CNI error."""
+    with front.send() as client:
+        front.next().refuse(Unavailable("too much to do", "try again later"))
+        reply = answer_on(client)
+    assert reply.status == 503
+    assert b'"code":11' in reply.body
+
+
+def test_a_fault_in_serving_is_answered(front: Front) -> None:
+    """A bug in what is called costs its own request, with code 999, and nothing else."""
+
+    def fail(exchange: Exchange) -> None:
+        raise KeyError("bug")
+
+    front.script = fail
+    reply = front.ask(ADD)
+    assert (reply.status, b'"code":999' in reply.body) == (500, True)
+    assert front.well()
+
+
+def test_an_error_on_a_worker_is_the_answer(front: Front) -> None:
+    """A job that fails with an error of ours, or with a bug, does not leave its caller waiting."""
+
+    def refuse(exchange: Exchange) -> None:
+        raise Unavailable("the records can not be read")
+
+    def fail(exchange: Exchange) -> None:
+        raise KeyError("bug")
+
+    for serve, status, code in ((refuse, 503, b'"code":11,'), (fail, 500, b'"code":999,')):
+        with front.send() as client:
+            attempt(serve, front.next())
+            reply = answer_on(client)
+            assert (reply.status, code in reply.body) == (status, True)
+
+
+def test_half_a_close_is_no_hang_up(front: Front) -> None:
+    """A client that closes its sending side after the request gets its answer, and it counts as taken."""
+    with front.send() as client:
+        client.shutdown(socket.SHUT_WR)
+        exchange = front.next()
+        assert front.well()
+        assert not exchange.hung_up
+        answered(front, exchange)
+        assert answer_on(client).status == 200
+    front.wait_for(0)
+    assert front.lost == []
+
+
+def test_a_peer_that_hung_up_before_the_answer_has_lost_it(front: Front) -> None:
+    """The verb runs to its end, can know that nobody waits, and its answer is told to be lost when it is there."""
+    front.send().close()
+    exchange = front.next()
+    wait_until(lambda: exchange.hung_up, SECONDS)
+    front.wait_for(0)
+    assert front.lost == []
+    answered(front, exchange)
+    assert lost(front, exchange)
+    assert exchange.status == 200
+
+
+def test_a_peer_that_closed_unnoticed_has_lost_the_answer(front: Front) -> None:
+    """EPIPE while writing, before the server has looked: the same."""
+    closed = threading.Event()
+    seen = []
+
+    def answer_late(exchange: Exchange) -> None:
+        closed.wait(SECONDS)
+        seen.append(exchange)
+        exchange.answer(200, b"{}")
+
+    front.script = answer_late
+    front.send().close()
+    closed.set()
+    wait_until(lambda: seen, SECONDS)
+    assert lost(front, seen[0])
+
+
+def test_a_peer_that_does_not_read_has_lost_the_answer_when_it_closes(front: Front) -> None:
+    """Written whole and never read: the reset at the peer's close tells."""
+    client = front.send()
+    exchange = front.next()
+    answered(front, exchange)
+    assert front.well()
+    assert front.lost == []
+    client.close()
+    assert lost(front, exchange)
+
+
+def test_a_peer_that_reads_a_part_has_lost_the_answer(front: Front) -> None:
+    """One byte left unread is not the whole answer."""
+    with front.send() as client:
+        exchange = front.next()
+        answered(front, exchange)
+        client.recv(10)
+    assert lost(front, exchange)
+
+
+def test_a_peer_that_leaves_amid_a_big_answer_has_lost_it(front: Front) -> None:
+    """The same while part of the answer is not sent yet."""
+    with front.send() as client:
+        exchange = front.next()
+        answered(front, exchange, BIG)
+        assert len(client.recv(65536)) > 0
+    assert lost(front, exchange)
+
+
+def test_a_peer_that_can_not_read_any_more_has_lost_the_answer(front: Front) -> None:
+    """SHUT_RD makes writing fail though the connection is there."""
+    with front.send() as client:
+        exchange = front.next()
+        client.shutdown(socket.SHUT_RD)
+        answered(front, exchange)
+        assert lost(front, exchange)
+
+
+def test_an_answer_that_can_not_be_sent_in_time_is_lost(brisk: Front) -> None:
+    """A peer that never reads a big answer can not have it; the connection ends and others are served."""
+    with brisk.send() as client:
+        exchange = brisk.next()
+        answered(brisk, exchange, BIG)
+        assert brisk.well()
+        assert lost(brisk, exchange)
+        assert len(client.recv(100)) == 100
+
+
+def test_doubt_keeps(brisk: Front) -> None:
+    """A peer that has the whole answer in its buffer may read it yet: its connection ends, and nothing is told to be lost."""
+    with brisk.send() as client:
+        answered(brisk, brisk.next())
+        brisk.wait_for(0)
+        assert brisk.lost == []
+        assert answer_on(client).status == 200
+
+
+def test_doubt_that_is_resolved(front: Front) -> None:
+    """A peer that closes without reading, long after the answer's time, is told to have lost it."""
+    with Front(Limits(taken_s=0.05, unread_s=600)) as patient:
+        client = patient.send()
+        exchange = patient.next()
+        answered(patient, exchange)
+        wait_until(patient.server._doubted.first, SECONDS)
+        client.close()
+        assert lost(patient, exchange)
+
+
+def test_a_peer_that_read_and_stays_is_let_go(brisk: Front) -> None:
+    """The answer is taken; keeping the connection is not waited for."""
+    with brisk.send() as client:
+        answered(brisk, brisk.next())
+        assert answer_on(client).status == 200
+        brisk.wait_for(0)
+        assert client.recv(1) == b""
+    assert brisk.lost == []
+
+
+def test_a_fault_in_acting_on_a_loss_costs_nobody_else(front: Front) -> None:
+    """The callback's bug ends neither the server's thread nor the worker's."""
+
+    def fail(exchange: Exchange) -> None:
+        raise KeyError("bug")
+
+    front.server._on_lost = fail
+    client = front.send()
+    answered(front, front.next())
+    client.close()
+    front.wait_for(0)
+    assert front.well()
+
+
+def test_the_callers_identity_is_the_kernels_word(front: Front) -> None:
+    """Process and user are those of whoever connected."""
+    import os
+
+    with front.send():
+        assert peer_of(front.next().socket) == (os.getpid(), os.geteuid(), os.getegid())
+
+
+def test_stopping_lets_running_requests_end(front: Front) -> None:
+    """After SIGTERM nobody new finds the socket, and who is served already gets the answer."""
+    with front.send() as client:
+        exchange = front.next()
+        front.server.stop_accepting()
+        with pytest.raises(FileNotFoundError):
+            front.connect()
+        answered(front, exchange)
+        assert answer_on(client).status == 200
+    front.server.stop_accepting()
+
+
+def test_stopping_serves_who_has_connected_already(front: Front) -> None:
+    """A request that waits in the kernel's queue when the stop comes is not reset."""
+    busy, go_on = threading.Event(), threading.Event()
+
+    def keep_busy(exchange: Exchange) -> None:
+        busy.set()
+        go_on.wait(SECONDS)
+        exchange.answer(200, b"{}")
+
+    front.script = keep_busy
+    with front.send() as first:
+        assert busy.wait(SECONDS)
+        with front.send(HEALTH) as second:
+            stopping = threading.Thread(target=front.server.stop_accepting)
+            stopping.start()
+            go_on.set()
+            stopping.join(SECONDS)
+            assert answer_on(first).status == 200
+            assert answer_on(second).body == b"well\n"
+
+
+def test_closing_ends_what_is_not_answered(front: Front) -> None:
+    """At the very end a caller sees its connection end, and answering it is refused."""
+    with front.send() as client:
+        exchange = front.next()
+        front.server.close()
+        assert client.recv(1) == b""
+        assert not exchange.answer(200, b"{}")
+    assert not front.server.alive

@@ -1,0 +1,57 @@
+"""The keeper's thread on a node in memory: what it looks at without being asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.node.world import World
+from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.watchdog import LOOKS_S, Keeper
+from userspace_cni.base.deadline import Deadline
+
+
+class Held:
+    """A connection to a daemon that never ends."""
+
+    def hold(self) -> None:
+        """It is held."""
+
+    def let_go(self) -> None:
+        """It is not."""
+
+
+class Node(World):
+    """A node whose switch lives."""
+
+    def connect(self, deadline: Deadline) -> int:
+        """There is one session."""
+        return 1
+
+    def watch_switch(self) -> str:
+        """It lives."""
+        return "pid 1"
+
+    def watch_life(self, ended: Callable[[], None]) -> Held:
+        """It goes on living."""
+        return Held()
+
+    def free_sources(self) -> int:
+        """There are none."""
+        return 0
+
+
+def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of a connection is looked at again: of a killed process the connection may be closed before the socket."""
+    looked: list[str] = []
+    keeper = Keeper(Node(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
+    monkeypatch.setattr(keeper._reconciliation, "look_at", looked.append)
+    keeper.start()
+    try:
+        keeper.parted("port-1")
+        wait_until(lambda: len(looked) == len(LOOKS_S), what="every look")
+    finally:
+        keeper.stop()
+    assert set(looked) == {"port-1"}

@@ -1,0 +1,281 @@
+"""Verbs find a thread when they need one, the ones that clean up find one even when all others hang, and what hangs is known."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import pytest
+
+from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.workers import Job, Overloaded, Pool, Sizes
+
+SECONDS = 20.0
+
+
+class Gate:
+    """Jobs that run until the test lets them."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self.began: list[str] = []
+
+    def job(self, verb: str = "ADD", container: str = "") -> Job:
+        """A job that waits at the gate."""
+        return Job(lambda: self._wait(container or verb), verb, container)
+
+    def _wait(self, name: str) -> None:
+        self.began.append(name)
+        self._open.wait(SECONDS)
+
+    def open(self) -> None:
+        """Let all of them go."""
+        self._open.set()
+
+
+@contextmanager
+def hanging(pool: Pool) -> Iterator[Gate]:
+    """Jobs of this gate hang within the block; afterwards the pool is empty."""
+    gate = Gate()
+    try:
+        yield gate
+    finally:
+        gate.open()
+        assert pool.drain(SECONDS)
+        pool.close()
+        wait_until(lambda: pool.threads == 0, SECONDS)
+
+
+def running(pool: Pool, number: int) -> None:
+    """Until so many jobs run."""
+    wait_until(lambda: pool.busy == number, SECONDS, f"{number} busy")
+
+
+def done(pool: Pool, verb: str = "ADD") -> bool:
+    """Whether a job of this verb is run."""
+    event = threading.Event()
+    pool.submit(Job(event.set, verb))
+    return event.wait(SECONDS)
+
+
+def test_threads_come_with_the_work() -> None:
+    """There is none before the first job, and one is enough for one job after another."""
+    pool = Pool()
+    assert pool.threads == 0
+    for _ in range(20):
+        assert done(pool)
+        assert pool.drain(SECONDS)
+    assert pool.threads == 1
+    pool.close()
+
+
+def test_a_burst_runs_at_once() -> None:
+    """200 calls need 200 threads: they share transactions, and none waits for another one's end."""
+    pool = Pool()
+    with hanging(pool) as gate:
+        for _ in range(200):
+            pool.submit(gate.job())
+        wait_until(lambda: len(gate.began) == 200, SECONDS)
+        assert (pool.busy, pool.queued, pool.threads) == (200, 0, 200)
+
+
+@pytest.mark.parametrize("verb", ["DEL", "STATUS"])
+def test_threads_are_reserved(verb: str) -> None:
+    """When every thread for all verbs hangs, what cleans up and what tells still runs; the others wait."""
+    pool = Pool(Sizes(general=3, reserved=2))
+    with hanging(pool) as gate:
+        for _ in range(3):
+            pool.submit(gate.job())
+        running(pool, 3)
+        waiting = threading.Event()
+        pool.submit(Job(waiting.set, "ADD"))
+        assert done(pool, verb)
+        assert done(pool, verb)
+        assert not waiting.is_set()
+        assert pool.queued == 1
+        gate.open()
+        assert waiting.wait(SECONDS)
+
+
+def test_what_waits_runs_in_its_order() -> None:
+    """A thread that becomes free takes the job that waits longest, whatever its verb."""
+    pool = Pool(Sizes(general=1, reserved=0))
+    with hanging(pool) as gate:
+        pool.submit(gate.job())
+        running(pool, 1)
+        order: list[str] = []
+        verbs = ["ADD", "DEL", "DEL", "ADD", "STATUS", "GC"]
+        for verb in verbs:
+            pool.submit(Job(lambda verb=verb: order.append(verb), verb))  # type: ignore[misc]
+        gate.open()
+        wait_until(lambda: len(order) == len(verbs), SECONDS)
+        assert order == verbs
+
+
+def test_too_much_is_refused() -> None:
+    """A full queue answers at once, with an error that says what is busy."""
+    pool = Pool(Sizes(general=2, reserved=1, queue=3))
+    with hanging(pool) as gate:
+        for _ in range(5):
+            pool.submit(gate.job())
+        running(pool, 2)
+        with pytest.raises(Overloaded, match="2 calls are running and 3 waiting") as caught:
+            pool.submit(gate.job())
+        assert caught.value.code == 11
+
+
+@pytest.mark.parametrize("error", [ValueError("bug"), SystemExit(1), KeyboardInterrupt(), MemoryError()])
+def test_a_job_that_raises_ends_nothing(error: BaseException) -> None:
+    """Its thread serves the next job."""
+    pool = Pool(Sizes(general=1, reserved=0))
+
+    def fail() -> None:
+        raise error
+
+    pool.submit(Job(fail, "ADD"))
+    assert done(pool)
+    assert pool.drain(SECONDS)
+    assert (pool.threads, pool.dead, pool.busy) == (1, 0, 0)
+    pool.close()
+
+
+def test_what_is_stuck_is_told() -> None:
+    """Verb, container and seconds of every job over the limit, the longest first; the others are not in it."""
+    pool = Pool()
+    with hanging(pool) as gate:
+        pool.submit(gate.job("ADD", "c1"))
+        pool.submit(gate.job("DEL", "c2"))
+        running(pool, 2)
+        wait_until(lambda: len(pool.stuck(0.01)) == 2, SECONDS)
+        first, second = pool.stuck(0.01)
+        assert {(first.verb, first.container), (second.verb, second.container)} == {("ADD", "c1"), ("DEL", "c2")}
+        assert first.seconds >= second.seconds > 0.01
+        assert pool.stuck(3600) == []
+    assert pool.stuck(0) == []
+
+
+def test_idle_threads_end() -> None:
+    """After a burst few threads are kept, and they serve on."""
+    pool = Pool(Sizes(idle_s=0.05, keep=2))
+    gate = Gate()
+    for _ in range(50):
+        pool.submit(gate.job())
+    running(pool, 50)
+    gate.open()
+    wait_until(lambda: pool.threads == 2, SECONDS)
+    assert pool.dead == 0
+    assert done(pool)
+    pool.close()
+    wait_until(lambda: pool.threads == 0, SECONDS)
+
+
+def test_reserved_threads_end_too() -> None:
+    """Nothing of a bad hour stays: reserved threads go when they are not needed."""
+    pool = Pool(Sizes(general=1, reserved=4, idle_s=0.05, keep=1))
+    with hanging(pool) as gate:
+        pool.submit(gate.job())
+        for _ in range(4):
+            assert done(pool, "DEL")
+        wait_until(lambda: pool.threads == 1, SECONDS)
+
+
+def test_jobs_between_sleep_and_end_are_not_lost() -> None:
+    """Threads that end because they are idle and jobs that arrive meanwhile do not miss each other."""
+    pool = Pool(Sizes(general=4, reserved=1, idle_s=0.0005, keep=0))
+    for number in range(2000):
+        assert done(pool, "DEL" if number % 3 else "ADD")
+    assert pool.drain(SECONDS)
+    pool.close()
+
+
+def test_draining_waits_for_what_runs() -> None:
+    """Stopping is told whether everything has ended, what waited included."""
+    pool = Pool(Sizes(general=1, reserved=0))
+    with hanging(pool) as gate:
+        pool.submit(gate.job())
+        pool.submit(gate.job())
+        running(pool, 1)
+        assert not pool.drain(0.05)
+        threading.Timer(0.05, gate.open).start()
+        assert pool.drain(SECONDS)
+        assert len(gate.began) == 2
+
+
+def test_a_closed_pool_takes_nothing() -> None:
+    """After the end a job is refused rather than forgotten."""
+    pool = Pool()
+    assert done(pool)
+    pool.close()
+    with pytest.raises(Overloaded, match="stopping"):
+        pool.submit(Job(lambda: None, "ADD"))
+    wait_until(lambda: pool.threads == 0, SECONDS)
+
+
+def test_a_job_may_submit_another() -> None:
+    """An undo begins on the thread of the call that it undoes."""
+    pool = Pool(Sizes(general=1, reserved=0))
+    event = threading.Event()
+    pool.submit(Job(lambda: pool.submit(Job(event.set, "DEL")), "ADD"))
+    assert event.wait(SECONDS)
+    assert pool.drain(SECONDS)
+    pool.close()
+
+
+def test_jobs_have_the_context_of_the_pools_maker() -> None:
+    """The agent's log level holds on every thread, and what a job sets stays its own."""
+    level = ContextVar("level", default="unset")
+    level.set("debug")
+    pool = Pool()
+    level.set("changed later")
+    seen: list[str] = []
+
+    def look() -> None:
+        seen.append(level.get())
+        level.set("job's own")
+
+    for _ in range(2):
+        pool.submit(Job(look, "ADD"))
+        assert pool.drain(SECONDS)
+    assert seen == ["debug", "debug"]
+    pool.close()
+
+
+def test_a_thread_that_vanished_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that ended without leaving the pool is dead, by the kernel's list of threads."""
+    pool = Pool()
+    assert done(pool)
+    assert pool.drain(SECONDS)
+    assert pool.dead == 0
+
+    def vanish(worker: object) -> bool:
+        raise SystemExit
+
+    monkeypatch.setattr(pool, "_proceed", vanish)
+    pool.submit(Job(lambda: None, "ADD"))
+    wait_until(lambda: pool.dead == 1, SECONDS)
+
+
+def test_without_threads_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the kernel gives no thread at all, a job is refused; while one runs, it waits for that one."""
+    start: Callable[..., int] = _thread.start_new_thread
+
+    def refuse(*args: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    pool = Pool()
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    with pytest.raises(Overloaded, match="no thread can be started"):
+        pool.submit(Job(lambda: None, "DEL"))
+    assert pool.busy == 0
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    with hanging(pool) as gate:
+        pool.submit(gate.job())
+        running(pool, 1)
+        monkeypatch.setattr(_thread, "start_new_thread", refuse)
+        event = threading.Event()
+        pool.submit(Job(event.set, "ADD"))
+        gate.open()
+        assert event.wait(SECONDS)

@@ -1,0 +1,403 @@
+"""Undo files, state files and holders: what is flushed, what may be lost, and what a build before left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localdb import Store
+from tests.lab.node.stored import live, state_file, stored
+from tests.lab.node.world import World
+from tests.lab.switch.switch import wait_until
+from userspace_cni.agent.flusher import Flusher
+from userspace_cni.attachment import cleanup, verbs
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.records import Record, record_to_json
+from userspace_cni.attachment.steps import Lease, Port, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import RecordRefused, SwitchRefused, Unavailable
+
+CONTAINER = "0123456789abcdef"
+NETWORK = {"cniVersion": "1.1.0", "name": "n", "type": "userspace"}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A node without an agent."""
+    return World(tmp_path)
+
+
+def call(world: World, verb: str, container: str = CONTAINER, ifname: str = "net1", **keys: Any) -> int:
+    """One call of a runtime; its exit code."""
+    environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
+    return verbs.answer(environ, json.dumps({**NETWORK, **keys}).encode, lambda: world).code
+
+
+@dataclass
+class Flushes:
+    """Counts what the process flushes."""
+
+    count: int = 0
+
+    @classmethod
+    def counted(cls, patch: pytest.MonkeyPatch) -> Flushes:
+        """From now on."""
+        counts, real = cls(), os.fsync
+
+        def fsync(fd: int) -> None:
+            counts.count += 1
+            real(fd)
+
+        patch.setattr(os, "fsync", fsync)
+        return counts
+
+
+@pytest.mark.parametrize(("keys", "files"), [({}, 1), ({"ipam": {"type": "host-local"}}, 2)], ids=["plain", "with addresses"])
+def test_what_a_verb_flushes(world: World, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any], files: int) -> None:
+    """ADD flushes its undo file and the directory's names, with addresses twice; DEL flushes nothing."""
+    assert call(world, "ADD", "another", **keys) == 0  # makes the directories, which is flushed
+    flushes = Flushes.counted(monkeypatch)
+    assert call(world, "ADD", **keys) == 0
+    assert flushes.count == 2 * files
+    assert call(world, "DEL", **keys) == 0
+    assert flushes.count == 2 * files
+
+
+def test_undo_files_are_not_rewritten(world: World) -> None:
+    """From the first effect to the last one undone the undo file is one and the same; a state file says how far it has come."""
+    seen: set[tuple[str, int, int, str]] = set()
+
+    def look(_when: str, _step: Step) -> None:
+        [path] = (world.directory / "state" / "attachments").iterdir()
+        [state] = live(world.directory, "states")
+        facts = path.stat()
+        seen.add((path.name, facts.st_ino, facts.st_mtime_ns, json.loads(state.read_text())["value"]["state"]))
+
+    world.fault = look
+    assert [call(world, "ADD"), call(world, "DEL")] == [0, 0]
+    assert len({each[:3] for each in seen}) == 1
+    assert {each[3] for each in seen} == {"applying", "deleting"}
+    assert live(world.directory, "states") == []
+
+
+def test_lost_states(world: World) -> None:
+    """Without its state file an attachment counts as ready, whatever it was: it is not undone unasked, and DEL undoes it."""
+    assert call(world, "ADD") == 0
+    shutil.rmtree(world.directory / "live")
+    assert [record.state for record in world.journal.records()] == ["ready"]
+    before = set(world.true)
+    assert call(world, "ADD", "another") == 0
+    assert before < world.true
+    assert [call(world, "DEL", "another"), call(world, "DEL")] == [0, 0]
+    assert world.true == set()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"schema":1,"key":"k","value":{}}', "state: 1", "undone: x"])
+def test_torn_states(world: World, content: str) -> None:
+    """A state file that cannot be read, or says what no state is, is put aside; the attachment counts as ready."""
+    assert call(world, "ADD") == 0
+    [path] = live(world.directory, "states")
+    if ":" in content and not content.startswith("{"):
+        name, _, value = content.partition(": ")
+        told = json.loads(path.read_text())
+        told["value"] |= {name: value}
+        content = json.dumps(told)
+    path.write_text(content)
+    assert [record.state for record in world.journal.records()] == ["ready"]
+    assert live(world.directory, "states") == []
+    assert call(world, "DEL") == 0
+    assert (world.true, world.journal.records()) == (set(), [])
+
+
+def test_states_of_another_boot(world: World) -> None:
+    """What was told in another boot says nothing in this one: what was undone in it may have come back."""
+    assert call(world, "ADD") == 0
+    [record] = world.journal.records()
+    world.journal.keep(record.to("deleting", steps=record.steps[:1]))
+    assert [each.steps for each in world.journal.records()] == [record.steps[:1]]
+    world.boot = "boot-2"
+    assert [each.steps for each in world.journal.records()] == [record.steps]
+
+
+def test_holders_are_made_of_undo_files(world: World) -> None:
+    """Lost lists of holders are what they were at the next question, with what was made by us."""
+    assert [call(world, "ADD", ifname=name) for name in ("net1", "net2")] == [0, 0]
+    before = world.journal.places()
+    [(_, shared)] = before
+    assert shared.made
+    shutil.rmtree(world.directory / "live")
+    assert world.journal.places() == before
+    assert [call(world, "DEL", ifname=name) for name in ("net1", "net2")] == [0, 0]
+    assert world.true == set()
+
+
+def test_what_was_adopted_lasts(world: World) -> None:
+    """What another left to the holders is remembered beyond the run directory, and forgotten with the last holder."""
+    world.true.add(f"directory:/pods/{CONTAINER[:12]}")
+    assert call(world, "ADD") == 0
+    [(_, shared)] = world.journal.places()
+    [record] = world.journal.records()
+    thing = next(step.resource for step in record.steps if step.resource and step.resource.key not in shared.made)
+    world.journal.adopt(thing)
+    shutil.rmtree(world.directory / "live")
+    assert thing.key in world.journal.places()[0][1].made
+    assert call(world, "DEL") == 0
+    assert (world.true, list((world.directory / "state" / "places").iterdir())) == (set(), [])
+
+
+def test_attachments_of_a_build_before(world: World) -> None:
+    """Records with their state inside and lists of holders in the state directory, as an earlier build wrote them, are undone."""
+    assert call(world, "ADD") == 0
+    [record] = world.journal.records()
+    [(place, shared)] = world.journal.places()
+    store = Store(world.directory / "state", world.directory / "locks")
+    former = record_to_json(record)
+    del former["made"]
+    store.put("attachments", record.key, former)
+    holders = {record.key: [json.loads(json.dumps(step)) for step in former["steps"] if "server_path" not in step]}
+    store.put("places", place, {"made": sorted(shared.made), "holders": holders})
+    shutil.rmtree(world.directory / "live")
+    [found] = world.journal.records()
+    assert (found.state, found.result, found.steps) == (record.state, record.result, record.steps)
+    assert world.journal.places()[0][1].made == shared.made
+    assert call(world, "DEL") == 0
+    assert (world.true, world.journal.records(), world.journal.places()) == (set(), [], [])
+    assert list((world.directory / "state" / "places").iterdir()) == []
+
+
+@pytest.mark.parametrize("state", ["pending", "applying", "deleting"])
+def test_unfinished_attachments_of_a_build_before(world: World, state: str) -> None:
+    """A record that says itself that it is not ready is unfinished without a state file, too."""
+    assert call(world, "ADD") == 0
+    [record] = world.journal.records()
+    store = Store(world.directory / "state", world.directory / "locks")
+    store.put("attachments", record.key, {**record_to_json(record), "state": state})
+    shutil.rmtree(world.directory / "live")
+    assert [each.state for each in world.journal.records()] == [state]
+    cleanup.finish(world, world.journal, Deadline.after(5))
+    assert world.journal.records() == []
+
+
+def test_an_answered_del_is_not_forgotten(world: World) -> None:
+    """A DEL that left its port to others was answered: it is carried out also when the run directory was emptied meanwhile."""
+    assert call(world, "ADD") == 0
+
+    def away(when: str, step: Step) -> None:
+        if when == "before undo" and isinstance(step, Port):
+            raise Unavailable("OVSDB is away", "")
+
+    world.fault = away
+    assert call(world, "DEL") == 0
+    shutil.rmtree(world.directory / "live")
+    assert [(each.state, each.boot_id) for each in world.journal.records()] == [("deleting", "boot-1")]
+    world.fault = World.fault
+    assert call(world, "DEL", "another") == 0
+    assert (world.true, world.journal.records()) == (set(), [])
+
+
+def test_holders_of_a_build_before_whose_record_is_lost(world: World) -> None:
+    """What an earlier build's lists of holders alone lead to is undone by DEL, and forgotten with it."""
+    assert call(world, "ADD") == 0
+    [record] = world.journal.records()
+    [(place, shared)] = world.journal.places()
+    world.marked = [step for step in record.steps if isinstance(step, Port)]
+    store = Store(world.directory / "state", world.directory / "locks")
+    former = record_to_json(record)["steps"]
+    holders = {record.key: [step for step in former if "server_path" not in step]}
+    store.put("places", place, {"made": sorted(shared.made), "holders": holders})
+    store.drop("attachments", record.key)
+    shutil.rmtree(world.directory / "live")
+    assert call(world, "DEL") == 0
+    assert (world.true, world.journal.places()) == (set(), [])
+    assert list((world.directory / "state" / "places").iterdir()) == []
+
+
+def test_what_is_adopted_for_no_holder_is_dropped(world: World) -> None:
+    """A file about a place that has no holder any more goes at the next look at all places: it would claim what others make."""
+    assert call(world, "ADD") == 0
+    Store(world.directory / "state", world.directory / "locks").put("places", "/pods/gone", {"made": ["directory:/pods/gone"]})
+    shutil.rmtree(world.directory / "live")
+    assert len(world.journal.places()) == 1
+    assert list((world.directory / "state" / "places").iterdir()) == []
+
+
+def test_a_run_directory_that_takes_no_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That an attachment is being deleted is then said by its undo file, and believed whatever a state file says."""
+    assert call(world, "ADD") == 0
+    [record] = world.journal.records()
+
+    class Full(Journal):
+        def advance(self, record: Record) -> None:
+            raise RecordRefused("writing the state", "No space left on device")
+
+    full = Full(f"{world.directory}/state", str(world.directory), print, world.boot_id)
+    full.mark_deleting(record)
+    [path] = (world.directory / "state" / "attachments").iterdir()
+    assert state_file(world.directory, path)
+    assert [each.state for each in world.journal.records()] == ["deleting"]
+    assert [each["state"] for each in stored(world.directory / "state", Path("/nowhere"))] == ["deleting"]
+
+
+def test_what_is_of_another_boot_is_tried_once(world: World) -> None:
+    """Before the first ADD of a boot each attachment of the last is undone; one that cannot be keeps no ADD waiting."""
+    assert [call(world, "ADD", "stubborn"), call(world, "ADD", "willing")] == [0, 0]
+    tried: list[str] = []
+
+    def fault(when: str, step: Step) -> None:
+        if when == "before undo" and isinstance(step, Port) and step.marks["container-id"] == "stubborn":
+            tried.append(when)
+            raise SwitchRefused("no", "")
+
+    world.boot, world.fault, world.resident = "boot-2", fault, True
+    for name in ("first", "second"):
+        assert call(world, "ADD", name) == 0
+        assert len(tried) == 1
+        assert sorted(each.container_id for each in world.journal.records() if each.boot_id == "boot-1") == ["stubborn"]
+
+
+@pytest.mark.parametrize("point", ["before undo", "after undo"])
+def test_a_death_amid_what_is_of_another_boot(world: World, point: str) -> None:
+    """A process that dies while it undoes what is of another boot leaves it to the next ADD, which ends it."""
+    assert [call(world, "ADD", "a"), call(world, "ADD", "b")] == [0, 0]
+
+    class Death(BaseException):
+        pass
+
+    def die(when: str, step: Step) -> None:
+        if when == point and isinstance(step, Port):
+            raise Death
+
+    world.boot, world.fault = "boot-2", die
+    with pytest.raises(Death):
+        cleanup.settle(world, world.journal, Deadline.after(5))
+    assert not world.journal.is_settled
+    world.fault = World.fault
+    assert call(world, "ADD") == 0
+    assert [each.container_id for each in world.journal.records()] == [CONTAINER]
+    assert call(world, "DEL") == 0
+    assert world.true == set()
+
+
+def test_no_time_for_what_is_of_another_boot(world: World) -> None:
+    """An ADD whose time does not suffice says so as 11 and has begun nothing; the next one goes on."""
+    assert call(world, "ADD") == 0
+    world.boot, world.deadline_s, world.resident = "boot-2", 0.0, True
+    with pytest.raises(Unavailable):
+        cleanup.settle(world, world.journal, Deadline.after(0))
+    assert not world.journal.is_settled
+    world.deadline_s = 10.0
+    assert call(world, "ADD", "another") == 0
+    assert [each.container_id for each in world.journal.records()] == ["another"]
+
+
+def test_rows_of_another_boot_without_a_record(world: World) -> None:
+    """A port of ours that no record names, of another boot, is removed; one of this boot or of another store is not."""
+    marks = {"owner": "userspace-cni", "network": "n", "ifname": "net1", "store": world.journal.identity()}
+    old = Port("br0", "old", "dpdkvhostuserclient", marks={**marks, "container-id": "a", "boot-id": "boot-0"})
+    ours = replace(old, name="ours", marks={**marks, "container-id": "b", "boot-id": "boot-1"})
+    theirs = replace(old, name="theirs", marks={**old.marks, "store": "f" * 32})
+    world.marked = [old, ours, theirs]
+    world.true = {f"port:{port.name}" for port in world.marked}
+    assert call(world, "ADD") == 0
+    assert {name for name in world.true if not name.startswith(("directory", "mount", "socket", "file"))} == {
+        "port:ours",
+        "port:theirs",
+        f"port:{CONTAINER[:12]}-net1",
+    }
+
+
+def test_states_without_a_record_are_swept(world: World) -> None:
+    """A state that was written before its undo file could be is removed, unless its container is being worked on."""
+    journal = world.journal
+    journal.identity()
+    for name in ("a", "b"):
+        journal.advance(Record("pending", "n", name, "net1"))
+    with journal.container_lock("b", Deadline.after(1)):
+        world.journal.sweep()
+        assert [path.name for path in live(world.directory, "states")] == ["b@net1.json"]
+    world.journal.sweep()
+    assert live(world.directory, "states") == []
+
+
+@dataclass
+class Disk:
+    """Records on a disk that may refuse to be flushed."""
+
+    refuses: bool = False
+    unflushed: bool = False
+    flushed: int = 0
+
+    def flush(self) -> None:
+        """As the journal's."""
+        if self.refuses:
+            raise RecordRefused("flushing the records", "Input/output error")
+        self.unflushed = False
+        self.flushed += 1
+
+
+@pytest.fixture
+def disk() -> Disk:
+    """One that works."""
+    return Disk()
+
+
+@pytest.fixture
+def failures() -> list[str]:
+    """What was counted."""
+    return []
+
+
+@pytest.fixture
+def flusher(disk: Disk, failures: list[str]) -> Iterator[Flusher]:
+    """The thread, running."""
+    made = Flusher(lambda: disk, lambda: failures.append("failed"))
+    made.start()
+    yield made
+    made.stop()
+    wait_until(lambda: not made.alive, what="the flusher to end")
+
+
+def test_flushing_behind(disk: Disk, flusher: Flusher) -> None:
+    """What was dropped is flushed soon, once, and nothing is flushed otherwise."""
+    disk.unflushed = True
+    wait_until(lambda: disk.flushed == 1, what="the flush")
+    assert not disk.unflushed
+    assert flusher.alive
+
+
+def test_a_disk_that_refuses(disk: Disk, flusher: Flusher, failures: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each flush that fails is counted, told once, and made up for when the disk works again."""
+    disk.refuses = disk.unflushed = True
+    wait_until(lambda: len(failures) >= 2, what="two failures")
+    disk.refuses = False
+    wait_until(lambda: disk.flushed == 1, what="the flush")
+    assert capsys.readouterr().err.count("Input/output error") == 1
+    assert flusher.alive
+
+
+def test_the_last_flush(disk: Disk, failures: list[str]) -> None:
+    """An agent that ends flushes once more."""
+    flusher = Flusher(lambda: disk, lambda: failures.append("failed"))
+    flusher.start()
+    disk.unflushed = True
+    flusher.stop()
+    assert disk.flushed == 1
+
+
+def test_drops_are_flushed(world: World) -> None:
+    """DEL leaves something to be flushed, and a flush leaves nothing."""
+    journal = Journal(f"{world.directory}/state", str(world.directory), print, world.boot_id)
+    record = Record("pending", "n", CONTAINER, "net1", boot_id="boot-1", steps=(Lease("p", "{}", {}),))
+    journal.write(record)
+    assert not journal.unflushed
+    journal.drop(record)
+    assert journal.unflushed
+    journal.flush()
+    assert not journal.unflushed

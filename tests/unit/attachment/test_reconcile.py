@@ -1,0 +1,394 @@
+"""Reconciliation on a node in memory: each line of the crash table, and that doubt keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.node.world import World, name_of, no_fault
+from userspace_cni.attachment import cleanup, reconcile, verbs
+from userspace_cni.attachment.facts import Place
+from userspace_cni.attachment.journal import Shared
+from userspace_cni.attachment.reconcile import Reconciliation
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import PlacedSocket, Port, SocketFile, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
+
+CONTAINER = "c0ffee0123456789"
+NETNS = "/run/netns/x"
+STDIN = b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}'
+
+
+class Agent:
+    """A node with one attachment and its reconciliation; `actions` is what was reported."""
+
+    def __init__(self, directory: Path) -> None:
+        self.world = World(directory, resident=True)
+        self.actions: list[str] = []
+        self.reconciliation = Reconciliation(self.world, self.actions.append, 0.0)
+        environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
+        assert verbs.answer(environ, lambda: STDIN, lambda: self.world).code == 0
+
+    @property
+    def record(self) -> Record:
+        """The one record."""
+        [record] = self.world.journal.records()
+        return record
+
+    @property
+    def port(self) -> Port:
+        """Its port."""
+        return self.port_of(CONTAINER)
+
+    def port_of(self, container: str) -> Port:
+        """The port of that container."""
+        record = self.world.journal.read(container, "net1")
+        assert record
+        [port] = (step for step in record.steps if isinstance(step, Port))
+        return port
+
+    def rewrite(self, **changes: object) -> None:
+        """The record with other values."""
+        self.world.journal.write(replace(self.record, **changes))  # type: ignore[arg-type]
+
+    def lose_record(self) -> Port:
+        """The record is gone, its port is not."""
+        port = self.port
+        self.world.journal.drop(self.record)
+        self.world.marked = [port]
+        return port
+
+    def passes(self, count: int = 1) -> list[str]:
+        """What so many passes did."""
+        self.actions.clear()
+        for _ in range(count):
+            self.reconciliation.run()
+        return list(self.actions)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the attachment is as ADD left it."""
+        return self.record.state == "ready" and name_of(self.port) in self.world.true
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Agent:
+    """One attachment on a node."""
+    return Agent(tmp_path)
+
+
+def test_what_is_whole_is_left_alone(agent: Agent) -> None:
+    """A complete attachment is not touched, however often it is looked at."""
+    before = set(agent.world.true)
+    assert agent.passes(3) == []
+    assert agent.world.true == before
+    assert agent.is_whole
+
+
+@pytest.mark.parametrize("state", ["pending", "applying", "deleting"])
+def test_unfinished(agent: Agent, state: str) -> None:
+    """What an ADD or DEL died in is undone in one pass."""
+    agent.rewrite(state=state)
+    assert agent.passes() == ["removed-unfinished"]
+    assert agent.world.true == set()
+    assert agent.world.journal.records() == []
+
+
+def test_reboot(agent: Agent) -> None:
+    """What an earlier boot left is undone in one pass."""
+    agent.world.boot = "boot-2"
+    assert agent.passes() == ["removed-rebooted"]
+    assert agent.world.true == set()
+
+
+def test_a_busy_container_is_left_alone(agent: Agent) -> None:
+    """Nothing is done about a container that somebody works on."""
+    agent.rewrite(state="applying")
+    with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
+        assert agent.passes(2) == []
+    assert agent.passes() == ["removed-unfinished"]
+
+
+def test_lost_port(agent: Agent) -> None:
+    """A port that the switch lost is made again, and its lease and files are not touched."""
+    agent.world.true.discard(name_of(agent.port))
+    assert agent.passes() == ["again-port"]
+    assert agent.is_whole
+    assert agent.passes() == []
+
+
+def test_lost_mount(agent: Agent) -> None:
+    """A mount that somebody took away is made again."""
+    [mount] = (name for name in agent.world.true if name.startswith("mount:"))
+    agent.world.true.discard(mount)
+    assert agent.passes() == ["again-pod-mount"]
+    assert mount in agent.world.true
+
+
+def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
+    """What is made again is entered in its place's list of holders: DEL finds it there, and removes it."""
+    [mount] = (name for name in agent.world.true if name.startswith("mount:"))
+    agent.world.true.discard(mount)
+    [(place, _)] = agent.world.journal.places()
+    agent.world.journal.write_shared(place, Shared())
+    assert agent.passes() == ["again-pod-mount"]
+    environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
+    assert verbs.answer(environ, lambda: STDIN, lambda: agent.world).code == 0
+    assert mount not in agent.world.true
+    assert agent.world.journal.places() == []
+
+
+def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
+    """Waiting for the switch may add the port again; after a DEL in between there is no wait, and nothing comes back."""
+    other = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
+    assert verbs.answer(other, lambda: STDIN, lambda: agent.world).code == 0
+    delete = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
+    waited: list[Step] = []
+
+    def meanwhile(when: str, step: Step) -> None:
+        if when == "while waiting":
+            waited.append(step)
+        elif when == "after apply" and step == agent.port_of(CONTAINER):  # the other's port was begun before
+            assert verbs.answer(delete, lambda: STDIN, lambda: agent.world).code == 0
+
+    agent.world.true -= {name_of(agent.port_of(container)) for container in (CONTAINER, "another")}
+    agent.world.fault = meanwhile
+    lost = agent.port_of(CONTAINER)
+    assert agent.passes() == ["again-port", "again-port"]
+    assert waited == [lost]
+
+
+def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
+    """A call that listed the records before a DEL places no socket after it: that would stay."""
+    socket = PlacedSocket("/ovs/s", "/pod", "/", "s")
+    stale = agent.record.to("ready", steps=(*agent.record.steps, socket))
+    agent.world.journal.write(stale)
+    agent.world.true.discard(name_of(socket))
+    agent.world.journal.drop(stale)
+    assert not cleanup.place_again(stale, agent.world, agent.world.journal)
+    assert name_of(socket) not in agent.world.true
+    agent.world.journal.write(stale)
+    assert cleanup.place_again(stale, agent.world, agent.world.journal)
+    assert name_of(socket) in agent.world.true
+
+
+def test_switch_that_can_not_be_asked(agent: Agent) -> None:
+    """While the switch is away, no port counts as lost and none is swept."""
+    agent.world.true.discard(name_of(agent.port))
+    agent.world.unreachable = Unavailable("away")
+    assert agent.passes(3) == []
+    assert agent.record.state == "ready"
+
+
+def test_sandbox_gone_takes_two_passes(agent: Agent) -> None:
+    """An attachment whose sandbox is gone is removed by the second pass that sees it so."""
+    agent.world.gone = {NETNS}
+    assert agent.passes() == []
+    assert agent.passes() == ["removed-sandbox-gone"]
+    assert agent.world.true == set()
+
+
+def test_sandbox_that_comes_back(agent: Agent) -> None:
+    """A sandbox that is seen again in between is alive: the count starts anew."""
+    agent.world.gone = {NETNS}
+    agent.passes()
+    agent.world.gone = set()
+    agent.passes()
+    agent.world.gone = {NETNS}
+    assert agent.passes() == []
+    assert agent.is_whole
+
+
+def test_two_passes_at_once_are_one_sighting(tmp_path: Path) -> None:
+    """However often a pass is asked for, suspicion and proof are `apart_s` apart."""
+    agent = Agent(tmp_path)
+    agent.reconciliation = Reconciliation(agent.world, agent.actions.append, 3600.0)
+    agent.world.gone = {NETNS}
+    assert agent.passes(5) == []
+    assert agent.is_whole
+
+
+@pytest.mark.parametrize(
+    ("netns", "uid", "gone", "proven"),
+    [
+        ("/n", "", set(), False),
+        ("/n", "", {"/n"}, True),
+        ("/n", "u", {"/n"}, False),
+        ("/n", "u", {"u"}, False),
+        ("/n", "u", {"/n", "u"}, True),
+        ("", "u", {"u"}, False),
+    ],
+)
+def test_what_proves_a_sandbox_gone(tmp_path: Path, netns: str, uid: str, gone: set[str], proven: bool) -> None:
+    """Namespace and, if it had one, pod must both be gone; an unknown namespace proves nothing."""
+    world = World(tmp_path, gone=gone)
+    assert reconcile.sandbox_is_gone({"boot-id": "boot-1", "netns": netns, "pod-uid": uid}, world) is proven
+
+
+def test_another_boot_proves_it(tmp_path: Path) -> None:
+    """Nothing of another boot is alive."""
+    assert reconcile.sandbox_is_gone({"boot-id": "boot-0"}, World(tmp_path))
+    assert not reconcile.sandbox_is_gone({}, World(tmp_path))
+
+
+def test_port_whose_record_is_lost(agent: Agent) -> None:
+    """A port of ours without a record stays while its sandbox may live, and goes in two passes when that is gone."""
+    port = agent.lose_record()
+    assert agent.passes(3) == []
+    assert name_of(port) in agent.world.true
+    agent.world.gone = {NETNS}
+    assert agent.passes() == []
+    assert agent.passes() == ["removed-record-lost"]
+    assert agent.world.true == set()
+
+
+def test_port_of_another_store(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """A port of another installation's store is told once, and never removed."""
+    agent.world.log_level = "info"
+    port = agent.lose_record()
+    agent.world.marked = [replace(port, marks={**port.marks, "store": "another"})]
+    agent.world.gone = {NETNS}
+    assert agent.passes(3) == []
+    assert name_of(port) in agent.world.true
+    assert capsys.readouterr().err.count("another installation") == 1
+
+
+def test_what_fails_keeps_no_other_from_its_turn(agent: Agent) -> None:
+    """A record that can not be undone is left for the next pass, and the others are finished."""
+    agent.rewrite(state="applying")
+    other = Record("deleting", "n", "another", "net1")
+    agent.world.journal.write(other)
+
+    def fault(when: str, step: object) -> None:
+        if when == "before undo" and isinstance(step, Port):
+            raise Unavailable("the switch is away")
+
+    agent.world.fault = fault
+    assert agent.passes() == ["removed-unfinished"]
+    assert [(record.container_id, record.state) for record in agent.world.journal.records()] == [(CONTAINER, "deleting")]
+    agent.world.fault = lambda _when, _step: None
+    assert agent.passes() == ["removed-unfinished"]
+    assert agent.world.true == set()
+
+
+def test_findings_change_nothing(agent: Agent) -> None:
+    """What is wrong can be listed without being put right."""
+    agent.world.true.discard(name_of(agent.port))
+    before = set(agent.world.true), agent.world.journal.records()
+    [found] = reconcile.findings(agent.world)
+    assert (found.problem, [step.kind for step in found.steps]) == ("lost", ["port"])
+    assert (set(agent.world.true), agent.world.journal.records()) == before
+
+
+def test_what_a_killed_test_left(agent: Agent) -> None:
+    """Ports of a probe that was killed are removed in one pass; attachments, and ports of tests that live, are not touched."""
+    port = Port("br0", "probe-0badcafe-0", "dpdkvhostuserclient")
+    agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
+    assert [found.problem for found in reconcile.findings(agent.world)] == ["dead-test"]
+    assert agent.passes(2) == ["removed-dead-test"]
+    assert agent.world.tests == []
+    assert agent.is_whole
+    assert agent.passes() == []
+
+
+def test_a_killed_test_that_can_not_be_removed(agent: Agent) -> None:
+    """What stays keeps nothing else from its turn, and is tried again in the next pass; without the switch nothing is tried."""
+    port = Port("br0", "probe-0badcafe-0", "dpdkvhostuserclient")
+    agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
+
+    def away(when: str, step: Step) -> None:
+        if step == port:
+            raise Unavailable("away")
+
+    agent.world.fault = away
+    agent.world.true.discard(name_of(agent.port))
+    assert agent.passes() == ["again-port"]
+    agent.world.fault = no_fault
+    agent.world.unreachable = Unavailable("away")
+    assert agent.passes() == []
+    agent.world.unreachable = None
+    assert agent.passes() == ["removed-dead-test"]
+
+
+def test_a_port_that_is_closed(agent: Agent) -> None:
+    """A port that the switch could not open counts as lost; one that it may not be asked for again yet does not."""
+    agent.world.closed = {agent.port.name}
+    assert agent.passes() == ["again-port"]
+    assert agent.passes() == []
+
+
+def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its socket's name is freed in a pass, or at once when its connection ends; of other ports nothing is done."""
+    [socket_file] = (step for step in agent.record.steps if isinstance(step, SocketFile))
+    agent.world.dead = {socket_file.name}
+    assert agent.passes() == ["again-socket-file"]
+    agent.reconciliation.look_at(agent.port.name)
+    agent.world.dead = {socket_file.name}
+    agent.reconciliation.look_at("br0")
+    agent.reconciliation.look_at("another")
+    assert agent.world.dead
+    agent.reconciliation.look_at(agent.port.name)
+    assert not agent.world.dead
+    agent.world.dead = {socket_file.name}
+    agent.world.unreachable = Unavailable("away")
+    agent.reconciliation.look_at(agent.port.name)
+    agent.world.unreachable = None
+    with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
+        agent.reconciliation.look_at(agent.port.name)
+    agent.rewrite(state="deleting")
+    agent.reconciliation.look_at(agent.port.name)
+    assert agent.world.dead
+    assert agent.actions == ["again-socket-file"] * 2
+
+
+def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:
+    """Of a gone sandbox, whose pod may be there, the mounts go after two looks, once; nothing that it lost is made again."""
+    agent.rewrite(pod_uid="uid")
+    agent.world.gone = {NETNS}
+    agent.world.closed = {agent.port.name}
+    before = set(agent.world.true)
+    [mount] = (name for name in before if name.startswith("mount:"))
+    assert agent.passes() == []
+    assert agent.passes() == ["removed-namespace-gone"]
+    assert agent.world.true == before - {mount}
+    assert agent.passes(3) == []
+    assert agent.record.state == "ready"
+    agent.world.gone.add("uid")
+    assert agent.passes() == []
+    assert agent.passes() == ["removed-sandbox-gone"]
+    assert agent.world.true == set()
+
+
+def test_a_mount_that_another_sandbox_needs(agent: Agent) -> None:
+    """The pod's other sandbox is in the same directory: its mount stays as long as that lives."""
+    agent.rewrite(pod_uid="uid")
+    agent.world.place = Place(f"/pods/{CONTAINER[:12]}", "/pods", create=True, own=True)
+    environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": "/run/netns/y", "CNI_IFNAME": "net1"}
+    assert verbs.answer(environ, lambda: STDIN, lambda: agent.world).code == 0
+    agent.world.gone = {NETNS}
+    assert agent.passes(3) == []
+    agent.world.gone.add("/run/netns/y")
+    [other] = (record for record in agent.world.journal.records() if record.container_id == "another")
+    agent.world.journal.write(replace(other, pod_uid="uid"))
+    agent.passes()
+    assert "removed-namespace-gone" in agent.passes()
+    assert not any(name.startswith("mount:") for name in agent.world.true)
+
+
+def test_a_failure_is_told_once(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be put right is tried in every pass, and fills no log."""
+    agent.world.log_level = "info"
+    agent.world.true.discard(name_of(agent.port))
+
+    for reason in ("it is away", "it is full"):
+
+        def fault(when: str, step: object, reason: str = reason) -> None:
+            raise Unavailable(reason)
+
+        agent.world.fault = fault
+        agent.passes(5)
+    told = capsys.readouterr().err
+    assert (told.count("it is away"), told.count("it is full")) == (1, 1)

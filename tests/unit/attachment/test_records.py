@@ -1,0 +1,315 @@
+"""Records and shared resources: what is written is what is read, and what can not be read stops nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localdb import Store
+from tests.lab.node.stored import live
+from tests.lab.node.world import World
+from userspace_cni.attachment import verbs
+from userspace_cni.attachment.journal import Journal, Shared
+from userspace_cni.attachment.records import (
+    MalformedRecord,
+    Record,
+    record_from_json,
+    record_key,
+    record_to_json,
+    step_from_json,
+    step_to_json,
+)
+from userspace_cni.attachment.steps import STEP_TYPES, Directory, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import RecordRefused, UserspaceError
+
+QUICK = settings(
+    max_examples=60,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+CONTAINER = "0123456789abcdef"
+DIRECTORY = f"directory:/pods/{CONTAINER[:12]}"
+
+TEXT = st.text(max_size=8)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Everything that an annotation of a step or record allows."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is types.UnionType:
+        return st.one_of(*map(values_of, arguments))
+    if origin is tuple:
+        return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+    if origin is not None and issubclass(origin, Mapping):
+        return st.dictionaries(TEXT, values_of(arguments[1]), max_size=3)
+    plain = {str: TEXT, int: st.integers(), bool: st.booleans(), type(None): st.none(), Any: JSON, Step: STEPS}
+    return plain[hint]
+
+
+def built(kind: type[Any]) -> st.SearchStrategy[Any]:
+    """Every value of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    return st.deferred(lambda: st.builds(kind, **{item.name: values_of(hints[item.name]) for item in fields(kind)}))
+
+
+STEPS: st.SearchStrategy[Step] = st.one_of(*map(built, STEP_TYPES))
+RECORDS: st.SearchStrategy[Record] = built(Record)
+
+
+def through_json(value: Any) -> Any:
+    """What a file gives back."""
+    return json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize("kind", STEP_TYPES, ids=lambda kind: kind.__name__)
+def test_step_round_trips(kind: type[Step]) -> None:
+    """A step of every type comes back from JSON as it was, with its type."""
+
+    @QUICK
+    @given(built(kind))
+    def round_trips(step: Step) -> None:
+        found = step_from_json(through_json(step_to_json(step)))
+        assert found == step
+        assert type(found) is kind
+
+    round_trips()
+
+
+def test_kinds_are_distinct() -> None:
+    """No two step types have one name in records."""
+    assert len({kind.kind for kind in STEP_TYPES}) == len(STEP_TYPES)
+
+
+@QUICK
+@given(RECORDS)
+def test_record_round_trips(record: Record) -> None:
+    """A record comes back from JSON as it was."""
+    assert record_from_json(through_json(record_to_json(record))) == record
+
+
+@QUICK
+@given(RECORDS, st.data())
+def test_record_with_one_wrong_value(record: Record, data: st.DataObject) -> None:
+    """A record in which any one value is any JSON either makes sense or is MalformedRecord, nothing else."""
+    raw = through_json(record_to_json(record))
+    holder = data.draw(st.sampled_from([raw, *raw["steps"]]))
+    holder[data.draw(st.sampled_from([*holder, "other"]))] = data.draw(JSON)
+    try:
+        found = record_from_json(raw)
+    except MalformedRecord:
+        return
+    assert record_from_json(through_json(record_to_json(found))) == found
+
+
+@QUICK
+@given(st.dictionaries(TEXT | st.sampled_from(["schema", "state", "steps"]), JSON))
+def test_any_object_is_a_record_or_malformed(raw: dict[str, Any]) -> None:
+    """Any JSON object in a record's place is MalformedRecord unless it is one."""
+    with pytest.raises(MalformedRecord):
+        record_from_json(raw)
+
+
+DEEP: Any = []
+for _ in range(900):
+    DEEP = [DEEP]
+
+GOOD: dict[str, Any] = {"schema": 1, "state": "ready", "network": "n", "container_id": "c", "ifname": "i", "steps": []}
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"schema": 2}, "schema is 2"),
+        ({"schema": True}, "schema is True"),
+        ({"schema": 1.0}, "schema is 1.0"),
+        ({"schema": []}, "schema is \\[\\]"),
+        ({"state": "done"}, "Record.state is 'done'"),
+        ({"state": []}, "Record.state"),
+        ({"netns_inode": True}, "Record.netns_inode is True"),
+        ({"netns_inode": 1.5}, "Record.netns_inode is 1.5"),
+        ({"network": None}, "Record.network is None"),
+        ({"network": DEEP}, "Record.network"),
+        ({"colour": "red"}, "no field 'colour'"),
+        ({"steps": {}}, "'steps' is no list"),
+        ({"steps": [1]}, "unknown step 1"),
+        ({"steps": [{"step": "teleport"}]}, "unknown step 'teleport'"),
+        ({"steps": [{"step": []}]}, "unknown step \\[\\]"),
+        ({"steps": [{"step": DEEP}]}, "unknown step"),
+        ({"steps": [{"step": "port"}]}, "missing"),
+        ({"steps": [{"step": "port", "bridge": "b", "name": "n", "interface_type": "internal"}]}, "Port.interface_type"),
+        ({"steps": [{"step": "lease", "plugin": "p", "stdin": "", "variables": {"A": 1}}]}, "Lease.variables"),
+        ({"result": []}, "Record.result"),
+    ],
+)
+def test_malformed_record(change: dict[str, Any], named: str) -> None:
+    """The error names the field that is wrong."""
+    with pytest.raises(MalformedRecord, match=named):
+        record_from_json({**GOOD, **change})
+
+
+@pytest.mark.parametrize("field", ["state", "network", "container_id", "ifname"])
+def test_incomplete_record(field: str) -> None:
+    """A record without a field that has no default is malformed."""
+    with pytest.raises(MalformedRecord, match=field):
+        record_from_json({key: value for key, value in GOOD.items() if key != field})
+
+
+@pytest.fixture
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Journal:
+    """An empty journal that does not flush: nothing here is about power cuts."""
+    monkeypatch.setattr(os, "fsync", lambda _fd: None)
+    return Journal(f"{tmp_path}/state", str(tmp_path), lambda _text: None, lambda: "boot-1")
+
+
+ENVELOPES = st.one_of(
+    st.binary(max_size=40),
+    JSON.map(json.dumps).map(str.encode),
+    st.builds(
+        lambda key, value: json.dumps({"schema": 1, "key": key, "value": value}).encode(),
+        st.sampled_from(["c@i", "x@y", "a/b"]),
+        st.dictionaries(st.sampled_from(["schema", "state", "steps", "made", "holders"]), JSON),
+    ),
+)
+
+
+@QUICK
+@given(ENVELOPES, ENVELOPES)
+def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes) -> None:
+    """Whatever lies in the places of records and resources, reading finds none, without an error, and writing replaces it."""
+    state = Path(journal.directory)
+    state.mkdir(mode=0o700, exist_ok=True)
+    for collection, content in (("attachments", record), ("places", resource)):
+        (state / collection).mkdir(parents=True, exist_ok=True)
+        for name in ("c@i", "a%2Fb"):
+            (state / collection / f"{name}.json").write_bytes(content)
+    assert journal.read("c", "i") is None
+    assert journal.shared("a/b") in (None, Shared())
+    assert journal.records() == []
+    assert all(not shared.holders for _, shared in journal.places())
+    good = record_from_json(GOOD)
+    journal.write(good)
+    assert journal.read("c", "i") == good
+    journal.drop(good)
+
+
+def test_record_in_anothers_place(journal: Journal) -> None:
+    """A record whose content is another attachment's is put aside: undoing it would drop the wrong one."""
+    other = record_from_json({**GOOD, "container_id": "other"})
+    Store(journal.directory, f"{journal.directory}-locks").put("attachments", record_key("c", "i"), record_to_json(other))
+    assert journal.read("c", "i") is None
+    assert journal.records() == []
+    assert len(list((Path(journal.directory) / "quarantine").iterdir())) == 1
+
+
+@pytest.mark.parametrize("text", ["\ud800\udc00", "x\ud83d\ude00"])
+def test_record_that_json_can_not_hold(journal: Journal, text: str) -> None:
+    """What would come back as something else is refused by the journal with its own error."""
+    with pytest.raises(RecordRefused):
+        journal.write(Record("pending", "n", "c", "i", netns=text))
+
+
+CALLS: dict[str, Callable[[Journal], object]] = {
+    "identity": lambda journal: journal.identity(),
+    "read": lambda journal: journal.read("c", "i"),
+    "records": lambda journal: journal.records(),
+    "write": lambda journal: journal.write(record_from_json(GOOD)),
+    "drop": lambda journal: journal.drop(record_from_json(GOOD)),
+    "shared": lambda journal: journal.shared("/x"),
+    "write_shared": lambda journal: journal.write_shared("/x", Shared(frozenset(), {"c@i": (Directory("/x", "/"),)})),
+    "drop_shared": lambda journal: journal.write_shared("/x", Shared()),
+    "places": lambda journal: journal.places(),
+    "try_container_lock": lambda journal: journal.try_container_lock("c"),
+    "container_lock": lambda journal: journal.container_lock("c", Deadline.after(0.1)).__enter__(),
+    "place_lock": lambda journal: journal.place_lock("/x", Deadline.after(0.1)).__enter__(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_directories_that_are_none(tmp_path: Path, call: str) -> None:
+    """Where files stand in the way of the store's directories, every method fails with the package's own error."""
+    for name in ("state", "locks"):
+        (tmp_path / name).write_text("")
+    with pytest.raises(UserspaceError):
+        CALLS[call](Journal(f"{tmp_path}/state", str(tmp_path), print, lambda: "boot-1"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """An empty node."""
+    return World(tmp_path)
+
+
+def call(world: World, verb: str, ifname: str) -> int:
+    """Exit code of one call for an interface of the one container."""
+    environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
+    return verbs.answer(environ, lambda: b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}', lambda: world).code
+
+
+def holders_file(world: World) -> Path:
+    """The file of the one place."""
+    [path] = live(world.directory, "places")
+    return path
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "lost": Path.unlink,
+    "torn": lambda path: path.write_bytes(path.read_bytes()[:40]),
+    "empty": lambda path: path.write_bytes(b""),
+    "foreign": lambda path: path.write_bytes(json.dumps({**json.loads(path.read_bytes()), "value": {"made": 1}}).encode()),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_holders_of_two(world: World, damage: str) -> None:
+    """When a place's list of holders is damaged, no DEL fails, and nobody removes what others may still use."""
+    assert call(world, "ADD", "net1") == 0
+    assert call(world, "ADD", "net2") == 0
+    shared = {name for name in world.true if name.startswith(("directory", "mount"))}
+    DAMAGE[damage](holders_file(world))
+    for ifname in ("net1", "net2"):
+        assert call(world, "DEL", ifname) == 0
+        assert shared <= world.true
+    assert {name.partition(":")[0] for name in world.true} <= {"directory", "mount", "socket-file", "file"}
+    assert (world.journal.records(), world.journal.places()) == ([], [])
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_holders_are_no_longer_ours(world: World, damage: str) -> None:
+    """An attachment that finds the directory without its list of holders takes it for somebody else's, and leaves it."""
+    assert call(world, "ADD", "net1") == 0
+    DAMAGE[damage](holders_file(world))
+    assert call(world, "ADD", "net2") == 0
+    assert call(world, "DEL", "net2") == 0
+    assert DIRECTORY in world.true
+    assert call(world, "DEL", "net1") == 0
+    assert DIRECTORY in world.true
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_socket_name(world: World, damage: str) -> None:
+    """A damaged owner of a socket's name keeps neither DEL from succeeding nor the next ADD from having the name."""
+    assert call(world, "ADD", "net1") == 0
+    DAMAGE[damage](holders_file(world))
+    assert call(world, "DEL", "net1") == 0
+    assert call(world, "ADD", "net1") == 0
+    assert call(world, "DEL", "net1") == 0
+    assert (world.journal.records(), world.journal.places()) == ([], [])

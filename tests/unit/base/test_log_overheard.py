@@ -1,0 +1,61 @@
+"""What is said goes to stderr; what is warned of in a call can be heard beside that, for its caller."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from userspace_cni.base.log import about, bound, overheard, say
+
+
+def test_warnings_are_overheard(capsys: pytest.CaptureFixture[str]) -> None:
+    """Warnings are in the list with their facts and without the context, each once; stderr has every line as ever."""
+    with bound("info", verb="ADD"), overheard() as heard:
+        say("info", "an info")
+        say("warning", "plain")
+        say("warning", "plain")
+        say("warning", "with facts", port="a b", left=None)
+        say("error", "an error")
+    say("warning", "later")
+    assert heard == ["plain", 'with facts; port="a b" left=None']
+    assert [line.partition(" level=")[2] for line in capsys.readouterr().err.splitlines()] == [
+        'info msg="an info" verb=ADD',
+        "warning msg=plain verb=ADD",
+        "warning msg=plain verb=ADD",
+        'warning msg="with facts" verb=ADD port="a b" left=None',
+        'error msg="an error" verb=ADD',
+        "warning msg=later",
+    ]
+
+
+def test_what_is_about_another_attachment() -> None:
+    """What is done for another attachment within a call is nothing to its caller."""
+    with overheard() as heard, about({"container": "another"}):
+        say("warning", "not yours")
+    assert heard == []
+
+
+def test_what_is_not_said_is_not_overheard() -> None:
+    """Below the threshold of the call, nothing is heard."""
+    with overheard() as heard, bound("error"):
+        say("warning", "hidden")
+    assert heard == []
+
+
+def test_other_threads_are_not_overheard() -> None:
+    """What another thread says is another call's."""
+    with overheard() as heard:
+        thread = threading.Thread(target=say, args=("warning", "elsewhere"))
+        thread.start()
+        thread.join()
+    assert heard == []
+
+
+def test_what_is_overheard_is_bounded() -> None:
+    """A call that warns without end, and of values without end, keeps no more than so much."""
+    with overheard() as heard:
+        for number in range(200):
+            say("warning", f"{number}" + "x" * 10_000)
+    assert len(heard) == 100
+    assert max(map(len, heard)) < 5000

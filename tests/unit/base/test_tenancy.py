@@ -1,0 +1,245 @@
+"""The administrator's rules: how they are read, whom they bind, and what they let a namespace have."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from userspace_cni.base.bridges import Vlan, carried
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_port
+
+WHERE = "settings file /c.toml"
+USUAL = ("/usual",)
+MODES = ("", "access", "trunk", "native-tagged", "native-untagged", "dot1q-tunnel")
+
+
+def rules(*tables: dict[str, Any]) -> tuple[Rule, ...]:
+    """Rules as the file has them; for every namespace that begins with "tenant-" unless they say for whom."""
+    return read_rules([{"namespaces": ["tenant-*"], **table} for table in tables], WHERE)
+
+
+def refusal(given_rules: tuple[Rule, ...], namespace: str, bridge: str, vlan: Vlan | None = None) -> str:
+    """What is said of such a port; "" when the namespace may have it."""
+    try:
+        require_port(given_rules, namespace, bridge, vlan or Vlan(100))
+    except InvalidConfig as error:
+        return str(error)
+    return ""
+
+
+def test_every_key() -> None:
+    """A rule may hold every key; VLANs are numbers and ranges."""
+    [rule] = rules({"bridges": ["br-t*"], "vlans": [100, "200-299"], "directories": ["/var/lib/tenant"]})
+    assert rule == Rule(1, ("tenant-*",), ("br-t*",), (range(100, 101), range(200, 300)), ("/var/lib/tenant",))
+
+
+@pytest.mark.parametrize(
+    ("table", "named"),
+    [
+        ({"bridge": ["br0"]}, ["unknown key 'bridge'", "['br0']", "namespaces, bridges, vlans, directories"]),
+        ({"Bridges": ["br0"]}, ["unknown key 'Bridges'"]),
+        ({"mirrors": ["m"]}, ["unknown key 'mirrors'", "namespaces, bridges, vlans, directories"]),
+        ({"bridges": "br0"}, ["'bridges' is 'br0'", "list"]),
+        ({"bridges": ["br0", 7]}, ["'bridges' holds 7", "name of a bridge"]),
+        ({"bridges": [""]}, ["'bridges' holds ''"]),
+        ({"bridges": ["br-[ab"]}, ["'bridges' holds 'br-[ab'"]),
+        ({"bridges": ["br 0"]}, ["'bridges' holds 'br 0'"]),
+        ({"namespaces": [], "bridges": ["br0"]}, ["'namespaces' is missing or empty"]),
+        ({"namespaces": "tenant-*", "bridges": ["br0"]}, ["'namespaces' is 'tenant-*'", "list"]),
+        ({"namespaces": ["Tenant-*"], "bridges": ["br0"]}, ["'namespaces' holds 'Tenant-*'", "name of a namespace"]),
+        ({"namespaces": ["tenant_*"], "bridges": ["br0"]}, ["'namespaces' holds 'tenant_*'"]),
+        ({"namespaces": ["tenant-"], "bridges": ["br0"]}, ["'namespaces' holds 'tenant-'"]),
+        ({"namespaces": ["-*"], "bridges": ["br0"]}, ["'namespaces' holds '-*'"]),
+        ({"namespaces": ["[z-a]*"], "bridges": ["br0"]}, ["'namespaces' holds '[z-a]*'"]),
+        ({"namespaces": ["a" * 64], "bridges": ["br0"]}, ["'namespaces' holds 'aaa"]),
+        ({"bridges": ["br[!A-Za-z0-9_.-]"]}, ["'bridges' holds 'br[!A-Za-z0-9_.-]'"]),
+        ({"bridges": ["br-of-the-tenant"]}, ["'bridges' holds 'br-of-the-tenant'"]),
+        ({"bridges": ["br-of-the-tenan*?"]}, ["'bridges' holds 'br-of-the-tenan*?'"]),
+        ({"vlans": [100]}, ["'vlans' is [100]", "'bridges' is None"]),
+        ({"bridges": [], "vlans": [100]}, ["'bridges' is []"]),
+        ({"bridges": ["br0"], "vlans": []}, ["'vlans' is []"]),
+        ({"bridges": ["br0"], "vlans": [4095]}, ["'vlans' holds 4095", "0 to 4094"]),
+        ({"bridges": ["br0"], "vlans": [-1]}, ["'vlans' holds -1"]),
+        ({"bridges": ["br0"], "vlans": [True]}, ["'vlans' holds True"]),
+        ({"bridges": ["br0"], "vlans": ["300-200"]}, ["'vlans' holds '300-200'"]),
+        ({"bridges": ["br0"], "vlans": ["all"]}, ["'vlans' holds 'all'"]),
+        ({"directories": ["var/lib"]}, ["'directories' holds 'var/lib'", "absolute path"]),
+        ({"directories": ["/var/../etc"]}, ["'directories' holds '/var/../etc'"]),
+        ({"directories": ["/var/.."]}, ["'directories' holds '/var/..'"]),
+        ({"directories": ["/"]}, ["'directories' holds '/'"]),
+        ({"directories": ["//"]}, ["'directories' holds '//'"]),
+        ({"directories": [7]}, ["'directories' holds 7"]),
+        ({}, ["it names no bridges and no directories"]),
+    ],
+)
+def test_bad_rule(table: dict[str, Any], named: list[str]) -> None:
+    """What would leave open what it was written to close is refused with 7, naming file, number of the rule, key and value."""
+    good = {"namespaces": ["*"], "bridges": ["br0"]}
+    with pytest.raises(InvalidConfig) as refused:
+        read_rules([good, {"namespaces": ["tenant-*"], **table}, good], WHERE)
+    assert refused.value.code == 7
+    assert [text for text in (WHERE, "[[rule]] number 2", *named) if text not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize("raw", [{}, {"namespaces": ["*"]}, "tenant", [1], [["a"]], 7])
+def test_no_array_of_tables(raw: object) -> None:
+    """`[rule]` for `[[rule]]` is refused, naming the file and how it is written."""
+    with pytest.raises(InvalidConfig, match=r"/c\.toml: 'rule' is .*\[\[rule\]\]"):
+        read_rules(raw, WHERE)
+
+
+def test_no_namespace_is_bound_without_a_rule() -> None:
+    """Without a rule, or without one that names bridges and the namespace, it may have any port on any bridge."""
+    for given_rules in ((), rules({"namespaces": ["other"], "bridges": []}), rules({"directories": []})):
+        assert refusal(given_rules, "tenant-a", "br-nic", Vlan()) == ""
+
+
+def test_call_without_a_pod_is_not_bound() -> None:
+    """Without a namespace the configuration is the administrator's own."""
+    everybody = rules({"namespaces": ["*"], "bridges": [], "directories": []})
+    assert refusal(everybody, "", "br0", Vlan()) == ""
+    assert bounds_of(everybody, "", USUAL) is None
+
+
+def test_bridge_that_no_rule_names() -> None:
+    """A bound namespace has the bridges that rules name for it, together, and no other; the refusal names all that it needs."""
+    given_rules = rules(
+        {"bridges": ["br-tenant"]}, {"namespaces": ["*"], "bridges": ["br-all", "br-x?"]}, {"directories": ["/d"]}
+    )
+    for bridge in ("br-tenant", "br-all", "br-x1"):
+        assert refusal(given_rules, "tenant-a", bridge) == ""
+    said = refusal(given_rules, "tenant-a", "br-x12")
+    named = ("'br-x12'", "'tenant-a'", "setting [[rule]] number 1 allows br-tenant", "[[rule]] number 2 allows br-all, br-x?")
+    assert [text for text in named if text not in said] == []
+    assert "number 3" not in said
+    assert "'br-tenant'" in refusal(given_rules, "other", "br-tenant")
+
+
+def test_rule_that_allows_nothing() -> None:
+    """An empty list of bridges closes a namespace to which no other rule gives any."""
+    assert "[[rule]] number 1 allows none" in refusal(rules({"bridges": []}), "tenant-a", "br0")
+    assert refusal(rules({"bridges": []}, {"bridges": ["br0"]}), "tenant-a", "br0") == ""
+
+
+def test_vlans_are_of_the_bridges_beside_them() -> None:
+    """VLANs count on the bridges of their own rule only; a rule without them allows all."""
+    given_rules = rules(
+        {"bridges": ["br-a"], "vlans": [100, "200-299"]}, {"bridges": ["br-b"], "vlans": [300]}, {"bridges": ["br-c"]}
+    )
+    for bridge, vlan in (("br-a", 100), ("br-a", 299), ("br-b", 300), ("br-c", 4094)):
+        assert refusal(given_rules, "tenant-a", bridge, Vlan(vlan)) == ""
+    said = refusal(given_rules, "tenant-a", "br-a", Vlan(300))
+    named = ("VLAN 300", "'br-a'", "'tenant-a'", "setting [[rule]] number 1 allows 100, 200-299")
+    assert [text for text in named if text not in said] == []
+    assert "number 2" not in said
+    assert refusal(given_rules, "tenant-a", "br-c", Vlan()) == ""
+
+
+def test_one_rule_has_all_vlans_of_a_port() -> None:
+    """Two rules with a part of a port's VLANs each do not add up: each allows ports of its own VLANs."""
+    halves = rules({"bridges": ["br"], "vlans": ["1-9"]}, {"bridges": ["br"], "vlans": ["10-19"]})
+    assert refusal(halves, "tenant-a", "br", Vlan(trunks=(8, 9))) == refusal(halves, "tenant-a", "br", Vlan(12)) == ""
+    assert "VLAN 9, 10" in refusal(halves, "tenant-a", "br", Vlan(trunks=(9, 10)))
+
+
+def test_port_that_carries_all() -> None:
+    """A port without VLANs carries all of them: only a rule without VLANs allows it, and the refusal says what to give it."""
+    everything = rules({"bridges": ["br"], "vlans": ["0-4094"]})
+    for vlan in (Vlan(), Vlan(mode="trunk"), Vlan(5, mode="trunk"), Vlan(5, mode="native-tagged"), Vlan(mode="native-untagged")):
+        said = refusal(everything, "tenant-a", "br", vlan)
+        assert [text for text in ("all VLANs", "'br'", "host.bridge.vlanId", "trunks", "number 1") if text not in said] == []
+        assert refusal(rules({"bridges": ["br"]}), "tenant-a", "br", vlan) == ""
+    assert refusal(everything, "tenant-a", "br", Vlan(trunks=tuple(range(4095)))) == ""
+
+
+def test_many_vlans_are_not_all_told() -> None:
+    """A refusal of a port with thousands of VLANs stays readable."""
+    said = refusal(rules({"bridges": ["br"], "vlans": [1]}), "tenant-a", "br", Vlan(trunks=tuple(range(1, 4000))))
+    assert "VLAN 1, 2, 3, 4, 5 and 3994 more" in said
+
+
+@pytest.mark.parametrize(
+    ("vlan", "expected"),
+    [
+        (Vlan(), None),
+        (Vlan(7), {7}),
+        (Vlan(7, (5,)), {7}),
+        (Vlan(None, (0, 5)), {0, 5}),
+        (Vlan(None, (), "access"), {0}),
+        (Vlan(7, (), "access"), {7}),
+        (Vlan(7, (), "trunk"), None),
+        (Vlan(7, (5,), "trunk"), {5}),
+        (Vlan(7, (), "native-tagged"), None),
+        (Vlan(7, (5,), "native-tagged"), {5, 7}),
+        (Vlan(None, (5,), "native-tagged"), {0, 5}),
+        (Vlan(7, (5,), "native-untagged"), {5, 7}),
+        (Vlan(7, (), "native-untagged"), None),
+        (Vlan(7, (5,), "dot1q-tunnel"), {7}),
+        (Vlan(None, (), "dot1q-tunnel"), {0}),
+    ],
+)
+def test_what_a_port_carries(vlan: Vlan, expected: set[int] | None) -> None:
+    """Every VLAN mode, with and without tag and trunks; tests/ovs asks the switch the same."""
+    assert carried(vlan) == expected
+
+
+@given(
+    tag=st.none() | st.integers(1, 4094),
+    trunks=st.frozensets(st.integers(0, 4094), max_size=5),
+    mode=st.sampled_from(MODES),
+    allowed=st.lists(st.integers(0, 4094), min_size=1, max_size=5),
+)
+def test_allowed_is_what_it_carries(tag: int | None, trunks: frozenset[int], mode: str, allowed: list[int]) -> None:
+    """Whatever the port: a rule with exactly what it carries allows it, one that lacks any of it does not."""
+    vlan = Vlan(tag, tuple(sorted(trunks)), mode)
+    carries = carried(vlan)
+    some = rules({"bridges": ["br"], "vlans": allowed})
+    assert (refusal(some, "tenant-a", "br", vlan) == "") == (carries is not None and carries <= set(allowed))
+    if carries:
+        assert refusal(rules({"bridges": ["br"], "vlans": sorted(carries)}), "tenant-a", "br", vlan) == ""
+
+
+LABELS = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)
+
+
+@given(namespace=LABELS, other=LABELS, bridge=LABELS)
+def test_names_are_patterns_of_the_whole_name(namespace: str, other: str, bridge: str) -> None:
+    """A name without a wildcard is itself and no other; with one it is a pattern of the whole name, in its case."""
+    exact = rules({"namespaces": [namespace], "bridges": [bridge]})
+    assert refusal(exact, namespace, bridge) == ""
+    assert (refusal(exact, other, f"{bridge}x") == "") == (other != namespace)
+    assert refusal(exact, namespace, f"x{bridge}")
+    assert (refusal(exact, namespace, bridge.upper()) == "") == (bridge.upper() == bridge)
+    prefix = rules({"namespaces": [f"{namespace}*"], "bridges": [f"{bridge}?"]})
+    assert refusal(prefix, namespace + other, f"{bridge}x") == ""
+    assert refusal(prefix, namespace + other, bridge)
+
+
+def test_directories_of_a_namespace() -> None:
+    """Rules for a namespace that name directories are all that it may use, in place of the setting; without one it has that."""
+    given_rules = rules({"directories": ["/a", "/b"]}, {"namespaces": ["*"], "directories": ["/b", "/c"]}, {"bridges": ["br"]})
+    assert bounds_of(given_rules, "tenant-a", USUAL) == Bounds(
+        "tenant-a", ("/a", "/b", "/c"), "setting [[rule]] number 1 and 2, in place of shared_dirs"
+    )
+    assert bounds_of(given_rules, "x", USUAL) == Bounds("x", ("/b", "/c"), "setting [[rule]] number 2, in place of shared_dirs")
+    assert bounds_of(given_rules[2:], "tenant-a", USUAL) == Bounds("tenant-a", USUAL, "setting shared_dirs")
+    assert bounds_of(rules({"directories": []}), "tenant-a", USUAL) == Bounds(
+        "tenant-a", (), "setting [[rule]] number 1, in place of shared_dirs"
+    )
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_anything_is_read_or_refused(raw: Any) -> None:
+    """Whatever is in the file: a rule that is for a namespace, or an error of ours."""
+    for table in ({"namespaces": ["*"], "bridges": raw}, {"namespaces": raw, "directories": []}, {"directories": raw}, raw):
+        with suppress(InvalidConfig):
+            assert read_rules([table], WHERE)[0].namespaces

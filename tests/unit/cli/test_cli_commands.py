@@ -1,0 +1,761 @@
+"""The commands for people on a node in memory: what they tell, what they do, and how they end."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.lab.node.world import World, name_of
+from tests.lab.switch.switch import wait_until
+from tests.unit.cli.test_cli_client import answering, told
+from userspace_cni.attachment import verbs
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import Lease, Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NotServing, RecordRefused, Unavailable
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.tenancy import Rule
+from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cli.node.check import Outcome, check_one
+from userspace_cni.cli.site import Site
+from userspace_cni.cni import protocol
+from userspace_cni.fastpath.memory import hugepages
+from userspace_cni.fastpath.memory.hugepages import HugePages, HugetlbMount, Pool
+
+CONTAINER = "c0ffee0123456789"
+OTHER = "deadbeef01234567"
+LIKE_IT = "deadbeef99999999"
+NETNS = "/run/netns/x"
+STDIN = b'{"cniVersion":"1.1.0","name":"n","type":"userspace","host":{"vhost":{"mode":"client"}}}'
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A port as the switch tells of it."""
+
+    name: str
+    bridge: str = "br0"
+    interface_type: str = "dpdkvhostuserclient"
+    link_state: str = "up"
+    status: Mapping[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected"})
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Alive:
+    """What ovs-vswitchd says of itself."""
+
+    state: str = "alive"
+    reason: str = "ovs-vswitchd 3.1.0"
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the switch is set to."""
+
+    other_config: Mapping[str, str] = field(default_factory=dict)
+    mtus: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class MemoryPorts:
+    """The switch of a Town: every port that is true there."""
+
+    town: Town
+    serving_error: NotServing | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+    alive: Alive = field(default_factory=Alive)
+    told: Facts = field(default_factory=Facts)
+
+    def connect(self, deadline: Deadline) -> None:
+        """Unless it is away."""
+        if self.town.unreachable:
+            raise self.town.unreachable
+
+    def known(self) -> list[Seen]:
+        """Every port."""
+        names = [each.removeprefix("port:") for each in self.town.true if each.startswith("port:")]
+        return [Seen(name, error=self.errors.get(name, "")) for name in names]
+
+    def watch_liveness(self) -> Alive:
+        """As the test says."""
+        return self.alive
+
+    def facts(self, deadline: Deadline) -> Facts:
+        """As the test says."""
+        return self.told
+
+    def serving(self, bridge: str, deadline: Deadline) -> None:
+        """As the test says."""
+        if self.serving_error:
+            raise self.serving_error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Town(World):
+    """A node in memory with a switch that can be asked."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, resident=True, now=100)
+        self.ports = MemoryPorts(self)
+        self.rules: tuple[Rule, ...] = ()
+
+    def call(self, verb: str, container: str = CONTAINER, ifname: str = "net1") -> None:
+        """One call of a runtime, which succeeds."""
+        environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": NETNS, "CNI_IFNAME": ifname}
+        assert verbs.answer(environ, lambda: STDIN, lambda: self).code == 0
+
+    def unwritable(self, path: str) -> str:
+        """A directory that is none can not be written."""
+        return "it can not be written" if Path(path).is_file() else ""
+
+    def record(self, container: str = CONTAINER, ifname: str = "net1") -> Record:
+        """A record, which is there."""
+        record = self.journal.read(container, ifname)
+        assert record
+        return record
+
+    def rewrite(self, container: str = CONTAINER, **changes: Any) -> None:
+        """A record with other values."""
+        self.journal.write(replace(self.record(container), **changes))
+
+    def lose(self, container: str = CONTAINER) -> None:
+        """The port is gone, the record is not."""
+        [port] = (step for step in self.record(container).steps if isinstance(step, Port))
+        self.true.discard(name_of(port))
+
+    def spool_del(self, boottime_ns: int, container: str = CONTAINER, stdin: bytes = STDIN) -> Path:
+        """A DEL that the shim spooled."""
+        environ = {"CNI_CONTAINERID": container, "CNI_IFNAME": "net1"}
+        extra = {"Called-Boot-Id": "boot-1", "Called-Boottime-Ns": str(boottime_ns)}
+        path = self.directory / "state" / "spool" / f"{boottime_ns:020}-1-00000000"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_bytes(protocol.request_bytes("/api/v1/del", environ, stdin, extra=extra))
+        return path
+
+    def cli(self, *arguments: str) -> Result:
+        """One command on this node."""
+        state, run = self.directory / "state", self.directory / "run"
+        short = self.directory / "short"
+        settings = Settings(state_dir=str(state), run_dir=str(run), short_dir=str(short), rules=self.rules)
+        environ = {"CNI_PATH": str(self.directory / "bin")}
+        return CliRunner().invoke(userspace_cni, arguments, obj=Site(settings, self, apart_s=0.0, environ=environ))
+
+
+@pytest.fixture
+def town(tmp_path: Path) -> Town:
+    """A node with one attachment of a pod."""
+    town = Town(tmp_path)
+    town.call("ADD")
+    town.rewrite(pod_namespace="default", pod_name="web", pod_uid="uid")
+    return town
+
+
+def decoded(result: Result, code: int = 0) -> Any:
+    """The JSON of a command that ended with this code."""
+    assert result.exit_code == code, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+# -- list ----------------------------------------------------------------------------------------------------------------
+
+
+def test_list(town: Town) -> None:
+    """A line for each attachment with what the switch says of it."""
+    town.call("ADD", OTHER)
+    result = town.cli("list")
+    assert result.exit_code == 0
+    header, *rows = (line.split() for line in result.stdout.splitlines())
+    assert header == ["POD", "IFNAME", "NETWORK", "BRIDGE", "PORT", "TYPE", "LINK", "VHOST", "STATE"]
+    state = ["dpdkvhostuserclient", "up", "connected", "ready"]
+    assert rows == [
+        ["deadbeef0123", "net1", "n", "br0", "deadbeef0123-net1", *state],
+        ["default/web", "net1", "n", "br0", "c0ffee012345-net1", *state],
+    ]
+
+
+def test_list_of_nothing(tmp_path: Path) -> None:
+    """An empty node is no failure: it is said on stderr, and is an empty list in JSON."""
+    town = Town(tmp_path)
+    result = town.cli("list")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no attachments on this node\n")
+    assert decoded(town.cli("list", "--json")) == []
+
+
+def test_list_of_a_network(town: Town) -> None:
+    """Only attachments of the network that is asked for."""
+    assert [each["name"] for each in decoded(town.cli("list", "--network", "n", "--json"))] == ["default/web/net1"]
+    result = town.cli("list", "--network", "m")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no attachments of network m\n")
+
+
+def test_list_by_name(town: Town) -> None:
+    """Names choose; one that is nobody's ends with 1 and suggests, one of several ends with 2 and names them."""
+    town.call("ADD", OTHER)
+    town.call("ADD", LIKE_IT)
+    assert [each["container"] for each in decoded(town.cli("list", "web", "--json"))] == [CONTAINER]
+    unknown = town.cli("list", "wib")
+    assert (unknown.exit_code, unknown.stdout) == (1, "")
+    assert "default/web/net1" in unknown.stderr
+    ambiguous = town.cli("list", "dead")
+    assert (ambiguous.exit_code, ambiguous.stdout) == (2, "")
+    assert f"{OTHER}/net1, {LIKE_IT}/net1" in ambiguous.stderr
+
+
+def test_list_shows_problems(town: Town) -> None:
+    """What is not ready, or not well by the switch, stands out, and why is below the table."""
+    town.call("ADD", OTHER)
+    town.rewrite(OTHER, state="deleting")
+    town.ports.errors["c0ffee012345-net1"] = "could not open \x1b[31m"
+    lines = town.cli("list").stdout.splitlines()
+    assert [line.split()[-2:] for line in lines[1:3]] == [["deleting", "!"], ["ready", "!"]]
+    assert lines[3].startswith("deadbeef0123/net1: state deleting")
+    assert lines[4] == "default/web/net1: the switch says: could not open \\x1b[31m"
+
+
+def test_list_without_the_switch(town: Town) -> None:
+    """The records are listed all the same; what the switch would say is unknown, and why is on stderr."""
+    town.unreachable = Unavailable("OVSDB is away")
+    result = town.cli("list")
+    assert (result.exit_code, result.stderr) == (0, "the switch can not be asked: OVSDB is away\n")
+    assert result.stdout.splitlines()[1].split()[-3:] == ["unknown", "unknown", "ready"]
+
+
+def test_list_of_an_earlier_boot(town: Town) -> None:
+    """What was made before a reboot is not ready, whatever its record says."""
+    town.boot = "boot-2"
+    assert "made in an earlier boot" in town.cli("list").stdout
+
+
+# -- show ----------------------------------------------------------------------------------------------------------------
+
+
+def test_show(town: Town) -> None:
+    """The way from the pod to the bridge, the steps in their order, and who shares what."""
+    result = town.cli("show", "default/web/net1")
+    assert result.exit_code == 0
+    shown = result.stdout
+    stations = ["pod ", "socket ", "mount ", "port ", "bridge "]
+    assert [shown.index(f"  {station}") for station in stations] == sorted(shown.index(f"  {station}") for station in stations)
+    steps = [line.split()[:2] for line in shown[shown.index("steps, in") : shown.index("\nshared")].splitlines()[1:] if line]
+    assert steps == [[str(number), step.kind] for number, step in enumerate(town.record().steps, 1)]
+    assert "held by default/web/net1" in shown
+    assert CONTAINER in shown
+
+
+def test_show_as_json(town: Town) -> None:
+    """The listing's keys, with steps, shared things and the switch's own words."""
+    town.rewrite(steps=(Lease("host-local", '{"secret": 1}', {}, granted=True), *town.record().steps))
+    [shown] = decoded(town.cli("show", "web", "--json"))
+    assert shown["name"] == "default/web/net1"
+    assert shown["steps"][0]["stdin"] == "13 characters"
+    assert [step["step"] for step in shown["steps"]] == [step.kind for step in town.record().steps]
+    assert shown["switch_status"] == {"mode": "client", "status": "connected"}
+    assert all(thing["made_by_us"] and thing["holders"] == ["default/web/net1"] for thing in shown["shared"])
+    assert shown["quarantined"] == []
+
+
+def test_show_shares(town: Town) -> None:
+    """A directory that two attachments hold names both."""
+    town.call("ADD", ifname="net2")
+    [shown] = decoded(town.cli("show", "web", "--json"))
+    [directory] = (thing for thing in shown["shared"] if thing["thing"].startswith("directory:"))
+    assert directory["holders"] == ["c0ffee012345/net2", "default/web/net1"]
+
+
+def test_show_all_of_a_pod(town: Town) -> None:
+    """Without an interface every attachment of the pod is shown."""
+    town.call("ADD", ifname="net2")
+    town.journal.write(replace(town.record(ifname="net2"), pod_namespace="default", pod_name="web"))
+    assert [each["ifname"] for each in decoded(town.cli("show", "web", "--json"))] == ["net1", "net2"]
+    assert town.cli("show", "web").stdout.count("steps, in the order of ADD") == 2
+
+
+def test_show_what_is_unreadable(town: Town) -> None:
+    """Files of the quarantine that name the container, or speak of it, are listed; others are not."""
+    quarantine = town.directory / "state" / "quarantine"
+    quarantine.mkdir(mode=0o700)
+    (quarantine / f"attachments-{CONTAINER}@net9.json.1").write_text("{")
+    (quarantine / "spool-00000000000000000001-1-00000000").write_text(f"Cni-Containerid: {CONTAINER}")
+    (quarantine / f"attachments-{OTHER}@net1.json.1").write_text("{")
+    [shown] = decoded(town.cli("show", "web", "--json"))
+    names = sorted(Path(entry["file"]).name for entry in shown["quarantined"])
+    assert names == [f"attachments-{CONTAINER}@net9.json.1", "spool-00000000000000000001-1-00000000"]
+    assert "unreadable files of this container" in town.cli("show", "web").stdout
+
+
+def test_show_needs_a_name(town: Town) -> None:
+    """Without a name it is a mistake in the call; an unknown name ends with 1."""
+    assert town.cli("show").exit_code == 2
+    assert town.cli("show", "nobody").exit_code == 1
+
+
+# -- check ---------------------------------------------------------------------------------------------------------------
+
+
+def test_check(town: Town) -> None:
+    """Nothing differs after ADD; what is lost afterwards is found, by its step."""
+    assert decoded(town.cli("check", "--json")) == {"checked": 1, "drifts": [], "unchecked": []}
+    town.lose()
+    result = town.cli("check", "web")
+    assert (result.exit_code, result.stderr) == (1, "1 attachment checked, 1 differ\n")
+    assert result.stdout.splitlines()[1].split()[:2] == ["default/web/net1", "port"]
+
+
+def test_check_of_another(town: Town) -> None:
+    """Only what is named is looked at."""
+    town.call("ADD", OTHER)
+    town.lose()
+    assert decoded(town.cli("check", "dead", "--json"))["checked"] == 1
+    assert town.cli("check").exit_code == 1
+
+
+def test_check_of_what_is_unfinished(town: Town) -> None:
+    """A record that is not ready differs, unless somebody is working on it."""
+    town.rewrite(state="applying")
+    [drift] = decoded(town.cli("check", "--json"), 1)["drifts"]
+    assert (drift["expected"], drift["found"]) == ("ready", "applying")
+    with town.journal.container_lock(CONTAINER, Deadline.after(5)):
+        assert decoded(town.cli("check", "--json"))["drifts"] == []
+
+
+def test_check_without_the_switch(town: Town) -> None:
+    """What needs no switch is looked at; the rest is said to be unknown, with exit code 3, or 1 when something differs."""
+    town.unreachable = Unavailable("OVSDB is away")
+    found = decoded(town.cli("check", "--json"), 3)
+    assert [each["step"] for each in found["unchecked"]] == ["port"]
+    town.true.discard(next(name for name in town.true if name.startswith("mount:")))
+    result = town.cli("check")
+    assert result.exit_code == 1
+    assert "step 'port' could not be looked at: OVSDB is away" in result.stderr
+
+
+def test_check_amid_a_del(town: Town) -> None:
+    """What is deleted while it is looked at does not differ: it is not there any more."""
+    town.lose()
+    record, site = town.record(), Site(Settings(), town)
+    assert check_one(record, site).drifts
+    town.call("DEL")
+    assert check_one(record, site) == Outcome()
+
+
+# -- gc ------------------------------------------------------------------------------------------------------------------
+
+
+def test_gc_of_a_clean_node(town: Town) -> None:
+    """What is whole is left alone, and that is said."""
+    before = set(town.true)
+    result = town.cli("gc")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing to do\n")
+    assert town.true == before
+
+
+def test_gc_of_an_unfinished_attachment(town: Town) -> None:
+    """--dry-run tells why and what, and does nothing; without it the attachment is undone."""
+    town.rewrite(state="applying")
+    planned = town.cli("gc", "--dry-run")
+    assert (planned.exit_code, planned.stderr) == (1, "1 to do\n")
+    assert "ADD died before it was answered" in planned.stdout
+    assert "undo " in planned.stdout
+    assert town.record().state == "applying"
+    done = town.cli("gc")
+    assert (done.exit_code, done.stderr) == (0, "1 done by this process, nothing left\n")
+    assert "done: undo " in done.stdout
+    assert town.true == set()
+    assert town.journal.records() == []
+
+
+def test_gc_leaves_work_in_progress(town: Town) -> None:
+    """An ADD that runs is no leftover."""
+    town.rewrite(state="applying")
+    with town.journal.container_lock(CONTAINER, Deadline.after(5)):
+        assert decoded(town.cli("gc", "--dry-run", "--json"))["found"] == []
+        assert decoded(town.cli("gc", "--json"))["found"] == []
+    assert town.record().state == "applying"
+
+
+def test_gc_of_a_sandbox_that_is_gone(town: Town) -> None:
+    """It is removed after a second look, in the same command."""
+    town.gone = {NETNS, "uid"}
+    planned = decoded(town.cli("gc", "--dry-run", "--json"), 1)
+    assert [(each["problem"], each["action"].partition(", after")[2]) for each in planned["found"]] == [
+        ("sandbox-gone", " a second look")
+    ]
+    done = decoded(town.cli("gc", "--json"))
+    assert done["actions"] == {"removed-sandbox-gone": 1}
+    assert (done["by"], done["remaining"]) == ("this process", [])
+    assert town.journal.records() == []
+
+
+def test_gc_makes_again_what_was_lost(town: Town) -> None:
+    """The port of a living attachment that somebody deleted comes back."""
+    town.lose()
+    assert "make again" in town.cli("gc", "--dry-run").stdout
+    assert decoded(town.cli("gc", "--json"))["actions"] == {"again-port": 1}
+    assert town.cli("check").exit_code == 0
+
+
+def test_gc_of_a_port_without_a_record(town: Town) -> None:
+    """A port of ours is removed when its sandbox is gone; one of another store is told and left alone."""
+    [port] = (step for step in town.record().steps if isinstance(step, Port))
+    foreign = replace(port, name="foreign", marks={**port.marks, "store": "another", "container-id": "other"})
+    town.journal.drop(town.record())
+    town.marked = [port, foreign]
+    town.true.add("port:foreign")
+    town.gone = {NETNS}
+    found = decoded(town.cli("gc", "--json"))
+    assert [each["problem"] for each in found["found"]] == ["record-lost"]
+    assert [each["port"] for each in found["foreign"]] == ["foreign"]
+    assert "port:foreign" in town.true
+    assert name_of(port) not in town.true
+    shown = town.cli("gc", "--dry-run")
+    assert (shown.exit_code, shown.stderr) == (0, "nothing to do\n")
+    assert "left alone" in shown.stdout
+    assert "store another" in shown.stdout
+
+
+def test_gc_of_a_spooled_del(town: Town) -> None:
+    """A DEL that no agent heard is told and done; one that was called before the ADD is forgotten."""
+    town.spool_del(99, OTHER)
+    path = town.spool_del(101)
+    rows = {each["container"]: each for each in decoded(town.cli("gc", "--dry-run", "--json"), 1)["found"]}
+    assert rows[CONTAINER]["action"].startswith("undo ")
+    assert rows[OTHER]["action"] == "undo what is left of it without a record"
+    assert path.exists()
+    assert decoded(town.cli("gc", "--json"))["remaining"] == []
+    assert not path.exists()
+    assert town.journal.records() == []
+
+
+def test_gc_of_a_stale_del(town: Town) -> None:
+    """An attachment that is newer than the DEL stays; the DEL goes."""
+    path = town.spool_del(99)
+    [found] = decoded(town.cli("gc", "--dry-run", "--json"), 1)["found"]
+    assert found["action"] == "forget it: the attachment was made after that call"
+    assert town.cli("gc").exit_code == 0
+    assert not path.exists()
+    assert town.record().state == "ready"
+
+
+def test_gc_of_an_unusable_del(town: Town) -> None:
+    """A DEL whose configuration is no JSON is told as that, and put aside."""
+    town.spool_del(101, stdin=b"{")
+    [found] = decoded(town.cli("gc", "--dry-run", "--json"), 1)["found"]
+    assert found["action"] == "put it aside"
+    assert town.cli("gc").exit_code == 0
+    assert decoded(town.cli("status", "--json"), 1)["quarantine"] == 1
+
+
+def test_gc_that_does_not_come_to_its_end(town: Town) -> None:
+    """What can not be undone is said to be left, with the reason on stderr and exit code 1."""
+
+    def fault(when: str, step: object) -> None:
+        if when == "before undo" and isinstance(step, Port):
+            raise Unavailable("the switch hangs")
+
+    town.fault = fault
+    town.log_level = "warning"
+    town.rewrite(state="applying")
+    result = town.cli("gc")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "0 done by this process, 1 left")
+    assert "left: undo port" in result.stdout
+    assert "the switch hangs" in result.stderr
+    assert [step.kind for step in town.record().steps] == ["port"]
+
+
+def test_gc_without_the_switch(town: Town) -> None:
+    """An empty list proves nothing while ports can not be listed: exit code 3; with findings it is 1."""
+    town.unreachable = Unavailable("OVSDB is away")
+    result = town.cli("gc")
+    assert result.exit_code == 3
+    assert "ports without a record were not looked for: OVSDB is away" in result.stderr
+    town.rewrite(state="applying")
+    assert town.cli("gc", "--dry-run").exit_code == 1
+
+
+def test_gc_by_the_agent(town: Town) -> None:
+    """An agent that answers is asked to do it; what it left is told."""
+    town.rewrite(state="applying")
+    path = town.directory / "run" / "agent.sock"
+    path.parent.mkdir()
+    with answering(path, told(200, {"problems": [], "actions": {"removed-unfinished": 0}})) as heard:
+        result = decoded(town.cli("gc", "--json"), 1)
+    assert [request.split()[1] for request in heard] == [b"/healthz", b"/api/v1/reconcile"]
+    assert (result["by"], len(result["remaining"])) == ("the agent", 1)
+    assert town.record().state == "applying"
+
+
+def test_gc_beside_a_dead_agent(town: Town) -> None:
+    """An agent that refuses is said to, and the work is done here."""
+    town.rewrite(state="applying")
+    path = town.directory / "run" / "agent.sock"
+    path.parent.mkdir()
+    with answering(path, b"nonsense", cut=True):
+        result = town.cli("gc")
+    assert result.exit_code == 0
+    assert "done here: " in result.stderr
+    assert town.journal.records() == []
+
+
+# -- status --------------------------------------------------------------------------------------------------------------
+
+
+def test_status_of_a_good_node(town: Town) -> None:
+    """Without an agent a node with a switch is well, and that there is no agent is said."""
+    result = town.cli("status")
+    assert result.exit_code == 0
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert "none on this node" in rows["agent"]
+    assert rows["attachments"].split()[2:] == ["1", "ready"]
+    assert "finding" not in result.stdout
+
+
+def test_status_as_json(town: Town) -> None:
+    """Everything that was looked at, and the findings in words."""
+    told_of = decoded(town.cli("status", "--json"))
+    assert (told_of["agent"]["absent"], told_of["agent"]["reachable"]) == (True, False)
+    assert told_of["switch"]["vswitchd"] == "alive"
+    assert told_of["records"] == {"pending": 0, "applying": 0, "ready": 1, "deleting": 0}
+    assert [each["setting"] for each in told_of["directories"]] == ["state_dir", "run_dir", "short_dir"]
+    assert (told_of["unfinished"], told_of["spool"], told_of["quarantine"], told_of["findings"]) == (0, 0, 0, [])
+
+
+def test_status_tells_of_rules(town: Town) -> None:
+    """Whom the rules of the settings file are for, as they are written there; and that there are none."""
+    assert decoded(town.cli("status", "--json"))["rules"] == []
+    assert "any bridge and VLAN" in town.cli("status").stdout
+    town.rules = (Rule(1, ("tenant-[ab]", "dev")), Rule(2, ("*",)))
+    assert decoded(town.cli("status", "--json"))["rules"] == [["tenant-[ab]", "dev"], ["*"]]
+    assert "1 for tenant-[ab], dev; 2 for *" in town.cli("status").stdout
+
+
+def test_status_counts_what_waits(town: Town) -> None:
+    """Unfinished attachments, DELs that nobody heard and unreadable files are findings."""
+    town.rewrite(state="deleting")
+    town.spool_del(101)
+    (town.directory / "state" / "quarantine").mkdir()
+    (town.directory / "state" / "quarantine" / "x").touch()
+    told_of = decoded(town.cli("status", "--json"), 1)
+    assert (told_of["unfinished"], told_of["spool"], told_of["quarantine"]) == (1, 1, 1)
+    assert [finding.partition(":")[0] for finding in told_of["findings"]] == ["unfinished", "spool", "quarantine"]
+    with town.journal.container_lock(CONTAINER, Deadline.after(5)):
+        assert decoded(town.cli("status", "--json"), 1)["unfinished"] == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "alive"),
+    [
+        (NotServing("ovs-vswitchd is dead: no control socket", code=51), Alive("dead", "no control socket")),
+        (NotServing("ovs-vswitchd runs without DPDK", code=51), Alive()),
+    ],
+)
+def test_status_of_a_bad_datapath(town: Town, error: NotServing, alive: Alive) -> None:
+    """OVSDB answers, the datapath is not usable: a finding in the words of STATUS."""
+    town.ports.serving_error, town.ports.alive = error, alive
+    told_of = decoded(town.cli("status", "--json"), 1)
+    assert told_of["switch"]["reachable"]
+    assert told_of["findings"] == [f"datapath: {error.message}"]
+
+
+def test_status_when_nothing_can_be_reached(town: Town) -> None:
+    """Neither agent nor switch: exit code 3. With an agent that answers it is a finding."""
+    town.unreachable = Unavailable("OVSDB is away")
+    assert decoded(town.cli("status", "--json"), 3)["findings"] == ["switch: OVSDB is away"]
+    path = town.directory / "run" / "agent.sock"
+    path.parent.mkdir()
+    with answering(path, told(503, {"problems": ["no session with OVSDB"]})):
+        told_of = decoded(town.cli("status", "--json"), 1)
+    assert told_of["agent"]["problems"] == ["no session with OVSDB"]
+    assert len(told_of["findings"]) == 2
+
+
+def test_status_with_an_agent(town: Town) -> None:
+    """An agent that is ready is told with its version; a socket that refuses is a finding."""
+    path = town.directory / "run" / "agent.sock"
+    path.parent.mkdir()
+    with answering(path, told(200, {"problems": [], "version": "0.2.0"})):
+        result = town.cli("status")
+    assert result.exit_code == 0
+    assert f"{path} 0.2.0, ready" in result.stdout
+    refused = decoded(town.cli("status", "--json"), 1)
+    assert (refused["agent"]["reachable"], refused["agent"]["absent"]) == (False, False)
+    assert "nobody listens there" in refused["findings"][0]
+
+
+def test_status_of_a_directory_that_can_not_be_written(town: Town) -> None:
+    """A file in the place of a directory's parent is a finding that names the setting."""
+    (town.directory / "short").touch(mode=0o400)
+    told_of = decoded(town.cli("status", "--json"), 1)
+    assert [each["problem"] for each in told_of["directories"]] == ["", "", "it can not be written"]
+
+
+def test_status_tells_huge_pages(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools by size and node, with who mounts them; that there are none is said, and is no finding."""
+    found = HugePages(
+        machine=(Pool(2 << 20, None, 96, 64, 4, 0), Pool(1 << 30, None, 2, 0, 0, 0)),
+        nodes=(Pool(2 << 20, 0, 32, 0, None, 0), Pool(2 << 20, 1, 64, 64, None, 0)),
+        mounts=(HugetlbMount("/dev/hugepages", 2 << 20, 0o755, 0, 0, None, None, writable=True),),
+    )
+    monkeypatch.setattr(hugepages, "look", lambda **_: found)
+    shown = [line for line in town.cli("status").stdout.splitlines() if line.startswith("huge pages")]
+    assert "64 of 2 MiB on node 1, 64 free (4 of the machine's promised), mounted at /dev/hugepages" in shown[1]
+    assert "2 of 1 GiB, 0 free, not mounted" in shown[2]
+    decoded_pools = decoded(town.cli("status", "--json"))["hugepages"]["pools"]
+    assert [(pool["node"], pool["free"]) for pool in decoded_pools] == [(0, 0), (1, 64), (None, 0)]
+    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (), ()))
+    result = town.cli("status")
+    assert result.exit_code == 0
+    assert "none reserved" in result.stdout
+
+
+# -- agent probe ---------------------------------------------------------------------------------------------------------
+
+
+def test_probe(town: Town) -> None:
+    """0 when all is well, 1 with the problems on stdout, 3 when nobody answers."""
+    path = town.directory / "run" / "agent.sock"
+    path.parent.mkdir()
+    nobody = town.cli("agent", "probe", "healthz")
+    assert (nobody.exit_code, nobody.stdout) == (3, "")
+    with answering(path, told(200, {"problems": []})):
+        assert town.cli("agent", "probe", "healthz").exit_code == 0
+    path.unlink()
+    with answering(path, told(503, {"problems": ["one", "two"]})):
+        result = town.cli("agent", "probe", "readyz")
+        assert (result.exit_code, result.stdout) == (1, "one\ntwo\n")
+        assert decoded(town.cli("agent", "probe", "readyz", "--json"), 1) == {"problems": ["one", "two"]}
+    assert town.cli("agent", "probe", "metrics").exit_code == 2
+
+
+# -- how commands end ----------------------------------------------------------------------------------------------------
+
+COMMANDS = [["list"], ["show", "x"], ["check"], ["gc", "--dry-run"], ["gc"], ["status"]]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["agent"], ["agent", "probe", "readyz"]], ids=" ".join)
+def test_settings_that_can_not_be_used(command: list[str]) -> None:
+    """A mistake in the settings ends with 2 and names the place."""
+    environ = {**os.environ, "USERSPACE_CNI_TICK_S": "soon"}
+    done = subprocess.run(
+        [sys.executable, "-m", "userspace_cni", *command], env=environ, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "USERSPACE_CNI_TICK_S" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_store_that_can_not_be_read(town: Town, command: list[str]) -> None:
+    """An unreadable store is not an empty one: exit code 3."""
+
+    class Broken(Journal):
+        def records(self) -> list[Record]:
+            raise RecordRefused("listing the records", "the disk is gone")
+
+    class Ruin(Town):
+        @property
+        def journal(self) -> Journal:
+            return Broken(f"{self.directory}/state", str(self.directory), print, self.boot_id)
+
+    result = Ruin(town.directory).cli(*command)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "listing the records; the disk is gone" in result.stderr
+
+
+def _as_unprivileged(directory: str, command: list[str], code: int, said: str) -> None:
+    if os.geteuid() == 0:
+        os.setresuid(65534, 65534, 65534)
+    os.environ |= {"USERSPACE_CNI_STATE_DIR": f"{directory}/closed/state", "USERSPACE_CNI_RUN_DIR": f"{directory}/run"}
+    result = CliRunner().invoke(userspace_cni, [each.format(closed=f"{directory}/closed") for each in command])
+    assert (result.exit_code, result.stdout) == (code, ""), result.output
+    assert said in result.stderr
+    assert "run this as root" in result.stderr
+    sys.exit(11)
+
+
+def _refused_to_others(directory: Path, command: list[str], code: int, said: str) -> None:
+    """The command of another user than root, to whom the state directory is closed, ends at once with this code and words."""
+    closed = directory / "closed"
+    closed.mkdir(mode=0o000)
+    try:
+        context = multiprocessing.get_context("forkserver")
+        process = context.Process(target=_as_unprivileged, args=(str(directory), command, code, said))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 11
+    finally:
+        closed.chmod(0o700)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["kubevirt", "doctor"]], ids=" ".join)
+def test_a_user_who_may_not_look(tmp_path: Path, command: list[str]) -> None:
+    """To others than root a closed store would look empty: it is refused with 3."""
+    _refused_to_others(tmp_path, command, 3, "reading the records in")
+
+
+ACTING = [
+    (["probe"], 3, "making ports and sockets of our own"),
+    (["ping"], 3, "making ports and sockets of our own"),
+    (["load"], 3, "making ports and sockets of our own"),
+    (["ping", "a/net1", "b/net1"], 3, "reading the records in"),
+    (["agent"], 3, "serving this node"),
+    (["tap"], 1, "capability NET_ADMIN"),
+    (["install", "--bin-dir", "{closed}/bin"], 1, "writing"),
+    (["install", "--standalone", "--bin-dir", "{closed}/bin"], 1, "writing"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "said"), ACTING, ids=[" ".join(each[0]) for each in ACTING])
+def test_a_user_who_may_not_act(tmp_path: Path, command: list[str], code: int, said: str) -> None:
+    """A command that needs root says so to others before it tries anything, and what for."""
+    _refused_to_others(tmp_path, command, code, said)
+
+
+def test_an_interrupt_is_quiet(tmp_path: Path) -> None:
+    """Ctrl-C ends a command that waits for an agent with 130 and no traceback."""
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run" / "agent.sock"
+    environ = {**os.environ, "USERSPACE_CNI_STATE_DIR": f"{tmp_path}/state", "USERSPACE_CNI_RUN_DIR": str(path.parent)}
+    # what a shell starts in the background ignores SIGINT, and so would all that this test starts
+    argv = ["env", "--default-signal=INT", sys.executable, "-m", "userspace_cni", "agent", "probe", "healthz"]
+    with answering(path, None) as heard:
+        process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        wait_until(lambda: heard, 30, "the request")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err.strip()) == (130, "", "")
+
+
+def test_a_pipe_that_is_closed(town: Town) -> None:
+    """`list | head` ends without a complaint."""
+    settings = f"USERSPACE_CNI_STATE_DIR={town.directory}/state USERSPACE_CNI_RUN_DIR={town.directory}/run"
+    command = f"{settings} {sys.executable} -m userspace_cni list --json | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_every_command_has_help() -> None:
+    """Each command says in a line what it is for, and in more what it does."""
+    overview = CliRunner().invoke(userspace_cni, ["--help"]).stdout
+    for command in ("list", "show", "check", "gc", "status", "agent", "install"):
+        assert f"  {command}" in overview
+        assert CliRunner().invoke(userspace_cni, [command, "--help"]).exit_code == 0
+    assert "not the CNI verb GC" in CliRunner().invoke(userspace_cni, ["gc", "--help"]).stdout
+    mine = [line for line in overview.splitlines() if line.startswith("  ") and not line.startswith("  install")]
+    assert not [line for line in mine if line.endswith("...")]

@@ -1,0 +1,548 @@
+"""What `ping` and `load` refuse, on a node in memory: the ports of others, and ways that lead nowhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self, cast
+
+import pytest
+
+from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Alive, MemoryPorts, Seen, Town
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import PlacedSocket, Port, SocketFile
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.root import HERE
+from userspace_cni.cli.measure import ends
+from userspace_cni.cli.measure.ends import End, Pair, mac_bytes, untagged_vlan
+from userspace_cni.cli.measure.remote import Remote
+from userspace_cni.cli.site import Refused
+from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
+from userspace_cni.fastpath.vhost.sockets import Access
+from userspace_cni.host import borrowed_sockets
+from userspace_cni.host.probe_directories import Run
+from userspace_cni.probe.borrowed_socket import StandIn
+from userspace_cni.probe.ending import Ended, Ending
+from userspace_cni.probe.peers import connections
+
+A, B = f"{CONTAINER[:12]}-net1", f"{OTHER[:12]}-net1"
+
+
+@dataclass
+class IdlePorts(MemoryPorts):
+    """A switch to whose ports nobody is connected, unless the test says so."""
+
+    seen: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def known(self) -> list[Seen]:
+        """Every port, with what the test says of it."""
+        idle = {"link_state": "down", "status": {"mode": "client", "status": "disconnected"}}
+        return [replace(port, **{**idle, **self.seen.get(port.name, {})}) for port in super().known()]
+
+
+@dataclass(eq=False)
+class Queue:
+    """One end's queues: what is sent arrives at the `other`, unless the way is `cut`."""
+
+    cut: bool = False
+    other: Queue | None = None
+    inbox: list[bytes] = field(default_factory=list)
+    order: list[Queue] = field(default_factory=list)
+    """Who has sent, one after the other."""
+
+    def send_frames(self, frames: list[bytes]) -> int:
+        """Deliver them."""
+        self.order.append(self)
+        if self.other and not self.cut:
+            self.other.inbox += frames
+        return len(frames)
+
+    def receive_frames(self, limit: int = 32) -> list[bytes]:
+        """What has arrived."""
+        frames, self.inbox = self.inbox[:limit], self.inbox[limit:]
+        return frames
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether there is something."""
+        return bool(self.inbox)
+
+
+@dataclass
+class Front:
+    """A connection with the switch."""
+
+    pairs: tuple[Queue, ...] = field(default_factory=lambda: (Queue(),))
+    up: bool = True
+
+    def alive(self) -> bool:
+        """Until the test ends it."""
+        return self.up
+
+
+@dataclass
+class MemoryStandIn:
+    """In the place of an application, without files."""
+
+    lab: Lab
+    container_id: str
+
+    @property
+    def place(self) -> SocketFile:
+        """Where it listens."""
+        return SocketFile("/pods/x", "/pods", self.container_id)
+
+    def __enter__(self) -> Self:
+        self.lab.entered += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lab.entered -= 1
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        self.lab.named += 1
+        yield
+        self.lab.named -= 1
+
+    def listen(self) -> AbstractContextManager[object]:
+        """Remember it, unless somebody listens there."""
+        if self.container_id in self.lab.taken:
+            raise SocketRefused("listening at /pods/x", "another process has a socket there")
+        assert self.lab.notes() == [[CONTAINER, OTHER]]
+        self.lab.touched.append(self.container_id)
+        return self._named()
+
+    def await_switch(self) -> None:
+        """It comes while names and a note are there."""
+        assert (self.lab.named, self.lab.notes()) == (2, [[CONTAINER, OTHER]])
+
+    def attach(self, deadline_s: float) -> Front:
+        """The front of this end."""
+        assert (self.lab.named, self.lab.notes()) == (0, [])
+        if self.lab.refusing:
+            raise self.lab.refusing
+        return self.lab.fronts[self.container_id == OTHER]
+
+
+@dataclass
+class Lab:
+    """A node with two attachments that nobody uses, and the ends that are made of them."""
+
+    town: Town
+    ports: IdlePorts
+    fronts: tuple[Front, Front]
+    taken: set[str] = field(default_factory=set)
+    touched: list[str] = field(default_factory=list)
+    refusing: Exception | None = None
+    entered: int = 0
+    named: int = 0
+    """Sockets of ours in pods' directories."""
+
+    def notes(self) -> list[list[str]]:
+        """Names of sockets in the notes of runs."""
+        found = borrowed_sockets.notes(str(self.town.directory / "run"), HERE)
+        return [[place.name for place in places] for places in found.values()]
+
+    def port(self, container: str, **changes: Any) -> None:
+        """Another port step in the attachment's record."""
+        steps = self.town.record(container).steps
+        self.town.rewrite(container, steps=tuple(replace(s, **changes) if isinstance(s, Port) else s for s in steps))
+
+    def pair(self) -> Pair:
+        """Both ends, attached."""
+        named = (End("a", "p1", "br0", "02:00:00:00:00:01"), End("b", "p2", "br0", "02:00:00:00:00:02"))
+        return Pair(named, cast(Any, self.fronts), Remote("unix:/run/o v s/db.sock", "/run/o v s"))
+
+    def refusal(self, code: int, *arguments: str) -> str:
+        """What the command says when it refuses; it has touched nothing then."""
+        result = self.town.cli("ping", *arguments)
+        assert (result.exit_code, result.stdout, self.touched) == (code, "", []), (result.output, result.exception)
+        assert (self.entered, self.named, self.notes()) == (0, 0, [])
+        return result.stderr
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Two pods' attachments on one bridge; frames go from one to the other."""
+    town = Town(tmp_path)
+    for container, pod in ((CONTAINER, "a"), (OTHER, "b")):
+        town.call("ADD", container)
+        town.rewrite(container, pod_namespace="default", pod_name=pod, pod_uid=pod)
+    town.ports = ports = IdlePorts(town)
+    one, other = Queue(), Queue()
+    one.other, other.other = other, one
+    lab = Lab(town, ports, (Front((one,)), Front((other,))))
+    monkeypatch.setattr(ends, "_stand_in", lambda site, record, options: MemoryStandIn(lab, record.container_id))
+    monkeypatch.setattr(ends, "_options", lambda ends: None)
+    return lab
+
+
+NAMES = ("a/net1", "default/b/net1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--bridge", "", *NAMES), "--bridge is for temporary ports"),
+        (("--interval", "nan"), "nan is not a number"),
+        (("a/net1",), "two attachments are needed"),
+        (("a/net1", "b/net1", "c/net1"), "two attachments are needed"),
+        (("--bridge", "br0", *NAMES), "--bridge is for temporary ports"),
+        (("a/net1", "a"), "a/net1 is both ends"),
+        ((*NAMES, "--size", "1515"), "at most 1514"),
+        ((*NAMES, "--size", "14"), "60<=x<=9018"),
+    ],
+)
+def test_mistakes_in_the_call(lab: Lab, arguments: tuple[str, ...], words: str) -> None:
+    """What can only be a mistake ends with 2."""
+    assert words in lab.refusal(2, *arguments)
+
+
+def test_a_name_of_several_interfaces(lab: Lab) -> None:
+    """A pod with two interfaces is no end: they are named."""
+    lab.town.call("ADD", CONTAINER, "net2")
+    lab.town.journal.write(replace(lab.town.record(ifname="net2"), pod_namespace="default", pod_name="a"))
+    assert "default/a/net1, default/a/net2" in lab.refusal(2, "a", "b/net1")
+
+
+def test_a_name_of_nobody(lab: Lab) -> None:
+    """It ends with 1, and near names are suggested."""
+    assert "default/a/net1" in lab.refusal(1, "a/net", "b/net1")
+
+
+@pytest.mark.parametrize(
+    "seen", [{"link_state": "up"}, {"status": {"mode": "client", "status": "connected"}}, {"link_state": "up", "status": {}}]
+)
+def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
+    """A pod that is connected keeps its port, whatever sign of it there is; temporary ports are suggested."""
+    lab.ports.seen[B] = seen
+    told = lab.refusal(1, *NAMES)
+    assert "default/b/net1 is in use: its pod is connected" in told
+    assert "--bridge br0" in told
+
+
+def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to a port of type dpdkvhostuser is seen before link_state tells of it."""
+    lab.ports.seen[B] = {"interface_type": "dpdkvhostuser"}
+    monkeypatch.setattr(ends, "connections", lambda name: int(name == B))
+    assert "default/b/net1 is in use" in lab.refusal(1, *NAMES)
+
+
+def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
+    """They count by the name of their socket, once, in every namespace, accepted or not yet; those that listen do not."""
+    lines = [
+        "Num RefCount Protocol Flags Type St Inode Path",
+        "0000000000000000: 00000002 00000000 00010000 0001 01 100 /run/ovs/c0ffee-net1",
+        "0000000000000000: 00000003 00000000 00000000 0001 03 101 /run/ovs/c0ffee-net1",
+        "0000000000000000: 00000003 00000000 00000000 0001 03 102 /run/ovs/c0ffee-net10",
+        "0000000000000000: 00000003 00000000 00000000 0001 03 103",
+    ]
+    waiting = [f"0000000000000000: 00000002 00000000 00000000 0001 02 0 /run/ovs/c0ffee-net{number}" for number in (3, 3, 4)]
+    for pid, namespace, shown in (("7", "net:[1]", lines), ("8", "net:[1]", lines), ("9", "net:[2]", waiting)):
+        (tmp_path / pid / "net").mkdir(parents=True)
+        (tmp_path / pid / "ns").mkdir()
+        (tmp_path / pid / "ns" / "net").symlink_to(namespace)
+        (tmp_path / pid / "net" / "unix").write_text("\n".join(shown))
+    (tmp_path / "10").mkdir()
+    (tmp_path / "self").mkdir()
+    assert connections("c0ffee-net10", tmp_path) == 1
+    assert connections("c0ffee-net3", tmp_path) == 2
+    assert connections("c0ffee-net2", tmp_path) == 0
+
+
+def test_a_socket_on_which_somebody_listens(lab: Lab) -> None:
+    """An application that listens and to which OVS has not connected yet keeps its place."""
+    lab.taken.add(CONTAINER)
+    assert "default/a/net1 can not be used: listening at /pods/x: another process has a socket there" in lab.refusal(1, *NAMES)
+
+
+def test_ways_that_lead_nowhere(lab: Lab) -> None:
+    """Other bridges, other VLANs, trunks without a place for untagged frames, and equal addresses are told apart."""
+    lab.port(OTHER, tag=100)
+    assert "default/a/net1 is in no VLAN, default/b/net1 is in VLAN 100" in lab.refusal(1, *NAMES)
+    lab.port(OTHER, tag=None, trunks=(5, 6))
+    assert "is a trunk of VLANs 5, 6" in lab.refusal(1, *NAMES)
+    lab.port(OTHER, trunks=(), bridge="br1")
+    assert "is on bridge br0, default/b/net1 on br1" in lab.refusal(1, *NAMES)
+    [mac] = (step.mac for step in lab.town.record().steps if isinstance(step, Port))
+    lab.port(OTHER, bridge="br0", mac=mac)
+    assert f"have the same MAC address {mac}" in lab.refusal(1, *NAMES)
+
+
+def test_what_the_switch_has_not(lab: Lab) -> None:
+    """A port that is missing, moved or broken is told with what the switch says; without the switch the code is 3."""
+    lab.ports.seen[A] = {"error": "could not open"}
+    assert "the switch says of port c0ffee012345-net1: could not open" in lab.refusal(1, *NAMES)
+    lab.ports.seen[A] = {"bridge": "br7"}
+    assert "is on bridge br7" in lab.refusal(1, *NAMES)
+    lab.town.lose()
+    assert "the switch has no port c0ffee012345-net1" in lab.refusal(1, *NAMES)
+    lab.town.unreachable = Unavailable("OVSDB is away")
+    assert "OVSDB is away" in lab.refusal(3, *NAMES)
+
+
+def test_an_attachment_that_is_being_worked_on(lab: Lab) -> None:
+    """One that is not ready, or whose container a call of the runtime works on, is left alone."""
+    with lab.town.journal.container_lock(OTHER, Deadline.after(5)):
+        assert "a call of the runtime works on its container" in lab.refusal(1, *NAMES)
+    lab.town.rewrite(OTHER, state="applying")
+    assert "its state is applying" in lab.refusal(1, *NAMES)
+
+
+def test_an_attachment_that_changes_under_us(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that is another one when the container's lock is held was changed by a call of the runtime."""
+
+    def changed(pair: object, size: int) -> None:
+        lab.town.rewrite(OTHER, netns="/run/netns/other")
+
+    monkeypatch.setattr(ends, "_require_path", changed)
+    assert "was changed a moment ago" in lab.refusal(1, *NAMES)
+
+
+def test_a_switch_that_does_not_come(lab: Lab) -> None:
+    """Why it could not be attached is told with what to look at, and nothing is left."""
+    lab.refusing = TimedOut("listening", "nobody connected before the deadline", "the port")
+    result = lab.town.cli("ping", *NAMES)
+    assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
+    assert "listening: nobody connected before the deadline; the port" in result.stderr
+    told = lab.town.cli("ping", *NAMES, "--json")
+    assert (told.exit_code, list(json.loads(told.stdout))) == (1, ["error"])
+    assert json.loads(told.stdout)["error"] in told.stderr
+
+
+def test_no_frame_arrives(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A way that does not carry a single frame ends with 1, and with where to look."""
+    lab.fronts[0].pairs[0].cut = True
+    monkeypatch.setattr(ends.meet, "__defaults__", (0.05,))
+    result = lab.town.cli("ping", *NAMES)
+    assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
+    assert "no frame arrived at default/b/net1 within" in result.stderr
+    assert "ovs-ofctl dump-flows unix:/var/run/openvswitch/br0.mgmt" in result.stderr
+    assert "ovs-vsctl --db=unix:/var/run/openvswitch/db.sock list Bridge br0" in result.stderr
+
+
+def test_the_first_frame_comes_from_the_second_end(lab: Lab) -> None:
+    """So the bridge knows B before A sends, and never floods what A sends."""
+    order: list[Queue] = []
+    for front in lab.fronts:
+        front.pairs[0].order = order
+    pair = lab.pair()
+    ends.meet(pair, 64)
+    assert order == [lab.fronts[1].pairs[0], lab.fronts[0].pairs[0]]
+
+
+def test_a_frame_between_two_ends(lab: Lab) -> None:
+    """It has both addresses, a local experimental type, and the length asked for."""
+    pair = lab.pair()
+    to_b, to_a = mac_bytes("02:00:00:00:00:02"), mac_bytes("02:00:00:00:00:01")
+    frame = pair.frame(64)
+    assert (frame[:6], frame[6:12], frame[12:14], len(frame)) == (to_b, to_a, b"\x88\xb5", 64)
+    assert pair.frame(64, back=True)[:12] == to_a + to_b
+
+
+@pytest.mark.parametrize(
+    ("tag", "trunks", "mode", "vlan"),
+    [
+        (None, (), "", 0),
+        (7, (), "", 7),
+        (7, (), "access", 7),
+        (None, (0, 5), "", 0),
+        (7, (5,), "native-untagged", 7),
+        (7, (), "dot1q-tunnel", 7),
+        (7, (), "trunk", 0),
+        (7, (5,), "native-tagged", None),
+        (None, (5,), "", None),
+        (None, (5,), "trunk", None),
+    ],
+)
+def test_where_untagged_frames_go(
+    tag: int | None, trunks: tuple[int, ...], mode: Literal["", "access"], vlan: int | None
+) -> None:
+    """As ovs-vswitchd.conf.db(5) has it; None where they can not come back untagged."""
+    port = Port("br0", "p", "dpdkvhostuserclient", tag=tag, trunks=trunks, vlan_mode=mode)
+    if vlan is None:
+        with pytest.raises(Refused):
+            untagged_vlan(port)
+    else:
+        assert untagged_vlan(port) == vlan
+
+
+@pytest.mark.parametrize("state", ["dead", "silent"])
+def test_a_switch_that_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """No socket is made for it, and none of its own is touched: somebody may have connected to that before it hung."""
+    monkeypatch.setattr(ends, "LIFE_S", 0.05)
+    lab.ports.alive = Alive(state, "no answer")
+    assert f"ovs-vswitchd is {state}: no answer" in lab.refusal(3, *NAMES)
+    assert "error" in json.loads(lab.town.cli("ping", *NAMES, "--json").stdout)
+
+
+def test_what_killed_runs_left_goes_first(lab: Lab) -> None:
+    """A socket of a killed run is removed before ours is made, and that is told."""
+    place = SocketFile("/pods/x", "/pods", "sock")
+    lab.town.tests.append(Record("deleting", "", "run-7", "12345678", steps=(place,)))
+    lab.refusing = TimedOut("listening", "enough")
+    assert "removed what a killed run had left: /pods/x/sock" in lab.town.cli("ping", *NAMES).stderr
+    assert lab.town.tests == []
+
+
+def test_hints_work_as_they_are_pasted(lab: Lab) -> None:
+    """They name the database and the bridge's socket, quoted for a shell."""
+    told = lab.pair().cut("five frames were lost")
+    assert "(ovs-ofctl dump-flows 'unix:/run/o v s/br0.mgmt')" in told
+    assert "ovs-vsctl '--db=unix:/run/o v s/db.sock' get Interface p1 link_state -- get Interface p2 link_state" in told
+
+
+def test_late_greetings_are_not_frames_of_others(lab: Lab) -> None:
+    """A frame that was sent twice, because the first was late, is waited for twice."""
+    a, b = (front.pairs[0] for front in lab.fronts)
+    late: list[bytes] = []
+
+    class Slow(Queue):
+        """What is sent first arrives when the second has come."""
+
+        def wait(self, timeout_s: float | None = None) -> bool:
+            if a.order.count(a) > 1:
+                self.inbox += late
+                late.clear()
+            return bool(self.inbox)
+
+    b.__class__ = Slow
+
+    def deliver(frames: list[bytes]) -> int:
+        a.order.append(a)
+        (late if a.order.count(a) == 1 else b.inbox).extend(frames)
+        return len(frames)
+
+    a.send_frames = deliver  # type: ignore[method-assign]
+    ends.meet(lab.pair(), 64)
+    assert (late, a.inbox, b.inbox) == ([], [], [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_only_the_first_signal_counts(number: signal.Signals) -> None:
+    """It ends what runs; another one does not end what cleans up; afterwards signals mean what they meant before."""
+    before = signal.getsignal(number)
+    reached = []
+
+    def run() -> None:
+        with Ending():
+            try:
+                os.kill(os.getpid(), number)
+            finally:
+                os.kill(os.getpid(), number)
+                reached.append("the end")
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert reached == ["the end"]
+    assert signal.getsignal(number) == before
+
+
+class Watched:
+    """Something that a weak reference can be to."""
+
+
+def swallow(number: int) -> None:
+    """Have the signal's exception raised where the interpreter swallows it."""
+    watched = Watched()
+    reference = weakref.ref(watched, lambda _: os.kill(os.getpid(), number))
+    del watched
+    assert reference() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_whose_exception_was_lost() -> None:
+    """It is remembered, and those that come later are heard as the first."""
+    with Ending() as ending:
+        ending.check()
+        swallow(signal.SIGTERM)
+        assert ending.asked
+        with pytest.raises(Ended):
+            ending.check()
+        with pytest.raises(Ended):
+            os.kill(os.getpid(), signal.SIGINT)
+        ending.settle()
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+# -- sockets of ours in the places of others -------------------------------------------------------------------------------
+
+
+def stand_in(step: SocketFile | PlacedSocket, directory: Path) -> StandIn:
+    """In that place, below the test's directory."""
+    return StandIn(step, str(directory), FrontEndOptions(), Access())
+
+
+def test_a_name_is_taken_until_the_switch_has_come(tmp_path: Path) -> None:
+    """Not longer, whatever becomes of the connection then; and when the switch does not come it is free again too."""
+    step = SocketFile(str(tmp_path), str(tmp_path), "sock")
+    with stand_in(step, tmp_path) as standin, ExitStack() as names:
+        names.enter_context(standin.listen())
+        with socket.socket(socket.AF_UNIX) as switch:
+            switch.connect(str(tmp_path / "sock"))
+            standin.await_switch()
+            assert list(tmp_path.iterdir()) == []
+    with stand_in(step, tmp_path) as standin, pytest.raises(TimedOut, match="the switch has not connected"), standin.listen():
+        standin.await_switch(0.01)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_somebody_connects_a_moment_before_us(tmp_path: Path) -> None:
+    """Two connections to a port's socket: ours is closed before a word is said on it."""
+    source = str(tmp_path / f"{os.getpid()}-net1")
+    step = PlacedSocket(source, str(tmp_path), str(tmp_path), Path(source).name)
+    with socket.socket(socket.AF_UNIX) as switch, socket.socket(socket.AF_UNIX) as application:
+        switch.bind(source)
+        switch.listen()
+        application.connect(source)
+        with stand_in(step, tmp_path) as standin, pytest.raises(SocketRefused, match="1 connected a moment before us"):
+            standin.attach(5.0)
+        switch.accept()[0].close()
+        ours = switch.accept()[0]
+        with ours:
+            assert ours.recv(1) == b""
+
+
+def left_by(directory: Path, *names: str) -> None:
+    """Sockets that no process has any more."""
+    for name in names:
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(directory / name))
+
+
+def test_a_note_of_a_dead_run(tmp_path: Path) -> None:
+    """What is dead in its places goes; what lives, what is no socket, and what is elsewhere stays; the note goes last."""
+    pods, run_dir = tmp_path / "pods", str(tmp_path / "run")
+    pods.mkdir()
+    left_by(pods, "dead", ".vhost-0123456789ab", "elsewhere")
+    (pods / "file").touch()
+    places = tuple(SocketFile(str(pods), str(tmp_path), name) for name in ("dead", "file", "alive", "nothing"))
+    gone = SocketFile(str(tmp_path / "gone"), str(tmp_path), "dead")
+    run = Run.new()
+    with socket.socket(socket.AF_UNIX) as alive:
+        alive.bind(str(pods / "alive"))
+        with borrowed_sockets.noted(run, [*places, gone], run_dir, HERE):
+            assert borrowed_sockets.notes(run_dir, HERE) == {run: (*places, gone)}
+            removed = borrowed_sockets.clear(run, [*places, gone], run_dir, HERE)
+            assert borrowed_sockets.notes(run_dir, HERE) == {}
+        assert sorted(removed) == [f"{pods}/.vhost-0123456789ab", f"{pods}/dead"]
+        assert sorted(path.name for path in pods.iterdir()) == ["alive", "elsewhere", "file"]
+
+
+def test_a_note_that_was_cut_off(tmp_path: Path) -> None:
+    """Its run had made no socket yet: it is a run of which nothing is left. Other files are no notes."""
+    run = Run.new()
+    (tmp_path / "stand-ins").mkdir()
+    (tmp_path / "stand-ins" / run.name).write_text('[["/pods", "/')
+    (tmp_path / "stand-ins" / "README").touch()
+    assert borrowed_sockets.notes(str(tmp_path), HERE) == {run: ()}
+    assert borrowed_sockets.notes(str(tmp_path / "nowhere"), HERE) == {}

@@ -1,0 +1,260 @@
+"""`lint` on files: which networks are found in them, what is told of each key, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from userspace_cni.cli.cluster.networks import Judged, Place, judge_document, judge_text
+from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cni import keys
+
+ROOT = Path(__file__).resolve().parents[3]
+GOOD = {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "host": {"engine": "ovs-dpdk", "vhost": {"mode": "client"}}}
+
+
+def lint(*arguments: object, stdin: str | None = None) -> Result:
+    """One call of the command."""
+    return CliRunner().invoke(userspace_cni, ["lint", *map(str, arguments)], input=stdin)
+
+
+def decoded(*arguments: object, code: int = 0, stdin: str | None = None) -> Any:
+    """The JSON of a call that ended with this code."""
+    result = lint(*arguments, "--json", stdin=stdin)
+    assert result.exit_code == code, (result.output, result.exception)
+    return json.loads(result.stdout)
+
+
+def told(document: Any) -> list[tuple[str, str, str]]:
+    """Name, severity and key of what was found."""
+    return [(each["name"], each["severity"], each["key"]) for each in document["findings"]]
+
+
+def definition(config: Any, name: str = "net", **metadata: str) -> dict[str, Any]:
+    """A NetworkAttachmentDefinition; `config` as text, else an object that becomes text."""
+    text = config if isinstance(config, str) else json.dumps(config)
+    kind = {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition"}
+    return {**kind, "metadata": {"name": name, **metadata}, "spec": {"config": text}}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """A good network with some keys changed; None removes one."""
+    return {key: value for key, value in (GOOD | changes).items() if value is not None}
+
+
+def test_a_good_network(tmp_path: Path) -> None:
+    """Exit code 0, nothing on stdout, and on stderr how many were read."""
+    path = tmp_path / "net.yaml"
+    path.write_text(yaml.safe_dump(definition(GOOD)))
+    result = lint(path)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "checked 1 network: nothing found\n")
+    assert decoded(path) == {"networks": 1, "ignored": [], "findings": []}
+
+
+def test_what_adds_error_would_be(tmp_path: Path) -> None:
+    """Each misspelt key, with file, document, network, key and code; what follows is told as if it were corrected."""
+    host = {"brigde": {"bridgeNme": "br9", "vlanid": 5}, "vhots": {"mode": "client", "sokcetfile": "../x"}}
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump_all([{"kind": "Service", "metadata": {"name": "s"}}, definition({**GOOD, "host": host})]))
+    found = decoded(path, code=1)
+    assert found["ignored"] == [f"{path}: Service s"]
+    assert told(found) == [
+        ("refused", "error", "host.brigde"),
+        ("refused", "error", "host.vhots"),
+        ("refused", "error", "host.bridge.bridgeNme"),
+        ("refused", "error", "host.vhost.sokcetfile"),
+        ("refused", "error", "host.vhost.socketfile"),
+    ]
+    assert found["findings"][0] == {
+        "file": str(path),
+        "document": 2,
+        "network": "net",
+        "key": "host.brigde",
+        "name": "refused",
+        "severity": "error",
+        "code": 7,
+        "message": "key 'host.brigde' is unknown: 'host.bridge' is probably meant",
+        "remedy": "correct the spelling, or remove the key",
+    }
+    result = lint(path)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[0] == f"{path}: document 2: network net"
+    assert result.stderr == f"checked 1 network: 5 errors\nnot looked at: {path}: Service s\n"
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (changed(host={"vhost": {"mode": "srver"}}), [("refused", "error", "host.vhost.mode")]),
+        (changed(host={"mtu": 3}), [("refused", "error", "host.mtu"), ("server-mode", "warning", "host.vhost.mode")]),
+        (changed(host={}), [("server-mode", "warning", "host.vhost.mode")]),
+        (changed(brigde={"bridgeName": "br9"}), [("refused", "error", "brigde")]),
+        (changed(colour="red"), [("unknown-key", "warning", "colour")]),
+        (changed(vhost={}), [("unknown-key", "warning", "vhost")]),
+        (changed(logFile="/x"), [("ignored-value", "warning", "logFile")]),
+        (changed(ipMasq=True), [("refused", "error", "ipMasq")]),
+        (changed(cniVersion="9"), [("refused", "error", "")]),
+        (changed(host=[]), [("refused", "error", "host")]),
+        (changed(name="-"), [("refused", "error", "")]),
+        (changed(type="usersapce"), [("foreign-type", "error", "type")]),
+        (
+            {"cniVersion": "1.0.0", "name": "l", "plugins": [changed(name=None), changed(hots={})]},
+            [("unknown-key", "warning", "")],
+        ),
+        ({"cniVersion": "1.0.0", "name": "l", "plugins": []}, [("bad-input", "error", "")]),
+    ],
+    ids=str,
+)
+def test_what_is_told_of_a_network(tmp_path: Path, config: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+    """Errors and warnings with their keys; the same in a definition, in a file for the runtime, and on stdin."""
+    for name, text in (("a.yaml", yaml.safe_dump(definition(config))), ("a.conflist", json.dumps(config))):
+        path = tmp_path / name
+        path.write_text(text)
+        found = [
+            (name, severity, key if not key.startswith("plugins") else "") for name, severity, key in told(decoded(path, code=1))
+        ]
+        assert found == expected
+    assert len(told(decoded("-", code=1, stdin=json.dumps(config)))) == len(expected)
+
+
+def test_what_a_plugin_inherits(tmp_path: Path) -> None:
+    """Name and version come from the list, from a version list, or from the definition; Multus' delegates are networks too."""
+    bare = {"type": "userspace"}
+    configs = {
+        "list.conflist": {"cniVersion": "1.0.0", "name": "l", "plugins": [{"type": "tuning"}, bare]},
+        "versions.conflist": {"cniVersions": ["0.4.0", "1.1.0", "9"], "name": "l", "plugins": [bare]},
+        "multus.conf": {"type": "multus", "name": "m", "delegates": [{"cniVersion": "1.0.0", "name": "d", **bare}]},
+    }
+    for name, config in configs.items():
+        (tmp_path / name).write_text(json.dumps(config))
+    (tmp_path / "nad.yaml").write_text(yaml.safe_dump(definition({"cniVersion": "1.0.0", **bare})))
+    assert decoded(tmp_path) == {"networks": 4, "ignored": [], "findings": []}
+    (tmp_path / "nameless.conf").write_text(json.dumps({"cniVersion": "1.0.0", **bare}))
+    assert [each["message"] for each in decoded(tmp_path, code=1)["findings"]] == ["the network has no valid name"]
+
+
+@pytest.mark.parametrize("name", ["a.yaml", "a.conf"])
+def test_keys_that_are_given_twice(tmp_path: Path, name: str) -> None:
+    """JSON takes the last of two in silence: each is told with its path, in a definition and in a file of the runtime."""
+    text = '{"cniVersion": "1.0.0", "name": "n", "type": "userspace", "type": "userspace", "host": HOST}'
+    text = text.replace("HOST", '{"vhost": {"mode": "", "mode": "client"}}')
+    path = tmp_path / name
+    path.write_text(yaml.safe_dump(definition(text)) if name == "a.yaml" else text)
+    assert told(decoded(path, code=1)) == [
+        ("duplicate-key", "warning", "type"),
+        ("duplicate-key", "warning", "host.vhost.mode"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (yaml.safe_dump(definition("{")), "it is not JSON"),
+        (yaml.safe_dump(definition("[]")), "no JSON object"),
+        (yaml.safe_dump(definition("[" * 100_000)), "it is not JSON"),
+        (yaml.safe_dump({**definition(GOOD), "spec": {"config": GOOD}}), "spec.config is no string"),
+        ("a: [", "it is not YAML"),
+        ("", "there is nothing in it"),
+        (yaml.safe_dump({**definition(GOOD), "kind": "NetworkAttachmentDefintion"}), "has no kind"),
+        (yaml.safe_dump({**definition(GOOD), "apiVersion": "k8s.cni.cncf.oi/v1"}), "is of API group"),
+    ],
+)
+def test_what_can_not_be_read(tmp_path: Path, text: str, words: str) -> None:
+    """A text that is no configuration, and an object that is nearly a definition, are findings, and other files are judged."""
+    path, other = tmp_path / "a.yaml", tmp_path / "b.conf"
+    path.write_text(text)
+    other.write_text(json.dumps(GOOD))
+    found = decoded(path, other, code=1)
+    assert found["networks"] == 1
+    [only] = found["findings"]
+    assert words in only["message"]
+    assert only["file"] == str(path)
+
+
+def test_a_file_of_the_runtime_is_json(tmp_path: Path) -> None:
+    """YAML, a tab too many or half a text in a .conf is told as JSON that is none: no runtime reads anything else there."""
+    path = tmp_path / "a.conf"
+    for text in ("type: userspace\n", '{"type": "userspace",\n\t}', '{"type"'):
+        path.write_text(text)
+        [only] = decoded(path, code=1)["findings"]
+        assert (only["name"], only["message"].partition(":")[0]) == ("bad-input", "it is not JSON")
+
+
+def test_others_are_passed_over_by_name(tmp_path: Path) -> None:
+    """Other objects, networks of other types, and a definition whose configuration is on the node, are named; alone they are an
+    error of their own."""
+    path = tmp_path / "a.yaml"
+    elsewhere = {**definition(GOOD, "far"), "spec": {}}
+    others = [{"kind": "Pod", "metadata": {"name": "p"}}, definition({"type": "macvlan", "name": "m"}, "mac"), elsewhere]
+    path.write_text(yaml.safe_dump({"kind": "List", "items": others}))
+    found = decoded(path, code=1)
+    assert [each.removeprefix(f"{path}: ") for each in found["ignored"]] == [
+        "Pod p",
+        "mac (CNI type macvlan)",
+        "NetworkAttachmentDefinition far (without spec.config: a file on the node has it)",
+    ]
+    assert told(found) == [("nothing-judged", "error", "")]
+    path.write_text(yaml.safe_dump({"kind": "List", "items": [*others, definition(GOOD)]}))
+    assert decoded(path)["networks"] == 1
+
+
+def test_usage(tmp_path: Path) -> None:
+    """A file that is not there, a directory without files, and no file at all are wrong usage; --help tells what is read."""
+    assert lint(tmp_path / "none.conf").exit_code == 2
+    assert lint().exit_code == 2
+    assert lint(tmp_path).exit_code == 2
+    assert "has no file *.yaml, *.yml, *.json, *.conf or *.conflist" in lint(tmp_path).stderr
+    text = lint("--help").output
+    assert [word for word in ("spec.config", ".conflist", "Exit code", "--json") if word not in text] == []
+    assert "lint" in CliRunner().invoke(userspace_cni, ["--help"]).output
+
+
+def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:
+    """What a file says is shown, and not obeyed."""
+    path = tmp_path / "a.conf"
+    path.write_text(json.dumps(changed(**{"\x1b[31mred": 1})))
+    assert "\x1b" not in lint(path).stdout
+
+
+def test_the_documents_network_is_clean() -> None:
+    """The network to copy of the README has nothing wrong in it."""
+    text = (ROOT / "README.md").read_text()
+    start = text.index("apiVersion: k8s.cni.cncf.io/v1")
+    assert decoded("-", stdin=text[start : text.index("```", start)])["networks"] == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=30) | st.text(alphabet='{}[]":, \nuserspacetype', max_size=60))
+def test_any_text(text: str) -> None:
+    """Whatever a configuration holds, it is judged or told."""
+    judged = Judged()
+    judge_text(judged, Place("x", 1), text)
+    judge_document(judged, "x", 1, definition(text))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*keys.TOP, *keys.BLOCK, "hosts", "x"]), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([*keys.TOP, *keys.STANDARD, "plugins", "delegates", "hsots", "kind", "spec"]), JSON, max_size=6
+    )
+)
+def test_any_configuration(config: dict[str, Any]) -> None:
+    """Values of any type at any place of a network make findings, and never a failure."""
+    for content in (config, config | {"type": "userspace"}, {**config, **GOOD}, {"plugins": [config], "name": config}):
+        judge_document(Judged(), "x", 1, content)

@@ -1,0 +1,61 @@
+"""How the command line ends where its streams or its moment are bad: a word or none, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INTERRUPTED = """
+import atexit, builtins, os, signal, sys
+real = builtins.__import__
+def importing(name, *rest, **named):
+    if name == "userspace_cni.cli.main" and "{moment}" == "import":
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *rest, **named)
+builtins.__import__ = importing
+if "{moment}" == "exit":
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+from userspace_cni.__main__ import main
+sys.exit(main())
+"""
+
+
+def environ(directory: Path) -> dict[str, str]:
+    """A node of which nothing is there."""
+    named = {"USERSPACE_CNI_STATE_DIR": f"{directory}/state", "USERSPACE_CNI_RUN_DIR": f"{directory}/run"}
+    named["USERSPACE_CNI_SHORT_DIR"] = "/nowhere"
+    return {**os.environ, **named, "USERSPACE_CNI_OVSDB": f"unix:{directory}/nobody", "OVS_RUNDIR": str(directory)}
+
+
+@pytest.mark.parametrize("stdout", [">&-", ">&- <&- 2>/dev/stderr", "> /dev/full"])
+@pytest.mark.parametrize("command", ["list --json", "status", "--help", "status --json"])
+def test_a_stdout_that_takes_nothing(tmp_path: Path, command: str, stdout: str) -> None:
+    """Closed or full: one line says so on stderr, and the exit code is 1."""
+    script = f"exec {sys.executable} -m userspace_cni {command} {stdout}"
+    done = subprocess.run(["bash", "-c", script], env=environ(tmp_path), capture_output=True, text=True, check=False)
+    *notes, last = done.stderr.splitlines()
+    assert done.returncode == 1, done.stderr
+    assert last.startswith("Error: "), done.stderr
+    expected = ("the switch can not be asked", "asking agent and switch (for")  # the latter where it takes over a second
+    assert [line for line in notes if not line.startswith(expected)] == []
+
+
+@pytest.mark.parametrize("moment", ["import", "exit"])
+def test_an_interrupt_at_a_bad_moment(tmp_path: Path, moment: str) -> None:
+    """While the program is loaded, or when it has done its work, Ctrl-C ends it without a word, as if it were not Python."""
+    argv = ["env", "--default-signal=INT", sys.executable, "-c", INTERRUPTED.format(moment=moment), "list"]
+    done = subprocess.run(argv, env=environ(tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert ("no attachments on this node" in done.stderr) == (moment == "exit")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_that_is_ignored(tmp_path: Path) -> None:
+    """Where a shell had it ignored, as for what it starts in the background, it stays so."""
+    argv = ["env", "--ignore-signal=INT", sys.executable, "-c", INTERRUPTED.format(moment="import"), "list"]
+    assert subprocess.run(argv, env=environ(tmp_path), capture_output=True, check=False).returncode == 0

@@ -1,0 +1,201 @@
+"""How things are shown: whole into a pipe, fitting on a terminal, and never obeyed by it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from rich.panel import Panel
+from rich.table import Table
+
+from deploy import demo, demo_node
+from userspace_cni.cli import view
+from userspace_cni.cli.view import Cell, Column
+
+COLUMNS = [Column("POD"), Column("NETWORK", rank=1), Column("TYPE", rank=2), Column("STATE")]
+ROWS: list[list[Cell | str]] = [["default/web", "blue", "dpdkvhostuserclient", Cell("ready", "green")]]
+PROGRAM = """
+from tests.unit.cli.test_cli_view import COLUMNS, ROWS
+from userspace_cni.cli import view
+with view.progress("looking") as tell:
+    tell("at [something] 62:cd:b7:ab [/] :bell:")
+view.show_table(COLUMNS, ROWS)
+view.show_path([("pod", ["default/web", "second line"]), ("bridge", ["br0"])])
+"""
+
+
+def on_terminal(columns: int, **environ: str) -> str:
+    """What PROGRAM shows on a terminal of that many columns, stderr included."""
+    ours, theirs = pty.openpty()
+    # COLUMNS, because the size of a terminal made here is 0
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LC_ALL": "C.UTF-8", **environ}
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # EIO: nobody has the other end any more
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    os.close(ours)
+    assert process.wait(30) == 0, shown
+    return shown.decode()
+
+
+def piped(**environ: str) -> subprocess.CompletedProcess[bytes]:
+    """What PROGRAM shows when nothing is a terminal."""
+    return subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **environ}, capture_output=True, check=True)
+
+
+def test_a_pipe_gets_lines_without_colours() -> None:
+    """Each row is one line, without blanks at its end, escape sequences or progress."""
+    done = piped(LC_ALL="C.UTF-8")
+    assert done.stderr == b""
+    lines = done.stdout.decode().splitlines()
+    assert lines[:2] == ["POD          NETWORK  TYPE                 STATE", "default/web  blue     dpdkvhostuserclient  ready"]
+    assert lines[2:] == ["  ╷  pod     default/web", "  │          second line", "  ╰  bridge  br0"]
+
+
+def test_ascii_where_nothing_else_is_shown() -> None:
+    """Without UTF-8 the path is drawn in ASCII."""
+    done = piped(LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    assert done.stdout.isascii()
+    assert done.stdout.decode().splitlines()[2:] == ["  +  pod     default/web", "  |          second line", "  +  bridge  br0"]
+
+
+def test_a_wide_terminal_gets_every_column() -> None:
+    """Where there is room nothing is left out, and what is being done is told."""
+    shown = on_terminal(200)
+    assert "dpdkvhostuserclient" in shown
+    assert "blue" in shown
+    assert "at [something] 62:cd:b7:ab [/] :bell:" in shown
+    assert "\x1b[" in shown
+
+
+def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
+    """Columns go one by one, so that none is folded as long as one can go."""
+    shown = on_terminal(40)
+    assert "TYPE" not in shown
+    assert "blue" in shown
+    assert "blue" not in on_terminal(24)
+    assert "default/web" in on_terminal(24)
+
+
+def test_a_pipe_is_told_of_what_lasts() -> None:
+    """Without a terminal what takes longer than a second is told on stderr, once for now, and in its newest words."""
+    program = """
+import sys, threading
+from userspace_cni.cli import view
+with view.progress("looking") as tell:
+    tell("at :cd: [red]")
+    sys.stdin.readline()
+"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stderr
+        told = process.stderr.readline()
+        process.stdin.close()
+        assert process.stderr.read() == ""
+    assert told.startswith("at :cd: [red] (for 1 s, since ")
+
+
+def test_a_signal_ends_what_lasts_without_a_terminal() -> None:
+    """The thread that tells takes no signal from the one that works: Ctrl-C ends it at once."""
+    program = """
+import threading
+from userspace_cni.cli import view
+with view.progress("looking"):
+    threading.Event().wait(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert process.stderr.readline().startswith("looking (")
+        [teller] = [task for task in Path(f"/proc/{process.pid}/task").iterdir() if task.name != str(process.pid)]
+        status = (teller / "status").read_text()
+        assert int(re.findall(r"SigBlk:\s+(\w+)", status)[0], 16) & 1 << signal.SIGINT - 1
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        assert "KeyboardInterrupt" in process.stderr.read()
+
+
+@pytest.mark.parametrize("text", ["62:cd:b7:ab:00:01", ":cd:", "pod-:ab:", "[red]", "[/]", "[/red]x", ":bell:[bold]"])
+def test_addresses_and_names_are_what_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`:cd:` in a MAC address is no emoji, and brackets in a name are no markup, whatever shows it."""
+    view.say(Cell(text, "bold"), text)
+    view.show_facts([("MAC", text)])
+    view.show_table([Column("MAC"), Column(text)], [[text, Cell(text, "green")]])
+    view.show_path([(text, [text]), ("bridge", [text])])
+    view.say_figures([(text, text)])
+    view.show_bars([view.Bar(text, 0.5, (text,))])
+    shown = capsys.readouterr().out
+    assert shown.count(text) == 2 + 1 + 3 + 3 + 2 + 2
+    assert "\N{OPTICAL DISC}" not in shown
+
+
+@pytest.mark.parametrize("text", ["46:cd:b7:ab:00:01", "pod-[red]", "a [/] b"])
+def test_addresses_in_the_demo(text: str) -> None:
+    """The demo shows them as they are, too: in its tables, panels and lines."""
+    table = Table(title=text)
+    table.add_column(text)
+    table.add_row(text)
+    with demo_node.console.capture() as captured:
+        demo.tell_line(f"{text}: ", (text, "green"))
+        demo.show_prompt(text, text)
+        demo.tell_end(text)
+        demo_node.console.print(Panel(text))
+        demo_node.console.print(table)
+    assert captured.get().count(text) == 2 + 2 + 1 + 1 + 3
+
+
+@pytest.mark.parametrize("text", ["\x1b[31mred", "a\nb", "\udcff", "\x07", "[bold]x[/bold]", "\u202ex"])
+def test_text_from_outside_is_only_text(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Control characters and bytes that are no text are spelled out, markup stands as it is."""
+    view.say(Cell(text))
+    view.show_table([Column("A")], [[text]])
+    view.note(text)
+    shown = capsys.readouterr()
+    for line in [*shown.out.splitlines(), *shown.err.splitlines()]:
+        assert line in ("A", view.plain(text))
+        assert line.isprintable()
+
+
+def test_what_stdout_can_not_encode_is_spelled_out() -> None:
+    """A name beyond ASCII does not break a listing where only ASCII goes."""
+    program = "from userspace_cni.cli import view; view.say('pod \\u00e4')"
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=True)
+    assert done.stdout == b"pod \\xe4\n"
+
+
+def test_facts_without_a_value_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty value is no fact."""
+    view.show_facts([("MAC", "02:00"), ("VLAN", ""), ("MTU", Cell("1500"))])
+    assert capsys.readouterr().out.splitlines() == ["  MAC  02:00", "  MTU  1500"]
+
+
+@pytest.mark.parametrize(("number", "shown"), [(0, "0 steps"), (1, "1 step"), (2, "2 steps")])
+def test_counted(number: int, shown: str) -> None:
+    """One is one."""
+    assert view.counted(number, "step") == shown
+
+
+def test_a_terminal_gets_no_blanks_at_the_end_of_a_line() -> None:
+    """What fills a table's lines is not shown there either, whatever colours are before it."""
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in on_terminal(100).splitlines()]
+    assert len(lines) >= 5
+    assert [line for line in lines if line != line.rstrip(" ")] == []
+
+
+def test_figures_are_not_folded(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there is room for stand on a line, each with its unit."""
+    monkeypatch.setenv("COLUMNS", "41")
+    view.say_figures([(name, "1.60 us") for name in ("min", "p50", "p90", "p99", "max")])
+    figure = "{} 1.60 us".format
+    lines = [["min", "p50", "p90"], ["p99", "max"]]
+    assert capsys.readouterr().out.splitlines() == ["  " + "   ".join(map(figure, line)) for line in lines]

@@ -1,0 +1,208 @@
+"""Installing the plugin: the static binary with the settings in force, or the launcher; complete and tried, or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from userspace_cni import shim
+from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cli.node.install import InstallError, install_launcher, install_shim
+from userspace_cni.cni.result import version_answer
+
+
+@pytest.fixture(autouse=True)
+def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty settings file in the place of this machine's."""
+    path = tmp_path / "config.toml"
+    path.touch()
+    for name in [name for name in os.environ if name.startswith("USERSPACE_CNI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("USERSPACE_CNI_CONFIG", str(path))
+    return path
+
+
+@pytest.fixture
+def bin_dir(tmp_path: Path) -> Path:
+    """A directory of plugins that is not made yet."""
+    return tmp_path / "opt" / "bin"
+
+
+def about(path: Path) -> str:
+    """What the installed binary says of itself, in an environment without settings."""
+    return subprocess.run([path], env={}, capture_output=True, text=True, check=True).stderr
+
+
+def install(*options: str) -> Result:
+    """Run `userspace-cni install`."""
+    return CliRunner().invoke(userspace_cni, ["install", *options])
+
+
+def test_shim_is_installed(bin_dir: Path) -> None:
+    """The binary is put in place executable and alone, and answers; nothing of it differs from the build but the settings."""
+    path, _ = install_shim(str(bin_dir))
+    assert path == bin_dir / "userspace"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert [entry.name for entry in bin_dir.iterdir()] == ["userspace"]
+    done = subprocess.run([path], env={"CNI_COMMAND": "VERSION"}, capture_output=True, check=True)
+    assert done.stdout == version_answer(None)
+    assert path.read_bytes() == shim.BUILT.read_bytes()  # the defaults are the same in C and in Python
+
+
+def test_settings_of_the_file(bin_dir: Path, settings_file: Path) -> None:
+    """The binary reads no TOML: what the settings file says is written into it."""
+    settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
+    path, settings = install_shim(str(bin_dir))
+    assert (settings.agent_socket, settings.state_dir, settings.spool_max) == ("/run/x/agent.sock", "/srv/x", 7)
+    assert "agent's socket: /run/x/agent.sock\n" in about(path)
+    assert "/srv/x/spool (at most 7)\n" in about(path)
+
+
+def test_settings_of_the_environment(bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are settings of the environment of whoever installs."""
+    monkeypatch.setenv("USERSPACE_CNI_SOCKET", "/run/y.sock")
+    path, _ = install_shim(str(bin_dir))
+    assert "agent's socket: /run/y.sock\n" in about(path)
+
+
+def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Path) -> None:
+    """What an installed binary carries can be told from the file alone; other files and other versions are told apart."""
+    settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
+    path, settings = install_shim(str(bin_dir))
+    carried = shim.carried(path.read_bytes())
+    assert carried == shim.Carried("", "/run/x", "/srv/x", "7")
+    assert carried.agent_socket == settings.agent_socket
+    assert shim.carried(install_launcher(str(tmp_path)).read_bytes()) is None
+    with pytest.raises(ValueError, match="another version"):
+        shim.carried(shim.BUILT.read_bytes().replace(b"shim/settings/2", b"shim/settings/3"))
+
+
+def test_umask_does_not_matter(bin_dir: Path) -> None:
+    """Whatever the umask, a runtime can execute the file."""
+    before = os.umask(0o777)
+    try:
+        bin_dir.parent.mkdir(mode=0o755)
+        bin_dir.parent.chmod(0o755)
+        bin_dir.mkdir()
+        bin_dir.chmod(0o755)
+        path, _ = install_shim(str(bin_dir))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o755
+
+
+def test_replaced_while_it_runs(bin_dir: Path) -> None:
+    """Installing over a binary that runs is no "text file busy": the call goes on, the next one gets the new file."""
+    path, _ = install_shim(str(bin_dir))
+    inode = path.stat().st_ino
+    environ = {"CNI_COMMAND": "ADD", "USERSPACE_CNI_SOCKET": str(bin_dir / "absent")}
+    with subprocess.Popen([path], env=environ, stdin=-1, stdout=-1, stderr=-1) as running:
+        for install_one in (lambda: install_shim(str(bin_dir)), lambda: install_launcher(str(bin_dir))):
+            install_one()
+            assert path.stat().st_ino != inode
+            inode = path.stat().st_ino
+        out, _ = running.communicate(b"{}", timeout=60)
+    assert b'"code":11' in out
+    assert [entry.name for entry in bin_dir.iterdir()] == ["userspace"]
+
+
+def test_not_built(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package without the binary says how it is made, and what does without it; nothing is touched."""
+    monkeypatch.setattr(shim, "BUILT", tmp_path / "absent")
+    with pytest.raises(InstallError, match=r"absent: No such file.*pip install.*--standalone"):
+        install_shim(str(bin_dir))
+    assert not bin_dir.exists()
+
+
+def test_no_shim(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is no shim of this version, or holds the block of settings twice, is refused."""
+    for content in (b"\x7fELF", shim.BUILT.read_bytes() * 2):
+        (tmp_path / "other").write_bytes(content)
+        monkeypatch.setattr(shim, "BUILT", tmp_path / "other")
+        with pytest.raises(InstallError, match="block of settings is missing or there twice"):
+            install_shim(str(bin_dir))
+        monkeypatch.undo()
+    assert not bin_dir.exists()
+
+
+def test_binary_that_does_not_work(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not answer VERSION is not installed, and what was there before stays."""
+    path, _ = install_shim(str(bin_dir))
+    before = path.read_bytes()
+    (tmp_path / "broken").write_bytes(b"#!/bin/false\n" + before)
+    monkeypatch.setattr(shim, "BUILT", tmp_path / "broken")
+    with pytest.raises(InstallError, match=r"did not answer VERSION; is .* mounted noexec"):
+        install_shim(str(bin_dir))
+    assert path.read_bytes() == before
+    assert [entry.name for entry in bin_dir.iterdir()] == ["userspace"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("USERSPACE_CNI_SOCKET", "/" + "x" * 107, "socket .* has to fit 107 bytes"),
+        ("USERSPACE_CNI_STATE_DIR", "/" + "x" * 249, "state_dir .* has to fit 249 bytes"),
+        ("USERSPACE_CNI_RUN_DIR", "/" + "x" * 97, "socket .* has to fit 107 bytes"),
+        ("USERSPACE_CNI_SPOOL_MAX", "0", "environment variable USERSPACE_CNI_SPOOL_MAX"),
+    ],
+)
+def test_settings_that_can_not_be_carried(
+    bin_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    """A setting that the binary can not carry, or that is refused everywhere, is an error before anything is written."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InstallError, match=said):
+        install_shim(str(bin_dir))
+    assert not bin_dir.exists()
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+def test_bin_dir_that_is_none(tmp_path: Path, standalone: bool) -> None:
+    """A directory that can not be made is an error that names it."""
+    (tmp_path / "f").touch()
+    with pytest.raises(InstallError, match=f"writing {tmp_path}/f/bin/userspace"):
+        install_launcher(f"{tmp_path}/f/bin") if standalone else install_shim(f"{tmp_path}/f/bin")
+
+
+def test_command(bin_dir: Path) -> None:
+    """The command says what it installed, and which socket and spool the file will use."""
+    done = install("--bin-dir", str(bin_dir))
+    assert done.exit_code == 0
+    assert done.output == (
+        f"installed {bin_dir}/userspace: the agent's socket is /run/userspace-cni/agent.sock, "
+        "its records are in /var/lib/cni/userspace, DELs while it is away go to /var/lib/cni/userspace/spool, at most 1024\n"
+    )
+
+
+def test_command_for_the_launcher(bin_dir: Path) -> None:
+    """With --standalone it is the launcher of this interpreter."""
+    done = install("--standalone", "--bin-dir", str(bin_dir))
+    assert done.exit_code == 0
+    assert done.output.startswith(f"installed {bin_dir}/userspace: it carries no settings, each call reads its environment")
+    assert (bin_dir / "userspace").read_text().startswith(f"#!/bin/sh\nexec {sys.executable} -I -S -c ")
+
+
+def test_the_launcher_finds_what_the_interpreter_has(bin_dir: Path) -> None:
+    """From another directory and without an environment it answers VERSION, and has the commands, under their name."""
+    path = install_launcher(str(bin_dir))
+    done = subprocess.run([path], env={"CNI_COMMAND": "VERSION"}, cwd="/", input=b"", capture_output=True, check=True)
+    assert done.stdout == version_answer(None)
+    done = subprocess.run([path, "--help"], env={}, cwd="/", capture_output=True, check=True)
+    assert done.stdout.startswith(b"Usage: userspace-cni ")
+
+
+def test_command_that_fails(tmp_path: Path) -> None:
+    """A failure is one line that names what to look at, and exit code 1; a missing option is 2."""
+    (tmp_path / "f").touch()
+    done = install("--bin-dir", str(tmp_path / "f" / "bin"))
+    assert done.exit_code == 1
+    assert done.output == (
+        f"Error: writing {tmp_path}/f/bin/userspace: Not a directory; is {tmp_path}/f/bin a directory that root can write?\n"
+    )
+    assert install().exit_code == 2

@@ -1,0 +1,164 @@
+"""Misspelt keys of a network are refused and name what was meant; every other key, known or not, is taken."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.cni import keys
+from userspace_cni.cni.options import read_options
+from userspace_cni.cni.request import Request, read_environment, read_network
+
+LETTERS = string.ascii_letters + string.digits
+PLACES = st.sampled_from(sorted(keys.PLACES))
+ALL_KNOWN = sorted({key for known in keys.PLACES.values() for key in known})
+
+MANIFEST = """{
+    "cniVersion": "1.1.0", "cniVersions": ["1.0.0", "1.1.0"], "name": "n", "type": "userspace", "disableGC": true,
+    "disableCheck": true, "loadOnlyInlinedPlugins": true, "deviceID": "0000:00:01.0", "pciBusID": "0000:00:01.0",
+    "runtimeConfig": {"ipss": [], "macs": ""}, "capabilities": {"maac": true}, "prevResult": {"interface": []},
+    "args": {"cnis": {}, "cni": {"macs": "x", "OvnPort": "p"}}, "dns": {"nameserver": []}, "ipam": {"types": "x"},
+    "cni.dev/attachment": [], "cni.dev/valid-attachments": [], "plugins": [], "device": "eth0", "delegates": [],
+    "LogFile": "/x", "LogLevel": "debug", "_host": {}, "#bridge": {}, "//container": {}, "mtuu": 1,
+    "Host": {
+        "engine": "ovs-dpdk", "memif": {"rolle": "x", "modes": "y"}, "bandwidth": {"ingresRate": 0}, "trunks": [],
+        "vhost": {"mode": "client", "ingressPolicingRate": 1, "ingressPolicingBurst": 1, "bridge": {}},
+        "bridge": {"bridgeName": "br0", "bridge": "br1", "trunks": [{"minId": 1}]}
+    }
+}"""
+"""Only keys that a program reads, at places where they may stand; and such as are out of use, with a sign in front."""
+
+
+def within(place: str, held: dict[str, Any]) -> dict[str, Any]:
+    """A configuration that has `held` at that place."""
+    for name in reversed(place.split(".") if place else []):
+        held = {name: held}
+    return held
+
+
+def told(raw: dict[str, Any]) -> list[str]:
+    """What is said of the keys of a configuration that is taken."""
+    warnings: list[str] = []
+    keys.check(raw, warnings.append)
+    return warnings
+
+
+def refusal(raw: dict[str, Any]) -> keys.Misspelt:
+    """The error by which a configuration is refused."""
+    with pytest.raises(keys.Misspelt) as refused:
+        told(raw)
+    return refused.value
+
+
+def distance(one: str, other: str) -> int:
+    """Levenshtein's, as every textbook has it."""
+    above = list(range(len(other) + 1))
+    for row, mine in enumerate(one, 1):
+        line = [row]
+        for column, theirs in enumerate(other, 1):
+            line.append(min(above[column] + 1, line[column - 1] + 1, above[column - 1] + (mine != theirs)))
+        above = line
+    return above[-1]
+
+
+@st.composite
+def mutated(draw: st.DrawFn, key: str) -> str:
+    """The key with one or two letters put in, left out or replaced, or two neighbours exchanged; in any case."""
+    if draw(st.booleans()) and len(key) > 1:
+        at = draw(st.integers(0, len(key) - 2))
+        return key[:at] + key[at + 1] + key[at] + key[at + 2 :]
+    for _ in range(draw(st.integers(1, 2))):
+        at = draw(st.integers(0, len(key)))
+        letter = draw(st.sampled_from(LETTERS))
+        key = draw(st.sampled_from([key[:at] + letter + key[at:], key[:at] + key[at + 1 :], key[:at] + letter + key[at + 1 :]]))
+    return draw(st.sampled_from([key, key.lower(), key.upper()]))
+
+
+@given(PLACES, st.data())
+def test_every_misspelling_is_refused(place: str, data: st.DataObject) -> None:
+    """One or two letters of a known key of the place put in, left out, replaced or exchanged are 7: key, place and known key."""
+    known = data.draw(st.sampled_from(keys.PLACES[place]))
+    key = data.draw(mutated(known))
+    assume(len(key) >= 5 and key.lower() not in keys._ALLOWED)
+    error = refusal(within(place, {key: {}}))
+    assert (error.code, error.place, error.key) == (7, place, key)
+    assert f"'{keys.path_of(place, key)}'" in error.message
+    meant = error.meant.rpartition(".")[2]
+    assert 1 <= distance(key.lower(), meant.lower()) <= min(2, distance(key.lower(), known.lower()))
+
+
+@given(PLACES, st.sampled_from([*ALL_KNOWN, *keys._OTHERS]), st.sampled_from([str, str.lower, str.upper]))
+def test_no_known_key_is_refused(place: str, key: str, spelling: Any) -> None:
+    """A key that is known anywhere, or other plugins have, is taken at every place, in any case; a known one without a word."""
+    warnings = told(within(place, {spelling(key): None}))
+    if key in keys.PLACES[place] and (place or key in keys.TOP or spelling(key) == key):
+        assert warnings == []
+
+
+@given(st.text(st.sampled_from("abc"), max_size=7), st.text(st.sampled_from("abc"), max_size=7), st.integers(0, 3))
+def test_edits_are_counted_as_by_the_book(one: str, other: str, edits: int) -> None:
+    """Whether two texts are so near is what Levenshtein's distance says."""
+    assert keys.is_within(one, other, edits) == (distance(one, other) <= edits)
+
+
+@pytest.mark.parametrize(
+    ("raw", "where", "meant"),
+    [
+        ({"host": {"brigde": {"bridgeName": "br9"}}}, "host.brigde", "host.bridge"),
+        ({"HOST": {"Brigde": {"bridgeName": "br9"}}}, "host.Brigde", "host.bridge"),
+        ({"brigde": {"bridgeName": "br9"}}, "brigde", "host.bridge"),
+        ({"hosts": {}}, "hosts", "host"),
+        ({"hsot1": {}}, "hsot1", ""),
+        ({"containr": {}}, "containr", "container"),
+        ({"capabilites": {"mac": True}}, "capabilites", "capabilities"),
+        ({"shared_dir": "/x"}, "shared_dir", "sharedDir"),
+        ({"host": {"bridge": {"bridge_name": "br9"}}}, "host.bridge.bridge_name", "host.bridge.bridgeName"),
+        ({"host": {"bridge": {"trunk": [5]}}}, "host.bridge.trunk", "host.bridge.trunks"),
+        ({"host": {"bridge": {"vlan_id": 5}}}, "host.bridge.vlan_id", "host.bridge.vlanId"),
+        ({"host": {"vhost": {"socket_file": "x"}}}, "host.vhost.socket_file", "host.vhost.socketfile"),
+        ({"container": {"vhost": {"queue": 2}}}, "container.vhost.queue", "container.vhost.queues"),
+    ],
+)
+def test_what_people_write(raw: dict[str, Any], where: str, meant: str) -> None:
+    """Exchanged letters, plurals and other conventions; what is three letters away is another key."""
+    if not meant:
+        assert told(raw) == [f"key '{where}' is unknown and ignored"]
+        return
+    assert refusal(raw).message == f"key '{where}' is unknown: '{meant}' is probably meant"
+
+
+def test_manifests_that_work_go_on_working() -> None:
+    """What runtimes, Multus, forks of the former plugin and other CNI plugins have in a network is taken."""
+    manifest = json.loads(MANIFEST)
+    assert [text for text in told(manifest) if "ignored" not in text] == []
+
+
+def test_a_key_at_another_place_is_told_where_it_belongs() -> None:
+    """A block without its `host`, and a key of the specification in another spelling, are ignored and told how to write them."""
+    assert told({"bridge": {}, "IPAM": {}}) == [
+        "key 'IPAM' is unknown and ignored: the CNI specification writes 'ipam'",
+        "key 'bridge' is unknown and ignored here; there is 'host.bridge'",
+    ]
+
+
+def test_the_misspelt_key_is_told_before_other_errors() -> None:
+    """The misspelling is what ADD answers, whatever else is wrong, and whatever stands beside it."""
+    network = {"cniVersion": "1.1.0", "name": "n", "type": "userspace", "host": {"engine": "vpp", "brigde": {}, "zzzzz": 1}}
+    stdin = json.dumps(network).encode()
+    environ = {"CNI_CONTAINERID": "c0ffee", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
+    request = Request(read_environment(environ, "ADD"), read_network(stdin, "ADD"), stdin)
+    with pytest.raises(InvalidConfig, match=r"'host\.brigde' is unknown: 'host\.bridge' is probably meant") as refused:
+        read_options(request, lambda _text: None)
+    assert refused.value.code == 7
+
+
+def test_a_flood_of_keys_is_bounded() -> None:
+    """Only so many keys of an object are compared, and ten of them told."""
+    flood = {f"bridgeNa{number:06}": 1 for number in range(100_000)}
+    assert len(told({"host": {"bridge": flood}})) == 11

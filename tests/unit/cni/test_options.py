@@ -1,0 +1,264 @@
+"""Our own options: what existing manifests mean, what is refused, what is only warned of."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField, UserspaceError
+from userspace_cni.cni.options import Options, read_options
+from userspace_cni.cni.request import Request, read_environment, read_network
+
+ENVIRON = {"CNI_CONTAINERID": "c0ffee", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
+
+
+def options(warnings: list[str] | None = None, cni_args: str = "", **keys: Any) -> Options:
+    """The options of a configuration with `keys` in it."""
+    stdin = json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}).encode()
+    environment = read_environment({**ENVIRON, "CNI_ARGS": cni_args}, "ADD")
+    return read_options(
+        Request(environment, read_network(stdin, "ADD"), stdin), (warnings if warnings is not None else []).append
+    )
+
+
+def host(**keys: Any) -> dict[str, Any]:
+    """A host block as in upstream's examples."""
+    return {"engine": "ovs-dpdk", "iftype": "vhostuser", "netType": "bridge", "vhost": {"mode": "client"}, **keys}
+
+
+def test_nothing_given() -> None:
+    """A network without a host block is a client port on br0."""
+    read = options()
+    assert (read.ovs_role, read.bridge, read.vlan.tag, read.mtu) == ("client", "br0", None, None)
+
+
+@pytest.mark.parametrize("vhost", [{}, {"mode": "server"}, {"mode": ""}, {"mode": None}])
+def test_without_a_mode_ovs_is_the_server(vhost: dict[str, str]) -> None:
+    """With a host block, mode 'server' or none makes OVS the server, and a warning says what that costs."""
+    warnings: list[str] = []
+    assert options(warnings, host=host(vhost=vhost)).ovs_role == "server"
+    assert any("deprecated" in warning for warning in warnings)
+
+
+def test_keys_match_in_any_case() -> None:
+    """Keys are matched without regard to case, in blocks and at the top."""
+    block = {"Engine": "ovs-dpdk", "VHOST": {"Mode": "client", "SocketFile": "s"}, "bridge": {"bridgename": "b1", "VLANID": 7}}
+    read = options(Host=block, SHAREDDIR="/x", LogLevel="debug")
+    assert (read.ovs_role, read.socket_file, read.bridge, read.vlan.tag, read.shared_dir) == ("client", "s", "b1", 7, "/x")
+
+
+def test_no_key_is_spelled_with_other_letters() -> None:
+    """The Kelvin sign is no "k" in a key, whatever its small letter is: a policy that looks for the key would not find it."""
+    keys: dict[str, Any] = {"\u212aubeconfig": "/etc/cni/x"}
+    with pytest.raises(InvalidConfig, match="key '\u212aubeconfig' is unknown: 'kubeconfig' is probably meant"):
+        options(**keys)
+
+
+def test_one_key_in_two_spellings() -> None:
+    """The same key in two spellings can not be meant."""
+    with pytest.raises(InvalidConfig, match="two spellings"):
+        options(host={"mtu": 1500, "MTU": 9000})
+
+
+def test_unknown_keys_are_told() -> None:
+    """Unknown keys in a block, and at the top, are named on stderr and otherwise ignored."""
+    warnings: list[str] = []
+    options(warnings, host=host(shiny=1, vhost={"mode": "client", "zip": 2}), container={"other": 1}, nonsense=3)
+    assert [
+        name for name in ("host.shiny", "host.vhost.zip", "container.other", "nonsense") if f"'{name}'" not in str(warnings)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"host": {"engine": "vpp"}}, "'host.engine' is 'vpp'"),
+        ({"host": {"iftype": "memif"}}, "'host.iftype' is 'memif'"),
+        ({"container": {"iftype": "memif"}}, "'container.iftype' is 'memif'"),
+        ({"host": {"netType": "interface"}}, "'host.netType' is 'interface'"),
+        ({"bandwidth": {"ingressRate": 1}}, "'bandwidth' is {'ingressRate': 1}"),
+        ({"host": {"Bandwidth": {"egressRate": 1}}}, "'host.bandwidth' is {'egressRate': 1}"),
+        ({"runtimeConfig": {"bandwidth": {"ingressRate": 1}}}, "'runtimeConfig.bandwidth' is {'ingressRate': 1}"),
+        ({"ipMasq": True}, "'ipMasq' is true"),
+        ({"ipam": {"type": "dhcp"}}, "'ipam.type' is 'dhcp'"),
+    ],
+)
+def test_not_built_yet(keys: dict[str, Any], named: str) -> None:
+    """What is understood but can not be served is refused with 2, naming key and value."""
+    with pytest.raises(UnsupportedField) as refused:
+        options(**keys)
+    assert refused.value.code == 2
+    assert named in refused.value.message
+
+
+def test_no_bandwidth_asked_for() -> None:
+    """A bandwidth object without rates asks for nothing."""
+    assert options(bandwidth={}, runtimeConfig={"bandwidth": {"ingressRate": 0}}).bridge == "br0"
+
+
+def test_container_engine_is_the_applications_own() -> None:
+    """A pod that runs VPP on a vhost-user socket says so in its container block, which is only passed on."""
+    assert options(container={"engine": "vpp", "iftype": "vhostuser"}).application.block["engine"] == "vpp"
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        ({"host": []}, Undecodable),
+        ({"host": {"mtu": "1500"}}, Undecodable),
+        ({"host": {"mtu": True}}, Undecodable),
+        ({"container": {"memif": "text"}}, Undecodable),
+        ({"container": {"memif": [["role", "master"]]}}, Undecodable),
+        ({"host": {"mtu": 1}}, InvalidConfig),
+        ({"host": {"engine": "snabb"}}, InvalidConfig),
+        ({"host": {"vhost": {"mode": "srver"}}}, InvalidConfig),
+        ({"host": {"vhost": {"mode": "Client"}}}, InvalidConfig),
+        ({"host": {"vhost": {"mode": 1}}}, Undecodable),
+        ({"consumer": "kubevirt", "host": {"vhost": {"mode": 1}}}, Undecodable),
+        ({"container": {"vhost": {"mode": "clinet"}}}, InvalidConfig),
+        ({"host": {"vhost": {"socketfile": "../x"}}}, InvalidConfig),
+        ({"host": {"vhost": {"socketfile": "-x"}}}, InvalidConfig),
+        ({"host": {"vhost": {"socketfile": "a,b"}}}, InvalidConfig),
+        ({"host": {"vhost": {"socketfile": "x" * 81}}}, InvalidConfig),
+        ({"host": {"vhost": {"dirmode": "999"}}}, InvalidConfig),
+        ({"host": {"vhost": {"dirmode": 755}}}, Undecodable),
+        ({"host": {"vhost": {"group": "a b"}}}, InvalidConfig),
+        ({"host": {"bridge": {"bridgeName": "-br"}}}, InvalidConfig),
+        ({"host": {"bridge": {"bridgeName": "x" * 16}}}, InvalidConfig),
+        ({"host": {"bridge": {"vlanId": 4095}}}, InvalidConfig),
+        ({"host": {"bridge": {"vlanMode": "q"}}}, InvalidConfig),
+        ({"host": {"bridge": {"trunks": [5000]}}}, InvalidConfig),
+        ({"host": {"bridge": {"trunks": ["9-5"]}}}, InvalidConfig),
+        ({"host": {"bridge": {"trunks": [None]}}}, InvalidConfig),
+        ({"host": {"bridge": {"trunks": [5], "vlanMode": "access"}}}, InvalidConfig),
+        ({"host": {"vhost": {"socketfile": "configData-x.json"}}}, InvalidConfig),
+        ({"host": {"mac": "01:00:00:00:00:01"}}, InvalidConfig),
+        ({"runtimeConfig": {"mac": "zz"}}, InvalidConfig),
+        ({"runtimeConfig": {"mac": 1}}, Undecodable),
+        ({"runtimeConfig": {"ips": ["10.0.0.1/24"]}}, InvalidConfig),
+        ({"runtimeConfig": {"ips": ["ten"]}, "ipam": {"type": "static"}}, InvalidConfig),
+        ({"runtimeConfig": {"CNIDeviceInfoFile": "x"}}, InvalidConfig),
+        ({"container": {"vhost": {"queues": 0}}}, InvalidConfig),
+        ({"container": {"vhost": {"queueSize": 100}}}, InvalidConfig),
+        ({"consumer": "xen"}, InvalidConfig),
+        ({"kubeconfig": "relative"}, InvalidConfig),
+        ({"sharedDir": "/a/../b"}, InvalidConfig),
+        ({"sharedDir": "/a" * 513}, InvalidConfig),
+    ],
+)
+def test_malformed_options(keys: dict[str, Any], kind: type[UserspaceError]) -> None:
+    """A value of the wrong type is 6, one that can not be meant is 7."""
+    with pytest.raises(kind) as refused:
+        options(**keys)
+    assert refused.value.code == kind.default_code
+
+
+def test_queues_of_the_host() -> None:
+    """Queues asked for on OVS's side, and a log level that is none, are ignored with a warning."""
+    warnings: list[str] = []
+    options(warnings, host=host(vhost={"mode": "client", "queues": 4}), logLevel="loud")
+    assert [name for name in ("host.vhost.queues", "'loud'") if name not in str(warnings)] == []
+
+
+def test_trunks_in_every_spelling() -> None:
+    """Trunks are numbers, ranges as text, and ovs-cni's objects."""
+    bridge = {"trunks": [5, "7-9", "11", {"id": 20}, {"minID": 30, "maxID": 31}]}
+    assert options(host=host(bridge=bridge)).vlan.trunks == (5, 7, 8, 9, 11, 20, 30, 31)
+
+
+MAC = {name: f"02:00:00:00:00:{number:02x}" for number, name in enumerate(("runtime", "args", "environment", "host"), 1)}
+
+
+@pytest.mark.parametrize(("present", "expected"), [(4, "runtime"), (3, "args"), (2, "environment"), (1, "host")])
+def test_mac_precedence(present: int, expected: str) -> None:
+    """A MAC comes from runtimeConfig, else args.cni, else CNI_ARGS, else the network."""
+    sources: list[dict[str, Any]] = [
+        {"host": host(mac=MAC["host"])},
+        {},
+        {"args": {"cni": {"mac": MAC["args"]}}},
+        {"runtimeConfig": {"mac": MAC["runtime"]}},
+    ]
+    keys = {key: value for source in sources[:present] for key, value in source.items()}
+    assert options(cni_args=f"MAC={MAC['environment']}" if present > 1 else "", **keys).asked.mac == MAC[expected]
+
+
+def test_bad_mac_in_the_environment() -> None:
+    """A malformed MAC of CNI_ARGS is refused with 4."""
+    with pytest.raises(BadEnvironment, match="MAC"):
+        options(cni_args="MAC=nonsense")
+
+
+def test_unusable_args_are_ignored() -> None:
+    """What can not be used in args.cni is never an error, and keeps CNI_ARGS out all the same."""
+    assert options(cni_args="MAC=02:00:00:00:00:01", args={"cni": {"mac": "nonsense"}}).asked.mac == ""
+
+
+def test_log_file_is_refused_politely() -> None:
+    """A log file named by a network is not written to, and that is said."""
+    warnings: list[str] = []
+    options(warnings, logFile="/etc/passwd")
+    assert any("logFile" in warning for warning in warnings)
+
+
+@pytest.mark.parametrize("keys", [{}, {"host": {}}, {"host": {"mtu": 9000}}, {"host": host(vhost={"mode": "client"})}])
+def test_a_vm_is_always_the_server(keys: dict[str, Any]) -> None:
+    """With `consumer: kubevirt` OVS is the client, also where a host block names no mode, and nothing is deprecated about it."""
+    warnings: list[str] = []
+    read = options(warnings, consumer="kubevirt", **keys)
+    assert (read.ovs_role, read.kubevirt, warnings) == ("client", True, [])
+
+
+@pytest.mark.parametrize(
+    ("vhost", "named"),
+    [
+        ({"mode": "server"}, "host.vhost.mode"),
+        ({"mode": "client", "socketfile": "vhost.sock"}, "host.vhost.socketfile"),
+        ({"socketfile": "vhost.sock"}, "host.vhost.socketfile"),
+    ],
+)
+def test_what_a_vm_can_not_have(vhost: dict[str, str], named: str) -> None:
+    """A server-mode port and a socket of another name are refused with 7 for a VM, saying what to do; a pod may have both."""
+    with pytest.raises(InvalidConfig, match=f"{named}.*consumer 'kubevirt'") as refused:
+        options(consumer="kubevirt", host=host(vhost=vhost))
+    assert refused.value.code == 7
+    assert refused.value.details
+    options(consumer="pod", host=host(vhost=vhost))
+
+
+def test_a_vms_directory_is_qemus() -> None:
+    """User, group and mode are QEMU's unless the network says otherwise; those of a pod's directory are left as they are."""
+    access = options(consumer="kubevirt").access
+    assert (access.user, access.group, access.directory_mode, access.socket_mode) == ("107", "107", 0o755, None)
+    access = options(consumer="kubevirt", host=host(vhost={"user": 0, "group": "ovs", "dirmode": "0770"})).access
+    assert (access.user, access.group, access.directory_mode) == ("0", "ovs", 0o770)
+    access = options(consumer="pod").access
+    assert (access.user, access.group, access.directory_mode) == ("", "", None)
+
+
+def test_shared_dir_is_not_for_a_vm() -> None:
+    """`sharedDir` can not move a VM's socket, and a warning says where it is."""
+    warnings: list[str] = []
+    options(warnings, consumer="kubevirt", sharedDir="/x")
+    assert len(warnings) == 1
+    assert "sharedDir" in warnings[0]
+    assert "emptyDir 'public'" in warnings[0]
+
+
+def test_the_mode_of_a_vms_socket_is_ignored() -> None:
+    """QEMU makes the socket, and a warning says so."""
+    warnings: list[str] = []
+    options(warnings, consumer="kubevirt", host={"vhost": {"socketmode": "0660"}})
+    assert len(warnings) == 1
+    assert "socketmode" in warnings[0]
+
+
+def test_more_unknown_keys_than_are_told() -> None:
+    """A network may have as many unknown keys as it likes: the first are told, and how many more there are."""
+    warnings: list[str] = []
+    options(warnings, host={f"key{number}": 1 for number in range(1000)})
+    unknown = [text for text in warnings if "unknown" in text]
+    assert unknown[0] == "key 'host.key0' is unknown and ignored"
+    assert unknown[-1] == "990 more keys beside 'host.key0' are unknown and ignored"
+    assert len(unknown) == 11

@@ -1,0 +1,51 @@
+"""When a port that the switch could not open is tried again."""
+
+from __future__ import annotations
+
+from userspace_cni.dataplane.ovsdb.retries import FIRST_S, LAST_S, Retries
+
+
+class Clock:
+    """Time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now
+
+
+def test_at_once_and_then_less_and_less() -> None:
+    """The first try is due at once; each further one after twice the time, an hour at most."""
+    clock = Clock()
+    retries = Retries(clock)
+    pauses = []
+    for _ in range(12):
+        assert retries.due("p", "1")
+        retries.tried("p", "1")
+        tried_at = clock.now
+        while not retries.due("p", "1"):
+            clock.now += FIRST_S
+        pauses.append(clock.now - tried_at)
+    assert pauses[:3] == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert pauses[-2:] == [LAST_S, LAST_S]
+
+
+def test_another_daemon_begins_anew() -> None:
+    """What failed in one ovs-vswitchd may succeed in the next one; other ports are not concerned."""
+    retries = Retries(Clock())
+    retries.tried("p", "1")
+    assert not retries.due("p", "1")
+    assert retries.due("p", "2")
+    assert retries.due("q", "1")
+
+
+def test_a_port_that_was_open_begins_anew() -> None:
+    """A port that has been opened, or deleted, meanwhile is tried at once when it closes again."""
+    retries = Retries(Clock())
+    retries.tried("p", "1")
+    retries.keep({"p"})
+    assert not retries.due("p", "1")
+    retries.keep(set())
+    assert retries.due("p", "1")

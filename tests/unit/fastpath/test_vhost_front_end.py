@@ -1,0 +1,636 @@
+"""The front-end before back-ends of every kind: good, poor, slow, refusing, lying, gone."""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.lab.frames.backend import Act, Answer, ScriptedBackEnd, back_end, dialling_back_end, good
+from tests.lab.node.belongings import nothing_left
+from tests.lab.switch.switch import wait_until
+from userspace_cni.fastpath.errors import (
+    Closed,
+    Disconnected,
+    FastPathError,
+    NegotiationFailed,
+    PeerError,
+    Reason,
+    SocketRefused,
+    TimedOut,
+)
+from userspace_cni.fastpath.memory.hugepages import Pool
+from userspace_cni.fastpath.vhost.channel import Deadline
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.messages import Feature, ProtocolFeature, Region, Request, VringAddress, unpack_table
+from userspace_cni.fastpath.vhost.sockets import connect
+
+SMALL = FrontEndOptions(queue_size=8, room=128)
+FLAGS_REPLY = 5
+
+ATTACHMENT = [
+    "SET_OWNER",
+    "GET_FEATURES",
+    "GET_PROTOCOL_FEATURES",
+    "SET_PROTOCOL_FEATURES",
+    "SET_VRING_CALL",
+    "SET_VRING_CALL",
+    "SET_FEATURES",
+    "SET_MEM_TABLE",
+    "SET_VRING_NUM",
+    "SET_VRING_BASE",
+    "SET_VRING_ADDR",
+    "SET_VRING_NUM",
+    "SET_VRING_BASE",
+    "SET_VRING_ADDR",
+    "SET_VRING_KICK",
+    "SET_VRING_KICK",
+    "SET_VRING_ENABLE",
+    "SET_VRING_ENABLE",
+    "GET_FEATURES",
+]
+"""What a back-end hears of a front-end with one pair of queues."""
+FAREWELL = ["SET_VRING_ENABLE", "SET_VRING_ENABLE", "GET_VRING_BASE", "GET_VRING_BASE"]
+ANSWERED = [1, 2, *range(4, 19)]
+"""Which of them have an answer."""
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """Where a socket may be."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory) / "s"
+
+
+def at(step: int, answer: bytes | Act) -> Answer:
+    """Good but for one message."""
+    return lambda number, message: answer if number == step else Act.GOOD
+
+
+def attach(path: Path, options: FrontEndOptions = SMALL, seconds: float = 5.0) -> FrontEnd:
+    """A front-end that connects."""
+    return FrontEnd.connect(str(path), options, seconds)
+
+
+@contextmanager
+def awaited(path: Path, answer: Answer = good, options: FrontEndOptions = SMALL, **offers: int) -> Iterator[ScriptedBackEnd]:
+    """A back-end, as that of a dpdkvhostuserclient port, to which a front-end was attached that is closed by now."""
+    with Listener(str(path), options) as listener, dialling_back_end(path, answer, **offers) as peer:
+        listener.accept(5).close()
+        yield peer
+
+
+def failure(path: Path, answer: Answer, seconds: float = 5.0) -> FastPathError:
+    """The error with which an attachment to such a back-end ends; nothing is left of it."""
+    with nothing_left(), back_end(path, answer), pytest.raises(FastPathError) as caught:
+        attach(path, seconds=seconds)
+    path.unlink()
+    return caught.value
+
+
+def test_the_order_of_messages(path: Path) -> None:
+    """An attachment says what fastpath's peers need in their order, and nothing is left of it."""
+    with nothing_left(), back_end(path) as peer:
+        with attach(path) as front_end:
+            assert peer.names == ATTACHMENT
+            assert front_end.alive()
+            assert front_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER
+            assert front_end.protocol_features == ProtocolFeature.REPLY_ACK
+        assert [len(message.fds) for message in peer.heard[4:8]] == [1, 0, 0, 1]
+
+
+def test_the_farewell(path: Path) -> None:
+    """A back-end that came to us is asked for the rings in the end."""
+    with nothing_left(), awaited(path) as peer:
+        wait_until(lambda: peer.names == ATTACHMENT + FAREWELL)
+
+
+def test_no_farewell(path: Path) -> None:
+    """One to which we connected is left without a word: OVS would take it for the word of who has connected since."""
+    with nothing_left(), back_end(path) as peer:
+        attach(path).close()
+        wait_until(lambda: peer.errors)
+        assert peer.names == ATTACHMENT
+
+
+def test_what_is_acknowledged(path: Path) -> None:
+    """Each message that can be refused asks for an acknowledgement, once that was agreed."""
+    with back_end(path) as peer, attach(path):
+        wished = [message.name for message in peer.heard if message.need_reply]
+    assert wished == [name for name in ATTACHMENT[4:] if not name.startswith("GET_")]
+
+
+def test_memory_and_rings(path: Path) -> None:
+    """The table is one region whose guest and user addresses are ours, and all rings are in it, aligned."""
+    with back_end(path) as peer, attach(path):
+        (region,) = unpack_table(peer.heard[7])
+        rings = [VringAddress.unpack(message) for message in peer.heard if message.request == Request.SET_VRING_ADDR]
+    assert isinstance(region, Region)
+    assert region.guest == region.user
+    assert region.offset == 0
+    for ring in rings:
+        for address, alignment in ((ring.descriptors, 16), (ring.available, 2), (ring.used, 4)):
+            assert region.user <= address < region.user + region.size
+            assert address % alignment == 0
+    assert [ring.vring for ring in rings] == [0, 1]
+
+
+def test_a_poor_back_end(path: Path) -> None:
+    """With VERSION_1 alone there are no acknowledgements, no enabling, and the last question is the barrier."""
+    with nothing_left(), back_end(path, features=Feature.VERSION_1) as peer, attach(path) as front_end:
+        assert front_end.features == Feature.VERSION_1
+        expected = [name for name in ATTACHMENT if "PROTOCOL" not in name and "ENABLE" not in name]
+        assert peer.names == expected
+        assert not any(message.need_reply for message in peer.heard)
+    path.unlink()
+    with awaited(path, features=Feature.VERSION_1) as peer:
+        wait_until(lambda: peer.names == [*expected, "GET_VRING_BASE", "GET_VRING_BASE"])
+
+
+def test_several_pairs_of_queues(path: Path) -> None:
+    """Pairs beyond the first need MQ of both kinds, and each has its rings."""
+    options = FrontEndOptions(queue_pairs=3, queue_size=8, room=128, mergeable=True)
+    with nothing_left(), back_end(path) as peer, attach(path, options) as front_end:
+        assert [pair.index for pair in front_end.pairs] == [0, 1, 2]
+        assert Feature.NET_MQ | Feature.NET_MRG_RXBUF in front_end.features
+        assert peer.names.count("SET_VRING_ADDR") == 6
+        assert "GET_QUEUE_NUM" in peer.names
+    path.unlink()
+    with awaited(path, options=options) as peer:
+        wait_until(lambda: peer.names.count("GET_VRING_BASE") == 6)
+
+
+def test_as_many_queues_as_there_can_be(path: Path) -> None:
+    """Messages for 256 rings do not fill both directions of the socket: answers are read in between."""
+    options = FrontEndOptions(queue_pairs=128, queue_size=8, room=64)
+    with nothing_left(), back_end(path, queues=128) as peer, attach(path, options) as front_end:
+        assert len(front_end.pairs) == 128
+        assert peer.names.count("SET_VRING_ENABLE") == 256
+    path.unlink()
+    with awaited(path, options=options, queues=128) as peer:
+        wait_until(lambda: peer.names.count("GET_VRING_BASE") == 256)
+
+
+@pytest.mark.parametrize(
+    ("offers", "step", "missing"),
+    [
+        ({"features": Feature.PROTOCOL_FEATURES}, "GET_FEATURES", "VERSION_1"),
+        ({"features": 0}, "GET_FEATURES", "VERSION_1"),
+        ({"features": Feature.VERSION_1 | Feature.NET_MQ | Feature.PROTOCOL_FEATURES}, "GET_FEATURES", "NET_MRG_RXBUF"),
+        ({"features": Feature.VERSION_1 | Feature.NET_MRG_RXBUF}, "GET_FEATURES", "NET_MQ"),
+        ({"protocol": ProtocolFeature.REPLY_ACK}, "GET_PROTOCOL_FEATURES", "MQ"),
+        ({"queues": 1}, "GET_QUEUE_NUM", "at most 1"),
+    ],
+)
+def test_what_is_not_offered(path: Path, offers: dict[str, int], step: str, missing: str) -> None:
+    """A back-end that offers less than is needed is told from a broken one: the error names what is missing."""
+    options = FrontEndOptions(queue_pairs=2, queue_size=8, room=128, mergeable=True)
+    with nothing_left(), back_end(path, good, **offers), pytest.raises(NegotiationFailed, match=missing) as caught:
+        attach(path, options)
+    assert caught.value.step == step
+
+
+def test_features_that_we_do_not_know(path: Path) -> None:
+    """All bits at once are an offer like any other: only what we know is taken."""
+    with nothing_left(), back_end(path, features=2**64 - 1, protocol=2**64 - 1) as peer, attach(path) as front_end:
+        assert front_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.IN_ORDER
+        assert struct.unpack("=Q", peer.heard[3].payload) == (ProtocolFeature.REPLY_ACK,)
+
+
+def test_each_message_refused(path: Path) -> None:
+    """A refusal is told by the name of the refused message, with where to look."""
+    for step, name in enumerate(ATTACHMENT):
+        if step in ANSWERED and not name.startswith("GET_"):
+            refusal = struct.pack("=IIIQ", Request[name], FLAGS_REPLY, 8, 1)
+            error = failure(path, at(step, refusal))
+            assert isinstance(error, NegotiationFailed)
+            assert (error.step, error.look_at) == (name, error.look_at)
+            assert "ovs-vswitchd.log" in str(error)
+
+
+def test_each_message_left_unanswered(path: Path) -> None:
+    """Silence ends with the deadline, and the error names the message that nobody answers."""
+    for step in ANSWERED:
+        error = failure(path, at(step, Act.SILENT), 0.03)
+        assert isinstance(error, TimedOut | PeerError)
+        if step in (1, 2, ANSWERED[-1]):
+            assert isinstance(error, TimedOut)
+            assert error.step == ATTACHMENT[step]
+            assert "ovs-vswitchd" in error.look_at
+
+
+def test_a_hang_up_at_each_message(path: Path) -> None:
+    """Whenever the other side hangs up, it is told, by the first message that stayed without an answer."""
+    for step in range(len(ATTACHMENT)):
+        error = failure(path, at(step, Act.HANG_UP))
+        assert isinstance(error, Disconnected), error
+        assert "ovs-vswitchd.log" in error.look_at
+        if step in ANSWERED:
+            assert error.step == ATTACHMENT[step]
+
+
+def header(request: int, flags: int, size: int, payload: bytes = b"") -> bytes:
+    """A message of any shape."""
+    return struct.pack("=III", request, flags, size) + payload
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        (lambda message: header(message.request, 5, 4, bytes(4)), Reason.BAD_SIZE),
+        (lambda message: header(message.request, 5, 16, bytes(16)), Reason.BAD_SIZE),
+        (lambda message: header(message.request, 5, 0), Reason.BAD_SIZE),
+        (lambda message: header(message.request + 1, 5, 8, bytes(8)), Reason.WRONG_REPLY),
+        (lambda message: header(4711, 5, 8, bytes(8)), Reason.WRONG_REPLY),
+        (lambda message: header(message.request, 1, 8, bytes(8)), Reason.NOT_A_REPLY),
+        (lambda message: header(message.request, 6, 8, bytes(8)), Reason.BAD_VERSION),
+        (lambda message: header(message.request, 0x85, 8, bytes(8)), Reason.BAD_FLAGS),
+        (lambda message: header(message.request, 5, 2**31), Reason.OVERSIZED),
+    ],
+)
+def test_answers_that_can_not_be(path: Path, wrong: Any, reason: Reason) -> None:
+    """A malformed answer to any message ends the attachment with the way in which it is malformed."""
+    for step in ANSWERED:
+        error = failure(path, lambda number, message, step=step: wrong(message) if number == step else Act.GOOD)  # type: ignore[misc]
+        assert isinstance(error, PeerError), error
+        assert error.reason is reason
+        assert str(path) in error.look_at or "ovs-vswitchd.log" in error.look_at
+
+
+def test_an_answer_that_is_cut_off(path: Path) -> None:
+    """Half an answer and then the end is a truncated one."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            with listening.accept()[0] as sock:
+                sock.sendall(header(1, 5, 8, bytes(3)))
+                sock.shutdown(socket.SHUT_WR)
+                sock.recv(4096)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(PeerError) as caught:
+            attach(path)
+        thread.join(10)
+    assert caught.value.reason is Reason.TRUNCATED
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.integers(0, len(ATTACHMENT)),
+    st.one_of(
+        st.binary(max_size=64),
+        st.builds(header, st.integers(0, 45), st.integers(0, 31), st.integers(0, 80), st.binary(max_size=64)),
+    ),
+)
+def test_random_answers(step: int, answer: bytes) -> None:
+    """Whatever a back-end answers at any time: an attachment or a named error, and nothing is left of it."""
+    with (
+        TemporaryDirectory(prefix="uc-") as directory,
+        nothing_left(),
+        back_end(Path(directory) / "s", at(step, answer)),
+        suppress(FastPathError),
+    ):
+        attach(Path(directory) / "s", seconds=0.05).close()
+
+
+def test_farewells_that_fail(path: Path) -> None:
+    """A back-end that does not answer, refuses or hangs up at the end does not keep us: close raises nothing."""
+    refusal = struct.pack("=IIIQ", Request.SET_VRING_ENABLE, FLAGS_REPLY, 8, 1)
+    for answer in (Act.HANG_UP, b"rubbish that is no message", refusal):
+        for step in range(4):
+            with nothing_left(), awaited(path, at(len(ATTACHMENT) + step, answer)):
+                pass
+
+
+def test_a_detach_that_fails_is_told(path: Path) -> None:
+    """Detach says what the back-end did not do; the front-end is detached all the same, and can be attached again."""
+    silent = at(len(ATTACHMENT) + 3, Act.SILENT)
+    with (
+        nothing_left(),
+        Listener(str(path), SMALL) as listener,
+        dialling_back_end(path, silent),
+        listener.accept(5) as front_end,
+    ):
+        with pytest.raises(TimedOut, match="GET_VRING_BASE"):
+            front_end.detach(0.03)
+        assert not front_end.alive()
+        front_end.detach()
+        with dialling_back_end(path):
+            front_end.reattach(5)
+            assert front_end.alive()
+
+
+def test_a_hang_up_is_noticed(path: Path) -> None:
+    """When the back-end hangs up the front-end is not alive, a wait ends with Disconnected, and attaching anew mends it."""
+    with nothing_left(), back_end(path) as peer, attach(path) as front_end:
+        pairs, number = front_end.pairs, front_end.control_fd
+        for _ in range(3):
+            peer.hang_up()
+            with pytest.raises(Disconnected, match="hung up"):
+                front_end.pairs[0].wait(10)
+            assert not front_end.alive()
+            front_end.reattach(5)
+            assert front_end.alive()
+            assert front_end.pairs is pairs
+            assert front_end.control_fd == number
+        assert front_end.pairs[0].send_frames([bytes(64)]) == 1
+        assert front_end.pairs[0].wait(0) is False
+
+
+def test_reattach_of_one_that_is_alive(path: Path) -> None:
+    """An attachment that is alive is ended in good order before the next."""
+    with (
+        nothing_left(),
+        Listener(str(path), SMALL) as listener,
+        dialling_back_end(path) as first,
+        listener.accept(5) as front_end,
+        dialling_back_end(path) as second,
+    ):
+        front_end.reattach(5)
+        assert first.names == ATTACHMENT + FAREWELL
+        assert second.names == ATTACHMENT
+
+
+def test_rings_begin_anew(path: Path) -> None:
+    """After attaching anew a ring that was full takes as many frames as it did at first."""
+    with back_end(path) as peer, attach(path) as front_end:
+        frames = [bytes(64)] * 100
+        first = front_end.pairs[0].send_frames(frames)
+        assert 0 < first <= SMALL.queue_size
+        assert front_end.pairs[0].send_frames(frames) == 0
+        peer.hang_up()
+        front_end.reattach(5)
+        assert front_end.pairs[0].send_frames(frames) == first
+
+
+def test_nothing_is_carried_while_detached(path: Path) -> None:
+    """A detached front-end takes no frames and has none, and says why it is not alive."""
+    with back_end(path), attach(path) as front_end:
+        front_end.detach()
+        front_end.detach()
+        assert front_end.pairs[0].send_frames([bytes(64)]) == 0
+        assert front_end.pairs[0].receive_frames() == []
+        assert isinstance(front_end.failed(), Disconnected)
+
+
+def test_reattach_while_nobody_is_there(path: Path) -> None:
+    """Attaching anew is tried until its deadline, and the error says what is the matter."""
+    with nothing_left():
+        with back_end(path):
+            front_end = attach(path)
+        with front_end:
+            with pytest.raises(SocketRefused, match="nobody listens"):
+                front_end.reattach(0.05)
+            path.unlink()
+            with pytest.raises(SocketRefused, match="nothing is there"):
+                front_end.reattach(0.05)
+            with back_end(path):
+                front_end.reattach(5)
+                assert front_end.alive()
+
+
+def test_reattach_while_the_other_side_hangs_up(path: Path) -> None:
+    """A back-end that takes connections and ends them is tried again until the deadline."""
+    with nothing_left(), back_end(path) as peer, attach(path) as front_end:
+        peer.answer = at(3, Act.HANG_UP)
+        peer.hang_up()
+        with pytest.raises(Disconnected):
+            front_end.reattach(0.1)
+        assert peer.names.count("SET_OWNER") > 2
+        assert not front_end.alive()
+
+
+def test_close_while_others_wait(path: Path) -> None:
+    """Closing ends waits and attachments of other threads with Closed; many may close at once; afterwards all say Closed."""
+    with nothing_left(), back_end(path):
+        front_end = attach(path)
+        outcomes: list[Exception] = []
+        ready = threading.Barrier(9)
+
+        def wait() -> None:
+            ready.wait()
+            try:
+                while True:
+                    front_end.pairs[0].wait(30)
+            except FastPathError as error:
+                outcomes.append(error)
+
+        def send() -> None:
+            ready.wait()
+            try:
+                while True:
+                    front_end.pairs[0].send_frames([bytes(64)])
+            except FastPathError as error:
+                outcomes.append(error)
+
+        def close() -> None:
+            ready.wait()
+            front_end.close()
+
+        threads = [threading.Thread(target=each) for each in (wait, wait, wait, send, close, close, close, close)]
+        for thread in threads:
+            thread.start()
+        ready.wait()
+        for thread in threads:
+            thread.join(10)
+        assert [type(outcome) for outcome in outcomes] == [Closed] * 4
+        front_end.close()
+        assert isinstance(front_end.failed(), Closed)
+        for call in (front_end.reattach, lambda: front_end.peer, lambda: front_end.pairs[0].wait(1)):
+            with pytest.raises(Closed):
+                call()
+
+
+def test_reattach_while_others_send_and_wait(path: Path) -> None:
+    """Threads that send and wait go on over attachments anew: they see frames refused or Disconnected, and nothing else."""
+    with nothing_left(), back_end(path), attach(path) as front_end:
+        (pair,) = front_end.pairs
+        ending = threading.Event()
+        unexpected: list[Exception] = []
+
+        def use(call: Any) -> None:
+            while not ending.is_set():
+                try:
+                    call()
+                except Disconnected:
+                    continue
+                except Exception as error:
+                    unexpected.append(error)
+                    return
+
+        calls = [lambda: pair.send_frames([bytes(64)] * 4), pair.receive_frames, lambda: pair.wait(0.01), lambda: pair.wait(0.01)]
+        threads = [threading.Thread(target=use, args=(call,)) for call in calls]
+        for thread in threads:
+            thread.start()
+        for _ in range(30):
+            front_end.reattach(5)
+        ending.set()
+        for thread in threads:
+            thread.join(10)
+        assert unexpected == []
+
+
+def test_reattach_to_one_that_is_stuck(path: Path) -> None:
+    """A back-end that is alive and answers nothing is left within half of the time, and the rest is for the next."""
+    with nothing_left(), back_end(path, at(len(ATTACHMENT), Act.SILENT)) as peer, attach(path) as front_end:
+        front_end.reattach(0.1)
+        assert front_end.alive()
+        assert peer.names.count("SET_OWNER") == 2
+
+
+def test_close_ends_a_reattachment(path: Path) -> None:
+    """Who waits in reattach for a back-end that does not come learns that another thread closed."""
+    with nothing_left(), Listener(str(path), SMALL) as listener:
+        front_ends: list[FrontEnd] = []
+        peer_thread = threading.Thread(target=lambda: front_ends.append(listener.accept(5)))
+        peer_thread.start()
+        with dialling_back_end(path):
+            peer_thread.join(10)
+        (front_end,) = front_ends
+        outcome: list[Exception] = []
+
+        def reattach() -> None:
+            try:
+                front_end.reattach(60)
+            except FastPathError as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=reattach)
+        thread.start()
+        front_end.close()
+        thread.join(10)
+        assert isinstance(outcome[0], Closed)
+
+
+def test_a_listener(path: Path) -> None:
+    """Who connects to a listener is a back-end, and so is the next for the same front-end; the socket goes at close."""
+    with nothing_left(), Listener(str(path), SMALL) as listener:
+        connect(str(path), Deadline.after(1)).close()  # one that gave up before it was accepted is nobody
+        with dialling_back_end(path):
+            front_end = listener.accept(5)
+            assert front_end.alive()
+        wait_until(lambda: not front_end.alive())
+        with front_end, dialling_back_end(path):
+            front_end.reattach(5)
+            assert front_end.alive()
+        with pytest.raises(TimedOut, match="nobody connected"):
+            listener.accept(0.01)
+    assert not path.exists()
+
+
+def test_a_listener_that_is_closed(path: Path) -> None:
+    """A closed listener accepts nobody, and its front-ends can not be attached again."""
+    listener = Listener(str(path), SMALL)
+    with dialling_back_end(path), listener.accept(5) as front_end:
+        listener.close()
+        assert front_end.alive()
+        with pytest.raises(Closed):
+            front_end.reattach(1)
+    with pytest.raises(Closed):
+        listener.accept(1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue_pairs": 0},
+        {"queue_pairs": 129},
+        {"queue_size": 100},
+        {"queue_size": 0},
+        {"queue_size": 1 << 16},
+        {"room": 10},
+        {"room": 1 << 16},
+        {"receive_room": 0},
+        {"hugepage_bytes": 3},
+        {"hugepage_bytes": 0},
+        {"hugepage_bytes": -(2 << 20)},
+        {"hugepage_bytes": 4096},
+        {"hugepage_bytes": 1 << 45},
+    ],
+)
+def test_options_that_can_not_be(wrong: dict[str, int]) -> None:
+    """An option out of range is refused with its name, value and range."""
+    (name,) = wrong
+    with pytest.raises(ValueError, match=re.escape(f"{name}={wrong[name]}")):
+        FrontEndOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_sizes_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A size that the kernel has is taken, another one told with those that it has; where none is known any power of two is."""
+    has = tuple(Pool(size, None, 0, 0, 0, 0) for size in (2 << 20, 1 << 30))
+    monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.machine_pools", lambda: has)
+    assert FrontEndOptions(hugepage_bytes=2 << 20).hugepage_bytes == 2 << 20
+    with pytest.raises(ValueError, match=r"2097152 \(2 MiB\) or 1073741824 \(1 GiB\) bytes"):
+        FrontEndOptions(hugepage_bytes=4 << 20)
+    monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.machine_pools", tuple)
+    assert FrontEndOptions(hugepage_bytes=4 << 20)
+    with pytest.raises(ValueError, match="powers of two"):
+        FrontEndOptions(hugepage_bytes=3 << 20)
+
+
+def test_another_front_end(path: Path) -> None:
+    """When both ask and nobody answers each is told that the other is none to be attached to."""
+    raised: list[FastPathError] = []
+
+    def accept(listener: Listener) -> None:
+        try:
+            listener.accept(5)
+        except FastPathError as error:
+            raised.append(error)
+
+    with nothing_left(), Listener(str(path), SMALL) as listener:
+        thread = threading.Thread(target=accept, args=(listener,))
+        thread.start()
+        with pytest.raises(PeerError, match="another tap, and no switch") as caught:
+            attach(path)
+        thread.join()
+    assert caught.value.reason is Reason.NOT_A_REPLY
+    assert "another tap, and no switch" in str(raised[0])
+
+
+FEW_DESCRIPTORS = """
+import os, resource, sys
+from tests.lab.node.belongings import nothing_left
+from userspace_cni.fastpath.errors import MemoryShort
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
+FrontEnd.connect(sys.argv[1], FrontEndOptions(queue_size=8, room=128)).close()
+lowest = os.open("/", os.O_RDONLY)
+os.close(lowest)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+short = 0
+for spare in range(20):
+    with nothing_left():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, hard))
+        try:
+            FrontEnd.connect(sys.argv[1], FrontEndOptions(queue_size=8, room=128)).close()
+        except MemoryShort as error:
+            assert "ulimit -n" in str(error), error
+            short += 1
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+print(short)
+"""
+
+
+def test_with_few_descriptors(path: Path) -> None:
+    """However few descriptors there are: an attachment, or an error that names the limit, and none is lost."""
+    with back_end(path):
+        argv = [sys.executable, "-c", FEW_DESCRIPTORS, str(path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 5 <= int(done.stdout) < 20

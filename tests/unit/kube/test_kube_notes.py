@@ -1,0 +1,400 @@
+"""Notes in a pod: what stands in the API server after ADD, DEL and CHECK, whatever it and others do meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.kube.apiserver import ApiServer, Fault
+from userspace_cni.attachment.steps import PodNote
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
+from userspace_cni.kube.client import Clients, PodNoteDriver
+from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.pod import document
+
+OLD, NEW = "a" * 64, "b" * 64
+STATUS = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}], "futureField": {"x": [1, 2.5, None]}}
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server with one pod that has an annotation, a status and fields that no model knows."""
+    with ApiServer() as started:
+        metadata = {"name": "app", "uid": "u1", "annotations": {"user/own": "kept"}, "labels": {"l": "1"}}
+        started.add_pod({"metadata": metadata, "spec": {"futureField": 1}, "status": STATUS})
+        yield started
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> PodNoteDriver:
+    """A driver as the composition root makes it."""
+    return PodNoteDriver(Clients(Bounds((str(tmp_path),))))
+
+
+@pytest.fixture
+def note(api: ApiServer, tmp_path: Path) -> PodNote:
+    """The note about net1."""
+    entry = document.render_file(made("net1"))
+    return PodNote("default", "app", "u1", NEW, "net1", entry, "/x/", api.kubeconfig(tmp_path))
+
+
+def made(ifname: str, container: str = NEW, **vhost: Any) -> document.Entry:
+    """The entry of an interface."""
+    config = {"iftype": "vhostuser", "vhost": {"mode": "server", "socketfile": f"{container[:12]}-{ifname}", **vhost}}
+    link = {"name": ifname, "mac": "02:00:00:00:00:01"}
+    return document.build_entry(container, ifname, "net", config, {"cniVersion": "1.1.0", "interfaces": [link]})
+
+
+def of(note: PodNote, ifname: str, container: str = NEW, **changes: Any) -> PodNote:
+    """The note about another interface, or of another container."""
+    entry = document.render_file(made(ifname, container))
+    return dataclasses.replace(note, ifname=ifname, container_id=container, entry=entry, **changes)
+
+
+def soon(seconds: float = 5.0) -> Deadline:
+    """Enough time for a server that answers."""
+    return Deadline.after(seconds)
+
+
+def noted(api: ApiServer) -> list[tuple[str, str]]:
+    """Interface and container of the entries in the pod, in order."""
+    text = api.annotations("default", "app").get(document.CONFIGURATION_DATA, "")
+    return [(entry["ifName"], entry["containerId"]) for entry in document.parse(text)]
+
+
+def test_a_note_is_written_beside_what_is_there(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """The three annotations are added by merge patch; the rest of the pod is as before."""
+    before = api.pod("default", "app")
+    driver.apply(note, soon())
+    after = api.pod("default", "app")
+    assert after["metadata"]["annotations"] == {
+        "user/own": "kept",
+        document.CONFIGURATION_DATA: document.render([made("net1")]),
+        document.MAPPED_DIR: "/x/",
+        document.DPDK_ARGS: "--in-memory --single-file-segments "
+        f"--vdev=virtio_user0,path=/x/{NEW[:12]}-net1,server=1,mac=02:00:00:00:00:01",
+    }
+    assert (after["spec"], after["status"], after["metadata"]["labels"]) == (before["spec"], STATUS, {"l": "1"})
+    assert [request.method for request in api.requests] == ["GET", "PATCH"]
+
+
+def test_writing_the_same_note_again_writes_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """apply is idempotent, and does not wake everybody who watches pods."""
+    driver.apply(note, soon())
+    version = api.pod("default", "app")["metadata"]["resourceVersion"]
+    driver.apply(note, soon())
+    assert api.pod("default", "app")["metadata"]["resourceVersion"] == version
+
+
+def test_a_new_sandbox_replaces_the_old_ones_entries(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """Entries are replaced by interface, in place, and a late DEL of the old sandbox takes nothing away."""
+    for ifname in ("net1", "net2"):
+        driver.apply(of(note, ifname, OLD), soon())
+    driver.apply(of(note, "net1"), soon())
+    assert noted(api) == [("net1", NEW), ("net2", OLD)]
+    driver.apply(of(note, "net2"), soon())
+    driver.undo(of(note, "net1", OLD), soon())
+    assert noted(api) == [("net1", NEW), ("net2", NEW)]
+    assert OLD[:12] not in api.annotations("default", "app")[document.DPDK_ARGS]
+
+
+def test_del_takes_its_entry_and_the_last_one_everything(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """mapped-dir and dpdk-args go with the last entry; what is not ours stays; a second DEL is fine."""
+    driver.apply(note, soon())
+    driver.apply(of(note, "net2"), soon())
+    driver.undo(note, soon())
+    assert noted(api) == [("net2", NEW)]
+    assert "virtio_user0" in api.annotations("default", "app")[document.DPDK_ARGS]
+    assert "virtio_user1" not in api.annotations("default", "app")[document.DPDK_ARGS]
+    driver.undo(of(note, "net2"), soon())
+    driver.undo(of(note, "net2"), soon())
+    assert api.annotations("default", "app") == {"user/own": "kept"}
+    assert api.pod("default", "app")["status"] == STATUS
+
+
+def test_a_second_directory_in_one_pod_is_refused(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """There is one mapped-dir for all interfaces; the same directory in another spelling is the same."""
+    api.change("default", "app", {"metadata": {"annotations": {document.MAPPED_DIR: "//x/."}}})
+    driver.apply(note, soon())
+    assert api.annotations("default", "app")[document.MAPPED_DIR] == "/x/"
+    with pytest.raises(InvalidConfig, match="one directory"):
+        driver.apply(of(note, "net2", mapped_dir="/y/"), soon())
+    assert noted(api) == [("net1", NEW)]
+
+
+@pytest.mark.parametrize("mapped_dir", ["/x=y/", "/a b/", "/a,b/"])
+def test_a_directory_that_readers_can_not_read_is_refused(
+    driver: PodNoteDriver, api: ApiServer, note: PodNote, mapped_dir: str
+) -> None:
+    """Before anything is asked of the API server."""
+    with pytest.raises(InvalidConfig, match="net1"):
+        driver.apply(dataclasses.replace(note, mapped_dir=mapped_dir), soon())
+    assert api.requests == []
+
+
+def test_an_annotation_of_somebody_else_is_not_overwritten(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """A text under our key that we can not read is an error, and stays."""
+    api.change("default", "app", {"metadata": {"annotations": {document.CONFIGURATION_DATA: "mine"}}})
+    with pytest.raises(NoteRefused, match="can not be kept"):
+        driver.apply(note, soon())
+    driver.undo(note, soon())
+    assert api.annotations("default", "app")[document.CONFIGURATION_DATA] == "mine"
+
+
+def test_an_account_that_may_not_patch_updates_and_keeps_the_status(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """Multus' role: the PUT carries the whole pod as it was read, unknown fields and status included, for ADD and DEL."""
+    api.faults.append(Fault("PATCH", status=403))
+    before = api.pod("default", "app")
+    driver.apply(note, soon())
+    after = api.pod("default", "app")
+    assert noted(api) == [("net1", NEW)]
+    assert (after["status"], after["spec"]) == (STATUS, before["spec"])
+    sent = api.requests[-1]
+    assert (sent.method, sent.body["status"], sent.body["spec"]) == ("PUT", STATUS, before["spec"])
+    assert sent.body["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    driver.undo(note, soon())
+    assert api.annotations("default", "app") == {"user/own": "kept"}
+    assert api.pod("default", "app")["status"] == STATUS
+
+
+def test_without_permission_to_write_the_missing_verbs_are_named(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """Neither patch nor update: the error says what the role lacks, and nothing is written."""
+    api.faults += [Fault("PATCH", status=403), Fault("PUT", status=403)]
+    with pytest.raises(NoteRefused, match=r"patch \(or update\) on pods/status"):
+        driver.apply(note, soon())
+    assert noted(api) == []
+
+
+@pytest.mark.parametrize("method", ["PATCH", "PUT"])
+def test_a_conflict_is_read_again(driver: PodNoteDriver, api: ApiServer, note: PodNote, method: str) -> None:
+    """A few conflicts cost a few reads."""
+    if method == "PUT":
+        api.faults.append(Fault("PATCH", status=403))
+    api.faults.append(Fault(method, status=409, times=3))
+    driver.apply(note, soon())
+    assert noted(api) == [("net1", NEW)]
+    assert api.count("GET") == 4
+
+
+def test_conflicts_without_end_are_given_up(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """Within the deadline, with an error that may be tried again."""
+    api.faults.append(Fault("PATCH", status=409))
+    started = time.monotonic()
+    with pytest.raises(Unavailable, match="others changed the pod"):
+        driver.apply(note, soon(1))
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("method", ["GET", "PATCH"])
+def test_a_hanging_server_ends_at_the_deadline(driver: PodNoteDriver, api: ApiServer, note: PodNote, method: str) -> None:
+    """Whether it hangs when reading or when writing."""
+    api.faults.append(Fault(method, hang=30))
+    started = time.monotonic()
+    with pytest.raises(Unavailable):
+        driver.apply(note, soon(0.5))
+    assert time.monotonic() - started < 1.5
+
+
+def test_another_pod_of_the_name_gets_no_note(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """A pod that was deleted and made again is not the pod: apply fails, undo leaves it alone, check says so."""
+    driver.apply(note, soon())
+    api.change("default", "app", {"metadata": {"uid": "u2"}})
+    with pytest.raises(NoteRefused, match="the pod is gone"):
+        driver.apply(of(note, "net2"), soon())
+    driver.undo(note, soon())
+    assert noted(api) == [("net1", NEW)]
+    assert "another one of its name" in str(driver.check(note, soon())[0])
+
+
+def test_a_pod_exchanged_between_read_and_write_gets_no_note(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """The UID travels with the patch, so that the server itself refuses."""
+    answer = api.answer
+
+    def exchanged(request: Any) -> dict[str, Any]:
+        if request.method == "PATCH" and api.pod("default", "app")["metadata"]["uid"] == "u1":
+            api.change("default", "app", {"metadata": {"uid": "u2", "resourceVersion": None}})
+        return answer(request)
+
+    api.answer = exchanged  # type: ignore[method-assign]
+    with pytest.raises(NoteRefused, match="the pod is gone"):
+        driver.apply(note, soon())
+    assert noted(api) == []
+
+
+def test_a_pod_that_is_gone_is_no_obstacle_to_del(
+    driver: PodNoteDriver, api: ApiServer, note: PodNote, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is written and nothing complained of."""
+    driver.apply(note, soon())
+    api.remove_pod("default", "app")
+    driver.undo(note, soon())
+    assert capsys.readouterr().err == ""
+    with pytest.raises(NoteRefused, match="gone"):
+        driver.apply(note, soon())
+
+
+def test_a_pod_on_its_way_out_is_left_alone_by_del(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """Its annotations go with it."""
+    driver.apply(note, soon())
+    api.change("default", "app", {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    written = api.count("PATCH")
+    driver.undo(note, soon())
+    assert api.count("PATCH") == written
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(hang=30),
+        Fault("PATCH", hang=30),
+        Fault(status=500),
+        Fault(status=403),
+        Fault("PATCH", status=409),
+        Fault(close=True),
+    ],
+    ids=str,
+)
+def test_del_tries_once_for_a_second_at_most(
+    driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the server does, undo comes back soon, raises nothing and says one line."""
+    driver.apply(note, soon())
+    api.requests.clear()
+    api.faults.append(fault)
+    started = time.monotonic()
+    driver.undo(note, soon(30))
+    assert time.monotonic() - started < 1.5
+    assert len(api.requests) <= 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_del_without_a_server_raises_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote, tmp_path: Path) -> None:
+    """A dead API server or a vanished kubeconfig does not keep a pod from being torn down."""
+    api.stop()
+    driver.undo(note, soon())
+    driver.undo(dataclasses.replace(note, kubeconfig=str(tmp_path / "none")), soon())
+
+
+def test_del_without_the_library_raises_nothing(
+    driver: PodNoteDriver, note: PodNote, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A library that cannot be imported now, for want of descriptors say, keeps no pod from being torn down."""
+    monkeypatch.setitem(sys.modules, "kubernetes.client.rest", None)
+    driver.undo(note, soon())
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_check_finds_what_is_missing_or_different(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """Nothing when it is as made; a drift with expected and found otherwise; CHECK writes nothing."""
+    assert "none for this interface" in str(driver.check(note, soon())[0])
+    driver.apply(note, soon())
+    assert driver.check(note, soon()) == []
+    changed = document.render([made("net1", mode="client")])
+    api.change("default", "app", {"metadata": {"annotations": {document.CONFIGURATION_DATA: changed, document.MAPPED_DIR: "/y"}}})
+    first, second = map(str, driver.check(note, soon()))
+    assert "another one" in first
+    assert "expected userspace/mapped-dir /x/, found /y" in second
+    api.change("default", "app", {"metadata": {"annotations": {document.CONFIGURATION_DATA: "{"}}})
+    assert "not JSON" in str(driver.check(note, soon())[0])
+    assert api.count("PATCH") == 1
+
+
+def test_check_of_an_unreachable_server_is_no_drift(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """What can not be seen is reported as that."""
+    api.faults.append(Fault(status=503))
+    with pytest.raises(Unavailable):
+        driver.check(note, soon())
+
+
+@pytest.mark.parametrize("fault", [Fault(status=500), Fault(status=403), Fault(close=True)], ids=str)
+def test_an_optional_note_only_warns(
+    driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A VM that does not need the note starts without it, and CHECK does not hold it against it."""
+    optional = dataclasses.replace(note, optional=True)
+    api.faults.append(fault)
+    driver.apply(optional, soon())
+    told = capsys.readouterr().err
+    assert " level=warning " in told
+    assert told.count("\n") == 1
+    assert driver.check(optional, soon()) == []
+    api.faults.clear()
+    assert driver.check(optional, soon()) == []
+
+
+def test_eight_writers_to_one_pod_lose_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """Concurrent ADDs of one pod all end with their entry in it, while kubelet changes the status; then DELs all end without."""
+    errors: list[UserspaceError] = []
+
+    def apply(step: PodNote) -> None:
+        try:
+            driver.apply(step, soon(30))
+        except UserspaceError as error:
+            errors.append(error)
+
+    stopped = threading.Event()
+
+    def kubelet() -> None:
+        count = 0
+        while not stopped.wait(0.02):
+            count += 1
+            api.change("default", "app", {"status": {"observed": count}})
+
+    steps = [of(note, f"net{number}") for number in range(8)]
+    threads = [threading.Thread(target=apply, args=(step,)) for step in steps]
+    watcher = threading.Thread(target=kubelet)
+    for thread in (watcher, *threads):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stopped.set()
+    watcher.join()
+    assert errors == []
+    assert sorted(noted(api)) == [(step.ifname, NEW) for step in steps]
+    assert api.annotations("default", "app")[document.DPDK_ARGS].count("--vdev") == 8
+    assert api.pod("default", "app")["status"]["phase"] == "Pending"
+    for step in steps:
+        driver.undo(step, soon())
+    assert api.annotations("default", "app") == {"user/own": "kept"}
+
+
+def test_eight_writers_who_may_only_update_lose_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """The same by PUT: no entry and no status is overwritten with an older one."""
+    api.faults.append(Fault("PATCH", status=403))
+    steps = [of(note, f"net{number}") for number in range(8)]
+    threads = [threading.Thread(target=driver.apply, args=(step, soon(30))) for step in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(noted(api)) == [(step.ifname, NEW) for step in steps]
+    assert api.pod("default", "app")["status"] == STATUS
+
+
+def test_annotations_that_grow_too_long_are_refused_in_words(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
+    """The API server takes 256 KiB of them."""
+    api.change("default", "app", {"metadata": {"annotations": {"user/long": "x" * 262_000}}})
+    with pytest.raises(NoteRefused, match="too long"):
+        driver.apply(note, soon())
+
+
+def test_a_note_is_never_there_before(driver: PodNoteDriver, note: PodNote) -> None:
+    """It is this attachment's alone."""
+    assert driver.present(note) is False
+
+
+def test_importing_the_room_does_not_import_the_library() -> None:
+    """A verb that writes no note does not pay for the client library, nor does an agent before its watch begins."""
+    code = "import sys, userspace_cni.kube.watch; print(sorted({'kubernetes', 'urllib3', 'yaml', 'logging'} & set(sys.modules)))"
+    root = Path(__file__).resolve().parents[3]
+    loaded = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True).stdout
+    assert loaded.strip() == "[]"

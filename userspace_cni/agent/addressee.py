@@ -1,0 +1,28 @@
+"""Whether a call means this agent.
+
+A call finds its agent by the socket alone, and the socket comes from the caller's environment or from what was written into the
+binary: half an environment, or a binary that was not installed again, leads to another agent than the caller means. So a call
+says which records and locks it means, and one that means others is refused: served here, its interface would be on a switch of
+which the caller knows nothing, and its DEL would look for a record that is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from userspace_cni.base.root import HostRoot
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.whereabouts import PREFIX
+from userspace_cni.cni.protocol import NotMeant
+
+
+def require_meant(meant: Mapping[str, str], settings: Settings, root: HostRoot) -> None:
+    """Raise NotMeant unless the caller's settings `meant` are ours, links followed as the host follows them."""
+    for key, theirs in meant.items():
+        ours = getattr(settings, key)
+        if theirs != ours and (not theirs.startswith("/") or root.resolved(theirs) != root.resolved(ours)):
+            raise NotMeant(
+                f"the call does not mean the agent on {settings.agent_socket}: its {key} is {ours}, the call's is {theirs}",
+                f"unset {PREFIX}{key.upper()} in the caller's environment, or set {PREFIX}RUN_DIR or {PREFIX}SOCKET for the "
+                "agent that is meant; after a change of this node's settings run `userspace-cni install` again",
+            )

@@ -1,0 +1,235 @@
+"""Keeps the node in order beside the verbs: the session with OVSDB open, ovs-vswitchd watched, records and reality reconciled.
+
+One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, when the session
+with OVSDB is a new one, when ovs-vswitchd is another process, on the tick, and when asked. Two things do not wait for
+one: an application whose connection ended may have left a dead socket, which its successor is about to need; and so may an
+ovs-vswitchd that ended. Nothing here may end the thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from userspace_cni.attachment.reconcile import Reconciliation, Surroundings
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+
+BEAT_S: Final = 1.0
+FAST_BEAT_S: Final = 0.1
+"""Of the first seconds after the end of an ovs-vswitchd: the next one needs half a second until it makes its sockets."""
+FAST_S: Final = 30.0
+LOOKS_S: Final = (0.0, 0.1, 0.5, 2.0)
+"""After the end of an application's connection. The kernel closes what a killed process had one after the other: its socket may
+seem to live at the first look."""
+WATCH_S: Final = 5.0
+"""Seconds between two looks at ovs-vswitchd while it lives: STATUS believes the last one when the daemon is silent."""
+CONNECT_S: Final = 2.0
+APART_S: Final = 5.0
+"""Seconds between two looks that prove something gone, less when ticks are that close. `gc` waits as long to ask again."""
+
+
+class Node(Surroundings, Protocol):
+    """What keeping asks of the node besides."""
+
+    def connect(self, deadline: Deadline) -> int:
+        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
+        ...
+
+    def watch_switch(self) -> str:
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
+        ...
+
+    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
+        ...
+
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        ...
+
+
+class Lifeline(Protocol):
+    """What tells of the end of a daemon at once."""
+
+    def hold(self) -> None:
+        """Hold a connection unless one is held."""
+        ...
+
+    def let_go(self) -> None:
+        """End it; `ended` is not told."""
+        ...
+
+
+class Keeper:
+    """The thread. `count` is told each action of a pass by name, `reconnected` each session with OVSDB after the first."""
+
+    def __init__(self, node: Node, count: Callable[[str], None], reconnected: Callable[[], None], tick_s: float) -> None:
+        self._node = node
+        self._count = count
+        self._reconnected = reconnected
+        self._tick_s = tick_s
+        self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
+        self._life = node.watch_life(self._ended)
+        self._died = self._death_seen = 0.0
+        self._parted: dict[str, tuple[float, ...]] = {}
+        self._actions: Counter[str] = Counter()
+        self._wake = threading.Condition()
+        self._asked = 0
+        self._passes = 0
+        self._in_pass = False
+        self._last: Mapping[str, int] = {}
+        self._stopping = False
+        self._sessions = 0
+        self._daemon = ""
+        self._lives = False
+        self._reachable = True
+        self._watched = self._next_pass = 0.0
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self.beat = time.monotonic()
+        """When the thread last came round; a pass in between may take long."""
+
+    def start(self) -> None:
+        """Begin with a pass. Raises Unavailable."""
+        start(self._thread, "the keeper")
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        self._life.let_go()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread.is_alive()
+
+    def parted(self, port: str) -> None:
+        """The connection of this port's application has ended. Never waits."""
+        now = time.monotonic()
+        with self._wake:
+            self._parted[port] = tuple(now + pause for pause in LOOKS_S)
+            self._wake.notify_all()
+
+    def _ended(self) -> None:
+        """On the lifeline's thread: ovs-vswitchd has ended. The next one may bind its sockets before a pass comes to its end."""
+        self._guarded(self._node.free_sources)
+        with self._wake:
+            self._died, self._lives = time.monotonic(), False
+            self._wake.notify_all()
+
+    def ask(self) -> None:
+        """Have a pass made soon."""
+        with self._wake:
+            self._asked += 1
+            self._wake.notify_all()
+
+    def reconcile(self, deadline: Deadline) -> Mapping[str, int]:
+        """Have a pass made and await it: how often each action was taken. Raises Unavailable at the deadline."""
+        with self._wake:
+            wanted = self._passes + (2 if self._in_pass else 1)  # one that runs already may have looked before what is meant
+            self._asked += 1
+            self._wake.notify_all()
+            while self._passes < wanted:
+                if not self._wake.wait(deadline.require("reconciliation")):
+                    raise Unavailable("reconciliation takes longer than this call may", "see the agent's log")
+            return self._last
+
+    def _report(self, action: str) -> None:
+        self._actions[action] += 1
+        self._count(action)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self.beat = now = time.monotonic()
+            try:
+                self._round(now)
+            except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
+                say("error", "a round of the keeper failed", error=repr(error))
+            with self._wake:
+                patience = self._patience()
+                if patience > 0 and not (self._stopping or self._asked or self._died > self._death_seen):
+                    self._wake.wait(patience)
+
+    def _patience(self) -> float:
+        """Seconds until there is something to look at unasked."""
+        now = time.monotonic()
+        beat = FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S
+        return min([beat, *(looks[0] - now for looks in self._parted.values())])
+
+    def _look_at_parted(self) -> None:
+        now = time.monotonic()
+        with self._wake:
+            ports = [port for port, looks in self._parted.items() if looks[0] <= now]
+            later = {port: tuple(at for at in looks if at > now) for port, looks in self._parted.items()}
+            self._parted = {port: looks for port, looks in later.items() if looks}
+        for port in sorted(ports):
+            self._guarded(lambda: self._reconciliation.look_at(port))  # noqa: B023 - called at once
+
+    def _round(self, now: float) -> None:
+        """Look at session and switch, and make a pass when one is due."""
+        if self._died > self._death_seen:
+            self._death_seen, self._watched = self._died, 0.0
+        self._look_at_parted()
+        due = now >= self._next_pass
+        if self._connect():
+            due = True
+        if now >= self._watched:
+            due = self._is_restarted() or due
+            self._watched = now + (WATCH_S if self._lives else 0.0)
+        with self._wake:
+            due = due or self._asked > 0
+        if due:
+            self._pass()
+            self._next_pass = time.monotonic() + self._tick_s
+
+    def _pass(self) -> None:
+        with self._wake:
+            self._asked, self._in_pass = 0, True
+        self._actions.clear()
+        self._guarded(self._node.free_sources)
+        self._guarded(self._reconciliation.run)
+        with self._wake:
+            self._last = dict(self._actions)
+            self._passes, self._in_pass = self._passes + 1, False
+            self._wake.notify_all()
+
+    def _guarded(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 -- a bug in one pass must not end all of them
+            say("error", "reconciliation failed", error=repr(error))
+
+    def _connect(self) -> bool:
+        """Whether there is a new session with OVSDB."""
+        try:
+            sessions = self._node.connect(Deadline.after(CONNECT_S))
+        except UserspaceError as error:
+            if self._reachable:
+                say("warning", "there is no session with OVSDB", error=error)
+            self._reachable = False
+            return False
+        new = sessions > self._sessions
+        if new and self._sessions:
+            self._reconnected()
+        if new:
+            say("info", "the session with OVSDB stands", sessions=sessions)
+        self._sessions, self._reachable = sessions, True
+        return new
+
+    def _is_restarted(self) -> bool:
+        """Whether ovs-vswitchd is another process than before."""
+        self._life.hold()
+        daemon = self._node.watch_switch()
+        self._lives = bool(daemon)
+        restarted = bool(daemon and self._daemon and daemon != self._daemon)
+        if restarted:
+            say("info", "ovs-vswitchd was restarted", now=daemon)
+        self._daemon = daemon or self._daemon
+        return restarted

@@ -1,0 +1,244 @@
+"""The threads that run the verbs: as many as there is work for, up to a bound, and a few that only clean up and tell.
+
+A verb that hangs (a dead switch, a slow disk, an IPAM plugin) holds its thread until its own deadline. When all of them hang, DEL
+and STATUS still find one: `reserved` threads take nothing else, so that a node in trouble can be cleaned and looked at.
+
+Idle threads are used last in, first out, so that few stay warm and the others end. A thread is started without waiting for it to
+run: `threading.Thread.start` waits, which measured 16 ms with 2 busy threads and 350 ms with 20, on the thread that accepts
+connections. A job that raises ends nothing; a thread that is gone nevertheless is found by the kernel's own list.
+"""
+
+from __future__ import annotations
+
+import _thread
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.log import bound, say
+
+SWIFT: Final = frozenset({"DEL", "STATUS"})
+"""What the reserved threads take."""
+_TASKS: Final = Path("/proc/self/task")
+
+
+class Overloaded(Unavailable):
+    """All threads are busy and the queue is full, or the pool is closed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to run once. `verb` decides who may run it: one of SWIFT, or anything else; both facts are for the watchdog."""
+
+    run: Callable[[], object]
+    verb: str
+    container: str = ""
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """A job that has been running for so many seconds."""
+
+    verb: str
+    container: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Threads for all verbs, threads for SWIFT ones only, jobs that may wait, seconds and number of idle threads kept."""
+
+    general: int = 256
+    reserved: int = 8
+    queue: int = 1024
+    idle_s: float = 30.0
+    keep: int = 4
+
+
+class _Worker:
+    """One thread. Its fields are guarded by the pool's lock."""
+
+    __slots__ = ("job", "reserved", "since", "tid", "wake")
+
+    def __init__(self, job: Job, *, reserved: bool) -> None:
+        self.reserved = reserved
+        self.job: Job | None = job
+        self.since = time.monotonic()
+        self.tid = 0
+        self.wake = _thread.allocate_lock()
+        self.wake.acquire()
+
+
+class Pool:
+    """Runs jobs on daemon threads. Every method may be called from any thread, `submit` also from a job.
+
+    Each job has the context variables (log level, say) of whoever made the pool, in a copy of its own.
+    """
+
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        self._sizes = sizes or Sizes()
+        self._context = copy_context()
+        self._lock = threading.Lock()
+        self._settled = threading.Condition(self._lock)
+        self._workers: set[_Worker] = set()
+        self._idle: dict[bool, list[_Worker]] = {False: [], True: []}
+        self._queues: dict[bool, deque[tuple[int, Job]]] = {False: deque(), True: deque()}
+        self._started = {False: 0, True: 0}
+        self._active = 0
+        self._queued_ever = 0
+        self._closed = False
+
+    def submit(self, job: Job) -> None:
+        """Run the job on a thread as soon as there is one. Raises Overloaded."""
+        swift = job.verb in SWIFT
+        with self._lock:
+            if self._closed:
+                raise Overloaded(f"{job.verb}: the agent is stopping", "try again when it runs")
+            if self._give(job, reserved=False) or (swift and self._give(job, reserved=True)):
+                return
+            if not self._started[False] and not (swift and self._started[True]):
+                raise Overloaded(f"{job.verb}: no thread can be started", "see the limits on processes: ulimit -u, pids.max")
+            if self._queued() >= self._sizes.queue:
+                what = f"{job.verb}: {self._active} calls are running and {self._queued()} waiting"
+                raise Overloaded(what, "the agent's /metrics and log say what they wait for")
+            self._queued_ever += 1
+            self._queues[swift].append((self._queued_ever, job))
+
+    @property
+    def busy(self) -> int:
+        """Jobs that are running."""
+        with self._lock:
+            return self._active
+
+    @property
+    def queued(self) -> int:
+        """Jobs that wait for a thread."""
+        with self._lock:
+            return self._queued()
+
+    @property
+    def threads(self) -> int:
+        """Threads, idle ones among them."""
+        with self._lock:
+            return len(self._workers)
+
+    def stuck(self, limit_s: float) -> list[Stuck]:
+        """The jobs that have been running for longer than that, longest first."""
+        now = time.monotonic()
+        with self._lock:
+            running = [(worker.job, now - worker.since) for worker in self._workers if worker.job is not None]
+        found = [Stuck(job.verb, job.container, seconds) for job, seconds in running if seconds > limit_s]
+        return sorted(found, key=lambda stuck: -stuck.seconds)
+
+    @property
+    def dead(self) -> int:
+        """Threads that ended without saying so. There is no way known to make one; a pool with one is not to be trusted."""
+        with self._lock:
+            tids = [worker.tid for worker in self._workers if worker.tid]
+        return sum(not (_TASKS / str(tid)).exists() and self._still_ours(tid) for tid in tids)
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until nothing runs or waits; False when something still does after `seconds`."""
+        with self._settled:
+            return self._settled.wait_for(lambda: not self._active and not self._queued(), seconds)
+
+    def close(self) -> None:
+        """Take no more jobs, forget those that wait, and let idle threads end. Nobody waits for the busy ones."""
+        with self._lock:
+            self._closed = True
+            for queue in self._queues.values():
+                queue.clear()
+            for idle in self._idle.values():
+                while idle:
+                    idle.pop().wake.release()
+
+    # -- under the lock ---------------------------------------------------------------------------------------------------
+
+    def _give(self, job: Job, *, reserved: bool) -> bool:
+        """Hand the job to an idle thread of that kind, or to a new one."""
+        idle = self._idle[reserved]
+        if idle:
+            worker = idle.pop()
+            worker.job, worker.since = job, time.monotonic()
+            self._active += 1
+            worker.wake.release()
+            return True
+        most = self._sizes.reserved if reserved else self._sizes.general
+        if self._started[reserved] >= most:
+            return False
+        worker = _Worker(job, reserved=reserved)
+        try:
+            _thread.start_new_thread(self._work, (worker,))
+        except RuntimeError as error:  # the kernel has no more threads for us (pids cgroup, RLIMIT_NPROC)
+            say("warning", "the agent can not have another thread", threads=len(self._workers), error=error)
+            return False
+        self._workers.add(worker)
+        self._started[reserved] += 1
+        self._active += 1
+        return True
+
+    def _queued(self) -> int:
+        return len(self._queues[False]) + len(self._queues[True])
+
+    def _next(self, *, reserved: bool) -> Job | None:
+        """The job that waits longest of those that the thread may run."""
+        swift, other = self._queues[True], self._queues[False]
+        if reserved or not other:
+            return swift.popleft()[1] if swift else None
+        return (swift if swift and swift[0][0] < other[0][0] else other).popleft()[1]
+
+    # -- a worker's thread ------------------------------------------------------------------------------------------------
+
+    def _work(self, worker: _Worker) -> None:
+        worker.tid = threading.get_native_id()
+        while (job := worker.job) is not None:
+            self._context.copy().run(_run, job)
+            job = None
+            if not self._proceed(worker):
+                return
+
+    def _proceed(self, worker: _Worker) -> bool:
+        """Find the worker's next job, waiting for it; False when its time is over."""
+        with self._lock:
+            worker.job, worker.since = self._next(reserved=worker.reserved), time.monotonic()
+            if worker.job is not None:
+                return True
+            self._active -= 1
+            if self._closed:
+                return self._leave(worker)
+            self._idle[worker.reserved].append(worker)
+            if not self._active and not self._queued():
+                self._settled.notify_all()
+        while not worker.wake.acquire(timeout=self._sizes.idle_s):
+            with self._lock:
+                idle = self._idle[worker.reserved]
+                if worker in idle and len(idle) > (0 if worker.reserved else self._sizes.keep):
+                    idle.remove(worker)
+                    return self._leave(worker)
+        with self._lock:
+            return worker.job is not None or self._leave(worker)
+
+    def _leave(self, worker: _Worker) -> bool:
+        worker.tid = 0
+        self._workers.discard(worker)
+        self._started[worker.reserved] -= 1
+        self._settled.notify_all()
+        return False
+
+    def _still_ours(self, tid: int) -> bool:
+        with self._lock:
+            return any(worker.tid == tid for worker in self._workers)
+
+
+def _run(job: Job) -> None:
+    with bound(verb=job.verb, container=job.container):
+        try:
+            job.run()
+        except BaseException as error:  # noqa: BLE001 -- nothing that a job does may end its thread
+            say("error", "a job failed", error=repr(error))

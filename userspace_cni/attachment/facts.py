@@ -1,0 +1,65 @@
+"""What is known of this node and pod when an attachment is planned. Pure data; `node` gathers it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The pod as far as it is known; each "" when it is not."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    domain: str = ""
+    """Annotation launcher.DOMAIN: the name of the VM in it, if it is a VM's."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the pod's sockets go on the host, and what root may make or own of that directory (see `Directory`)."""
+
+    path: str
+    trusted: str
+    create: bool
+    own: bool
+    mount_name: str = ""
+    """Name of the mount below short_dir; "" derives one from the path."""
+    parents: bool = False
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What a device plugin decided in the device-info file before ADD: the application's role and its path."""
+
+    mode: str
+    path: str
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `node` found out about this node and pod for one ADD."""
+
+    boot_id: str
+    store: str
+    netns_inode: int
+    pod: Pod
+    place: Place
+    mapped_dir: str
+    """The directory as the container sees it, with a trailing slash."""
+    short_dir: str
+    mount_always: bool
+    ovs_sockdir: str
+    noted: bool
+    """Whether the pod's annotations are written; otherwise a file in its directory is."""
+    kubeconfig: str = ""
+    allocation: Allocation | None = None
+    device_info_file: str = ""
+    """Where the device-info file is, below `device_info_dir`; "" when none was asked for. `allocation` was in it."""
+    device_info_dir: str = ""
+    foreign_bridge: bool = False
+    """Whether the bridge is there and an administrator's."""

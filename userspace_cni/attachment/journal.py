@@ -1,0 +1,447 @@
+"""Records and shared places in the local store, typed, with the locks that guard them.
+
+The only speaker of `localdb` in this package; its errors end here. An attachment has two files. The **undo file**, in the state
+directory, says what it is and what undoes it; it is flushed before the first of its things exists, for things outlive a boot, and
+never written anew without a flush. The **state file**, in the run directory, says how far it has come in this boot; it is whole
+and not flushed, for an attachment of another boot is undone whatever its state was. An undo file without a state file counts as
+`ready`: doubt keeps. Lists of holders are made of the undo files once a boot, and kept in the run directory.
+
+A record of a shape that this version cannot read is put aside by the store and counts as lost, never as an error: DEL and GC
+must go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, get_args
+
+from localdb import Lock, LockTimeout, Store, StoreError
+from userspace_cni.attachment.records import (
+    MalformedRecord,
+    Record,
+    State,
+    record_from_json,
+    record_key,
+    record_to_json,
+    step_from_json,
+    step_to_json,
+)
+from userspace_cni.attachment.steps import Resource, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import PASSING, RecordRefused, Unavailable
+from userspace_cni.base.log import say
+from userspace_cni.base.stages import stage
+
+_ATTACHMENTS: Final = "attachments"
+_ADOPTED: Final = "places"
+"""In the state directory. What another program had made in a place, and left to its holders. Builds before wrote here what is now
+made of the undo files, in the same form."""
+_STATES: Final = "states"
+_PLACES: Final = "places"
+_BUILT: Final = "built"
+_SETTLED: Final = "settled"
+_BUILD_S: Final = 10.0
+"""What reading all undo files may take; it is milliseconds."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What attachments share in one place: the things that we made, by key, and the steps of each attachment (by record key)."""
+
+    made: frozenset[str] = frozenset()
+    holders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
+
+    def with_holder(self, key: str, steps: tuple[Step, ...], made: Iterable[str]) -> Shared:
+        """This place, held by the attachment `key` too, and with these things made by us as well."""
+        return Shared(self.made.union(made), {**self.holders, key: steps})
+
+    def without_holder(self, key: str) -> Shared:
+        """This place, no longer held by the attachment `key`; of what nobody holds any more it does not matter who made it."""
+        holders = {other: steps for other, steps in self.holders.items() if other != key}
+        return Shared(self.made & _things(holders), holders)
+
+    def needs(self, thing: str) -> str:
+        """The first holder of the thing of that key; "" for none."""
+        return next((key for key, steps in self.holders.items() if thing in keys_of(steps)), "")
+
+
+def _read_made(raw: Mapping[str, Any]) -> frozenset[str]:
+    made = raw.get("made")
+    if not (isinstance(made, list) and all(isinstance(thing, str) for thing in made)):
+        raise MalformedRecord("'made' is no list of names")
+    return frozenset(made)
+
+
+def _read_shared(raw: Mapping[str, Any]) -> Shared:
+    """The inverse of what `write_shared` stores, which is never a place without holders, nor a holder of nothing."""
+    made, holders = _read_made(raw), raw.get("holders")
+    if not (isinstance(holders, dict) and holders and all(isinstance(steps, list) and steps for steps in holders.values())):
+        raise MalformedRecord("'holders' are no lists of steps by attachment")
+    return Shared(made, {key: tuple(map(step_from_json, steps)) for key, steps in holders.items()})
+
+
+def _things(holders: Mapping[str, tuple[Step, ...]]) -> frozenset[str]:
+    return frozenset(thing for steps in holders.values() for thing in keys_of(steps))
+
+
+def keys_of(steps: Iterable[Step]) -> set[str]:
+    """The keys of the shared things behind these steps."""
+    return {step.resource.key for step in steps if step.resource}
+
+
+class Journal:
+    """The store as attachments see it. Records are below `state_dir`; their states, holders and locks below `run_dir`.
+
+    `warn` takes one line about what the store repaired; `boot_id` gives the kernel's random id of this boot. All methods raise
+    RecordRefused when a store cannot be read or written, Unavailable when that will pass by itself.
+    """
+
+    def __init__(self, state_dir: str, run_dir: str, warn: Callable[[str], None], boot_id: Callable[[], str]) -> None:
+        self._run_dir = run_dir
+        self._warn = warn
+        self._boot_id = boot_id
+        self._store = Store(state_dir, f"{run_dir}/locks", warn=warn)
+        self._found: tuple[str, Store] | None = None
+        self._settled = ""
+        self.unflushed = False
+        """Whether something was removed that a power cut would bring back; see `flush`."""
+
+    @property
+    def directory(self) -> str:
+        """The state directory, for messages."""
+        return str(self._store.root)
+
+    def identity(self) -> str:
+        """The random id of the state directory: the owner mark `store`."""
+        with _translated("reading the id of the state directory"):
+            return self._store.identity()
+
+    # -- attachments ------------------------------------------------------------------------------------------------------
+
+    def read(self, container_id: str, ifname: str) -> Record | None:
+        """The record of an attachment, None when there is none."""
+        return self.read_key(record_key(container_id, ifname))
+
+    def read_key(self, key: str) -> Record | None:
+        """The record by its store key."""
+        with _translated(f"reading the record of {key}"):
+            raw = self._store.get(_ATTACHMENTS, key)
+            state = self._live.get(_STATES, key) if raw is not None else None
+        return self._record(key, raw, state) if raw is not None else None
+
+    def records(self) -> list[Record]:
+        """All records that can be read."""
+        with _translated("listing the records"):
+            items = self._store.items(_ATTACHMENTS)
+            states = dict(self._live.items(_STATES)) if items else {}
+        return [record for key, raw in items if (record := self._record(key, raw, states.get(key)))]
+
+    def write(self, record: Record) -> None:
+        """Record the attachment: its state, then durably what undoes it."""
+        with _translated(f"writing the record of {record.key} (state {record.state})"), stage("record"):
+            self._put_state(record)
+            self._store.put(_ATTACHMENTS, record.key, _undo_file(record))
+
+    def advance(self, record: Record) -> None:
+        """Record the state, and with it the result, of an attachment whose steps are recorded."""
+        with _translated(f"writing the state of {record.key} ({record.state})"), stage("record"):
+            self._put_state(record)
+
+    def mark_deleting(self, record: Record) -> Record:
+        """Record that the attachment is being deleted: the record in that state. Its things may be undone from now on.
+
+        Raises RecordRefused when that cannot be written anywhere and what is stored says that the attachment lives.
+        """
+        marked = record.to("deleting")
+        try:
+            self.advance(marked)
+        except (RecordRefused, Unavailable) as error:
+            stored = self.read_key(record.key)
+            if stored is not None and stored.state == "ready":
+                with _translated(f"marking {record.key} as being deleted ({error.message}: {error.details})"):
+                    self._store.put(_ATTACHMENTS, record.key, {**_undo_file(stored), "state": "deleting"})
+            say("warning", "the run directory does not take that an attachment is being deleted", error=error)
+        return marked
+
+    def keep(self, record: Record) -> None:
+        """Record that these steps remain to be undone, durably: the caller of the DEL may not come again.
+
+        Where that cannot be written, a record that says so of more is as good, also one in the run directory. Raises
+        RecordRefused when there is none.
+        """
+        try:
+            with _translated(f"writing what is left of {record.key}"), stage("record"):
+                raw = self._store.get(_ATTACHMENTS, record.key)
+                known = raw.get("steps") if raw else None
+                left = [step_to_json(step) for step in record.steps]
+                if raw is None or not isinstance(known, list) or any(step not in known for step in left):
+                    raw, known = _undo_file(record), left  # nothing that was recorded leads to them
+                self._put_state(record, [number for number, step in enumerate(known) if step not in left])
+                if raw.get("state") != "deleting":
+                    self._store.put(_ATTACHMENTS, record.key, {**raw, "state": "deleting"})
+        except (RecordRefused, Unavailable) as error:
+            stored = self.read_key(record.key)
+            if stored is None or stored.state != "deleting" or any(step not in stored.steps for step in record.steps):
+                raise
+            say("warning", "what remains could not be recorded as it is", error=error)
+
+    def drop(self, record: Record) -> None:
+        """Forget the attachment. A power cut before `flush` may bring it back, as one of another boot."""
+        with _translated(f"dropping the record of {record.key}"), stage("record"):
+            self._store.drop(_ATTACHMENTS, record.key, durable=False)
+            self.unflushed = True
+            with suppress(StoreError):  # the state that stays is of no record
+                self._live.drop(_STATES, record.key, durable=False)
+
+    def flush(self) -> None:
+        """Make what was dropped before this durable; see `unflushed`."""
+        self.unflushed = False
+        try:
+            with _translated("flushing the records"):
+                self._store.flush(_ATTACHMENTS)
+        except BaseException:
+            self.unflushed = True
+            raise
+
+    # -- what attachments share -------------------------------------------------------------------------------------------
+
+    def shared(self, place: str) -> Shared | None:
+        """What is shared in a place (Resource.place), None when nobody of ours holds anything there."""
+        with _translated(f"reading the holders of {place}"):
+            raw = self._built().get(_PLACES, place)
+        return self._shared(place, raw) if raw is not None else None
+
+    def has_made(self, thing: Resource) -> bool:
+        """Whether an attachment of ours that still holds it, or another before that, made a shared thing."""
+        shared = self.shared(thing.place)
+        return shared is not None and thing.key in shared.made
+
+    def write_shared(self, place: str, shared: Shared) -> None:
+        """Record the holders; without any, forget the place."""
+        with _translated(f"writing the holders of {place}"), stage("record"):
+            live = self._built()
+            if shared.holders:
+                _put_shared(live, place, shared)
+                return
+            if self._store.has(_ADOPTED, place):  # first: who dies in between still has a holder that leads here
+                self._store.drop(_ADOPTED, place)
+            live.drop(_PLACES, place, durable=False)
+
+    def adopt(self, thing: Resource) -> None:
+        """Record, durably, that a shared thing is ours to remove. The place's lock is held."""
+        shared = self.shared(thing.place)
+        if shared:
+            made = shared.made | {thing.key}
+            with _translated(f"writing what is ours in {thing.place}"):
+                self._store.put(_ADOPTED, thing.place, {"made": sorted(made)})
+            self.write_shared(thing.place, Shared(made, shared.holders))
+
+    def places(self) -> list[tuple[str, Shared]]:
+        """All places where something is held."""
+        with _translated("listing the shared places"):
+            items = self._built().items(_PLACES)
+        return [(place, shared) for place, raw in items if (shared := self._shared(place, raw))]
+
+    # -- locks ------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def container_lock(self, container_id: str, deadline: Deadline) -> Iterator[Lock]:
+        """One verb at a time per container. Raises Unavailable when it stays taken, or cannot be taken now."""
+        with self._locked(f"container:{container_id}", deadline) as lock:
+            yield lock
+
+    @contextmanager
+    def place_lock(self, place: str, deadline: Deadline) -> Iterator[Lock]:
+        """One attachment at a time in a shared place; taken after the container's lock, never before it."""
+        with self._locked(f"place:{place}", deadline) as lock:
+            yield lock
+
+    def try_container_lock(self, container_id: str) -> Lock | None:
+        """The container's lock if nobody works on it."""
+        with _translated(f"locking container {container_id}"):
+            return self._store.try_lock(f"container:{container_id}")
+
+    @contextmanager
+    def boot_lock(self, deadline: Deadline) -> Iterator[None]:
+        """One at a time undoes what is of another boot; taken before any container's lock."""
+        with self._locked("boot", deadline):
+            yield
+
+    # -- this boot --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is of another boot was undone, as far as it could be, in this one."""
+        with _translated("looking for what is of another boot"):
+            boot_id = self._boot_id()
+            if self._settled != boot_id and self._live.has(_SETTLED, boot_id):
+                self._settled = boot_id
+        return self._settled == boot_id
+
+    def settle(self) -> None:
+        """Record that it was."""
+        with _translated("recording that what is of another boot was undone"):
+            self._built().put(_SETTLED, self._boot_id(), {}, durable=False)
+
+    def was_tried(self, record: Record) -> bool:
+        """Whether the undoing of an attachment of another boot was begun in this one."""
+        with _translated(f"looking for the state of {record.key}"):
+            state = self._live.get(_STATES, record.key)
+        return state is not None and self._name_of(record).items() <= state.items()
+
+    def sweep(self) -> None:
+        """Remove what writers that died left half-written, and states without a record."""
+        self.places()  # listing a collection does it
+        with _translated("sweeping the states"):
+            recorded = {key for key, _ in self._store.items(_ATTACHMENTS)}
+            stray = [key for key, _ in self._live.items(_STATES) if key not in recorded]
+        for key in stray:
+            lock = self.try_container_lock(key.rpartition("@")[0])
+            if lock is None:
+                continue
+            with lock, _translated(f"sweeping the state of {key}"):
+                if not self._store.has(_ATTACHMENTS, key):
+                    self._live.drop(_STATES, key, durable=False)
+
+    @property
+    def _live(self) -> Store:
+        """The run directory's part for this state directory, whatever either is called by whom."""
+        identity = self._store.identity()
+        if self._found is None or self._found[0] != identity:
+            self._found = identity, Store(f"{self._run_dir}/live/{identity}", f"{self._run_dir}/locks", warn=self._warn)
+        return self._found[1]
+
+    def _built(self) -> Store:
+        """The same, with the holders that the undo files tell of."""
+        live = self._live
+        if not live.has(_BUILT, self._boot_id()):
+            with self._store.lock("holders", _BUILD_S):
+                if not live.has(_BUILT, self._boot_id()):
+                    self._build(live)
+        return live
+
+    def _build(self, live: Store) -> None:
+        live.identity()  # whatever becomes of its mode, the directory is known as ours
+        for collection in (_PLACES, _SETTLED, _BUILT):  # of another boot, or what remained of this one's
+            live.clear(collection)
+        places: dict[str, Shared] = {}
+        records = self.records()
+        for record in records:
+            for place in {step.resource.place for step in record.steps if step.resource}:
+                steps = tuple(step for step in record.steps if step.resource and step.resource.place == place)
+                shared = places.get(place, Shared())
+                places[place] = shared.with_holder(record.key, steps, keys_of(steps).intersection(record.made))
+        recorded = {record.key for record in records}
+        adopted = self._store.items(_ADOPTED)
+        for place, raw in adopted:
+            with suppress(MalformedRecord):
+                places[place] = _with_adopted(places.get(place, Shared()), raw, recorded)
+        for place, shared in places.items():
+            if shared.holders:
+                _put_shared(live, place, shared)
+        live.put(_BUILT, self._boot_id(), {}, durable=False)
+        for place, raw in adopted:
+            with suppress(StoreError):  # it stays as it was for the next boot
+                self._bring_up_to_date(place, raw, held=place in places and bool(places[place].holders))
+
+    def _bring_up_to_date(self, place: str, raw: Mapping[str, Any], *, held: bool) -> None:
+        """What is adopted for no holder goes. Former holders are in the run directory now, and would be out of date here."""
+        if not held:
+            self._store.drop(_ADOPTED, place)
+        elif "holders" in raw:
+            self._store.put(_ADOPTED, place, {"made": raw["made"]})
+
+    def _put_state(self, record: Record, undone: Iterable[int] = ()) -> None:
+        """`undone`: which of the steps in the undo file need no undoing any more."""
+        state = {**self._name_of(record), "state": record.state, "result": record.result, "undone": list(undone)}
+        self._live.put(_STATES, record.key, state, durable=False)
+
+    @contextmanager
+    def _locked(self, name: str, deadline: Deadline) -> Iterator[Lock]:
+        try:
+            with _translated(f"locking {name}"), stage("lock"):
+                lock = self._store.lock(name, deadline.remaining())
+        except RecordRefused as error:  # a run directory that takes no writes; nothing was done yet, and a DEL comes again
+            raise Unavailable(error.message, error.details) from error
+        with lock:
+            yield lock
+
+    def _record(self, key: str, raw: Mapping[str, Any], state: Mapping[str, Any] | None) -> Record | None:
+        try:
+            record = record_from_json({"state": "ready", **raw})
+            if record.key != key:
+                raise MalformedRecord(f"it is the record of {record.key}")
+        except MalformedRecord as error:
+            self._quarantine(self._store, _ATTACHMENTS, key, str(error))
+            return None
+        if state is None or not self._name_of(record).items() <= state.items():
+            return record
+        try:
+            told = _with_state(record, state)
+            return told.to("deleting") if record.state == "deleting" else told
+        except MalformedRecord as error:
+            self._quarantine(self._live, _STATES, key, f"it is no state of an attachment: {error}")
+            return record
+
+    def _name_of(self, record: Record) -> dict[str, Any]:
+        """What tells its state file from those of an earlier attachment of that name, and of an earlier boot."""
+        return {"boot_id": record.boot_id, "boottime_ns": record.boottime_ns, "told_in": self._boot_id()}
+
+    def _shared(self, place: str, raw: Mapping[str, Any]) -> Shared | None:
+        try:
+            return _read_shared(raw)
+        except MalformedRecord as error:
+            self._quarantine(self._live, _PLACES, place, f"it is no list of holders: {error}")
+            return None
+
+    def _quarantine(self, store: Store, collection: str, key: str, reason: str) -> None:
+        with _translated(f"putting aside the unreadable record of {key}"):
+            store.quarantine(collection, key, reason)
+
+
+def _undo_file(record: Record) -> dict[str, Any]:
+    """What the state directory holds of an attachment: all but its state."""
+    raw = record_to_json(record)
+    del raw["state"], raw["result"]
+    return raw
+
+
+def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
+    """The record as its state file has it. Raises MalformedRecord."""
+    undone = raw.get("undone")
+    if not (isinstance(undone, list) and all(type(number) is int for number in undone)):
+        raise MalformedRecord("'undone' is no list of numbers")
+    state, result = raw.get("state"), raw.get("result")
+    if state is None or state not in get_args(State) or not (result is None or isinstance(result, dict)):
+        raise MalformedRecord("'state' or 'result' is none")
+    steps = tuple(step for number, step in enumerate(record.steps) if number not in undone)
+    return record.to(state, steps=steps, result=result)
+
+
+def _with_adopted(shared: Shared, raw: Mapping[str, Any], recorded: set[str]) -> Shared:
+    """The place with what is ours in it by the state directory, and those of its former holders whose undo file is lost."""
+    if "holders" in raw:
+        for key, steps in _read_shared(raw).holders.items():
+            if key not in recorded:
+                shared = shared.with_holder(key, steps, ())
+    return Shared(shared.made | (_read_made(raw) & _things(shared.holders)), shared.holders)
+
+
+def _put_shared(live: Store, place: str, shared: Shared) -> None:
+    holders = {key: [step_to_json(step) for step in steps] for key, steps in shared.holders.items()}
+    live.put(_PLACES, place, {"made": sorted(shared.made), "holders": holders}, durable=False)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    try:
+        yield
+    except LockTimeout as error:
+        raise Unavailable(f"{what}: another call holds it", str(error)) from error
+    except (StoreError, ValueError) as error:
+        # ValueError: a value that would not come back from JSON as it went in
+        cause = error.__cause__
+        passes = isinstance(cause, OSError) and cause.errno in PASSING
+        raise (Unavailable if passes else RecordRefused)(what, str(error)) from error

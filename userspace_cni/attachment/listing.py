@@ -1,0 +1,255 @@
+"""One attachment as people and programs are shown it, and the names by which they ask for it. Pure.
+
+The command line and the agent's `/api/v1/attachments` both answer with what `describe` makes: keys are added, never renamed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import PlacedSocket, PodNote, Port, SocketFile, Step
+
+T = TypeVar("T", bound=Step)
+_UNFINISHED: Final[Mapping[str, str]] = {
+    "pending": "state pending: its addresses are being leased, or ADD died in it",
+    "applying": "state applying: it is being attached, or ADD died in it",
+    "deleting": "state deleting: it is being detached, or something of it could not be undone yet",
+}
+_ROLES: Final = {"dpdkvhostuserclient": "server", "dpdkvhostuser": "client"}
+"""The application's role, by the type of the interface: the other one than OVS's."""
+NOT_SERVING: Final = frozenset({"dead", "silent"})
+"""States of ovs-vswitchd in which no frame is known to move, and OVSDB tells of the time before."""
+_NEAR: Final = 5
+"""How many names are suggested for one that is not there."""
+
+
+class SwitchPort(Protocol):
+    """What the switch says of a port: Interface.link_state ("" for unknown), status and error, and where it is."""
+
+    @property
+    def name(self) -> str:
+        """Port.name."""
+        ...
+
+    @property
+    def bridge(self) -> str:
+        """Name of the bridge that it is on."""
+        ...
+
+    @property
+    def interface_type(self) -> str:
+        """Interface.type."""
+        ...
+
+    @property
+    def link_state(self) -> str:
+        """`up`, `down`, or "" when ovs-vswitchd has not said."""
+        ...
+
+    @property
+    def status(self) -> Mapping[str, str]:
+        """Interface.status; of vhost-user ports `status` is `connected` or `disconnected`, `mode` OVS's own role."""
+        ...
+
+    @property
+    def error(self) -> str:
+        """Interface.error; "" for none."""
+        ...
+
+
+class Unresolved(Exception):
+    """A name that stands for no attachment, or for those of several pods or containers. `candidates`: what may be meant."""
+
+    def __init__(self, name: str, candidates: Sequence[str], *, ambiguous: bool) -> None:
+        super().__init__(f"{name!r} can be any of: {', '.join(candidates)}" if ambiguous else f"no attachment is named {name!r}")
+        self.name = name
+        self.candidates = tuple(candidates)
+        self.ambiguous = ambiguous
+
+
+def describe(
+    record: Record, ports: Mapping[str, SwitchPort] | None, *, boot_id: str = "", vswitchd: str = "unknown"
+) -> dict[str, Any]:
+    """An attachment as JSON values.
+
+    `ports`: what the switch says, by name of port; None when it could not be asked. `boot_id`: the present boot, to tell
+    attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; of one that is dead or
+    silent OVSDB still has what it said of links and applications before, and that is not repeated.
+    """
+    step = port_step(record)
+    port = ports.get(step.name) if ports is not None and step else None
+    live = port if vswitchd not in NOT_SERVING else None
+    return {
+        "name": name_of(record),
+        "container": record.container_id,
+        "ifname": record.ifname,
+        "network": record.network,
+        "state": record.state,
+        "problems": _problems(record, port, asked=ports is not None, boot_id=boot_id),
+        "pod": _pod(record),
+        "netns": record.netns,
+        "bridge": step.bridge if step else "",
+        "port": step.name if step else "",
+        "interface_type": step.interface_type if step else "",
+        "role": _ROLES[step.interface_type] if step else "",
+        "socket": _socket(record),
+        "mac": step.mac if step else "",
+        "addresses": addresses(record),
+        "vlan": _vlan(step),
+        "mtu": step.mtu if step else None,
+        "vm": step.marks.get("vm-name", "") if step else "",
+        "vswitchd": vswitchd,
+        "link_state": (live.link_state if live else "") or "unknown",
+        "vhost": _vhost(live),
+        "error": port.error if port else "",
+        "created": {"boot": record.boot_id, "boottime_ns": record.boottime_ns},
+        "steps": [each.kind for each in record.steps],
+    }
+
+
+def describe_all(
+    records: Iterable[Record], ports: Iterable[SwitchPort] | None, *, boot_id: str = "", vswitchd: str = "unknown"
+) -> list[dict[str, Any]]:
+    """All of them, by pod, container and interface; see `describe`."""
+    known = None if ports is None else {port.name: port for port in ports}
+    ordered = sorted(records, key=lambda record: (record.pod_namespace, record.pod_name, record.container_id, record.ifname))
+    return [describe(record, known, boot_id=boot_id, vswitchd=vswitchd) for record in ordered]
+
+
+def name_of(record: Record) -> str:
+    """How people call it: NAMESPACE/POD/ifname, or by the first 12 characters of its container's ID when no pod is known."""
+    owner = [record.pod_namespace, record.pod_name] if record.pod_name else [record.container_id[:12]]
+    return "/".join([*filter(None, owner), record.ifname])
+
+
+def port_step(record: Record) -> Port | None:
+    """The port of an attachment; None while its addresses are being leased."""
+    return _first(record, Port)
+
+
+def select(records: Iterable[Record], names: Sequence[str]) -> list[Record]:
+    """Those that the names mean, each once; all for no name. Raises Unresolved for a name that is nobody's, or of several.
+
+    A name is POD/ifname, NAMESPACE/POD/ifname or CONTAINERID-PREFIX/ifname; without the interface, all of that pod or container.
+    A pod goes before a container whose ID begins alike, and a whole ID before those that it begins.
+    """
+    every = list(records)
+    if not names:
+        return every
+    chosen = {record.key for name in names for record in _named(every, name)}
+    return [record for record in every if record.key in chosen]
+
+
+def addresses(record: Record) -> list[str]:
+    """The addresses that ADD answered for this interface, in CIDR; those of other interfaces of the chain are left out."""
+    result = record.result or {}
+    mine = [number for number, each in enumerate(objects(result.get("interfaces"))) if _is_mine(each, record)]
+    ips = [ip for ip in objects(result.get("ips")) if ip.get("interface") is None or ip["interface"] in mine]
+    return [ip["address"] for ip in ips if isinstance(ip.get("address"), str)]
+
+
+def objects(value: object) -> list[Mapping[str, Any]]:
+    """A list of objects, whatever an editor made of it: what one record says of itself keeps no other from being shown."""
+    return [each if isinstance(each, dict) else {} for each in value] if isinstance(value, list) else []
+
+
+def _is_mine(interface: Mapping[str, Any], record: Record) -> bool:
+    return interface.get("name") == record.ifname and interface.get("sandbox") == record.netns
+
+
+def _problems(record: Record, port: SwitchPort | None, *, asked: bool, boot_id: str) -> list[str]:
+    step = port_step(record)
+    problems = []
+    if record.state != "ready":
+        problems.append(_UNFINISHED[record.state])
+    if boot_id and record.boot_id and record.boot_id != boot_id:
+        problems.append("made in an earlier boot: its sandbox is gone")
+    if step and port is None and asked and record.state == "ready":
+        problems.append(f"the switch has no port {step.name}")
+    if port and port.error:
+        problems.append(f"the switch says: {port.error}")
+    return problems
+
+
+def _vlan(step: Port | None) -> dict[str, Any]:
+    if step is None:
+        return {"tag": None, "trunks": [], "mode": ""}
+    return {"tag": step.tag, "trunks": list(step.trunks), "mode": step.vlan_mode}
+
+
+def _pod(record: Record) -> dict[str, str] | None:
+    if not record.pod_name:
+        return None
+    return {"namespace": record.pod_namespace, "name": record.pod_name, "uid": record.pod_uid}
+
+
+def _socket(record: Record) -> dict[str, str]:
+    """Its path: `host` in the pod's directory, `ovs` as OVS has it, `pod` where the pod sees it; each "" while unknown."""
+    step, placed, file = port_step(record), _first(record, PlacedSocket), _first(record, SocketFile)
+    at = placed or file
+    note = _first(record, PodNote)
+    return {
+        "host": f"{at.directory}/{at.name}" if at else "",
+        "ovs": placed.source if placed else step.server_path if step else "",
+        "pod": f"{note.mapped_dir}{at.name}" if note and at else "",
+    }
+
+
+def _vhost(port: SwitchPort | None) -> dict[str, str]:
+    status = port.status if port else {}
+    state = status.get("status", "")
+    return {"state": state if state in ("connected", "disconnected") else "unknown", "mode": status.get("mode", "")}
+
+
+def _first(record: Record, kind: type[T]) -> T | None:
+    return next((step for step in record.steps if isinstance(step, kind)), None)
+
+
+def _is_pod(record: Record, name: str) -> bool:
+    pod = [record.pod_namespace, record.pod_name]
+    forms = ([record.pod_name], pod, [record.pod_name, record.ifname], [*pod, record.ifname])
+    return bool(record.pod_name) and name.split("/") in forms
+
+
+def _is_container(record: Record, name: str) -> bool:
+    prefix, slash, ifname = name.partition("/")
+    return bool(prefix) and record.container_id.startswith(prefix) and (not slash or ifname == record.ifname)
+
+
+def _named(records: Sequence[Record], name: str) -> list[Record]:
+    pods = [record for record in records if _is_pod(record, name)]
+    if pods:
+        return _one(name, pods, lambda record: (record.pod_namespace, record.pod_name), name_of)
+    containers = [record for record in records if _is_container(record, name)]
+    whole = [record for record in containers if record.container_id == name.partition("/")[0]]
+    if not containers:
+        raise Unresolved(name, _near(name, records), ambiguous=False)
+    return _one(name, whole or containers, lambda record: record.container_id, _by_container)
+
+
+def _by_container(record: Record) -> str:
+    return f"{record.container_id}/{record.ifname}"
+
+
+def _one(name: str, found: list[Record], owner: Callable[[Record], object], called: Callable[[Record], str]) -> list[Record]:
+    """What was found, if all of it belongs to one pod or container."""
+    if len({owner(record) for record in found}) > 1:
+        raise Unresolved(name, sorted({called(record) for record in found}), ambiguous=True)
+    return found
+
+
+def _near(name: str, records: Iterable[Record]) -> list[str]:
+    """Names that are spelled much like this one, or of which it is a part."""
+    from difflib import get_close_matches
+
+    forms: dict[str, str] = {}
+    for record in records:
+        full, container = name_of(record), record.container_id[:12]
+        for form in (full, record.pod_name, f"{record.pod_name}/{record.ifname}", container, f"{container}/{record.ifname}"):
+            if form:
+                forms.setdefault(form, full)
+    part = name.partition("/")[0]
+    found = [*get_close_matches(name, forms, n=_NEAR), *(form for form in forms if part and part in form)]
+    return list(dict.fromkeys(forms[form] for form in found))[:_NEAR]

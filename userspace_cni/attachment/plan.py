@@ -1,0 +1,306 @@
+"""What an attachment consists of, and how every name in it is derived. Pure: no files, sockets, clock or randomness.
+
+An attachment is a tuple of steps, applied in the order of the tuple and undone in reverse.
+
+    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, Port, DeviceInfo, ConfigFile (not of a VM) | PodNote
+    server mode (OVS listens)    Lease, Directory, Port, PlacedSocket, DeviceInfo, ConfigFile | PodNote
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.attachment.facts import Allocation, Facts, Place
+from userspace_cni.attachment.steps import (
+    MARK_SCHEMA,
+    OWNER,
+    ConfigFile,
+    DeviceInfo,
+    Directory,
+    PlacedSocket,
+    PodMount,
+    PodNote,
+    Port,
+    SocketFile,
+    Step,
+)
+from userspace_cni.base.errors import BadEnvironment, InvalidConfig
+from userspace_cni.cni.options import Access, Options, Role
+from userspace_cni.cni.request import Request
+from userspace_cni.cni.result import LATEST, Addresses, Interface, build
+from userspace_cni.pod import launcher
+from userspace_cni.pod.document import build_entry, render_file
+
+SUN_PATH_MAX = 107
+"""Bytes of a unix socket path, without the terminating NUL (unix(7))."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_PATH_SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """The steps to take and the interface that the result describes."""
+
+    steps: tuple[Step, ...]
+    interface: Interface
+
+
+def plan(request: Request, options: Options, facts: Facts, addresses: Addresses) -> Attachment:
+    """Everything that has to become true for this ADD, with every name in it.
+
+    Raises BadEnvironment or InvalidConfig for names that can not be part of a socket path, and for a device plugin's
+    allocation that contradicts the configuration.
+    """
+    role = _ovs_role(options, facts.allocation)
+    socket_file = _socket_file(request, options, facts.allocation)
+    place, access = facts.place, options.access
+    pod_path = _pod_path(options, facts, socket_file)
+    _fits(pod_path, "the path in the pod")
+    if not _is_text(request.environment.ifname):
+        raise BadEnvironment(f"CNI_IFNAME {request.environment.ifname!a} is not UTF-8", "OVSDB takes no other names")
+    mount = _mount_target(facts, socket_file) if role == "client" else ""
+    host_path = f"{mount or place.path}/{socket_file}"
+    if role == "client":
+        _fits(host_path, "the path that OVS is given")
+    mac = options.asked.mac or _derived_mac(request, options, facts)
+    interface = Interface(
+        name=request.environment.ifname,
+        sandbox=request.environment.netns,
+        mac=mac,
+        mtu=options.mtu,
+        socket_path=host_path,
+    )
+    port = Port(
+        bridge=options.bridge,
+        name=port_name(request.environment.container_id, request.environment.ifname),
+        interface_type="dpdkvhostuserclient" if role == "client" else "dpdkvhostuser",
+        server_path=host_path if role == "client" else "",
+        tag=options.vlan.tag,
+        trunks=options.vlan.trunks,
+        vlan_mode=options.vlan.mode,
+        mtu=options.mtu,
+        mac=mac,
+        marks=_marks(request, options, facts),
+        foreign_bridge=facts.foreign_bridge,
+    )
+    directory = Directory(
+        path=place.path,
+        trusted=place.trusted,
+        create=place.create,
+        own=place.own,
+        user=access.user,
+        group=access.group,
+        mode=access.directory_mode,
+        selinux_label=access.selinux_label,
+        parents=place.parents,
+    )
+    steps: list[Step] = [directory]
+    if role == "client":
+        steps.append(SocketFile(place.path, place.trusted, socket_file))
+        steps += [PodMount(place.path, place.trusted, mount)] if mount else []
+        steps.append(port)
+    else:
+        _fits(f"{facts.ovs_sockdir}/{port.name}", "the path at which OVS listens")
+        steps += [port, _placed_socket(port, place, socket_file, access, facts)]
+    steps += _documents(request, options, facts, _Told(role, socket_file, pod_path, interface, addresses))
+    return Attachment(tuple(steps), interface)
+
+
+def port_name(container_id: str, ifname: str) -> str:
+    """Name of the OVS port of an attachment, and of its socket unless `host.vhost.socketfile` gives one."""
+    return f"{container_id[:12]}-{ifname}"
+
+
+def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
+    """The marks by which a row is known to be of this attachment."""
+    return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
+
+
+def _marks(request: Request, options: Options, facts: Facts) -> dict[str, str]:
+    marks = owner_marks(request.environment.container_id, request.network.name, request.environment.ifname)
+    marks |= {
+        "boot-id": facts.boot_id,
+        "netns": request.environment.netns,
+        "netns-inode": str(facts.netns_inode),
+        "store": facts.store,
+        "pod-namespace": facts.pod.namespace,
+        "pod-name": facts.pod.name,
+        "pod-uid": facts.pod.uid,
+        "vm-name": launcher.machine_name(facts.pod.name, facts.pod.domain) if options.kubevirt else "",
+    }
+    return {key: value for key, value in marks.items() if value and _is_text(value)}
+
+
+def _ovs_role(options: Options, allocation: Allocation | None) -> Role:
+    """OVS's side: the configuration's, or the opposite of what a device plugin told the application."""
+    if allocation is None:
+        return options.ovs_role
+    if options.kubevirt and allocation.mode != "server":
+        raise InvalidConfig(
+            f"the device plugin allocated mode {allocation.mode!r} with consumer 'kubevirt'",
+            "a VM's QEMU makes the socket: configure the device plugin for mode 'server', or give the network no resourceName",
+        )
+    role: Role = "server" if allocation.mode == "client" else "client"
+    if options.role_given and role != options.ovs_role:
+        raise InvalidConfig(
+            f"the device plugin allocated mode {allocation.mode!r}, and 'host.vhost.mode' makes OVS the {options.ovs_role}",
+            "both can not be; see the file runtimeConfig.CNIDeviceInfoFile",
+        )
+    return role
+
+
+def _pod_path(options: Options, facts: Facts, socket_file: str) -> str:
+    """The socket as the application sees it. A VM must find it at the same path on whichever node it is: no allocation's."""
+    if facts.allocation and not options.kubevirt:
+        return facts.allocation.path
+    return facts.mapped_dir + socket_file
+
+
+def _socket_file(request: Request, options: Options, allocation: Allocation | None) -> str:
+    environment = request.environment
+    if options.kubevirt:
+        return _checked_name(launcher.socket_file(environment.ifname), environment.ifname, "KubeVirt's are pod… or net…")
+    allocated = allocation.path.rpartition("/")[2] if allocation else ""
+    if allocated and options.socket_file and allocated != options.socket_file:
+        raise InvalidConfig(
+            f"the device plugin allocated the socket {allocated!r}, 'host.vhost.socketfile' is {options.socket_file!r}",
+            "both can not be; see the file runtimeConfig.CNIDeviceInfoFile",
+        )
+    if allocated and not _PATH_SAFE.fullmatch(allocated):
+        raise InvalidConfig(
+            f"the device plugin allocated the socket {allocated!r}, which can not be its name",
+            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; see the file runtimeConfig.CNIDeviceInfoFile",
+        )
+    name = allocated or options.socket_file or port_name(environment.container_id, environment.ifname)
+    return _checked_name(name, environment.ifname, "give 'host.vhost.socketfile'")
+
+
+def _checked_name(name: str, ifname: str, hint: str) -> str:
+    if not _PATH_SAFE.fullmatch(name):
+        raise BadEnvironment(
+            f"CNI_IFNAME {ifname!r} can not be part of a socket's name",
+            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; {hint}",
+        )
+    return name
+
+
+def _fits(path: str, what: str) -> None:
+    if len(path.encode("utf-8", "surrogateescape")) > SUN_PATH_MAX:
+        raise InvalidConfig(
+            f"{what}, {path!r}, has more than {SUN_PATH_MAX} bytes",
+            "a unix socket can not have it; give a shorter 'host.vhost.socketfile' or mount path",
+        )
+
+
+def _is_text(value: str) -> bool:
+    """Whether OVSDB can hold it: bytes of a variable that are not UTF-8 are lone surrogates here."""
+    return not _SURROGATE.search(value)
+
+
+def _mount_target(facts: Facts, socket_file: str) -> str:
+    """The mount below short_dir through which OVS is given the pod's directory; "" for the directory itself."""
+    place = facts.place
+    if not facts.mount_always and len(f"{place.path}/{socket_file}".encode("utf-8", "surrogateescape")) <= SUN_PATH_MAX:
+        return ""
+    digest = hashlib.sha256(place.path.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"{facts.short_dir}/{place.mount_name or digest[:16]}"
+
+
+def _placed_socket(port: Port, place: Place, socket_file: str, access: Access, facts: Facts) -> PlacedSocket:
+    return PlacedSocket(
+        source=f"{facts.ovs_sockdir}/{port.name}",
+        directory=place.path,
+        trusted=place.trusted,
+        name=socket_file,
+        user=access.user,
+        group=access.group,
+        mode=access.socket_mode,
+        selinux_label=access.selinux_label,
+    )
+
+
+def _derived_mac(request: Request, options: Options, facts: Facts) -> str:
+    """A locally administered unicast MAC: the same for the same attachment, or for the same VM wherever it runs."""
+    environment, pod = request.environment, facts.pod
+    if options.kubevirt:
+        machine = launcher.machine_of_pod(pod.name) or pod.name or pod.uid
+        return launcher.derived_mac(pod.namespace, machine, environment.ifname)
+    parts = (request.network.name, environment.container_id, environment.ifname)
+    digest = bytearray(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()[:6])
+    digest[0] = digest[0] & 0xFC | 0x02
+    return digest.hex(":")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the application is told."""
+
+    ovs_role: Role
+    socket_file: str
+    pod_path: str
+    interface: Interface
+    addresses: Addresses
+
+    @property
+    def mode(self) -> Role:
+        """The application's role: the other one than OVS's."""
+        return "server" if self.ovs_role == "client" else "client"
+
+
+def _documents(request: Request, options: Options, facts: Facts, told: _Told) -> list[Step]:
+    """What is written down for the runtime and the application."""
+    environment = request.environment
+    steps: list[Step] = []
+    if facts.device_info_file:
+        steps.append(_device_info(facts, told))
+    entry = render_file(_entry(request, options, told))
+    if facts.noted:
+        steps.append(
+            PodNote(
+                namespace=facts.pod.namespace,
+                pod=facts.pod.name,
+                uid=facts.pod.uid,
+                container_id=environment.container_id,
+                ifname=environment.ifname,
+                entry=entry,
+                mapped_dir=facts.mapped_dir,
+                kubeconfig=facts.kubeconfig,
+                optional=options.kubevirt,
+            )
+        )
+    elif not options.kubevirt:  # nobody reads one in a launcher pod
+        name = f"configData-{port_name(environment.container_id, environment.ifname)}.json"
+        steps.append(ConfigFile(facts.place.path, facts.place.trusted, name, entry))
+    return steps
+
+
+def _device_info(facts: Facts, told: _Told) -> DeviceInfo:
+    allocated = facts.allocation.content if facts.allocation else {}
+    content: dict[str, Any] = {"type": "vhost-user", "version": "1.1.0", **allocated}
+    content["vhost-user"] = {"mode": told.mode, "path": told.pod_path}
+    return DeviceInfo(
+        path=facts.device_info_file,
+        content=json.dumps(content),
+        existed=bool(allocated),
+        trusted=facts.device_info_dir,
+        before=json.dumps(allocated["vhost-user"]) if allocated else "",
+    )
+
+
+def _entry(request: Request, options: Options, told: _Told) -> dict[str, Any]:
+    """One element of userspace/configuration-data: the `container` block, completed as the application needs it."""
+    block = options.application.block
+    vhost = {**(block.get("vhost") or {}), "mode": told.mode, "socketfile": told.socket_file}
+    config: dict[str, Any] = {key: block[key] for key in ("engine", "iftype", "netType", "memif", "bridge") if key in block}
+    config = {
+        **config,
+        "iftype": config.get("iftype") or "vhostuser",
+        "netType": config.get("netType") or "interface",
+        "vhost": vhost,
+    }
+    result = build(LATEST, told.interface, told.addresses, options.dns)
+    return build_entry(request.environment.container_id, request.environment.ifname, request.network.name, config, result)

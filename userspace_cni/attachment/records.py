@@ -1,0 +1,162 @@
+"""What the store holds about attachments, typed: the undo log and the deletion queue. Pure.
+
+A record is written before the first effect and dropped after the last one is undone, so that whoever comes later can finish
+what a dead process began. It holds all that DEL needs; neither the pod nor the configuration is asked again.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from reprlib import repr as repr_short
+from typing import Any, Final, Literal, TypeVar, cast, get_args
+
+from userspace_cni.attachment.steps import STEP_TYPES, Step
+
+State = Literal["pending", "applying", "ready", "deleting"]
+"""pending: addresses are being leased. applying: some prefix of the steps is true. ready: all are, and ADD was answered or is
+about to be. deleting: some prefix of the steps may still be true."""
+
+SCHEMA: Final = 1
+T = TypeVar("T")
+Check = Callable[[Any], bool]
+_STEP_BY_KIND: Final = {step.kind: step for step in STEP_TYPES}
+
+
+class MalformedRecord(ValueError):
+    """A record that this version can not read; the text says which field is wrong."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock.
+
+    `made`: keys of the shared things of its steps (Resource.key) that were made by us, for this attachment or another.
+    """
+
+    state: State
+    network: str
+    container_id: str
+    ifname: str
+    netns: str = ""
+    netns_inode: int = 0
+    boot_id: str = ""
+    boottime_ns: int = 0
+    pod_namespace: str = ""
+    pod_name: str = ""
+    pod_uid: str = ""
+    steps: tuple[Step, ...] = ()
+    made: tuple[str, ...] = ()
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """The record's name in the store: one per (container, ifname). '@' can not occur in a container ID."""
+        return record_key(self.container_id, self.ifname)
+
+    @property
+    def subject(self) -> dict[str, str]:
+        """What a log line says of which attachment it is about."""
+        pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
+        return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
+
+    def to(self, state: State, **changes: Any) -> Record:
+        """This record in another state."""
+        return replace(self, state=state, **changes)
+
+
+_FIELDS: Final = tuple(item.name for item in fields(Record))
+
+
+def record_key(container_id: str, ifname: str) -> str:
+    """The store's key of an attachment."""
+    return f"{container_id}@{ifname}"
+
+
+def record_to_json(record: Record) -> dict[str, Any]:
+    """The record as JSON values."""
+    values = {name: getattr(record, name) for name in _FIELDS}
+    steps = [step_to_json(step) for step in record.steps]
+    return {**values, "schema": SCHEMA, "steps": steps, "made": list(record.made)}
+
+
+def record_from_json(raw: Mapping[str, Any]) -> Record:
+    """The inverse of record_to_json. Raises MalformedRecord."""
+    if type(raw.get("schema")) is not int or raw["schema"] != SCHEMA:
+        raise MalformedRecord(f"schema is {repr_short(raw.get('schema'))}, this version reads {SCHEMA}")
+    steps = raw.get("steps")
+    if not isinstance(steps, list):
+        raise MalformedRecord("'steps' is no list")
+    values = {**raw, "steps": tuple(step_from_json(step) for step in steps)}
+    return _build(Record, {key: value for key, value in values.items() if key != "schema"})
+
+
+def step_to_json(step: Step) -> dict[str, Any]:
+    """The step as JSON values, with its kind under "step"."""
+    return {"step": step.kind, **{name: _to_json(getattr(step, name)) for name in _names(step.kind)}}
+
+
+@cache
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(_STEP_BY_KIND[kind]))
+
+
+def _to_json(value: Any) -> Any:
+    if value is None or type(value) in (str, int, bool):
+        return value
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def step_from_json(raw: object) -> Step:
+    """The inverse of step_to_json. Raises MalformedRecord."""
+    kind = raw.get("step") if isinstance(raw, dict) else raw
+    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in _STEP_BY_KIND:
+        raise MalformedRecord(f"unknown step {repr_short(kind)}")
+    return _build(_STEP_BY_KIND[kind], {key: value for key, value in raw.items() if key != "step"})
+
+
+def _build(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A dataclass from JSON values, each checked against its field's annotation."""
+    checks = _checks(cast(Any, kind))
+    known: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in checks:
+            raise MalformedRecord(f"{kind.__name__} has no field {name!r}")
+        if not checks[name](value):
+            raise MalformedRecord(f"{kind.__name__}.{name} is {repr_short(value)}")
+        known[name] = tuple(value) if isinstance(value, list) else value
+    try:
+        return kind(**known)
+    except TypeError as error:
+        raise MalformedRecord(str(error)) from error
+
+
+@cache
+def _checks(kind: type[Any]) -> Mapping[str, Check]:
+    """What tells whether a JSON value fits, by field. Made once per type: a node has hundreds of records."""
+    hints = typing.get_type_hints(kind)
+    return {item.name: _check_of(hints[item.name]) for item in fields(kind)}
+
+
+def _check_of(hint: Any) -> Check:
+    """Whether a JSON value (or, for steps, an already built tuple) is of the annotated type."""
+    origin, arguments = typing.get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return lambda value: isinstance(value, str) and value in arguments
+    if origin is types.UnionType:
+        options = [_check_of(option) for option in arguments]
+        return lambda value: any(option(value) for option in options)
+    if origin is tuple:
+        each = _check_of(arguments[0])
+        return lambda value: isinstance(value, (list, tuple)) and all(map(each, value))
+    if origin is not None:
+        values = _check_of(arguments[1])
+        return lambda value: isinstance(value, dict) and all(map(values, value.values()))
+    if hint is Any:
+        return lambda _: True
+    if hint is Step:
+        return lambda value: isinstance(value, Step)
+    return lambda value: type(value) is hint

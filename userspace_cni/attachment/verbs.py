@@ -1,0 +1,477 @@
+"""The one door: an environment and stdin in, an exit code and the bytes for stdout out.
+
+Every verb is a fold over the steps of an attachment (see docs/architecture.md). A failed ADD is a DEL. Nothing here knows OVS,
+the file system or the API server; the node does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from userspace_cni.attachment import apply, cleanup
+from userspace_cni.attachment.facts import Facts
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.plan import plan
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import Lease, LegacyRecord, Port
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import (
+    UNEXPECTED,
+    AlreadyAttached,
+    DelegateFailed,
+    InvalidConfig,
+    NotAttached,
+    RecordRefused,
+    Unavailable,
+    UserspaceError,
+    combined,
+)
+from userspace_cni.base.log import about, bound, learn, say
+from userspace_cni.base.stages import stage
+from userspace_cni.cni.options import Options, read_log_level, read_options
+from userspace_cni.cni.protocol import Called
+from userspace_cni.cni.request import (
+    Environment,
+    Network,
+    Request,
+    Verb,
+    decode,
+    read_environment,
+    read_network,
+    read_verb,
+    subject_of,
+    valid_attachments,
+    version_of,
+)
+from userspace_cni.cni.result import (
+    EMPTY,
+    LATEST,
+    Addresses,
+    build,
+    encode,
+    error_json,
+    find_interface,
+    read_addresses,
+    read_prev_result,
+    version_answer,
+)
+
+STATUS_S: Final = 2.0
+UNDO_S: Final = 10.0
+FINISH_S: Final = 0.2
+
+
+class Node(cleanup.Node, Protocol):
+    """The node as the verbs see it; `node.drivers` has the real one."""
+
+    @property
+    def journal(self) -> Journal:
+        """The records of this node."""
+        ...
+
+    @property
+    def log_level(self) -> str:
+        """A key of log.LEVELS, for networks that name none."""
+        ...
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds that one verb may take."""
+        ...
+
+    @property
+    def resident(self) -> bool:
+        """Whether this process lives on and reconciles by itself; else each verb does a part of that at its end."""
+        ...
+
+    def sandbox(self, environment: Environment) -> int:
+        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment when it is none, HostNamespace when it is our own."""
+        ...
+
+    def has_link(self, environment: Environment) -> bool:
+        """Whether a kernel interface of the name CNI_IFNAME exists in CNI_NETNS."""
+        ...
+
+    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+        """What has to be known of the node and the pod to plan an attachment."""
+        ...
+
+    def require_delegate(self, request: Request) -> None:
+        """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
+        ...
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """ADD of the IPAM plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
+        ...
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """CHECK, GC or STATUS to the IPAM plugin of this configuration, if there is one that knows the verb."""
+        ...
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """Raise NotServing unless an ADD of this configuration could be served now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the runtime is given: the exit code and all of stdout. `error` is the CNI code of a failure, 0 without one."""
+
+    code: int
+    output: bytes
+    error: int = 0
+
+
+def answer(
+    environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None = None
+) -> Answer:
+    """Serve one call, which was `called` then, else now. Never raises: every failure is one JSON error object and exit code 1.
+
+    `read_stdin` raises UnreadableInput; `node` is called when the input has been found good, and for nothing that VERSION or
+    a refusal needs. Its own failure (settings) is answered like any other.
+    """
+    with bound(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
+        return _answer(environ, read_stdin, node, called)
+
+
+def _answer(
+    environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None
+) -> Answer:
+    stdin = b""
+    verb: Verb | None = None
+    try:
+        verb = read_verb(environ)
+        if verb == "VERSION":
+            return Answer(0, _version(read_stdin))
+        environment = read_environment(environ, verb)
+        stdin = read_stdin()
+        request = Request(environment, read_network(stdin, verb), stdin)
+        learn(network=request.network.name)
+        served = node()
+        with bound(read_log_level(request.network.raw) or served.log_level):
+            return Answer(0, _VERBS[verb](request, served, called or Called(served.boot_id(), served.boottime_ns())))
+    except UserspaceError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
+        failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
+    say("error", failure.message, details=failure.details, code=failure.code)
+    output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
+    return Answer(1, output, failure.code)
+
+
+def _where(error: Exception) -> str:
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else "unknown place"
+    return f"a bug in userspace-cni at {place}; please report it with this line"
+
+
+def _version(read_stdin: Callable[[], bytes]) -> bytes:
+    """VERSION echoes what it can read and fails for nothing."""
+    try:
+        return version_answer(decode(read_stdin()).get("cniVersion"))
+    except UserspaceError:
+        return version_answer(None)
+
+
+def _add(request: Request, node: Node, called: Called) -> bytes:
+    environment = request.environment
+    journal = node.journal
+    deadline = Deadline.after(node.deadline_s)
+    netns_inode = node.sandbox(environment)
+    options = read_options(request, lambda text: say("warning", text))
+    raw_previous = request.network.raw.get("prevResult")
+    previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
+    if request.network.ipam:
+        node.require_delegate(request)
+    cleanup.drain(node, journal, deadline)
+    cleanup.settle(node, journal, deadline)
+    with journal.container_lock(environment.container_id, deadline) as lock:
+        _make_room(request, node, deadline)
+        with stage("plan"):
+            facts = replace(node.gather(request, options, deadline), netns_inode=netns_inode)
+        record = _new_record(request, facts, called)
+        try:
+            addresses = EMPTY
+            if request.network.ipam:
+                lease = _lease_step(request)
+                record = record.to("pending", steps=(lease,))
+                journal.write(record)
+                try:
+                    with stage("ipam"):
+                        leased = node.lease(lease, deadline, lock.share())
+                except DelegateFailed:
+                    record = record.to("pending", steps=(replace(lease, granted=False),))
+                    raise
+                record = record.to("pending", steps=(replace(lease, granted=True),))
+                addresses = read_addresses(leased, request.network.version)
+                _require_asked_ips(addresses, options, request)
+            with stage("plan"):
+                attachment = plan(request, options, facts, addresses)
+            planned = record.to("applying", steps=record.steps + attachment.steps)
+            foreseen, rivals = apply.foresee(planned, node, journal)
+            if rivals:
+                cleanup.make_way(planned, rivals, node, journal, deadline.within(UNDO_S))
+                foreseen, _ = apply.foresee(planned, node, journal)
+            record = foreseen
+            journal.write(record)
+            apply.apply_steps(record, node, journal, deadline)
+            result = build(request.network.version, attachment.interface, addresses, options.dns, previous)
+            journal.advance(record.to("ready", result=result))
+        except BaseException as error:
+            _roll_back(record, node, error)
+            raise
+    _finish(node)
+    return encode(result)
+
+
+def _make_room(request: Request, node: Node, deadline: Deadline) -> None:
+    """Refuse a second attachment of the name; undo what an earlier ADD of it left unfinished, or a DEL that was spooled."""
+    environment = request.environment
+    try:
+        cleanup.hear(environment.container_id, node, node.journal)
+    except RecordRefused as error:
+        raise Unavailable("a DEL of this container, called before, cannot be recorded", str(error)) from error
+    record = node.journal.read(environment.container_id, environment.ifname)
+    if record and not cleanup.is_unfinished(record, node.boot_id()):
+        raise AlreadyAttached(
+            f"interface {environment.ifname} of container {environment.container_id} is attached already",
+            f"to network '{record.network}'; DEL it first",
+        )
+    if record:
+        failures = cleanup.remove(record, node, node.journal, deadline.within(UNDO_S))
+        if failures:
+            raise combined("undoing what an earlier ADD left", [failure.error for failure in failures])
+    if node.has_link(environment):
+        raise AlreadyAttached(
+            f"interface {environment.ifname} exists in the container already", f"a kernel interface in {environment.netns}"
+        )
+
+
+def _new_record(request: Request, facts: Facts, called: Called) -> Record:
+    environment = request.environment
+    return Record(
+        state="pending",
+        network=request.network.name,
+        container_id=environment.container_id,
+        ifname=environment.ifname,
+        netns=environment.netns,
+        netns_inode=facts.netns_inode,
+        boot_id=facts.boot_id,
+        boottime_ns=called.boottime_ns,
+        pod_namespace=facts.pod.namespace,
+        pod_name=facts.pod.name,
+        pod_uid=facts.pod.uid,
+    )
+
+
+def _lease_step(request: Request) -> Lease:
+    return Lease(request.network.ipam, request.stdin.decode("utf-8"), request.environment.variables)
+
+
+def _require_asked_ips(addresses: Addresses, options: Options, request: Request) -> None:
+    """Raise InvalidConfig unless the addresses that the pod asked for are among those it got."""
+    granted = {ip["address"] for ip in addresses.ips} | {ip["address"].partition("/")[0] for ip in addresses.ips}
+    refused = [ip for ip in options.asked.ips if ip not in granted]
+    if refused:
+        raise InvalidConfig(
+            f"key 'runtimeConfig.ips' asks for {', '.join(refused)}, the IPAM plugin '{request.network.ipam}' gave others",
+            f"it gave {', '.join(sorted(ip['address'] for ip in addresses.ips))}",
+        )
+
+
+def _roll_back(record: Record, node: Node, cause: BaseException) -> None:
+    """A failed ADD is a DEL. What can not be undone now stays recorded; the cause remains the answer."""
+    left = ""
+    try:
+        failures = cleanup.remove(record, node, node.journal, Deadline.after(UNDO_S))
+        if failures:
+            steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
+            left = f"not undone yet, and recorded for later: {steps}"
+    except UserspaceError as error:
+        left = f"what is left of it could not be recorded: {error.message}"
+    if left and isinstance(cause, UserspaceError):
+        cause.details = f"{cause.details}; {left}".lstrip("; ")
+
+
+def _delete(request: Request, node: Node, called: Called) -> bytes:
+    environment = request.environment
+    journal = node.journal
+    deadline = Deadline.after(node.deadline_s)
+    cleanup.drain(node, journal, deadline)
+    with journal.container_lock(environment.container_id, deadline):
+        record = journal.read(environment.container_id, environment.ifname)
+        learn(pod=record.subject["pod"] if record else "")
+        if record and record.network != request.network.name:
+            say("info", "the interface belongs to another network and is left alone", recorded=record.network)
+            return b""
+        if record and cleanup.is_newer(record, called, node):
+            say("info", "the interface was attached after this DEL was called and is left alone")
+            return b""
+        record = record or cleanup.unrecorded(environment.container_id, environment.ifname, request.network.name, node, journal)
+        try:
+            failures = cleanup.remove(record, node, journal, deadline.within(UNDO_S))
+        except RecordRefused as error:
+            raise Unavailable("what this DEL has to undo cannot be recorded", str(error)) from error
+        if not record.boot_id and request.network.ipam:
+            failures += _forward_delete(request, node, deadline.within(UNDO_S))
+    _answer_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
+    if not failures:  # else the switch is away, and nothing of others can be finished either
+        _finish(node)
+    return b""
+
+
+def _forward_delete(request: Request, node: Node, deadline: Deadline) -> list[apply.Failure]:
+    """DEL of the IPAM plugin for an attachment that no ADD recorded.
+
+    Never recorded itself: all that is known of it is this call, and the next one may know better.
+    """
+    lease = _lease_step(request)
+    try:
+        node.driver(lease).undo(lease, deadline)
+    except UserspaceError as error:
+        return [apply.Failure(lease, error)]
+    return []
+
+
+def _is_postponed(failure: apply.Failure) -> bool:
+    """Whether DEL may succeed without this step: OVS does not answer now, and the record durably says `deleting`."""
+    return isinstance(failure.step, (Port, LegacyRecord)) and isinstance(failure.error, Unavailable)
+
+
+def _answer_for(failures: list[apply.Failure], what: str) -> None:
+    """What the record still holds is tried again: a store that takes no writes now is no lasting failure."""
+    errors = [failure.error for failure in failures]
+    if errors:
+        raise combined(
+            what, [Unavailable(error.message, error.details) if isinstance(error, RecordRefused) else error for error in errors]
+        )
+
+
+def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
+    environment = request.environment
+    node.sandbox(environment)
+    raw = request.network.raw.get("prevResult")
+    if raw is None:
+        raise InvalidConfig("CHECK needs key 'prevResult'", "the runtime has no cached result of this attachment")
+    previous = read_prev_result(raw, request.network.version)
+    if find_interface(previous, environment.ifname, environment.netns) is None:
+        raise NotAttached(
+            f"prevResult has no interface {environment.ifname} in sandbox {environment.netns}",
+            "it is not from ADD of this attachment",
+        )
+    record = node.journal.read(environment.container_id, environment.ifname)
+    if record is None or record.network != request.network.name or record.state != "ready":
+        state = "none" if record is None else f"one of network '{record.network}' in state '{record.state}'"
+        raise NotAttached(
+            f"interface {environment.ifname} of container {environment.container_id} is not attached",
+            f"expected a record in state 'ready', found {state} in {node.journal.directory}",
+        )
+    deadline = Deadline.after(node.deadline_s)
+    drifts = apply.check_steps(record, node, deadline)
+    if drifts:
+        raise combined("CHECK", drifts)
+    node.forward("CHECK", request, deadline)
+    return b""
+
+
+def _status(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
+    deadline = Deadline.after(STATUS_S)
+    options = read_options(request, lambda text: say("debug", text))
+    node.serving(options, deadline)
+    node.forward("STATUS", request, deadline)
+    return b""
+
+
+def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
+    valid = valid_attachments(request.network)
+    if valid is None:
+        raise InvalidConfig(
+            "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
+        )
+    deadline = Deadline.after(node.deadline_s)
+    cleanup.drain(node, node.journal, deadline)
+    errors = _collect_records(request.network, valid, node, deadline.half())
+    try:
+        errors += _collect_rows(request.network, valid, node, deadline.half())
+    except UserspaceError as error:
+        errors.append(error)
+    try:
+        node.forward("GC", request, deadline)
+    except UserspaceError as error:
+        errors.append(error)
+    if errors:
+        raise combined("GC", errors)
+    _finish(node)
+    return b""
+
+
+def _collect_records(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
+    errors: list[UserspaceError] = []
+    for record in node.journal.records():
+        if record.network == network.name and (record.container_id, record.ifname) not in valid:
+            with about(record.subject):
+                errors += _collect(record, node, deadline)
+    return errors
+
+
+def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
+    """Ports with our marks whose record is lost."""
+    errors: list[UserspaceError] = []
+    identity = node.journal.identity()
+    for port in node.marked_ports(network.name, deadline):
+        container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
+        if (container_id, ifname) in valid or node.journal.read(container_id, ifname):
+            continue
+        if port.marks.get("store") != identity:
+            say(
+                "warning",
+                "a port of another installation's state directory is left alone",
+                port=port.name,
+                store=port.marks.get("store"),
+            )
+            continue
+        steps = cleanup.traces(container_id, ifname, port, node.journal)
+        record = Record("deleting", network.name, container_id, ifname, steps=steps)
+        with about(record.subject):
+            errors += _collect(record, node, deadline, recorded=False)
+    return errors
+
+
+def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool = True) -> list[UserspaceError]:
+    """Remove a stale attachment unless somebody works on its container right now."""
+    try:
+        lock = node.journal.try_container_lock(record.container_id)
+        if lock is None:
+            return []
+        with lock:
+            current = node.journal.read_key(record.key)
+            if recorded == (current is None):
+                return []
+            say("info", "collecting a stale attachment")
+            failures = cleanup.remove(current or record, node, node.journal, deadline)
+    except UserspaceError as error:
+        return [error]
+    return [failure.error for failure in failures]
+
+
+def _finish(node: Node) -> None:
+    """In-process runs have no tick: they finish what earlier ones left. The verb has succeeded: nothing here may fail it."""
+    if node.resident:
+        return
+    try:
+        cleanup.finish(node, node.journal, Deadline.after(FINISH_S))
+    except UserspaceError as error:  # an interrupt
+        say("warning", "finishing earlier work was cut short", error=error)
+
+
+_VERBS: Final[Mapping[Verb, Callable[[Request, Node, Called], bytes]]] = {
+    "ADD": _add,
+    "DEL": _delete,
+    "CHECK": _check,
+    "GC": _gc,
+    "STATUS": _status,
+}

@@ -1,0 +1,1 @@
+"""What every room may use: errors, settings, log, deadlines, the host's root."""

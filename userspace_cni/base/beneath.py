@@ -1,0 +1,274 @@
+"""Directories that a pod can write, and everything that is done in them as root.
+
+A path has two parts. Its trusted prefix was made by the administrator or the kubelet and is opened like any other; what is below
+it may be rewritten by a pod at any moment and is opened with openat2(2) through no link. From then on there are only file
+descriptors and single names below them: nothing here, nor in the modules that use it, may walk such a path a second time.
+Both are as the host calls them: the prefix is translated by the `root` that is given, and messages name the host's paths.
+
+Library and kernel errors end here: what leaves is an error of `userspace_cni.base.errors` that names the path and what was found.
+No text says "not found" or "no such file or directory": container runtimes take an error with these words for a success.
+"""
+# Descriptors and single names rather than paths: pathlib can not express them.
+# ruff: noqa: PTH101, PTH102, PTH112, PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from userspace_cni.base.errors import PASSING, DirectoryRefused, Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.fastpath.sys import paths
+
+DIRECTORY_MODE = 0o750
+"""Of a directory made for one attachment when none is asked for: what the plugin that we replace uses."""
+
+PARENT_MODE = 0o711
+"""Of a missing prefix: whoever may enter the directory must be able to get there, and has nothing to list on the way."""
+
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
+"""What opening through no link says when the object that we made is no longer at its path; of a name that is too long for this
+file system, that it never was."""
+
+_PASSING = PASSING | {errno.EBUSY, errno.EDQUOT, errno.ENOSPC}
+
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFREG: "a regular file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+def kind(mode: int) -> str:
+    """What an `st_mode` describes, in words."""
+    return _KINDS.get(stat.S_IFMT(mode), f"an object of type {stat.S_IFMT(mode):o}")
+
+
+def plain(name: str) -> str:
+    """`name`, which is one component of a path and leads nowhere else."""
+    if name in {"", ".", ".."} or "/" in name or "\0" in name:
+        raise DirectoryRefused(f"name {name!r}: it is not the name of a file", "the record or the network's configuration")
+    return name
+
+
+def refusal(what: str, error: OSError, found: str = "") -> UserspaceError:
+    """The error that says that `what` failed with `error`; transient ones as Unavailable."""
+    if error.errno == errno.ENOENT:
+        reason = "it does not exist"
+    elif error.errno == errno.EXDEV:
+        reason = "it leads out of the directory that it must be below"
+    elif error.errno == errno.ELOOP:
+        reason = "there is a symbolic link in it, and none is followed"
+    else:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+    wrong = Unavailable if error.errno in _PASSING else DirectoryRefused
+    return wrong(f"{what}: {found or reason}", f"errno {errno.errorcode.get(error.errno or 0, error.errno)}")
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Every OSError inside becomes the error that says that `what` failed."""
+    try:
+        yield
+    except OSError as error:
+        raise refusal(what, error) from error
+
+
+def look(dirfd: int, name: str) -> os.stat_result | None:
+    """What `name` in the directory is, itself and not what it links to; None when there is nothing."""
+    try:
+        return os.stat(name, dir_fd=dirfd, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):  # nothing has a name that is too long
+            raise
+        return None
+
+
+def open_regular(dirfd: int, name: str) -> int | None:
+    """A descriptor for reading the regular file `name` in the directory; None when there is nothing, or anything else.
+
+    What a pod put there is looked at before it is opened: opening a device node is what starts a watchdog, or loads a driver.
+    """
+    try:
+        seen = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
+            raise
+        return None
+    try:
+        return reopen(seen)
+    finally:
+        os.close(seen)
+
+
+def reopen(seen: int) -> int | None:
+    """A descriptor for reading what `seen` was opened on with O_PATH, if that is a regular file; None for anything else.
+
+    It cannot be exchanged in between. O_NONBLOCK: a process with a lease on the file must not keep us waiting.
+    """
+    if not stat.S_ISREG(os.fstat(seen).st_mode):
+        return None
+    return os.open(f"/proc/self/fd/{seen}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def open_directory(path: str, trusted: str, root: HostRoot = HERE) -> int:
+    """The directory at `path`, below the prefix `trusted`. Raises DirectoryRefused naming what is in the way."""
+    below = _below(path, trusted)
+    try:
+        return _open(path, trusted, root)
+    except OSError as error:
+        raise refusal(f"directory {path}", error, _obstacle(trusted, below, root)) from error
+
+
+def open_if_there(path: str, trusted: str, root: HostRoot = HERE) -> int | None:
+    """The directory at `path` for removing something in it; None when it is gone.
+
+    A link or a file in its place also means gone: what we made can not be reached without following what a pod put there, and a
+    pod must not be able to keep itself from being deleted.
+    """
+    below = _below(path, trusted)
+    try:
+        return _open(path, trusted, root)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise refusal(f"directory {path}", error) from error
+        if error.errno != errno.ENOENT:
+            say("warning", f"directory {path}: {_obstacle(trusted, below, root) or 'something else is in its place'}; left alone")
+        return None
+
+
+@contextmanager
+def directory(path: str, trusted: str, root: HostRoot = HERE) -> Iterator[int]:
+    """`open_directory`, closed at the end; OSErrors inside are translated, naming the path."""
+    dirfd = open_directory(path, trusted, root)
+    try:
+        with translated(f"directory {path}"):
+            yield dirfd
+    finally:
+        os.close(dirfd)
+
+
+@contextmanager
+def directory_if_there(path: str, trusted: str, root: HostRoot = HERE) -> Iterator[int | None]:
+    """`open_if_there`, closed at the end; OSErrors inside are translated, naming the path."""
+    dirfd = open_if_there(path, trusted, root)
+    try:
+        with translated(f"directory {path}"):
+            yield dirfd
+    finally:
+        if dirfd is not None:
+            os.close(dirfd)
+
+
+def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE, *, parents: bool = False) -> tuple[int, bool]:
+    """The directory at `path`, made with `mode` when it is missing, and whether it was made now.
+
+    A missing prefix is made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours. What
+    is between is made in the same way with `parents`; without, it must be there: a kubelet that is just removing a pod would be
+    left with directories that stay for ever.
+    """
+    components = _below(path, trusted)
+    with translated(f"directory {trusted}"):
+        prefix = root.path(trusted)
+        made = make_trusted(prefix, PARENT_MODE if components else mode)
+        current = os.open(prefix, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not components:
+        return current, made
+    try:
+        parent = _walk(current, components[:-1], make=parents)
+        try:
+            made, below = _make_component(components[-1], parent, mode)
+        finally:
+            os.close(parent)
+    except OSError as error:
+        raise refusal(f"directory {path}", error, _obstacle(trusted, components, root)) from error
+    finally:
+        os.close(current)
+    return below, made
+
+
+def make_trusted(path: str, mode: int) -> bool:
+    """A directory of ours that no pod can write, with its parents (0755, as mkdir -p has them). Whether it was made now.
+
+    `path` is as this process sees it.
+    """
+    if os.path.isdir(path):
+        return False
+    parent = os.path.dirname(path.rstrip("/"))
+    make_trusted(parent, 0o755)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return False
+    os.chmod(path, mode)  # whatever the umask is
+    return True
+
+
+def _walk(dirfd: int, components: list[str], *, make: bool) -> int:
+    """The directory that they lead to below `dirfd`, through no link; `make`: each that is missing is made on the way."""
+    if not make:
+        return paths.openat2(dirfd, "/".join(components) or ".", os.O_RDONLY | os.O_DIRECTORY)
+    current = os.dup(dirfd)
+    for name in components:
+        try:
+            _, below = _make_component(name, current, PARENT_MODE)
+        finally:
+            os.close(current)
+        current = below
+    return current
+
+
+def _make_component(name: str, dirfd: int, mode: int) -> tuple[bool, int]:
+    try:
+        os.mkdir(name, mode, dir_fd=dirfd)
+        made = True
+    except FileExistsError:
+        made = False
+    below = paths.openat2(dirfd, name, os.O_RDONLY | os.O_DIRECTORY)
+    if made:
+        os.fchmod(below, mode)  # whatever the umask is
+    return made, below
+
+
+def _open(path: str, trusted: str, root: HostRoot) -> int:
+    return paths.directory(root.path(trusted), "/".join(_below(path, trusted)))
+
+
+def _below(path: str, trusted: str) -> list[str]:
+    """The components of `path` below `trusted`; a record or a plan in which it is not below is refused."""
+    prefix, whole = trusted.rstrip("/") + "/", path.rstrip("/") + "/"
+    components = [name for name in whole[len(prefix) :].split("/") if name]
+    if not trusted.startswith("/") or not whole.startswith(prefix) or {".", ".."} & set(components):
+        raise DirectoryRefused(f"directory {path}: it is not below {trusted}", "the record or the network's configuration")
+    return components
+
+
+def _obstacle(trusted: str, components: list[str], root: HostRoot) -> str:
+    """The first thing on the way that is no directory, for a message; "" when it is not there any more or not the reason."""
+    try:
+        prefix = os.open(root.path(trusted), os.O_PATH | os.O_CLOEXEC)
+    except (OSError, DirectoryRefused):
+        return ""
+    try:
+        for depth in range(1, len(components) + 1):
+            way = "/".join(components[:depth])
+            fd = paths.openat2(prefix, way, os.O_PATH | os.O_NOFOLLOW)
+            try:
+                mode = os.fstat(fd).st_mode
+            finally:
+                os.close(fd)
+            if not stat.S_ISDIR(mode):
+                return f"{trusted.rstrip('/')}/{way} is {kind(mode)}, not a directory"
+    except OSError:
+        pass
+    finally:
+        os.close(prefix)
+    return ""

@@ -1,0 +1,50 @@
+"""What may be said of a port on a bridge wherever it is said, in a network or in the administrator's rules. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from userspace_cni.base.errors import InvalidConfig
+
+BRIDGE_MAX: Final = 15
+"""Characters of a bridge's name: it is a kernel link, too."""
+VLAN_MAX: Final = 4094
+_UNTAGGED: Final = 0
+
+
+@dataclass(frozen=True)
+class Vlan:
+    """Port.tag, Port.trunks and Port.vlan_mode of ovs-vswitchd.conf.db(5)."""
+
+    tag: int | None = None
+    trunks: tuple[int, ...] = ()
+    mode: str = ""
+
+
+def vlan_range(item: object, where: str) -> range:
+    """A VLAN id, a range as "100-110", or ovs-cni's {"id": 5} and {"minID": 5, "maxID": 9}; `where` for errors."""
+    low: object = None
+    high: object = None
+    if isinstance(item, dict):
+        low, high = (item.get("id"), item.get("id")) if "id" in item else (item.get("minID"), item.get("maxID"))
+    elif isinstance(item, str) and re.fullmatch(r"[0-9]{1,4}(-[0-9]{1,4})?", item):
+        first, _, last = item.partition("-")
+        low, high = int(first), int(last or first)
+    else:
+        low = high = item
+    numbers = all(isinstance(number, int) and not isinstance(number, bool) for number in (low, high))
+    if not (numbers and isinstance(low, int) and isinstance(high, int) and 0 <= low <= high <= VLAN_MAX):
+        raise InvalidConfig(f"{where} holds {item!r}", f"VLAN ids from 0 to {VLAN_MAX}, or ranges of them as '100-110'")
+    return range(low, high + 1)
+
+
+def carried(vlan: Vlan) -> frozenset[int] | None:
+    """The VLANs whose frames a port takes and gives (ovs-vswitchd.conf.db(5), Port.vlan_mode); None for all, 0 for untagged."""
+    own = frozenset({vlan.tag or _UNTAGGED})
+    if vlan.mode in ("access", "dot1q-tunnel") or (not vlan.mode and vlan.tag is not None):
+        return own
+    if not vlan.trunks:
+        return None
+    return frozenset(vlan.trunks) | (own if vlan.mode.startswith("native-") else frozenset())

@@ -1,0 +1,91 @@
+"""The host's root directory as this process sees it: "/" on the host itself, "/host" or so for an agent in a container.
+
+Settings, records, steps, CNI variables and OVSDB hold paths as the host calls them, so that an agent in a container, a plugin on
+the host and the switch mean the same file by the same name. They are translated where a system call is made, and nowhere else:
+a path that begins with the container's prefix must never be recorded or told to OVS.
+
+Only trusted paths are translated (settings, CNI_NETNS, CNI_PATH, what an administrator or the runtime named): between the answer
+and its use a link could be swapped. What is below a directory that a pod can write is opened by `beneath`, below a descriptor.
+"""
+# Paths of another root: pathlib and os.path would resolve them in ours.
+# ruff: noqa: PTH115
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from userspace_cni.base.errors import DirectoryRefused
+
+_LINKS_MAX = 40
+"""How many links the kernel follows in one path (path_resolution(7))."""
+
+
+class HostRoot:
+    """The directory `root`, below which everything of the host is seen at its own path."""
+
+    def __init__(self, root: str = "/") -> None:
+        self._prefix = root.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"HostRoot({self.directory!r})"
+
+    @property
+    def directory(self) -> str:
+        """The directory itself."""
+        return self._prefix or "/"
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether it is another directory than this process's own root."""
+        return bool(self._prefix)
+
+    def path(self, path: str) -> str:
+        """The path by which this process reaches what the host calls `path` (absolute); on the host `path` itself.
+
+        Links are followed as the host would follow them: /var/run -> /run stays below the root. What does not exist is taken as
+        it is, so that it can be made. Raises DirectoryRefused for links that lead in a circle.
+        """
+        return (self._prefix + self.resolved(path)).rstrip("/") if self._prefix else path
+
+    def resolved(self, path: str) -> str:
+        """What the host calls `path` (absolute) when every link in it is followed. Raises DirectoryRefused as `path` does."""
+        if not self._prefix:
+            try:
+                return os.path.realpath(path)
+            except OSError as error:
+                raise DirectoryRefused(f"path {path}: a link in it went while it was followed", str(error.strerror)) from error
+            except ValueError:  # a NUL: nothing is there, and no link on the way to it
+                return path
+        left = path.split("/")[::-1]
+        done: list[str] = []
+        links = 0
+        while left:
+            name = left.pop()
+            if name == "..":
+                del done[-1:]
+            elif name not in ("", "."):
+                target = self._link([*done, name])
+                if target is None:
+                    done.append(name)
+                    continue
+                links += 1
+                if links > _LINKS_MAX:
+                    raise DirectoryRefused(f"path {path}: its links lead in a circle", f"seen below {self.directory}")
+                if target.startswith("/"):
+                    done.clear()
+                left += target.split("/")[::-1]
+        return "/" + "/".join(done)
+
+    def _link(self, components: list[str]) -> str | None:
+        """Where the link leads; None for anything else, and for nothing. proc(5)'s links are no text, the kernel follows them."""
+        if components[0] == "proc" and len(components) > 1:
+            return None
+        try:
+            return os.readlink(f"{self._prefix}/{'/'.join(components)}")
+        except (OSError, ValueError):
+            return None
+
+
+HERE: Final = HostRoot("/")
+"""The host itself: every path is its own translation."""

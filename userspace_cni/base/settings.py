@@ -1,0 +1,244 @@
+"""What a node's administrator decides: one table, from a TOML file and the environment.
+
+Environment wins over file, file over default. An unknown key or a value of the wrong type is an error that names file (or
+variable), key and value: a typo must not silently become a default.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable, Undecodable
+from userspace_cni.base.log import FORMATS, LEVELS
+from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules
+from userspace_cni.base.whereabouts import (
+    BOOLEANS,
+    CONFIG_FILE,
+    FILE_MAX,
+    PREFIX,
+    RUN_DIR,
+    STATE_DIR,
+    agent_socket,
+    is_path,
+    normalized,
+)
+
+_OTHER_NAMES: Final = {"ovs_rundir": "OVS_RUNDIR", "ovs_sockdir": "OVS_SOCKDIR"}
+_FALLBACK_NAMES: Final = {"node_name": "NODE_NAME"}
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
+    "mount_pod_dirs": ("always", "long"),
+    "netconf_kubeconfig": ("never", "fallback", "always"),
+    "log_level": tuple(LEVELS),
+    "log_format": FORMATS,
+}
+_ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
+"""HOST:PORT, an IPv6 address in brackets."""
+_RULES: Final = "rules"
+"""The one field that is no value of a key of its own: the tables [[rule]]."""
+_DIRECTORIES: Final = ("dir", "_root")
+_FILES: Final = ("socket", "kubeconfig")
+_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
+_TYPES: Final[Mapping[type, str]] = {
+    str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
+}  # fmt: skip
+_SUN_PATH_MAX = 107
+_SUN_PATH_SPARE = 60
+"""short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of docs/settings.md, by their TOML keys."""
+
+    ovsdb: str = "unix:/var/run/openvswitch/db.sock"
+    """OVSDB's remote: `unix:PATH` or `tcp:IP:PORT`."""
+    ovs_rundir: str = "/var/run/openvswitch"
+    """Where ovs-vswitchd's pid file, control socket and bridge management sockets are. Environment: OVS_RUNDIR."""
+    ovs_sockdir: str = ""
+    """Where OVS makes server-mode sockets; "" asks the switch. Environment: OVS_SOCKDIR."""
+    state_dir: str = STATE_DIR
+    """Records. Must survive a reboot."""
+    run_dir: str = RUN_DIR
+    """Locks, and the agent's socket."""
+    socket: str = ""
+    """The agent's socket; "" for <run_dir>/agent.sock."""
+    hand_over: bool = True
+    """Whether the plugin as a process hands its calls to an agent of the same directories, where one serves."""
+    legacy_state_dir: str = "/var/lib/cni/usrspcni/data"
+    """Records of the plugin that this one replaces."""
+    short_dir: str = "/var/lib/vhost_sockets"
+    """Where pod directories are mounted for OVS."""
+    mount_pod_dirs: str = "always"
+    """`always`, or `long`: only those whose socket path is over 107 bytes, for a switch that does not see short_dir."""
+    default_shared_dir: str = "/usr/local/var/run/openvswitch"
+    """Base of the socket directory of a pod that has none."""
+    kubelet_dir: str = "/var/lib/kubelet"
+    """Kubelet's root directory."""
+    shared_volume: str = "shared-dir"
+    """Name of the pod volume that takes the sockets."""
+    node_name: str = ""
+    """This node's name in the API; "" for the host name. Environment: also NODE_NAME."""
+    kubeconfig: str = ""
+    """Credentials of our own for the API server; "" for the pod's service account, if this process runs in a pod."""
+    netconf_kubeconfig: str = "fallback"
+    """Whether a network's own `kubeconfig` is used: `never`, `fallback` (not by who has credentials of its own), `always`."""
+    kubeconfig_dirs: tuple[str, ...] = ("/etc/cni", "/etc/kubernetes")
+    """Below which a network's `kubeconfig` must lie."""
+    kubeconfig_exec: bool = False
+    """Whether a kubeconfig that a network names may have programs run (exec plugins), as root."""
+    shared_dirs: tuple[str, ...] = ()
+    """Below which `sharedDir` of a pod's network must lie; () for `usual_shared_dirs`."""
+    device_info_dir: str = "/var/run/k8s.cni.cncf.io/devinfo"
+    """Below which device-info files are read and written."""
+    host_root: str = "/"
+    """Where the host's root is seen, by an agent in a container."""
+    tick_s: float = 30.0
+    """Seconds between two reconciliations of the agent."""
+    deadline_s: float = 30.0
+    """Seconds that one verb may take."""
+    spool_max: int = 1024
+    """DELs that are kept while the agent is away."""
+    metrics_listen: str = ""
+    """`host:port` for metrics over TCP; "" for none."""
+    log_level: str = "info"
+    """The least important level that is logged: a key of log.LEVELS."""
+    log_format: str = "text"
+    """How lines of the log are written: one of log.FORMATS."""
+    rules: tuple[Rule, ...] = ()
+    """What pods of which namespaces may use: the tables `[[rule]]` of the file; no variable can hold them."""
+
+    @property
+    def agent_socket(self) -> str:
+        """Path of the agent's socket."""
+        return agent_socket(self.socket, self.run_dir)
+
+    @property
+    def usual_shared_dirs(self) -> tuple[str, ...]:
+        """Where `sharedDir` of a pod's network may be: `shared_dirs`, by default what the former plugin and OVS use."""
+        return self.shared_dirs or (self.default_shared_dir, "/var/lib/cni/usrspcni", self.ovs_rundir)
+
+    def bounds(self, namespace: str) -> Bounds | None:
+        """Where `sharedDir` of a network may be for a pod of that namespace; anywhere for "", a call without a pod."""
+        bounds = bounds_of(self.rules, namespace, self.usual_shared_dirs)
+        return replace(bounds, never=(self.state_dir, self.run_dir, self.short_dir)) if bounds else None
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """The settings in force. Raises Undecodable for a file that is not TOML or cannot be read, InvalidConfig for a value.
+
+    Raises Unavailable when the file cannot be read now.
+    """
+    named = environ.get(f"{PREFIX}CONFIG", "")
+    values = _from_file(named or CONFIG_FILE, required=bool(named))
+    for item in fields(Settings):
+        if item.name == _RULES:
+            continue
+        names = [_OTHER_NAMES.get(item.name, PREFIX + item.name.upper()), _FALLBACK_NAMES.get(item.name, "")]
+        name = next((name for name in names if name and environ.get(name)), None)
+        if name:
+            values[item.name] = _from_text(item.name, environ[name], item.default, f"environment variable {name}")
+    return Settings(**values)
+
+
+def _from_file(path: str, *, required: bool) -> dict[str, Any]:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(FILE_MAX + 1)
+    except FileNotFoundError as error:
+        if required:
+            raise InvalidConfig(f"settings file {path} is absent", f"{PREFIX}CONFIG names it") from error
+        return {}
+    except OSError as error:
+        wrong = Unavailable if error.errno in PASSING else Undecodable
+        raise wrong(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
+    if len(content) > FILE_MAX:  # rules that are not read would not bind
+        raise Undecodable(f"settings file {path} is too long", f"at most {FILE_MAX} bytes are read")
+    import tomllib
+
+    try:
+        raw = tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Undecodable(f"settings file {path} is not TOML", str(error)) from error
+    known = {item.name: item.default for item in fields(Settings) if item.name != _RULES}
+    values: dict[str, Any] = {_RULES: read_rules(raw.pop("rule", []), f"settings file {path}")}
+    for key, value in raw.items():
+        if key not in known:
+            raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {', '.join(known)}, rule")
+        values[key] = _checked(key, _same_type(value, known[key], f"settings file {path}, key '{key}'"), f"settings file {path}")
+    return values
+
+
+def _same_type(value: object, default: object, where: str) -> object:
+    kind = type(default)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    if type(value) is not kind:
+        found = _TYPES.get(type(value), "table or a list")
+        raise InvalidConfig(f"{where}: {value!r} is a {found}", f"it must be a {_TYPES[kind]}, as {default!r}")
+    return value
+
+
+def _from_text(key: str, text: str, default: object, where: str) -> object:
+    value: object = text
+    if isinstance(default, tuple):
+        value = tuple(item for item in text.split(":") if item)
+    elif isinstance(default, bool):
+        if text.lower() not in BOOLEANS:
+            raise InvalidConfig(f"{where}: {text!r} is neither true nor false", f"it can be one of {', '.join(BOOLEANS)}")
+        value = BOOLEANS[text.lower()]
+    elif not isinstance(default, str):
+        try:
+            value = type(default)(text)  # type: ignore[call-arg]
+        except ValueError as error:
+            raise InvalidConfig(f"{where}: {text!r} is not a number", f"it must be as {default!r}") from error
+    return _checked(key, value, where)
+
+
+def _checked(key: str, value: object, where: str) -> object:
+    """`value` if `key` can have it; raises InvalidConfig naming both and `where` it stands."""
+    if isinstance(value, tuple):
+        if not value and key == "shared_dirs":
+            raise InvalidConfig(
+                f"{where}: 'shared_dirs' is empty", "to allow none, give a [[rule]] for all namespaces with 'directories = []'"
+            )
+        return tuple(_checked(key.removesuffix("s"), item, where) for item in value)
+    reason = ""
+    if key in _CHOICES and value not in _CHOICES[key]:
+        reason = f"it can be one of {', '.join(_CHOICES[key])}"
+    elif key == "metrics_listen" and value and not _is_address(str(value)):
+        reason = "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT"
+    elif key == "ovsdb" and not _is_remote(str(value)):
+        reason = f"it must be unix:/PATH, with a path of at most {_SUN_PATH_MAX} bytes, or tcp:IP:PORT"
+    elif (key.endswith(_DIRECTORIES) or key in _FILES) and not is_path(value, empty=key in _MAY_BE_EMPTY):
+        reason = "it must be an absolute path without '..'"
+    elif key.endswith("dir") and value and not str(value).strip("/."):
+        reason = "it must be a directory of its own"
+    elif key == "short_dir" and len(os.fsencode(str(value))) > _SUN_PATH_SPARE:
+        reason = f"socket paths below it have to fit 107 bytes: at most {_SUN_PATH_SPARE} for itself"
+    elif key == "shared_volume" and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
+        reason = "it must be a volume name (RFC 1123 label)"
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 < value < 1e6:
+        reason = "it must be greater than 0 and less than a million"
+    if reason:
+        raise InvalidConfig(f"{where}: '{key}' is {value!r}", reason)
+    return normalized(str(value)) if value and key.endswith(_DIRECTORIES) else value
+
+
+def _is_address(text: str) -> bool:
+    """Whether it is HOST:PORT that can be listened on."""
+    return bool(re.fullmatch(_ADDRESS, text)) and 0 < int(text.rpartition(":")[2]) < 1 << 16
+
+
+def _is_remote(text: str) -> bool:
+    """Whether the OVS library can be given it: it fails in ways of its own for a path or port that no socket can have."""
+    scheme, _, rest = text.partition(":")
+    if scheme == "unix":
+        return rest.startswith("/") and "\0" not in rest and len(os.fsencode(rest)) <= _SUN_PATH_MAX
+    return scheme == "tcp" and _is_address(rest)

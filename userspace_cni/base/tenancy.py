@@ -1,0 +1,190 @@
+"""What a network of a namespace may have root do on this node: the administrator's rules, and what they decide. Pure.
+
+The author of a NetworkAttachmentDefinition or a pod is a user of a namespace, a tenant; the administrator says in the settings
+what he may name. Only an ADD that comes with a pod of a cluster is bound: without one the configuration is the administrator's
+own. What is attached is checked, deleted and collected whatever the rules say by then: nothing here may be asked for that.
+
+A rule names namespaces and, by kind, what they may use. If rules for a namespace name a kind, what they name together is all that
+it may use of that kind; if none does, the kind is not bound. An unknown key, an empty list of namespaces and a pattern that no
+name can match are errors: each would leave open what the rule was written to close.
+
+To add a kind: a field of `Rule`, its reader in `_READERS`, its name in `_KINDS`, and a function that decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from string import ascii_letters, ascii_lowercase, digits
+from typing import Any, Final
+
+from userspace_cni.base.bridges import BRIDGE_MAX, Vlan, carried, vlan_range
+from userspace_cni.base.errors import InvalidConfig
+
+_PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
+_DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")
+_KINDS: Final = ("bridges", "directories")
+_SHOWN_MAX: Final = 5
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names that a pattern may match: their characters, which of them can be first and last, and how many there can be."""
+
+    characters: str
+    first: str
+    last: str
+    longest: int
+
+    def has(self, pattern: str) -> bool:
+        """Whether one of them can match the glob pattern."""
+        parts = _PART.findall(pattern)
+        singles = [part for part in parts if part != "*"]
+        if not parts or len(singles) > self.longest:
+            return False
+        places = [*((part, self.characters) for part in singles), (parts[0], self.first), (parts[-1], self.last)]
+        return all(any(fnmatchcase(character, part) for character in characters) for part, characters in places)
+
+
+_NAMESPACES: Final = _Names(f"{ascii_lowercase}{digits}-", ascii_lowercase + digits, ascii_lowercase + digits, 63)
+"""RFC 1123 labels."""
+_BRIDGES: Final = _Names(f"{ascii_letters}{digits}_.-", f"{ascii_letters}{digits}_", f"{ascii_letters}{digits}_.-", BRIDGE_MAX)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One `[[rule]]` of the settings, the `number`th (from 1). Of a kind, None names nothing, and () allows nothing.
+
+    `namespaces` and `bridges` are glob patterns. `vlans`: what ports on these bridges may carry, None for all VLANs.
+    """
+
+    number: int
+    namespaces: tuple[str, ...]
+    bridges: tuple[str, ...] | None = None
+    vlans: tuple[range, ...] | None = None
+    directories: tuple[str, ...] | None = None
+
+    def is_for(self, namespace: str) -> bool:
+        """Whether it is for that namespace."""
+        return _matches(namespace, self.namespaces)
+
+    def allows(self, vlans: Iterable[int] | None) -> bool:
+        """Whether a port on its bridges may carry these VLANs, None for all."""
+        if self.vlans is None:
+            return True
+        return vlans is not None and all(any(vlan in allowed for allowed in self.vlans) for vlan in vlans)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The directories below which a namespace's `sharedDir` must lie, and `said_by` which setting; not in `never`."""
+
+    namespace: str
+    directories: tuple[str, ...]
+    said_by: str
+    never: tuple[str, ...] = ()
+
+
+def read_rules(raw: object, where: str) -> tuple[Rule, ...]:
+    """The tables `[[rule]]` that stand in `where`. Raises InvalidConfig naming that, the rule's number, key and value."""
+    if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
+        raise InvalidConfig(f"{where}: 'rule' is {raw!r}", "rules are tables of an array, each below a line [[rule]]")
+    return tuple(_read_rule(number, table, f"{where}, [[rule]] number {number}") for number, table in enumerate(raw, 1))
+
+
+def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan) -> None:
+    """Raise InvalidConfig unless a pod of the namespace may have such a port on the bridge; "" is no namespace, and not bound."""
+    ruling = [rule for rule in rules if namespace and rule.bridges is not None and rule.is_for(namespace)]
+    naming = [rule for rule in ruling if _matches(bridge, rule.bridges or ())]
+    refused = f"which pods of namespace {namespace!r} cannot have"
+    if ruling and not naming:
+        raise InvalidConfig(
+            f"key 'host.bridge.bridgeName' is {bridge!r}, {refused}",
+            _allowing((rule, ", ".join(rule.bridges or ())) for rule in ruling),
+        )
+    vlans = carried(vlan)
+    if not ruling or any(rule.allows(vlans) for rule in naming):
+        return
+    allowing = _allowing((rule, ", ".join(map(_span, rule.vlans or ()))) for rule in naming)
+    if vlans is None:
+        raise InvalidConfig(
+            f"the port would carry all VLANs of bridge {bridge!r}, {refused}",
+            f"give the network a 'host.bridge.vlanId', or 'host.bridge.trunks' with the VLANs that it needs; {allowing}",
+        )
+    raise InvalidConfig(
+        f"the port would carry VLAN {_shown(sorted(vlans))} of bridge {bridge!r}, {refused}",
+        f"{allowing}; one rule must allow all VLANs of a port (0 are frames without a tag)",
+    )
+
+
+def bounds_of(rules: Iterable[Rule], namespace: str, usual: tuple[str, ...]) -> Bounds | None:
+    """Where `sharedDir` must lie for a pod of the namespace: what rules say, else `usual`. None for "": it is not bound."""
+    if not namespace:
+        return None
+    ruling = [rule for rule in rules if rule.directories is not None and rule.is_for(namespace)]
+    if not ruling:
+        return Bounds(namespace, usual, "setting shared_dirs")
+    directories = dict.fromkeys(directory for rule in ruling for directory in rule.directories or ())
+    numbers = " and ".join(str(rule.number) for rule in ruling)
+    return Bounds(namespace, tuple(directories), f"setting [[rule]] number {numbers}, in place of shared_dirs")
+
+
+def _read_rule(number: int, table: Mapping[str, Any], where: str) -> Rule:
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in _READERS:
+            raise InvalidConfig(f"{where}: unknown key '{key}' = {value!r}", f"keys are {', '.join(_READERS)}")
+        if not isinstance(value, list):
+            raise InvalidConfig(f"{where}: '{key}' is {value!r}", "it must be a list")
+        values[key] = _READERS[key](value, f"{where}: '{key}'")
+    if not values.get("namespaces"):
+        raise InvalidConfig(f"{where}: 'namespaces' is missing or empty", 'whom is it for? ["*"] is every namespace')
+    if "vlans" in values and not (values["vlans"] and values.get("bridges")):
+        raise InvalidConfig(
+            f"{where}: 'vlans' is {table['vlans']!r}, 'bridges' is {table.get('bridges')!r}",
+            "'vlans' are of ports on 'bridges' of the same rule, and neither can be empty; without 'vlans' they may carry all",
+        )
+    if not values.keys() & set(_KINDS):
+        raise InvalidConfig(f"{where}: it names no {' and no '.join(_KINDS)}", "it would bind no pod")
+    return Rule(number, **values)
+
+
+def _names(is_one: Callable[[str], object], what: str) -> Callable[[list[Any], str], tuple[str, ...]]:
+    def read(items: list[Any], where: str) -> tuple[str, ...]:
+        for item in items:
+            if not isinstance(item, str) or not is_one(item):
+                raise InvalidConfig(f"{where} holds {item!r}", f"it must be {what}")
+        return tuple(items)
+
+    return read
+
+
+def _read_vlans(items: list[Any], where: str) -> tuple[range, ...]:
+    return tuple(vlan_range(item, where) for item in items)
+
+
+_READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {
+    "namespaces": _names(_NAMESPACES.has, "the name of a namespace, in which * ? and [a-z] match as in a shell"),
+    "bridges": _names(_BRIDGES.has, "the name of a bridge, in which * ? and [a-z] match as in a shell"),
+    "vlans": _read_vlans,
+    "directories": _names(_DIRECTORIES.fullmatch, "the absolute path of a directory, without '..'"),
+}
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _allowing(rules: Iterable[tuple[Rule, str]]) -> str:
+    return "; ".join(f"setting [[rule]] number {rule.number} allows {what or 'none'}" for rule, what in rules)
+
+
+def _span(vlans: range) -> str:
+    return str(vlans.start) if len(vlans) == 1 else f"{vlans.start}-{vlans.stop - 1}"
+
+
+def _shown(vlans: list[int]) -> str:
+    text = ", ".join(map(str, vlans[:_SHOWN_MAX]))
+    return text if len(vlans) <= _SHOWN_MAX else f"{text} and {len(vlans) - _SHOWN_MAX} more"

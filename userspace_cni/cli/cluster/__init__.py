@@ -1,0 +1,1 @@
+"""Commands about objects of a cluster, read from files."""

@@ -1,0 +1,93 @@
+"""`lint`: what in the configurations of networks ADD would refuse, and what it would warn of. It reads files only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from kubevirt.findings import Finding
+from userspace_cni.cli import view
+from userspace_cni.cli.cluster.networks import Found, Judged, Place, judge_document, judge_text
+from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
+from userspace_cni.cli.manifests import CONFIGURATIONS, NETWORKS, Unreadable, files_of, name_of, read_file, read_text
+from userspace_cni.cli.site import FOUND
+
+_IGNORED_SHOWN: Final = 5
+
+
+@click.command("lint", short_help="Tell what ADD would refuse of networks in files.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
+    """Tell what ADD would refuse of the networks in these files, and what it would warn of.
+
+    A FILE is YAML or JSON with any number of NetworkAttachmentDefinitions (the text in spec.config is judged) among other
+    objects, a CNI configuration (.conf, .conflist, .json), a directory with such files (in it and below; hidden directories and
+    links are not entered), or - for stdin. Networks of other CNI types, and other objects, are named and not looked at.
+
+    Errors are what ADD would answer with code 7, or 1, 2 or 6, on every node: misspelt keys, values that cannot be meant.
+    Warnings are what it would do and complain of: unknown keys, keys given twice, OVS as the vhost-user server. What depends on
+    the node's settings (directories, rules of namespaces) is not known here. What VMs need beside that, `kubevirt lint` tells.
+
+    Exit code: 0 when nothing is wrong, 1 for errors or warnings, and when no network of this plugin is in the files, 2 for a
+    file that is not there.
+    """
+    judged = Judged()
+    with view.progress("reading") as tell:
+        for path in files_of(files, NETWORKS):
+            tell(f"reading {path}")
+            _judge_file(judged, path)
+    if not judged.networks and not judged.found:
+        message = "there is no network of this plugin in them, and nothing was judged"
+        remedy = 'give the files of networks whose configuration has "type": "userspace"'
+        judged.add(Place("all files"), "error", "nothing-judged", message, remedy)
+    findings = [_finding(each) for each in judged.found]
+    if as_json:
+        view.show_json(
+            {"networks": judged.networks, "ignored": judged.ignored, "findings": [_told(each) for each in judged.found]}
+        )
+    else:
+        show_findings(findings)
+        _summarise(judged, findings)
+    if findings:
+        ctx.exit(FOUND)
+
+
+def _judge_file(judged: Judged, path: str) -> None:
+    if path.endswith(CONFIGURATIONS):
+        try:
+            judge_text(judged, Place(name_of(path), 1), read_text(path))
+        except Unreadable as error:
+            judged.add(Place(name_of(path)), "error", "bad-input", str(error), error.remedy)
+        return
+    documents, unreadable = read_file(path)
+    for number, document in enumerate(documents, 1):
+        judge_document(judged, document.file, number, document.content)
+    for finding in unreadable:
+        judged.add(Place(finding.where), finding.severity, finding.name, finding.message, finding.remedy)
+
+
+def _finding(found: Found) -> Finding:
+    """As lints show it: its document is told where the file and the network do not tell it."""
+    place = found.place
+    document = f"document {place.document}" if place.document > 1 else ""
+    network = f"network {place.network}" if place.network else ""
+    where = ": ".join(part for part in (place.file, document, network) if part)
+    return Finding(found.name, found.severity, where, found.message, found.remedy, found.key)
+
+
+def _told(found: Found) -> dict[str, Any]:
+    fields = asdict(found)
+    return {**fields.pop("place"), **fields}
+
+
+def _summarise(judged: Judged, findings: Sequence[Finding]) -> None:
+    view.note(f"checked {view.counted(judged.networks, 'network')}: {counts_text(findings)}")
+    if judged.ignored:
+        more = len(judged.ignored) - _IGNORED_SHOWN
+        shown = view.joined(judged.ignored[:_IGNORED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        view.note(f"not looked at: {shown}")

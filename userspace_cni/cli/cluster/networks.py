@@ -1,0 +1,201 @@
+"""The networks of this plugin in what people wrote: definitions for Multus and CNI configurations, as runtimes hand them over.
+
+Pure. Anybody may have written the documents: nothing in them makes this fail, and what is no network of ours is passed over by
+name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kubevirt.findings import Severity
+from kubevirt.lint.documents import flattened, label_of
+from kubevirt.lint.kinds import GROUPS, group_of, judge_kind
+from kubevirt.lint.network import OUR_TYPE
+from kubevirt.lint.reading import Report
+from userspace_cni.cli.remarks import remarks_on
+from userspace_cni.cni.keys import is_within
+from userspace_cni.cni.result import SUPPORTED_VERSIONS
+
+_DEFINITION: Final = "NetworkAttachmentDefinition"
+_DELEGATING: Final = "multus"
+_ALIKE_EDITS: Final = 2
+_INHERITED: Final = ("name", "cniVersion")
+"""What a list hands down to its plugins."""
+_DUPLICATES_MAX: Final = 50
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where something was found: the file, the number of its document from 1 (0: all of the file), the network's name."""
+
+    file: str
+    document: int = 0
+    network: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing found. `key`: of the configuration, with its path, "" for all of it; `code`: the CNI code that ADD would answer
+    with, 0 for none."""
+
+    name: str
+    severity: Severity
+    place: Place
+    message: str
+    remedy: str
+    key: str = ""
+    code: int = 0
+
+
+@dataclass
+class Judged:
+    """`networks`: of this plugin, that were read; `ignored`: file and name of what is no concern of this plugin."""
+
+    networks: int = 0
+    ignored: list[str] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+
+    def add(self, place: Place, severity: Severity, name: str, message: str, remedy: str, key: str = "") -> None:
+        """One more finding that is not the plugin's own."""
+        self.found.append(Found(name, severity, place, message, remedy, key))
+
+
+def judge_document(judged: Judged, file: str, number: int, content: object) -> None:
+    """Judge what is in one document: a definition, a CNI configuration, or a list of such."""
+    for kind, each in flattened(content):
+        label = label_of(kind, each)
+        place = Place(file, number, label.removeprefix(f"{_DEFINITION} "))
+        if kind == _DEFINITION and isinstance(each, Mapping):
+            _judge_definition(judged, place, each, label)
+        elif isinstance(each, Mapping) and "kind" not in each and (isinstance(each.get("type"), str) or "plugins" in each):
+            judge_configuration(judged, file, number, each)
+        else:
+            judged.ignored.append(f"{file}: {label}")
+            _judge_kind(judged, place, each)
+
+
+def judge_text(judged: Judged, place: Place, text: str, named: str = "") -> None:
+    """Judge the JSON of a configuration; a key that is given twice in it is a finding. `named`: a definition's name, else "".
+
+    Other things than networks of ours are passed over."""
+    twice: dict[str, None] = {}
+    try:
+        content = _plain(json.loads(text, object_pairs_hook=_Pairs), "", twice)
+    except (ValueError, RecursionError) as error:
+        judged.add(
+            place, "error", "bad-input", f"it is not JSON: {str(error)[:100]}", "correct the text: runtimes read it as JSON"
+        )
+        return
+    if judge_configuration(judged, place.file, place.document, content, place.network, named):
+        for key in list(twice)[:_DUPLICATES_MAX]:
+            message = f"key '{key}' is given twice: the last one counts, in other readers perhaps the first"
+            judged.add(place, "warning", "duplicate-key", message, "leave one of the two out", key)
+
+
+def judge_configuration(judged: Judged, file: str, number: int, content: object, network: str = "", named: str = "") -> bool:
+    """Judge the plugins of ours in a configuration or a list; whether there was one, or one that seems to be meant as ours."""
+    own = content.get("name") if isinstance(content, Mapping) else None
+    place = Place(file, number, network or (own if isinstance(own, str) else ""))
+    if not isinstance(content, Mapping):
+        judged.add(place, "error", "bad-input", "it is no JSON object", "a CNI configuration is an object")
+        return False
+    plugins = list(_plugins(content, {"name": named} if named else {}, ""))
+    if not plugins:
+        judged.add(place, "error", "bad-input", "key 'plugins' has no plugin in it", "name the plugins of the list")
+    seen = False
+    for path, plugin in plugins:
+        kind = plugin.get("type")
+        if kind == OUR_TYPE:
+            judged.networks += 1
+            seen = True
+            _judge_plugin(judged, place, path, plugin)
+        elif isinstance(kind, str) and is_within(kind.lower(), OUR_TYPE, _ALIKE_EDITS):
+            seen = True
+            message = f"key '{path}type' is {kind!r}: this plugin's is '{OUR_TYPE}'"
+            judged.add(place, "error", "foreign-type", message, f"write '{OUR_TYPE}', if this plugin is meant", f"{path}type")
+    if plugins and not seen:
+        types = ", ".join(str(plugin.get("type") or "none")[:40] for _, plugin in plugins)
+        judged.ignored.append(f"{file}: {place.network or 'a configuration without a name'} (CNI type {types})")
+    return seen
+
+
+def _judge_kind(judged: Judged, place: Place, content: object) -> None:
+    """Tell of an object that seems to be meant as a definition."""
+    if isinstance(content, Mapping) and (content.get("kind") == _DEFINITION or group_of(content) == GROUPS[_DEFINITION]):
+        report = Report("")
+        judge_kind(content, report)
+        for finding in report.found:
+            judged.add(place, finding.severity, finding.name, finding.message, finding.remedy, finding.path)
+
+
+def _judge_definition(judged: Judged, place: Place, content: Mapping[str, Any], label: str) -> None:
+    spec, metadata = content.get("spec"), content.get("metadata")
+    text = spec.get("config") if isinstance(spec, Mapping) else None
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if text is None or text == "":
+        judged.ignored.append(f"{place.file}: {label} (without spec.config: a file on the node has it)")
+    elif isinstance(text, str):
+        judge_text(judged, place, text, name if isinstance(name, str) else "")
+    else:
+        remedy = "write it as a string: `config: |`, and the JSON below it"
+        judged.add(place, "error", "bad-input", "spec.config is no string", remedy)
+
+
+def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, Any]) -> None:
+    for remark in remarks_on(plugin):
+        key = f"{path}{remark.key}" if remark.key else ""
+        if remark.code:
+            judged.found.append(Found("refused", "error", place, remark.message, remark.remedy, key, remark.code))
+        elif "is unknown and ignored" in remark.message or "are unknown and ignored" in remark.message:
+            judged.add(place, "warning", "unknown-key", remark.message, "leave it out, or write it as README.md has it", key)
+        elif "deprecated" in remark.message:
+            remedy = 'write "mode": "client" into host.vhost, with an application that makes the socket'
+            judged.add(place, "warning", "server-mode", remark.message, remedy, key)
+        else:
+            judged.add(place, "warning", "ignored-value", remark.message, "leave it out", key)
+
+
+def _plugins(content: Mapping[str, Any], given: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each plugin of a configuration with its path, as the runtime hands it over: with what it inherits."""
+    if isinstance(content.get("plugins"), list):
+        inherited = {**given, **{key: content[key] for key in _INHERITED if key in content}}
+        if "cniVersion" not in inherited and (version := _newest(content.get("cniVersions"))):
+            inherited["cniVersion"] = version
+        for number, plugin in enumerate(content["plugins"]):
+            if isinstance(plugin, Mapping):
+                yield f"{path}plugins[{number}].", {**plugin, **inherited}
+    elif content.get("type") == _DELEGATING and isinstance(content.get("delegates"), list):
+        for number, delegate in enumerate(content["delegates"]):
+            if isinstance(delegate, Mapping):
+                yield from _plugins(delegate, {}, f"{path}delegates[{number}].")
+    else:
+        yield path, {**given, **content}
+
+
+def _newest(versions: object) -> str:
+    """Of a list's `cniVersions` the one that a runtime takes, as far as this plugin knows it."""
+    known = [each for each in versions if each in SUPPORTED_VERSIONS] if isinstance(versions, list) else []
+    return max(known, key=SUPPORTED_VERSIONS.index, default="")
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of JSON with all its keys."""
+
+
+def _plain(value: object, path: str, twice: dict[str, None]) -> object:
+    """The value as usual; the paths of keys that an object has twice are added to `twice`."""
+    if isinstance(value, _Pairs):
+        found: dict[str, object] = {}
+        for key, held in value:
+            where = f"{path}.{key}" if path else key
+            if key in found:
+                twice[where] = None
+            found[key] = _plain(held, where, twice)
+        return found
+    if isinstance(value, list):
+        return [_plain(held, f"{path}[{number}]", twice) for number, held in enumerate(value)]
+    return value

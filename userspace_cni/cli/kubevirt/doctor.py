@@ -1,0 +1,269 @@
+"""`kubevirt doctor`: what on this node would keep VMs from their vhost-user network. It only looks: nothing is connected to."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from kubevirt.findings import Finding
+from kubevirt.quantity import amount
+from userspace_cni.attachment.listing import SwitchPort, name_of, port_step
+from userspace_cni.attachment.records import Record
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.cli import view
+from userspace_cni.cli.kubevirt.drifts import Access
+from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
+from userspace_cni.cli.kubevirt.node import (
+    SWITCH,
+    Guest,
+    Socket,
+    Switch,
+    is_guest,
+    is_named,
+    judge_guest,
+    judge_hugepages,
+    judge_switch,
+    machine_of,
+    read_user,
+    rivals,
+    row_of,
+    unlooked,
+)
+from userspace_cni.cli.kubevirt.sockets import Parties, look
+from userspace_cni.cli.node.check import check_one
+from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.view import Cell, Column
+from userspace_cni.fastpath.memory import hugepages
+
+_COLUMNS: Final = (
+    Column("VM"),
+    Column("IFNAME"),
+    Column("NETWORK", rank=2),
+    Column("BRIDGE", rank=1),
+    Column("PORT", rank=3),
+    Column("LINK", rank=4),
+    Column("VHOST"),
+    Column("VERDICT"),
+)
+_STYLES: Final = {"good": "green", "note": "green", "unknown": "yellow", "warning": "yellow", "error": "red"}
+_SETTINGS: Final = ("post-copy", "iommu")
+"""Traps that are told of how the switch is set, whether a VM needs that or not."""
+_VSWITCHD: Final = "ovs-vswitchd"
+_SELINUX: Final = "/sys/fs/selinux/enforce"
+
+
+@click.command("doctor", cls=NodeCommand, short_help="Tell what on this node would fail.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--guest", metavar="SIZE", help="Memory of a VM that is to be started, as 4Gi: are there huge pages for it?")
+@click.option("--notes", "with_notes", is_flag=True, help="Also what is no fault of the node, and good to know.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None, with_notes: bool, as_json: bool) -> None:
+    """Tell what on this node would keep VMs from their vhost-user network: the switch, huge pages, and of each VM's interface the
+    port, the directory, the mount through which the switch sees it, the socket, and who may open it.
+
+    A NAME is a VM's, VM or NAMESPACE/VM, or with /IFNAME that of one of its interfaces; IFNAME alone is that interface of every
+    VM here; and a launcher pod is named as in `userspace-cni list`. Without a name all VMs are looked at.
+
+    Exit code: 0 when nothing is wrong (there may be notes), 1 for errors and warnings, and for a name that is nobody's, 2 for one
+    that is several VMs', 3 when nothing else is wrong than that something could not be looked at (the switch is away, for
+    instance), which is told.
+    """
+    wanted = amount(guest) if guest else None
+    if guest and not wanted:
+        raise click.UsageError(f"--guest {guest}: it must be an amount of memory, as 4Gi")
+    site = open_site(ctx)
+    every = [record for record in site.records() if is_guest(record)]
+    records = _chosen(site, every, names)
+    with view.progress("asking the switch") as tell:
+        view_of_switch = _ask(site)
+        guests = []
+        parties = (
+            look(Path(site.seen("/proc")), [site.seen(each.netns) for each in records if each.netns]) if records else Parties()
+        )
+        for number, record in enumerate(records, 1):
+            tell(f"looking at {number} of {len(records)}: {name_of(record)}")
+            seen = _look(record, site, view_of_switch, parties)
+            guests.append(replace(seen, rivals=rivals(record, every)))
+    switch = view_of_switch.switch
+    pools = _hugepages(site).pools()
+    needed = switch.other_config.get("dpdk-socket-mem", "")
+    judged = [(each, judge_guest(each)) for each in guests]
+    of_switch = list(judge_switch(switch, guests=bool(guests)))
+    failing = any(each.severity != "note" for found in (of_switch, *(found for _, found in judged)) for each in found)
+    of_node = [*of_switch, *judge_hugepages(pools, needed, wanted, failing=failing)]
+    findings = [*of_node, *(finding for _, found in judged for finding in found)]
+    away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
+    unseen = list(dict.fromkeys((*away, *(line for each in guests for line in unlooked(each)))))
+    rows = [row_of(each, found) for each, found in judged]
+    if as_json:
+        found = [asdict(each) for each in findings]
+        view.show_json({"checked": len(rows), "interfaces": rows, "findings": found, "unchecked": unseen})
+    else:
+        shown = findings if with_notes else _without_settings(findings, told=bool(unseen))
+        _show(rows, shown, unseen, named=bool(names), hidden=len(findings) - len(shown))
+    wrong = [finding for finding in findings if finding.severity != "note"]
+    if unseen:
+        wrong = [finding for finding in wrong if finding.where != SWITCH or not view_of_switch.away]
+        ctx.exit(FOUND if wrong else UNREACHABLE)
+    if wrong:
+        ctx.exit(FOUND)
+
+
+def _chosen(site: Site, every: Sequence[Record], names: Sequence[str]) -> list[Record]:
+    """The VMs' interfaces that the names mean, all for none. Raises Refused for a name that means none, or several VMs."""
+    keys = {record.key for name in names for record in _named(site, every, name)}
+    return [record for record in every if record.key in keys or not names]
+
+
+def _named(site: Site, guests: Sequence[Record], name: str) -> Sequence[Record]:
+    found = [record for record in guests if is_named(record, name)]
+    machines = sorted({machine_of(record) for record in found})
+    if len(machines) > 1 and any(record.ifname != name for record in found):
+        raise Refused(f"{name!r} can be any of: {', '.join(machines)}", USAGE)
+    return found or site.records((name,))
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the switch answered: its ports by name, and their MTUs. `away`: why it did not; `process`: where its own is seen."""
+
+    switch: Switch
+    ports: Mapping[str, SwitchPort] = field(default_factory=dict)
+    mtus: Mapping[str, int] = field(default_factory=dict)
+    away: UserspaceError | None = None
+    process: str = ""
+
+
+def _ask(site: Site) -> _Seen:
+    settings = site.settings
+    switch = Switch(
+        enforcing=_text(site.seen(_SELINUX)).strip() == "1",
+        short_dir=settings.short_dir,
+        mounts_always=settings.mount_pod_dirs == "always",
+    )
+    try:
+        site.node.ports.connect(Deadline.after(SWITCH_S))
+        facts = site.node.ports.facts(Deadline.after(SWITCH_S))
+        ports = {port.name: port for port in site.node.ports.known()}
+    except UserspaceError as error:
+        return _Seen(replace(switch, problem=str(error)), away=error)
+    liveness = site.node.ports.watch_liveness()
+    problem = f"{_VSWITCHD} is {liveness.state}: {liveness.reason}" if liveness.state in ("dead", "silent") else ""
+    process = "" if liveness.state == "dead" else _process(site, liveness.pid)  # a zombie sees nothing
+    user = read_user(_text(f"{process}/status")) if process else None
+    known = {} if problem else ports  # else the states of a time when it lived
+    return _Seen(replace(switch, problem=problem, other_config=facts.other_config, user=user), known, facts.mtus, None, process)
+
+
+def _process(site: Site, pid: int | None) -> str:
+    """Where ovs-vswitchd's process is seen; "" when the number is of another one, as it is for a switch in a container."""
+    path = site.seen(f"/proc/{pid}") if pid else ""
+    return path if path and _text(f"{path}/comm").startswith(_VSWITCHD) else ""  # Debian's is ovs-vswitchd-dpdk
+
+
+def _look(record: Record, site: Site, seen: _Seen, parties: Parties) -> Guest:
+    """What is looked at of one interface; what is the switch's own trouble is told of the switch, not of each."""
+    step = port_step(record)
+    outcome = check_one(record, site, seen.away)
+    name = step.name if step else ""
+    return Guest(
+        record=record,
+        port=seen.ports.get(name),
+        socket=_socket(step.server_path, site, seen.process, parties) if step and step.server_path else Socket(),
+        drifts=[each for each in outcome.drifts if not (seen.switch.problem and each["found"].startswith(_VSWITCHD))],
+        unchecked=[each for each in outcome.unchecked if each["error"] != str(seen.away)],
+        mtu=seen.mtus.get(name),
+        age_s=max(0.0, (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - record.boottime_ns) / 1e9),
+    )
+
+
+def _socket(path: str, site: Site, process: str, parties: Parties) -> Socket:
+    """What is at the path that the switch is given: below a mount of ours, in which no link is followed."""
+    directory, _, name = path.rpartition("/")
+    try:
+        here = Path(site.seen(directory))
+        mine = here.stat()
+        access = Access(mine.st_uid, mine.st_gid, mine.st_mode)
+    except (OSError, UserspaceError):
+        return Socket()
+    is_seen = _is_same(mine, f"{process}/root{directory}") if process else None
+    try:
+        facts = (here / name).lstat()
+    except FileNotFoundError:
+        return Socket("", is_seen=is_seen, access=access)
+    except OSError:
+        return Socket(is_seen=is_seen, access=access)
+    if not stat.S_ISSOCK(facts.st_mode):
+        return Socket("other", facts.st_uid, is_seen, access=access)
+    return Socket("socket", facts.st_uid, is_seen, parties.at(here / name, facts), access)
+
+
+def _is_same(mine: os.stat_result, path: str) -> bool | None:
+    """Whether another process finds the same there; None when that can not be seen."""
+    try:
+        theirs = Path(path).stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return None
+    return (mine.st_dev, mine.st_ino) == (theirs.st_dev, theirs.st_ino)
+
+
+def _hugepages(site: Site) -> hugepages.HugePages:
+    elsewhere = site.settings.host_root.rstrip("/")
+    return hugepages.look(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _without_settings(findings: Sequence[Finding], *, told: bool) -> list[Finding]:
+    """What a person need not read each time: what the node is set to, and the node's other notes while nothing is wrong.
+
+    `told`: something could not be looked at, which counts as wrong.
+    """
+    is_wrong = told or any(finding.severity != "note" for finding in findings)
+    of_node = [each for each in findings if each.severity == "note" and not each.where.startswith("VM ")]
+    return [each for each in findings if each not in of_node or (is_wrong and each.name not in _SETTINGS)]
+
+
+def _show(
+    rows: Sequence[dict[str, Any]], findings: Sequence[Finding], unseen: Sequence[str], *, named: bool, hidden: int
+) -> None:
+    if rows:
+        view.show_table(_COLUMNS, [_row(each) for each in rows])
+        if findings:
+            view.say("")
+    show_findings(findings)
+    for line in unseen:
+        view.note(line)
+    nothing = "no interface of a VM has that name" if named else "no interface of a VM on this node"
+    told = f"{view.counted(len(rows), 'interface')} of VMs checked" if rows else nothing
+    more = f" ({view.counted(hidden, 'note')} about the node: --notes)" if hidden else ""
+    view.note(f"{told}: {counts_text(findings)}{more}")
+
+
+def _row(row: dict[str, Any]) -> list[Cell | str]:
+    return [
+        row["vm"],
+        row["ifname"],
+        row["network"],
+        row["bridge"],
+        row["port"],
+        row["link_state"],
+        row["vhost"],
+        Cell(row["verdict"], _STYLES[row["verdict"]]),
+    ]

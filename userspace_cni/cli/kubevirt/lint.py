@@ -1,0 +1,137 @@
+"""`kubevirt lint`: what in manifests or in a libvirt domain would keep VMs from their vhost-user network. It reads files only."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from kubevirt.findings import SEVERITIES, Finding, Severity
+from kubevirt.lint.documents import Document, Judged, judge
+from kubevirt.lint.network import OUR_TYPE, Definition, plugins_of
+from userspace_cni.cli import view
+from userspace_cni.cli.manifests import files_of, read_file
+from userspace_cni.cli.remarks import remarks_on
+from userspace_cni.cli.site import FOUND
+from userspace_cni.cli.view import Cell
+
+STYLES: Final = {"error": "red", "warning": "yellow", "note": ""}
+_IGNORED_SHOWN: Final = 5
+_NOTHING: Final = Finding(
+    "not-given",
+    "warning",
+    "all files",
+    "there is nothing in them that is for KubeVirt, and nothing was judged",
+    "give the files of VMs, of their networks and of the KubeVirt object; see that kind and apiVersion are right",
+)
+_MISPLACED: Final = re.compile(r"key '(host|container)\..*' is unknown|key '.*' is unknown and ignored here")
+"""The plugin's words for a key in our blocks that it does not know, and for one that it knows in another place."""
+
+
+@click.command("lint", short_help="Tell what in manifests would fail.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, allow_dash=True))
+@click.option("--binding", "bindings", multiple=True, metavar="NAME", help="A binding that is ours; else it is known by names.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def lint_command(ctx: click.Context, files: tuple[str, ...], bindings: tuple[str, ...], as_json: bool) -> None:
+    """Tell what in manifests would fail: of VMs, networks, the KubeVirt or HyperConverged object, migration policies, Plugins,
+    virt-launcher pods, and libvirt domains.
+
+    A FILE is YAML or JSON with any number of objects, the XML of a domain, a directory with such files (in it and below; hidden
+    directories and links are not entered), or - for stdin. A VM is judged together with the networks and the registration that
+    are given with it. Exit code: 0 when nothing is wrong (there may be notes), 1 for errors or warnings, and when there is
+    nothing in the files that could be judged, 2 for a file that is not there.
+    """
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    with view.progress("reading") as tell:
+        for path in files_of(files):
+            tell(f"reading {path}")
+            read, unreadable = read_file(path)
+            documents += read
+            findings += unreadable
+        judged = judge(documents, bindings)
+    findings += _with_refusals(judged)
+    if not judged.checked and not findings:
+        findings.append(_NOTHING)
+    if as_json:
+        view.show_json({"checked": judged.checked, "ignored": judged.ignored, "findings": [asdict(each) for each in findings]})
+    else:
+        show_findings(findings)
+        _summarise(judged, findings)
+    if any(finding.severity != "note" for finding in findings):
+        ctx.exit(FOUND)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Findings grouped by where they are, in their order."""
+    for number, where in enumerate(dict.fromkeys(finding.where for finding in findings)):
+        if number:
+            view.say("")
+        view.say(Cell(where, "bold"))
+        facts: list[tuple[str, Cell | str]] = []
+        for finding in findings:
+            if finding.where == where:
+                facts.append((finding.severity, Cell(f"{finding.name}: {finding.message}", STYLES[finding.severity])))
+                facts += [("  at", finding.path), ("  do", finding.remedy)]
+        view.show_facts(facts)
+
+
+def counts_text(findings: Sequence[Finding]) -> str:
+    """`1 error, 2 notes`."""
+    counts = Counter(finding.severity for finding in findings)
+    told = [view.counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
+    return view.joined(told, "nothing found")
+
+
+def _with_refusals(judged: Judged) -> Iterator[Finding]:
+    """The findings, with what the plugin itself says of each network among those of that network."""
+    refusals = [finding for definition in judged.definitions for finding in _refusals(definition, judged)]
+    places = dict.fromkeys([finding.where for finding in judged.findings] + [finding.where for finding in refusals])
+    for where in places:
+        mine = [finding for finding in (*judged.findings, *refusals) if finding.where == where]
+        yield from sorted(mine, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
+    """What the plugin refuses of a network, in its own words, and what it ignores of one for VMs."""
+    where, config = definition.spot.report.where, _configuration(definition)
+    if config is None:
+        return []
+    told = any(finding.where == where and finding.name == "server-mode" for finding in judged.findings)
+    remedy = "leave it out, or write it as README.md has it"
+    found = []
+    for remark in remarks_on(config):
+        if remark.code and not (told and remark.key == "host.vhost.mode"):
+            found.append(Finding("network-refused", "error", where, remark.message, remark.remedy, "spec.config"))
+        elif not remark.code and definition.for_kubevirt:
+            found.append(Finding("ignored-option", _severity(remark.message), where, remark.message, remedy, "spec.config"))
+    return found
+
+
+def _severity(text: str) -> Severity:
+    """Of a key that is ignored: in our own blocks, and where a block is in another place, the port is not what was meant."""
+    return "warning" if _MISPLACED.match(text) else "note"
+
+
+def _configuration(definition: Definition) -> dict[str, Any] | None:
+    """What the plugin gets on stdin, as far as the object tells; None when the network is not this plugin's."""
+    written = definition.spot.child("spec").json("config")
+    ours = next((each for each in plugins_of(written.value) if each.get("type") == OUR_TYPE), None) if written else None
+    if written is None or ours is None:
+        return None
+    inherited = {key: written.value[key] for key in ("cniVersion", "name") if key in written.value}
+    return {"name": definition.name, **inherited, **ours}
+
+
+def _summarise(judged: Judged, findings: Sequence[Finding]) -> None:
+    kinds = view.joined([f"{count} {kind}" for kind, count in judged.checked.items()], "nothing that is for KubeVirt")
+    view.note(f"checked {kinds}: {counts_text(findings)}")
+    if judged.ignored:
+        more = len(judged.ignored) - _IGNORED_SHOWN
+        shown = view.joined(judged.ignored[:_IGNORED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        view.note(f"not looked at: {shown}")

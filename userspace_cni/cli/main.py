@@ -1,0 +1,130 @@
+"""Commands for people. Exit codes: 0 good, 1 finding or failure, 2 usage, 3 cannot reach what was asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import click
+
+from userspace_cni.cli.cluster.lint import lint_command
+from userspace_cni.cli.kubevirt.group import kubevirt_command
+from userspace_cni.cli.measure.load import load_command
+from userspace_cni.cli.measure.ping import ping_command
+from userspace_cni.cli.measure.probe import probe_command
+from userspace_cni.cli.measure.tap import tap_command
+from userspace_cni.cli.node.agent import agent_command
+from userspace_cni.cli.node.attachments import list_command, show_command
+from userspace_cni.cli.node.check import check_command
+from userspace_cni.cli.node.collect import gc_command
+from userspace_cni.cli.node.install import InstallError, install_launcher, install_shim
+from userspace_cni.cli.node.status import status_command
+from userspace_cni.cli.site import FOUND, INTERRUPTED
+from userspace_cni.cli.view import plain, progress
+
+_STDERR: Final = 2
+
+
+@click.group()
+@click.version_option(package_name="userspace-cni")
+def userspace_cni() -> None:
+    """CNI plugin of type 'userspace': vhost-user interfaces on OVS-DPDK."""
+
+
+@userspace_cni.command()
+@click.option("--standalone", is_flag=True, help="Install a launcher of the plugin as a process per call, which needs no agent.")
+@click.option(
+    "--bin-dir",
+    required=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="The runtime's directory of CNI plugins, as /opt/cni/bin; made when missing.",
+)
+def install(standalone: bool, bin_dir: str) -> None:
+    """Put the plugin where the container runtime looks for it: DIR/userspace.
+
+    It is a static binary that hands each call to the agent, and carries those of the settings in force now by which it finds the
+    agent's socket and the place for DELs while the agent is away: socket, run_dir, state_dir and spool_max. Run this again when
+    they change.
+
+    With --standalone it runs the Python interpreter that runs this command, isolated from the runtime's own Python settings. It
+    carries no settings: each call reads those of its own environment and of the settings file. Where an agent serves the same
+    directories, the call is handed to it.
+
+    The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
+    """
+    try:
+        with progress("putting it there, and trying it"):
+            path, settings = (install_launcher(bin_dir), None) if standalone else install_shim(bin_dir)
+    except InstallError as error:
+        raise click.ClickException(str(error)) from error
+    if settings is None:
+        click.echo(f"installed {path}: it carries no settings, each call reads its environment and the settings file")
+        return
+    click.echo(
+        f"installed {path}: the agent's socket is {settings.agent_socket}, "
+        f"its records are in {settings.state_dir}, DELs while it is away go to {settings.state_dir}/spool, "
+        f"at most {settings.spool_max}"
+    )
+
+
+for command in (
+    list_command,
+    show_command,
+    check_command,
+    gc_command,
+    status_command,
+    lint_command,
+    agent_command,
+    probe_command,
+    ping_command,
+    load_command,
+    tap_command,
+    kubevirt_command,
+):
+    userspace_cni.add_command(command)
+
+
+def run() -> int:
+    """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130, a closed or full stdout with 1."""
+    _require_stdout()
+    try:
+        with _interruptible():
+            code = userspace_cni.main(standalone_mode=False)
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except OSError as error:
+        click.echo(f"Error: {plain(str(error))}", err=True)
+        sys.stdout = None  # the interpreter would flush it once more, and complain
+        return FOUND
+    return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """While inside, Ctrl-C is KeyboardInterrupt, unless it is ignored; before and after it ends the process without a word."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _require_stdout() -> None:
+    """Where stdin, stdout or stderr is closed, have its number taken: no socket of ours may get it, and what prints must fail."""
+    while (fd := os.open(os.devnull, os.O_RDONLY)) <= _STDERR:
+        pass
+    os.close(fd)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)

@@ -1,0 +1,300 @@
+"""`load`: how many frames per second the switch carries from one port to another. It needs no DPDK and no application."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+
+from userspace_cni.cli import view
+from userspace_cni.cli.measure import ends
+from userspace_cni.cli.measure.ends import Pair, Tell, Wanted
+from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.site import FOUND, NodeCommand, open_site
+from userspace_cni.cli.view import Cell
+from userspace_cni.probe import cores, histogram
+from userspace_cni.probe.ending import Ending
+
+SLICE_S: Final = 0.2
+"""Between two looks at signals and at the ends."""
+WINDOW_NS: Final = 1_000_000
+WIRE_BYTES: Final = 24
+"""What a frame takes of a wire beside its own bytes: checksum 4, preamble 8, gap 12 (IEEE 802.3)."""
+DRAIN_S: Final = 0.05
+"""After the last frame was sent, what is still on its way gets so long without a frame to arrive."""
+SILENT_SLICES: Final = 5
+"""After so many without a frame received the way is taken for cut."""
+
+
+@dataclass
+class Count:
+    """Frames within some time."""
+
+    sent: int = 0
+    received: int = 0
+    seconds: float = 0.0
+
+    @property
+    def lost(self) -> int:
+        """Sent, and not received (yet)."""
+        return max(0, self.sent - self.received)
+
+    @property
+    def mpps(self) -> float:
+        """Millions of frames received per second."""
+        return self.received / self.seconds / 1e6 if self.seconds else 0.0
+
+    def gbps(self, size: int) -> float:
+        """Thousands of millions of bits received per second, for frames of `size` bytes."""
+        return self.mpps * size * 8 / 1e3
+
+    def add(self, other: Count) -> None:
+        """Take another time's frames in."""
+        self.sent += other.sent
+        self.received += other.received
+        self.seconds += other.seconds
+
+
+@dataclass
+class Flow:
+    """What was measured so far. `windows`: frames received in each window of WINDOW_NS. `problem`: why it ended early, or ""."""
+
+    pair: tuple[ends.End, ends.End] | None = None
+    total: Count = field(default_factory=Count)
+    each_second: list[Count] = field(default_factory=list)
+    windows: array[int] = field(default_factory=lambda: array("q"))
+    interrupted: bool = False
+    problem: str = ""
+
+    def window(self, share: float) -> float:
+        """The rate (Mpps) that `share` of the windows do not exceed; 0.0 without a window."""
+        return histogram.percentile(sorted(self.windows), share) * 1e3 / WINDOW_NS if self.windows else 0.0
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is sent: for how many seconds, bytes of a frame, frames of a burst, and whether both ends send."""
+
+    seconds: float
+    size: int
+    batch: int
+    both: bool
+
+
+@click.command("load", cls=NodeCommand, short_help="Measure the rate between two ports that nobody uses.")
+@click.option("--seconds", default=5.0, show_default=True, type=Seconds(0.1, 86400), help="How long.")
+@click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
+@click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")
+@ends.between_ports
+@click.pass_context
+def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | None, as_json: bool, **course: Any) -> None:
+    """Send as many frames as the switch takes from A through it to B, and show how many arrive.
+
+    A and B are attachments whose applications are not connected, as POD/IFNAME, NAMESPACE/POD/IFNAME or
+    CONTAINERID-PREFIX/IFNAME, on one bridge: their own ports are measured, with their VLANs and the bridge's own flows. One that
+    is connected is refused. Without A and B two temporary ports are made, and removed again.
+
+    It keeps one core and the switch's polling threads busy for as long as it runs: other ports on these threads get less.
+    Where it has no core of its own, p95 of the 1 ms windows is the rate of moments in which it had one.
+
+    Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames arrived, 1 when none did or the ports can not be
+    used, 2 for a mistake in the call, 3 when the switch cannot be reached, and for another user
+    than root.
+    """
+    # All that is heavy at once: no signal is lost in an import then.
+    from userspace_cni.fastpath.rings import generator  # noqa: F401
+    from userspace_cni.node import probes  # noqa: F401
+
+    site = open_site(ctx)
+    wanted = Wanted(names, bridge, course["size"])
+    way = Course(**course)
+    flow = Flow()
+    with ends.refused_as(as_json=as_json), Ending() as ending:
+        try:
+            with ExitStack() as stack:
+                quiet = stack if as_json else stack.enter_context(ExitStack())
+                tell = quiet.enter_context(view.progress("looking at the ports"))
+                pair = stack.enter_context(ends.opened(site, wanted, tell, ending))
+                seat = stack.enter_context(cores.kept())  # the switch polls on its cores by now
+                flow.pair = pair.ends
+                if not as_json:
+                    quiet.close()  # a line for each second tells the progress from here on
+                    _show_head(pair, way)
+                try:
+                    measure(pair, way, flow, seat, lambda: _tell(flow, way, tell if as_json else None), ending)
+                finally:
+                    ending.settle()
+        except KeyboardInterrupt:
+            if not flow.total.sent:
+                raise
+            flow.interrupted = True
+    if as_json:
+        view.show_json(to_json(flow, way, seat))
+    else:
+        show(flow, way, seat)
+    if not flow.total.received or flow.problem:
+        ctx.exit(FOUND)
+
+
+def measure(pair: Pair, way: Course, flow: Flow, seat: cores.Cores, told: Callable[[], None], ending: Ending) -> None:
+    """Send for `way.seconds`, and put into `flow` what comes of it, also when it ends with an exception; `told` each second."""
+    from userspace_cni.fastpath.errors import FastPathError
+
+    second, silent = Count(), 0
+    try:
+        while flow.total.seconds < way.seconds and not flow.problem:
+            ending.check()
+            with seat.measured():
+                count = _blast(pair, way, min(SLICE_S, way.seconds - flow.total.seconds), flow)
+            flow.total.add(count)
+            second.add(count)
+            silent = 0 if count.received else silent + 1
+            flow.problem = pair.hung_up() or (pair.cut("no frame arrives any more") if silent >= SILENT_SLICES else "")
+            if second.seconds >= 1.0 - SLICE_S / 2:
+                flow.each_second.append(second)
+                second = Count()
+                told()
+        late = Count(received=_drain(pair, way))
+        flow.total.add(late)
+        (second if second.seconds else flow.each_second[-1]).add(late)
+    except FastPathError as error:
+        flow.problem = pair.hung_up() or str(error)
+    finally:
+        if second.seconds:
+            flow.each_second.append(second)
+
+
+def to_json(flow: Flow, way: Course, seat: cores.Cores) -> dict[str, Any]:
+    """The JSON object of `--json`. Keys are added, never renamed. Where nothing could be measured it has `error` alone.
+
+    a, b             name, port, bridge, mac, mtu, vlan of each end
+    size, batch, both                  what was asked for
+    seconds          how long frames were sent
+    sent, received, lost               frames
+    loss             lost of sent, 0 to 1
+    mpps             millions of frames received per second
+    gbps, wire_gbps  thousands of millions of bits received per second: of frames; with checksum, preamble and gap of a wire
+    windows          ns of a window, and the rates (Mpps) p5, p50, p95 of all of them
+    each_second      seconds, sent, received, lost, mpps of each second
+    cores            used, polling (the switch's own), and busy: the part (0 to 1) of the time that the generator had its core
+    interrupted      whether a signal ended it
+    problem          why it ended early, or ""
+    warnings         why the figures may be the scheduler's
+    """
+    total = flow.total
+    return {
+        **{key: end.to_json() for key, end in zip("ab", flow.pair or (), strict=False)},
+        "size": way.size,
+        "batch": way.batch,
+        "both": way.both,
+        "seconds": round(total.seconds, 6),
+        "sent": total.sent,
+        "received": total.received,
+        "lost": total.lost,
+        "loss": total.lost / total.sent if total.sent else 0.0,
+        "mpps": total.mpps,
+        "gbps": total.gbps(way.size),
+        "wire_gbps": total.gbps(way.size + WIRE_BYTES),
+        "windows": {"ns": WINDOW_NS, **{f"p{share:.0f}": flow.window(share / 100) for share in (5, 50, 95)}},
+        "each_second": [
+            {
+                "seconds": round(each.seconds, 6),
+                "sent": each.sent,
+                "received": each.received,
+                "lost": each.lost,
+                "mpps": each.mpps,
+            }
+            for each in flow.each_second
+        ],
+        "cores": {"used": sorted(seat.used), "polling": sorted(seat.polling), "busy": round(seat.busy, 4)},
+        "interrupted": flow.interrupted,
+        "problem": flow.problem,
+        "warnings": seat.warnings(),
+    }
+
+
+def show(flow: Flow, way: Course, seat: cores.Cores) -> None:
+    """The figures of the whole."""
+    total = flow.total
+    windows = "   ".join(f"p{share} {flow.window(share / 100):.2f}" for share in (5, 50, 95))
+    lost = f"{total.lost:,} frames, {total.lost / total.sent:.3%}" if total.lost else "nothing"
+    view.say("")
+    view.show_facts(
+        [
+            ("rate", Cell(f"{total.mpps:.2f} Mpps", "bold")),
+            ("bits", f"{total.gbps(way.size):.2f} Gbit/s of frames, {total.gbps(way.size + WIRE_BYTES):.2f} Gbit/s on a wire"),
+            ("1 ms windows", f"{windows} Mpps" if flow.windows else ""),
+            ("sent", f"{total.sent:,} frames in {total.seconds:.1f} s" + (", ended by a signal" if flow.interrupted else "")),
+            ("received", f"{total.received:,} frames"),
+            ("lost", Cell(lost, "red" if total.lost else "green")),
+            ("core", _cores(seat)),
+        ]
+    )
+    if flow.problem:
+        view.say(Cell(flow.problem, "red"))
+    for warning in seat.warnings():
+        view.note(f"warning: {warning}")
+
+
+def _show_head(pair: Pair, way: Course) -> None:
+    a, b = pair.ends
+    arrow = view.spelled("↔" if way.both else "→")
+    rest = f" on {a.bridge}, {way.size} bytes, {way.batch} in a burst, {way.seconds:g} s"
+    view.say(Cell(f"{a.name} {arrow} {b.name}", "bold"), rest)
+
+
+def _tell(flow: Flow, way: Course, tell: Tell | None) -> None:
+    """What the last second brought: as progress, or as a line of the table."""
+    last = flow.each_second[-1]
+    if tell:
+        tell(f"{len(flow.each_second)} of {way.seconds:g} s, {last.mpps:.2f} Mpps")
+        return
+    if len(flow.each_second) == 1:
+        view.say("")
+        view.say(Cell(f"  {'second':>6}  {'Mpps':>7}  {'Gbit/s':>7}  {'lost':>8}", "bold"))
+    lost = last.lost / last.sent if last.sent else 0.0
+    figures = f"  {len(flow.each_second):>6}  {last.mpps:>7.2f}  {last.gbps(way.size):>7.2f}  "
+    view.say(figures, Cell(f"{lost:>8.3%}", "red" if lost > 0.001 else ""))
+
+
+def _cores(seat: cores.Cores) -> str:
+    used = ", ".join(map(str, sorted(seat.used)))
+    polling = ", ".join(map(str, sorted(seat.polling)))
+    return f"{used or 'unknown'}, busy {seat.busy:.0%}" + (f"; the switch polls on {polling}" if polling else "")
+
+
+def _blast(pair: Pair, way: Course, seconds: float, flow: Flow) -> Count:
+    """One slice. In one direction the other end says a word too, so that the bridge does not forget where it is."""
+    from userspace_cni.fastpath.rings.generator import Load, blast, blast_both
+
+    back = pair.frame(way.size, back=True)
+    load = Load(frame=pair.frame(way.size), back=back, batch=way.batch, seconds=seconds, window_ns=WINDOW_NS)
+    a, b = pair.queues
+    if not way.both:
+        b.send_frames([back])
+        while a.receive_frames():
+            pass
+    part = (blast_both if way.both else blast)(a, b, load)
+    flow.windows.extend(part.windows)
+    return Count(part.sent, part.received, part.seconds)
+
+
+def _drain(pair: Pair, way: Course) -> int:
+    """Frames of ours that were still on their way when the last one was sent."""
+    arrived, until = 0, time.monotonic() + DRAIN_S
+    targets = [(pair.queues[1], pair.frame(way.size)), (pair.queues[0], pair.frame(way.size, back=True))]
+    while time.monotonic() < until:
+        found = [
+            frame
+            for queue, sent in (targets if way.both else targets[:1])
+            for frame in queue.receive_frames()
+            if frame[: ends.HEADER_BYTES] == sent[: ends.HEADER_BYTES]
+        ]
+        if found:
+            arrived, until = arrived + len(found), time.monotonic() + DRAIN_S
+    return arrived

@@ -1,0 +1,288 @@
+"""`tap`: a vhost-user socket as a link of the kernel, for a pod whose program knows nothing of DPDK.
+
+The bridge works on a thread of its own; this one attends to signals and shows what goes through. Whatever ends the command, the
+tap is gone with it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from userspace_cni.cli import view
+from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, require_net_admin
+from userspace_cni.pod.waiting import Waiting
+
+if TYPE_CHECKING:
+    from userspace_cni.fastpath.tap import Carried
+    from userspace_cni.tap.forwarding import News, TapBridge, Wanted
+
+_SHOWN_S: Final = 0.5
+"""Between two looks at the counters."""
+_LEAVE_S: Final = 2.0
+"""How long a stop waits for an attach that is under way; what is left then goes with the process."""
+_DOCUMENT_S: Final = 120.0
+"""Kubelet refreshes a pod's annotations file every 60 to 90 s, if nothing else wakes it."""
+_MTU: Final = click.IntRange(68, 65517)
+_MAC: Final = re.compile(r"[0-9A-Fa-f][02468ACEace](?::[0-9A-Fa-f]{2}){5}")
+
+_OCTAL: Final = re.compile(r"0?[0-7]{3}")
+
+
+def _mac(_: click.Context, __: click.Parameter, text: str) -> str:
+    if text and not _MAC.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is no MAC address of one station, as 02:00:00:00:00:01")
+    return text.lower()
+
+
+def _addresses(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        try:
+            ipaddress.ip_interface(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+        if "/" not in text:
+            raise click.BadParameter(f"{text!r} has no prefix length, as 10.1.1.2/24")
+    return texts
+
+
+def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
+    if not _OCTAL.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is no mode of a file, as 0660 or 0666")
+    return int(text, 8)
+
+
+@click.command("tap", cls=NodeCommand, short_help="Make a kernel link of a vhost-user socket, until SIGTERM.")
+@click.argument("socket", required=False, default="", metavar="[SOCKET]")
+@click.option("--interface", default="", metavar="NAME", help="Without SOCKET: which of the pod's interfaces, if it has several.")
+@click.option(
+    "--wait",
+    "wait_s",
+    default=_DOCUMENT_S,
+    type=Seconds(0, 86400),
+    metavar="SECONDS",
+    help="Without SOCKET: how long to wait to be told of it.",
+)
+@click.option("--annotations", default="", metavar="FILE", help="Without SOCKET: the pod's annotations (downward API).")
+@click.option(
+    "--dir", "directory", default="", metavar="DIR", help="Without SOCKET: where sockets and configData-*.json files are."
+)
+@click.option("--name", default="", metavar="NAME", help="The link's name; by default the interface's, else the kernel chooses.")
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "client", "server"]),
+    default="auto",
+    help="server: we make the socket (OVS port of type dpdkvhostuserclient); client: the switch has (dpdkvhostuser); "
+    "auto: what the pod was told, else client if somebody listens there.",
+)
+@click.option("--mac", default="", callback=_mac, metavar="MAC", help="The link's MAC address.")
+@click.option("--mtu", type=_MTU, metavar="BYTES", help="The link's MTU; the port's has to be as large.")
+@click.option("--address", "addresses", multiple=True, callback=_addresses, metavar="CIDR", help="An address for it; repeatable.")
+@click.option(
+    "--socket-mode",
+    default="0660",
+    callback=_octal,
+    metavar="OCTAL",
+    show_default=True,
+    help="server: who may connect to the socket; 0666 for an OVS that does not run as root.",
+)
+@click.option("--force", is_flag=True, help="client: take the port from a program that is connected to it, which is cut off.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object for each change, a line each.")
+def tap_command(as_json: bool, **options: Any) -> None:
+    """Carry frames between a link of the kernel and a vhost-user SOCKET, until SIGTERM or Ctrl-C.
+
+    Run it in the pod, with the capability NET_ADMIN and /dev/net/tun; neither DPDK nor hugepages are needed. Without SOCKET the
+    pod's own annotations tell socket, role, name, MAC address, MTU and addresses; options override them.
+
+    A line on stdout tells when traffic can flow, and again when it could not meanwhile: a switch that restarts is attached to
+    anew, and the link has no carrier until then. What it waits for is told on stderr. A port to which a program of this network
+    namespace is connected is left to that. Exit code: 0 when it was stopped, 1 when link or socket can not be had, 2 for
+    usage, 3 when the pod is not told of its interface in time.
+    """
+    require_net_admin("making a link of the kernel")
+    with _signalled(sys.exit):
+        told = _Told(as_json)
+        bridge = _bridge(options, told)
+    failure = _run(bridge, told)
+    if failure is not None:
+        from userspace_cni.fastpath.errors import FastPathError
+
+        if isinstance(failure, FastPathError):
+            raise Refused(str(failure), FOUND) from failure
+        raise failure
+    if as_json:
+        click.echo(json.dumps({"state": "ended", **_numbers(bridge.carried)}))
+
+
+class _Told:
+    """Tells people or scripts what has become of the tap; and, in lines, what it still waits for.
+
+    It is told on the bridge's thread; `ends` waits on another, and `end` may be called by a signal's handler.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._lock = threading.Lock()
+        self._waiting: Waiting | None = None
+        self._missing = ""
+        self.bridge: TapBridge | None = None
+        self._woken: queue.SimpleQueue[bool] = queue.SimpleQueue()  # unlike an Event it may be told amid its own waiting
+
+    def __call__(self, news: News) -> None:
+        assert self.bridge is not None  # noqa: S101 - for mypy
+        bridge, state = self.bridge, news.state.value
+        with self._lock:
+            if view.is_screen():  # the line with the counters is there
+                click.echo("\r\x1b[2K", nl=False, err=True)
+            if self._as_json:
+                facts = {"state": state, "name": bridge.name, "socket": bridge.wanted.socket, "mode": bridge.mode.value}
+                click.echo(json.dumps({**facts, "text": news.text}))
+            text = f"{bridge.name}: traffic can flow; {bridge.wanted.socket}, we are the {bridge.mode.value}, {news.text}"
+            if state != "ready":
+                self._missing = f"{bridge.name}: {news.text}; waiting"
+                self._waiting = self._waiting or Waiting(_tell)
+                self._waiting.still(self._missing)
+            elif not self._as_json:
+                view.say(text)
+            elif self._waiting:
+                self._waiting.over(text)
+            if state == "ready":
+                self._waiting = None
+        self._woken.put(False)
+
+    def remind(self) -> float | None:
+        """Tell what is waited for if that was long ago; seconds until it may be again, None while nothing is waited for."""
+        with self._lock:
+            return self._waiting.still(self._missing) if self._waiting else None
+
+    def end(self) -> None:
+        """There will be no more news."""
+        self._woken.put(True)
+
+    def ends(self, seconds: float | None) -> bool:
+        """Whether the end comes before this time is over, or before any other news."""
+        try:
+            return self._woken.get(timeout=seconds)
+        except queue.Empty:
+            return False
+
+
+def _tell(text: str) -> None:
+    """A line on stderr; a tap goes on when that has no reader any more."""
+    try:
+        view.note(text)
+    except OSError:
+        # What could not be written stays in the interpreter's buffer, and fails its end (exit code 120) unless it goes somewhere.
+        with suppress(OSError):
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, 2)
+            os.close(nowhere)
+
+
+def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
+    """What the options and the pod's document ask for."""
+    from userspace_cni.tap.forwarding import Mode, TapBridge, Wanted, of_pod, sources_of
+
+    given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force")
+    wanted: Wanted = Wanted(mode=Mode(options["mode"]), **{key: options[key] for key in given})
+    told_by = {
+        option: options[key] for option, key in (("interface", "interface"), ("annotations", "annotations"), ("dir", "directory"))
+    }
+    if wanted.socket and any(told_by.values()):
+        named = next(f"--{option}" for option, value in told_by.items() if value)
+        raise Refused(f"{named} is for a pod's own interfaces: give either it or SOCKET", USAGE)
+    if not wanted.socket:
+        sources = sources_of(options["annotations"], options["directory"])
+        wait_s = options["wait_s"]
+        waited = Waiting(_tell, bound_s=wait_s)
+        with view.waiting("waiting to be told of this pod's interface", waited) as tell:
+            found = of_pod(options["interface"], wait_s, sources, lambda missing: tell(f"waiting: {missing}"))
+        waited.over(f"{found.name}: told of it, {found.socket}")
+        wanted = wanted.overriding(found)
+    told.bridge = TapBridge(wanted, told)
+    return told.bridge
+
+
+def _run(bridge: TapBridge, told: _Told) -> Exception | None:
+    """Run the bridge until it ends or is stopped; what ended it."""
+    failures: list[Exception] = []
+
+    def work() -> None:
+        try:
+            bridge.run()
+        except Exception as error:  # noqa: BLE001 - it is raised again by the thread that waits
+            failures.append(error)
+        finally:
+            told.end()
+
+    def stop() -> None:
+        bridge.stop()
+        told.end()
+
+    thread = threading.Thread(target=work, name="tap", daemon=True)
+    with _signalled(stop):
+        thread.start()
+        if view.is_screen():
+            _show(bridge, told)
+        else:
+            while not told.ends(told.remind()):
+                pass
+        thread.join(_LEAVE_S)
+        bridge.abandon()
+    return failures[0] if failures else None
+
+
+def _show(bridge: TapBridge, told: _Told) -> None:
+    """What goes through, in a line that is written over, until the end."""
+    with view.progress("") as show:
+        before, at = bridge.carried, time.monotonic()
+        while not told.ends(_SHOWN_S):
+            carried, now = bridge.carried, time.monotonic()
+            if now - at >= _SHOWN_S / 2:  # not just after other news
+                show(_rates(bridge.name, before, carried, now - at))
+                before, at = carried, now
+
+
+def _rates(name: str, before: Carried, after: Carried, seconds: float) -> str:
+    """The line with the counters."""
+    out = (after.to_ring.frames - before.to_ring.frames) / seconds
+    back = (after.to_tap.frames - before.to_tap.frames) / seconds
+    dropped = after.to_ring.dropped + after.to_tap.dropped
+    lost = f", {dropped:,} dropped" if dropped else ""
+    total = f"{after.to_ring.frames:,} out and {after.to_tap.frames:,} in so far"
+    return f"{name}: {out:,.0f} frames/s out, {back:,.0f} in; {total}{lost}"
+
+
+def _numbers(carried: Carried) -> dict[str, Any]:
+    return {"to_switch": asdict(carried.to_ring), "from_switch": asdict(carried.to_tap)}
+
+
+@contextmanager
+def _signalled(stop: Callable[[], None]) -> Iterator[None]:
+    """While inside, SIGTERM, SIGINT and SIGHUP call it."""
+
+    def handle(_: int, __: FrameType | None) -> None:
+        stop()
+
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    former = {number: signal.signal(number, handle) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""Commands about this node: agent, installation, attachments."""

@@ -1,0 +1,319 @@
+"""`list` and `show`: the attachments of this node, as their records and the switch have them. They change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of
+from userspace_cni.attachment.records import Record, record_key, step_to_json
+from userspace_cni.attachment.steps import (
+    ConfigFile,
+    DeviceInfo,
+    Directory,
+    Lease,
+    LegacyRecord,
+    PlacedSocket,
+    PodMount,
+    PodNote,
+    Port,
+    SocketFile,
+    Step,
+)
+from userspace_cni.cli import view
+from userspace_cni.cli.site import NodeCommand, Site, open_site
+from userspace_cni.cli.view import Cell, Column
+
+_QUARANTINED_MAX: Final = 5
+_QUARANTINED_BYTES: Final = 1 << 20
+_GOOD: Final = frozenset({"ready", "up", "connected"})
+_BAD: Final = frozenset({"down", "pending", "applying", "deleting", "dead", "silent"})
+_COLUMNS: Final = (
+    Column("POD"),
+    Column("IFNAME"),
+    Column("NETWORK", rank=1),
+    Column("BRIDGE"),
+    Column("PORT", rank=2),
+    Column("TYPE", rank=3),
+    Column("LINK"),
+    Column("VHOST"),
+    Column("STATE"),
+)
+_WIDE: Final = (*_COLUMNS[:6], Column("VLAN"), Column("MAC"), Column("ADDRESSES"), *_COLUMNS[6:], Column("AGE"))
+"""On 120 columns there is room for these without TYPE and PORT, which `show` has."""
+
+
+@click.command("list", cls=NodeCommand)
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--network", metavar="NETWORK", help="Only attachments of this network.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["wide", "json"]),
+    help="wide: VLAN, MAC address, addresses and age too; json: a JSON list.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.pass_context
+def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None, output: str | None, as_json: bool) -> None:
+    """List the attachments of this node, all or those named.
+
+    A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
+
+    LINK and VHOST are what the switch says: whether the link is up, and whether an application is connected. While ovs-vswitchd
+    is dead or silent LINK says so; in JSON that is `vswitchd`.
+    """
+    if as_json and output == "wide":
+        raise click.UsageError("--json and -o wide: give one of them")
+    site = open_site(ctx)
+    with view.progress("reading the records and asking the switch"):
+        records = [record for record in site.records(names) if network in (None, record.network)]
+        ports, vswitchd = _asked(site) if records else ([], "unknown")
+    described = describe_all(records, ports, boot_id=site.node.boot_id(), vswitchd=vswitchd)
+    if as_json or output == "json":
+        view.show_json(described)
+    elif not described:
+        view.note("no attachments" + (f" of network {network}" if network else " on this node"))
+    else:
+        if output == "wide":
+            view.show_table(_WIDE, [_wide_row(each, site) for each in described])
+        else:
+            view.show_table(_COLUMNS, [_row(each) for each in described])
+        for each in described:
+            for problem in each["problems"]:
+                view.say(Cell(each["name"], "bold red"), ": ", problem)
+
+
+@click.command("show", cls=NodeCommand, short_help="Show everything of an attachment.")
+@click.argument("names", nargs=-1, metavar="NAME...", required=True)
+@click.option("-o", "--output", type=click.Choice(["json"]), help="json: a JSON list, one object per attachment.")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.pass_context
+def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None, as_json: bool) -> None:
+    """Show everything of an attachment: its way from the pod to the bridge, its steps, and who shares what with it.
+
+    A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
+    """
+    site = open_site(ctx)
+    with view.progress("reading the records and asking the switch"):
+        records = {record.key: record for record in site.records(names)}
+        ports, vswitchd = _asked(site)
+        listed = describe_all(records.values(), ports, boot_id=site.node.boot_id(), vswitchd=vswitchd)
+    status = {port.name: dict(port.status) for port in ports or () if vswitchd not in NOT_SERVING}
+    details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
+    if as_json or output:
+        view.show_json(details)
+        return
+    for number, each in enumerate(details):
+        if number:
+            view.say("")
+        _show(each, records[record_key(each["container"], each["ifname"])], site)
+
+
+def _asked(site: Site) -> tuple[list[SwitchPort] | None, str]:
+    """What the switch says of its ports, and how ovs-vswitchd is; what is amiss is noted."""
+    return site.switch_ports(), site.vswitchd()
+
+
+def _row(each: Mapping[str, Any]) -> list[Cell | str]:
+    return [
+        each["name"].rpartition("/")[0],
+        each["ifname"],
+        each["network"],
+        each["bridge"],
+        each["port"],
+        each["interface_type"],
+        _judged(_link(each)),
+        _judged(each["vhost"]["state"]),
+        Cell(f"{each['state']} !", "red") if each["problems"] else _judged(each["state"]),
+    ]
+
+
+def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
+    row = _row(each)
+    told = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), _age(each["created"], site, short=True)]
+    vlan, mac, addresses, age = (Cell(text or "-", "" if text else "dim") for text in told)
+    return [*row[:6], vlan, mac, addresses, *row[6:], age]
+
+
+def _link(each: Mapping[str, Any]) -> str:
+    """The link's state, or that of ovs-vswitchd where that is why it is not known."""
+    return str(each["vswitchd"] if each["vswitchd"] in NOT_SERVING and each["port"] else each["link_state"])
+
+
+def _judged(word: str) -> Cell:
+    return Cell(word, "green" if word in _GOOD else "red" if word in _BAD else "dim")
+
+
+def _details(described: dict[str, Any], record: Record, status: Mapping[str, Any], site: Site) -> dict[str, Any]:
+    """The JSON of `list` with the steps whole (but for the stdin of a lease, which is the network's own), and what is around."""
+    return {
+        **described,
+        "steps": [_step_json(step) for step in record.steps],
+        "switch_status": status.get(described["port"], {}),
+        "result": record.result,
+        "shared": _shared(record, site),
+        "quarantined": _quarantined(record.container_id, Path(site.node.journal.directory)),
+    }
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    raw = step_to_json(step)
+    if isinstance(step, Lease):
+        raw = {**raw, "stdin": f"{len(step.stdin)} characters"}
+    return raw
+
+
+def _shared(record: Record, site: Site) -> list[dict[str, Any]]:
+    """What the attachment holds together with others: the thing, whether we made it, and the names of its holders."""
+    names = {other.key: name_of(other) for other in site.node.journal.records()}
+    found = []
+    for step in record.steps:
+        thing = step.resource
+        shared = site.node.journal.shared(thing.place) if thing else None
+        if thing and shared:
+            holders = [
+                names.get(key, key)
+                for key, steps in shared.holders.items()
+                if any(each.resource and each.resource.key == thing.key for each in steps)
+            ]
+            found.append({"thing": thing.key, "made_by_us": thing.key in shared.made, "holders": sorted(holders)})
+    return found
+
+
+def _quarantined(container_id: str, state_dir: Path) -> list[dict[str, Any]]:
+    """The newest files of the quarantine that speak of the container."""
+    found = []
+    try:
+        for path in (state_dir / "quarantine").iterdir():
+            facts = path.lstat()
+            if container_id in path.name or (path.is_file() and _mentions(path, container_id)):
+                found.append((facts.st_mtime, {"file": str(path), "bytes": facts.st_size}))
+    except OSError:
+        return []
+    return [entry for _, entry in sorted(found, key=lambda pair: pair[0], reverse=True)][:_QUARANTINED_MAX]
+
+
+def _mentions(path: Path, container_id: str) -> bool:
+    with path.open("rb") as file:
+        return container_id.encode() in file.read(_QUARANTINED_BYTES)
+
+
+def _show(each: Mapping[str, Any], record: Record, site: Site) -> None:
+    view.say(Cell(each["name"], "bold"), f"  network {each['network']}  ", _judged(each["state"]))
+    for problem in each["problems"]:
+        view.say("  ", Cell(problem, "red"))
+    view.say("")
+    view.show_path(_stations(each, record))
+    view.say("")
+    view.show_facts(_facts(each, site))
+    view.say("")
+    view.say(Cell("steps, in the order of ADD", "bold"))
+    view.show_facts([(f"{number} {step.kind}", summary(step)) for number, step in enumerate(record.steps, 1)])
+    if each["shared"]:
+        view.say("")
+        view.say(Cell("shared", "bold"))
+        view.show_facts([(thing["thing"].partition(":")[0], _holders(thing)) for thing in each["shared"]])
+    if each["quarantined"]:
+        view.say("")
+        view.say(Cell("unreadable files of this container", "bold"))
+        view.show_facts([(f"{entry['bytes']} bytes", entry["file"]) for entry in each["quarantined"]])
+
+
+def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
+    pod = each["pod"] or {}
+    return [
+        ("container", each["container"]),
+        ("pod UID", pod.get("uid", "")),
+        ("VM", each["vm"]),
+        ("netns", each["netns"]),
+        ("MAC", each["mac"]),
+        ("addresses", view.joined(each["addresses"])),
+        ("MTU", str(each["mtu"] or "")),
+        ("VLAN", _vlan(each["vlan"])),
+        ("made", _age(each["created"], site)),
+        *((f"switch: {key}", value) for key, value in sorted(each["switch_status"].items())),
+    ]
+
+
+def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[Cell | str]]]:
+    """The way of a frame from the application to the bridge."""
+    socket, vhost = each["socket"], each["vhost"]["state"]
+    mount = next((step.target for step in record.steps if isinstance(step, PodMount)), "")
+    role = {"server": "makes the socket", "client": "connects to the socket"}.get(each["role"], "")
+    pod: list[Cell | str] = [f"{each['name'].rpartition('/')[0]}, interface {each['ifname']}"]
+    pod += [f"the application {role}"] if role else []
+    pod += [f"seen as {socket['pod']}"] if socket["pod"] else []
+    stations = [("pod", pod)]
+    if socket["host"]:
+        stations.append(("socket", [socket["host"]]))
+    if mount:
+        stations.append(("mount", [mount]))
+    if socket["ovs"] and each["role"] == "client":
+        stations.append(("OVS socket", [socket["ovs"]]))
+    if each["port"]:
+        state = Cell(f"link {_link(each)}, vhost {vhost}", _judged(vhost).style)
+        stations += [
+            ("port", [f"{each['port']}  {each['interface_type']}", state]),
+            ("bridge", [view.joined([each["bridge"], *filter(None, [_vlan(each["vlan"])])])]),
+        ]
+    return stations
+
+
+def summary(step: Step) -> str:
+    """A step in a line."""
+    match step:
+        case Lease():
+            granted = {True: "granted", False: "refused", None: "nobody knows whether it was granted"}[step.granted]
+            return f"addresses of {step.plugin}, {granted}"
+        case Directory():
+            return step.path + (", made when missing" if step.create else ", the pod's own")
+        case SocketFile() | ConfigFile():
+            return f"{step.directory}/{step.name}"
+        case PodMount():
+            return f"{step.target} shows {step.source}"
+        case Port():
+            return f"{step.name} on bridge {step.bridge or '(wherever it is)'}"
+        case PlacedSocket():
+            return f"{step.directory}/{step.name}, made by OVS as {step.source}"
+        case DeviceInfo() | LegacyRecord():
+            return step.path
+        case PodNote():
+            return f"annotations of {step.namespace}/{step.pod}" + (", may fail" if step.optional else "")
+    return ", ".join(f"{item.name} {getattr(step, item.name)}" for item in fields(step))
+
+
+def _holders(thing: Mapping[str, Any]) -> str:
+    path = thing["thing"].partition(":")[2]
+    made = "made by us, goes with its last holder" if thing["made_by_us"] else "not made by us, and stays"
+    return f"{path}: {made}; held by {view.joined(thing['holders'], 'nobody')}"
+
+
+def _vlan(vlan: Mapping[str, Any]) -> str:
+    parts = [f"tag {vlan['tag']}" if vlan["tag"] is not None else "", vlan["mode"]]
+    parts.append(f"trunks {', '.join(map(str, vlan['trunks']))}" if vlan["trunks"] else "")
+    return ", ".join(filter(None, parts))
+
+
+def _vlans(vlan: Mapping[str, Any]) -> str:
+    """In a word, as `100`, `trunk:1,2`, or both."""
+    trunks = f"trunk:{','.join(map(str, vlan['trunks']))}" if vlan["trunks"] else ""
+    return ",".join(filter(None, ["" if vlan["tag"] is None else str(vlan["tag"]), trunks]))
+
+
+def _age(created: Mapping[str, Any], site: Site, *, short: bool = False) -> str:
+    """How long ago; `short`: in one word, as `3h`."""
+    if not created["boot"]:
+        return ""
+    if created["boot"] != site.node.boot_id():
+        return "rebooted" if short else "before the last boot"
+    seconds = max(0, site.node.boottime_ns() - created["boottime_ns"]) // 1_000_000_000
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    largest = [(days, "d"), (hours, "h"), (minutes, "min"), (seconds % 60, "s")]
+    first = next((index for index, (count, _) in enumerate(largest) if count), 3)
+    if short:
+        return f"{largest[first][0]}{largest[first][1][0]}"
+    return " ".join(f"{count} {unit}" for count, unit in largest[first : first + 2] if count or unit == "s") + " ago"

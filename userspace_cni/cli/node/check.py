@@ -1,0 +1,155 @@
+"""`check`: whether attachments are still what their ADD made, as the verb CHECK looks at them, and what pods see of it.
+
+The verb does not ask the latter: how a pod mounts its volume is the pod's own, no ADD made it, and a verb does not go through the
+node's processes. Nothing is changed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import PlacedSocket, Port, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Drift, UserspaceError
+from userspace_cni.cli import view
+from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, open_site
+from userspace_cni.cli.view import Cell, Column
+
+RECORD_S: Final = 3.0
+"""What looking at one attachment may take."""
+_DRIFT: Final = re.compile(r"(.+?): expected (.*), found (.*)", re.DOTALL)
+_COLUMNS: Final = (Column("ATTACHMENT"), Column("STEP", rank=1), Column("WHAT"), Column("EXPECTED"), Column("FOUND"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found of one attachment: drifts, and what could not be looked at, each as JSON values."""
+
+    drifts: tuple[dict[str, str], ...] = ()
+    unchecked: tuple[dict[str, str], ...] = ()
+
+
+@click.command("check", cls=NodeCommand, short_help="Compare attachments with what ADD made.")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
+    """Compare attachments, all or those named, with what ADD made: the switch, mounts, sockets, files and annotations.
+
+    What a runtime's CHECK would complain of is listed with what was expected and what was found; and where OVS made the socket,
+    what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Exit code: 0 when nothing differs, 1 when
+    something does, 3 when nothing differs but not everything could be looked at.
+    """
+    site = open_site(ctx)
+    records = site.records(names)
+    drifts: list[dict[str, str]] = []
+    unchecked: list[dict[str, str]] = []
+    with view.progress("checking") as tell:
+        away = site.switch_problem()
+        for number, record in enumerate(records, 1):
+            tell(f"checking {number} of {len(records)}: {name_of(record)}")
+            outcome = check_one(record, site, away)
+            drifts += outcome.drifts
+            unchecked += outcome.unchecked
+    _tell_silence(site, away)
+    if as_json:
+        view.show_json({"checked": len(records), "drifts": drifts, "unchecked": unchecked})
+    else:
+        _show(len(records), drifts, unchecked)
+    if drifts or unchecked:
+        ctx.exit(FOUND if drifts else UNREACHABLE)
+
+
+def _tell_silence(site: Site, away: UserspaceError | None) -> None:
+    """A daemon that hangs contradicts nothing; that is worth a line."""
+    liveness = site.node.ports.watch_liveness() if away is None else None
+    if liveness and liveness.state == "silent":
+        view.note(f"ovs-vswitchd is silent: {liveness.reason}; ports were compared with what it had said before; see its log")
+
+
+def check_one(record: Record, site: Site, away: UserspaceError | None = None) -> Outcome:
+    """Every drift of an attachment; nothing of one that somebody is working on, for then it is bound to differ.
+
+    `away`: why the switch can not be asked; it is not asked again for each port.
+    """
+    if record.state != "ready":
+        return _unfinished(record, site)
+    drifts: list[dict[str, str]] = []
+    unchecked = []
+    deadline = Deadline.after(RECORD_S)
+    for step in record.steps:
+        try:
+            if away and isinstance(step, Port):
+                raise away
+            drifts += [_told(record, step, drift) for drift in site.node.driver(step).check(step, deadline)]
+            if isinstance(step, PlacedSocket):
+                drifts += [_told(record, step, drift) for drift in _unseen(step, record, site, deadline)]
+        except UserspaceError as error:
+            unchecked.append({**_whose(record), "step": step.kind, "error": str(error)})
+    if (drifts or unchecked) and site.node.journal.read_key(record.key) != record:
+        return Outcome()
+    return Outcome(tuple(drifts), tuple(unchecked))
+
+
+def _unseen(step: PlacedSocket, record: Record, site: Site, deadline: Deadline) -> list[Drift]:
+    """What of the socket the pod's processes do not see."""
+    from userspace_cni.base.root import HostRoot
+    from userspace_cni.host.sight import unseen
+
+    return unseen(step, record.netns_inode, deadline, HostRoot(site.settings.host_root))
+
+
+def _unfinished(record: Record, site: Site) -> Outcome:
+    lock = site.node.journal.try_container_lock(record.container_id)
+    if lock is None:
+        return Outcome()
+    with lock:
+        current = site.node.journal.read_key(record.key)
+    if current != record:
+        return Outcome()
+    details = "userspace-cni gc --dry-run tells what would be done"
+    parts = {"what": "state of the record", "expected": "ready", "found": record.state, "details": details}
+    return Outcome(({**_whose(record), "step": "", **parts},))
+
+
+def _told(record: Record, step: Step, drift: Drift) -> dict[str, str]:
+    return {**_whose(record), "step": step.kind, **_parts(drift)}
+
+
+def _whose(record: Record) -> dict[str, str]:
+    return {"name": name_of(record), "container": record.container_id, "ifname": record.ifname}
+
+
+def _parts(drift: Drift) -> dict[str, str]:
+    match = _DRIFT.fullmatch(drift.message)
+    what, expected, found = match.groups() if match else (drift.message, "", "")
+    return {"what": what, "expected": expected, "found": found, "details": drift.details}
+
+
+def _show(count: int, drifts: list[dict[str, str]], unchecked: list[dict[str, str]]) -> None:
+    if drifts:
+        view.show_table(_COLUMNS, [_row(drift) for drift in drifts])
+    for told in dict.fromkeys(f"{drift['what']}: {drift['details']}" for drift in drifts if drift["details"]):
+        view.note(told)
+    for reason in dict.fromkeys(f"step '{each['step']}' could not be looked at: {each['error']}" for each in unchecked):
+        view.note(reason)
+    differ = len({(drift["container"], drift["ifname"]) for drift in drifts})
+    told = f"{view.counted(count, 'attachment')} checked, {f'{differ} differ' if differ else 'no differences'}"
+    view.note(told + (f", {view.counted(len(unchecked), 'step')} could not be looked at" if unchecked else ""))
+
+
+def _row(drift: Mapping[str, Any]) -> list[Cell | str]:
+    return [
+        drift["name"],
+        drift["step"],
+        drift["what"],
+        Cell(drift["expected"], "green"),
+        Cell(drift["found"], "red"),
+    ]

@@ -1,0 +1,271 @@
+"""`gc`: what dead calls, absent agents and lost sandboxes left on this node, and removing it.
+
+Everything is decided and done by `reconcile`, in the agent or here, under the same locks; this only asks, waits for the second
+look and tells. It must never remove anything by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+
+from userspace_cni.attachment import cleanup, reconcile
+from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.reconcile import Finding, Reconciliation
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.spool import Entry
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
+from userspace_cni.base.log import bound
+from userspace_cni.cli import view
+from userspace_cni.cli.client import NoAgent
+from userspace_cni.cli.node.attachments import summary
+from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, open_site
+from userspace_cni.cli.view import Cell, Column
+from userspace_cni.cni.request import read_environment, read_network
+
+_WHY: Final[Mapping[str, str]] = {
+    "rebooted": "made in an earlier boot: its sandbox is gone",
+    "sandbox-gone": "its network namespace is gone, and its pod if it is known to have had one",
+    "namespace-gone": "its network namespace is gone, and its pod not known to be: its mounts keep the kubelet from removing it",
+    "record-lost": "a port of ours without a record, whose sandbox is gone",
+    "foreign": "a port of another installation's state directory",
+    "dead-test": "a probe, ping or load ended before it could remove what it made",
+}
+_UNFINISHED: Final[Mapping[str, str]] = {
+    "pending": "ADD died while it leased addresses",
+    "applying": "ADD died before it was answered",
+    "deleting": "DEL began and has not come to its end",
+}
+_COLUMNS: Final = (Column("ATTACHMENT"), Column("NETWORK", rank=1), Column("PORT", rank=2), Column("WHY"), Column("WHAT"))
+
+
+NOTHING: Final[Mapping[str, int]] = {}
+
+
+@dataclass(frozen=True)
+class Left:
+    """One thing that is left over. `key` tells it in a later look; `action` is what gc does about it, "" for nothing."""
+
+    key: str
+    problem: str
+    why: str
+    action: str
+    record: Record
+    certain: bool = True
+    """Whether one look is enough to act."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        record = self.record
+        return {
+            "name": name_of(record),
+            "container": record.container_id,
+            "ifname": record.ifname,
+            "network": record.network,
+            "port": _port_of(record),
+            "state": record.state,
+            "problem": self.problem,
+            "why": self.why,
+            "action": self.action,
+            "steps": [step.kind for step in record.steps],
+        }
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look at the node found; `away` is why the switch could not be asked."""
+
+    left: tuple[Left, ...]
+    away: UserspaceError | None = None
+
+    @property
+    def due(self) -> list[Left]:
+        """What is to be acted on."""
+        return [each for each in self.left if each.action]
+
+    @property
+    def code(self) -> int:
+        """The exit code: an empty list proves nothing while the switch can not be asked."""
+        return FOUND if self.due else UNREACHABLE if self.away else 0
+
+
+@click.command("gc", cls=NodeCommand, short_help="Finish or remove what dead calls and lost sandboxes left.")
+@click.option("--dry-run", is_flag=True, help="Tell what is left and what would be done; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def gc_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
+    """Finish or remove what dead calls and lost sandboxes left, and make again what living attachments lost.
+
+    This is not the CNI verb GC: it needs no list of valid attachments, and removes only what is proven dead (an ADD that was
+    never answered, a DEL that was begun, an earlier boot, a sandbox that is seen to be gone twice, 5 seconds apart). Ports of
+    other installations are told and left alone. The agent does it when it answers, else this process.
+
+    Exit code: 0 when nothing is left to do, 1 when something is, 3 when the switch could not be asked and nothing else was found.
+    """
+    site = open_site(ctx)
+    with view.progress("looking at records, ports and sandboxes") as tell:
+        before = look(site)
+        if dry_run or not before.due:
+            by, actions, after = "", NOTHING, before
+        else:
+            by, actions = collect(site, tell)
+            after = look(site)
+    if as_json:
+        view.show_json(_to_json(before, after, by, actions, dry_run=dry_run))
+    elif dry_run or not before.due:
+        _show_plan(before)
+    else:
+        _show_outcome(before, after, by)
+    ctx.exit(after.code)
+
+
+def look(site: Site) -> Look:
+    """Everything that is left on the node; what somebody is working on is no leftover."""
+    node, journal = site.node, site.node.journal
+    away = site.switch_problem()
+    with bound("error"):  # that the switch is away is told once, by us
+        spooled = [_spooled(entry, site) for entry in node.spool.entries(keep=True)]
+        found = [_left(each) for each in reconcile.findings(node)]
+    left = []
+    for each in [*spooled, *found]:
+        lock = journal.try_container_lock(each.record.container_id)
+        if lock is not None:
+            lock.release()
+            left.append(each)
+    return Look(tuple(left), away)
+
+
+def collect(site: Site, tell: Callable[[str], None]) -> tuple[str, Mapping[str, int]]:
+    """Have it done by the agent if it answers, else here: who did it, and how often each action was taken.
+
+    What takes two looks is waited for.
+    """
+    actions: Counter[str] = Counter()
+    by, act = _actor(site, actions)
+    tell(f"removing ({by})")
+    act()
+    with bound("error"):
+        doubtful = any(finding.needs_proof for finding in reconcile.findings(site.node))
+    if doubtful:
+        tell(f"waiting {site.apart_s:g} s for the second look at what seems to be gone")
+        time.sleep(site.apart_s)
+        tell(f"removing ({by})")
+        act()
+    return by, actions
+
+
+def _actor(site: Site, actions: Counter[str]) -> tuple[str, Callable[[], None]]:
+    """Who acts, and how it is asked to."""
+    try:
+        site.client.problems("healthz")
+    except NoAgent:
+        pass
+    except Unavailable as error:
+        view.note(f"done here: {error}")
+    else:
+        return "the agent", lambda: actions.update(site.client.reconcile())
+    reconciliation = Reconciliation(site.node, lambda name: actions.update([name]), site.apart_s)
+    return "this process", reconciliation.run
+
+
+def _left(finding: Finding) -> Left:
+    record, problem = finding.record, finding.problem
+    why = _UNFINISHED[record.state] if problem == "unfinished" else _WHY.get(problem, "")
+    action = "undo " + _kinds(record.steps[::-1])
+    if problem == "dead-test":
+        action = f"remove {view.joined([summary(step) for step in record.steps], 'its flows and its directory')}"
+    elif problem == "namespace-gone":
+        action = f"undo {view.joined([summary(step) for step in finding.steps])}, and the rest with the pod, after a second look"
+    elif problem == "lost":
+        kinds = view.joined(list(dict.fromkeys(step.kind for step in finding.steps)))
+        why, action = (
+            f"parts of it are gone, closed or dead: {kinds}",
+            f"make again: {view.joined([summary(step) for step in finding.steps])}",
+        )
+    elif problem == "foreign":
+        stores = [step.marks.get("store", "unknown") for step in record.steps if isinstance(step, Port)]
+        why, action = f"{why} (store {view.joined(stores)})", ""
+    elif finding.needs_proof:
+        action += ", after a second look"
+    return Left(record.key, problem, why, action, record, not finding.needs_proof)
+
+
+def _spooled(entry: Entry, site: Site) -> Left:
+    """A DEL that no agent has heard."""
+    why = "a DEL was called while no agent answered"
+    try:
+        environment = read_environment(entry.environ, "DEL")
+        network = read_network(entry.stdin, "DEL")
+    except BadRequest as error:
+        unreadable = Record("deleting", "", entry.environ.get("CNI_CONTAINERID", ""), entry.environ.get("CNI_IFNAME", ""))
+        return Left(f"spool:{entry.name}", "spooled-del", f"{why}, and can not be read: {error}", "put it aside", unreadable)
+    record = site.node.journal.read(environment.container_id, environment.ifname)
+    if record is None:
+        action = "undo what is left of it without a record"
+    elif record.network != network.name or cleanup.is_newer(record, entry.called, site.node):
+        action = "forget it: the attachment was made after that call"
+    else:
+        action = "undo " + _kinds(record.steps[::-1])
+    shown = record or Record("deleting", network.name, environment.container_id, environment.ifname)
+    return Left(f"spool:{entry.name}", "spooled-del", why, action, shown)
+
+
+def _kinds(steps: Sequence[Any]) -> str:
+    return view.joined([step.kind for step in steps], "its record")
+
+
+def _port_of(record: Record) -> str:
+    return next((step.name for step in record.steps if isinstance(step, Port)), "")
+
+
+def _to_json(before: Look, after: Look, by: str, actions: Mapping[str, int], *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "by": by,
+        "actions": dict(actions),
+        "found": [each.to_json() for each in before.left if each.action],
+        "remaining": [each.to_json() for each in after.due],
+        "foreign": [each.to_json() for each in after.left if not each.action],
+        "switch": str(after.away or ""),
+    }
+
+
+def _show_plan(found: Look) -> None:
+    if found.left:
+        view.show_table(_COLUMNS, [_row(each, each.action or Cell("left alone", "dim")) for each in found.left])
+    _conclude(found, f"{len(found.due)} to do" if found.due else "nothing to do")
+
+
+def _show_outcome(before: Look, after: Look, by: str) -> None:
+    """What was found at first with what has become of it, and what has come since."""
+    remaining = {each.key: each for each in after.left}
+    known = {each.key for each in before.left}
+    rows = [_row(each, _became(each, remaining)) for each in before.left]
+    rows += [_row(each, Cell(f"new: {each.action}", "red")) for each in after.due if each.key not in known]
+    view.show_table(_COLUMNS, rows)
+    done = sum(each.key not in remaining for each in before.due)
+    _conclude(after, f"{done} done by {by}" + (f", {len(after.due)} left" if after.due else ", nothing left"))
+
+
+def _became(each: Left, remaining: Mapping[str, Left]) -> Cell:
+    if not each.action:
+        return Cell("left alone", "dim")
+    if each.key not in remaining:
+        return Cell(f"done: {each.action.removesuffix(', after a second look')}", "green")
+    return Cell(f"left: {remaining[each.key].action}", "red")
+
+
+def _conclude(found: Look, text: str) -> None:
+    view.note(text)
+    if found.away:
+        view.note(f"the switch can not be asked, so ports without a record were not looked for: {found.away}")
+
+
+def _row(each: Left, what: Cell | str) -> list[Cell | str]:
+    return [name_of(each.record), each.record.network, _port_of(each.record), each.why, what]

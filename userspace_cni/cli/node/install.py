@@ -1,0 +1,121 @@
+"""Installs the file that a container runtime executes: the static binary, or the launcher of the in-process plugin.
+
+It must never leave a half-written file, nor one that does not work: what is installed is tried first, as a runtime would run it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from userspace_cni import shim
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.settings import Settings, load
+from userspace_cni.cli.site import ROOT_ONLY, is_root
+
+NAME = "userspace"
+"""The CNI type: a network's `type` names the file."""
+_PACKAGES: Final = str(Path(__file__).resolve().parents[3])
+
+
+class InstallError(Exception):
+    """The plugin could not be installed; the text says what was tried and what to look at."""
+
+
+def install_shim(bin_dir: str) -> tuple[Path, Settings]:
+    """Put the static binary, which carries the settings in force, as `bin_dir`/userspace, mode 0755, by rename.
+
+    Returns its absolute path and those settings. Their paths are as the host sees them; `bin_dir` is as this process does, which
+    may run in a container. Raises InstallError.
+    """
+    try:
+        settings = load(os.environ)
+    except UserspaceError as error:
+        raise InstallError(f"reading the settings that the binary is to carry: {error}") from error
+    try:
+        binary = shim.BUILT.read_bytes()
+    except OSError as error:
+        raise InstallError(
+            f"reading the static binary {shim.BUILT}: {error.strerror}; building the package makes it (pip install), "
+            "and --standalone does without it"
+        ) from error
+    try:
+        binary = shim.fill(
+            binary,
+            socket=settings.socket,
+            run_dir=settings.run_dir,
+            state_dir=settings.state_dir,
+            spool_max=settings.spool_max,
+        )
+    except ValueError as error:
+        raise InstallError(f"writing the settings into {shim.BUILT}: {error}") from error
+    return _place(bin_dir, binary), settings
+
+
+def install_launcher(bin_dir: str) -> Path:
+    """Write the launcher as `bin_dir`/userspace, mode 0755, by rename; its absolute path. Raises InstallError.
+
+    It starts the interpreter without `site` and `runpy`, which a call that is handed to an agent does not need; so it has to name
+    the directory of the package.
+    """
+    program = (
+        f"import sys; sys.path.append({_PACKAGES!r}); sys.argv[0] = 'userspace-cni'; "
+        "from userspace_cni.__main__ import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
+    _try(command, "install the package into this interpreter first (pip install)")
+    return _place(bin_dir, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode())
+
+
+def _place(bin_dir: str, content: bytes) -> Path:
+    """Make `content` the plugin in `bin_dir`, which is made when missing: durable, complete and tried before it has its name."""
+    directory = Path(bin_dir).absolute()
+    target = directory / NAME
+    temporary = directory / f".{NAME}.{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                os.fchmod(file.fileno(), 0o755)
+                file.flush()
+                os.fsync(file.fileno())
+            _try([str(temporary)], f"is {directory} mounted noexec, or the binary for another machine?")
+            temporary.replace(target)
+            _flush(directory)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+    except OSError as error:
+        if isinstance(error, PermissionError) and not is_root():
+            raise InstallError(f"writing {target}: {ROOT_ONLY}") from error
+        raise InstallError(f"writing {target}: {error.strerror}; is {directory} a directory that root can write?") from error
+    return target
+
+
+def _flush(directory: Path) -> None:
+    """Bring the names in `directory` to disk."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _try(command: list[str], hint: str) -> None:
+    """Ask for VERSION as a runtime does: without our environment, from another directory. `hint` says what to look at."""
+    environment = {"CNI_COMMAND": "VERSION", "PATH": os.defpath}
+    try:
+        done = subprocess.run(command, env=environment, input=b"{}", capture_output=True, cwd="/", timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InstallError(f"trying {shlex.join(command)}: {error}; {hint}") from error
+    if done.returncode or b"supportedVersions" not in done.stdout:
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise InstallError(
+            f"trying {shlex.join(command)} without this shell's environment: {reason or 'it did not answer VERSION'}; {hint}"
+        )

@@ -1,0 +1,106 @@
+"""The files that a runtime executes as this plugin: what they are, and which agent they call.
+
+Without this a node looks well whose agent is down: only the installed file tells whether calls need it. Nothing is executed, and
+what cannot be read is told and concluded nothing from.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from userspace_cni import shim
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.cli.node.install import NAME
+from userspace_cni.cli.site import Site
+
+USUAL: Final = (
+    *("/opt/cni/bin", "/usr/libexec/cni", "/usr/lib/cni", "/usr/local/libexec/cni", "/usr/local/lib/cni"),
+    *("/var/lib/rancher/k3s/data/cni", "/var/snap/microk8s/current/opt/cni/bin"),
+)
+"""Where the runtimes that are known to us look for plugins when they are not told."""
+_LARGEST: Final = 8 << 20
+"""Bytes that are read; the binary has some ten thousand."""
+_MODULE: Final = b"userspace_cni"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A file that a runtime executes as this plugin, by its path on the host.
+
+    `kind`: `binary`, which hands each call to an agent; `in-process`, which needs none; `other`, which is not of this program.
+    `socket` and `state_dir` are what a binary carries, "" for one whose settings cannot be read; `problem`: why that is so, or
+    how they differ from the settings in force; `meant`: whether a binary calls the agent of these.
+    """
+
+    path: str
+    kind: Literal["binary", "in-process", "other"]
+    socket: str = ""
+    state_dir: str = ""
+    meant: bool = False
+    problem: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def directories(given: Iterable[str], cni_path: str) -> tuple[str, ...]:
+    """Where to look: those given, else those of CNI_PATH, else the usual ones."""
+    return tuple(given) or tuple(path for path in cni_path.split(":") if path.startswith("/")) or USUAL
+
+
+def plugins(site: Site, where: Iterable[str]) -> list[Plugin]:
+    """The plugins in these directories of the host; a directory that has two names counts once."""
+    found: dict[tuple[int, int], Plugin] = {}
+    for directory in where:
+        path = f"{directory.rstrip('/')}/{NAME}"
+        try:
+            seen = Path(site.seen(path))
+            facts = seen.stat()
+            if (facts.st_dev, facts.st_ino) not in found:
+                plugin = _plugin(path, _content(seen, facts), site)
+                if plugin.kind == "binary" and not plugin.problem and not facts.st_mode & 0o111:
+                    mode = f"mode {stat.S_IMODE(facts.st_mode):04o}"
+                    plugin = replace(plugin, meant=False, problem=f"and cannot be executed ({mode}): chmod 755 {path}")
+                found[facts.st_dev, facts.st_ino] = plugin
+        except FileNotFoundError:
+            continue
+        except (OSError, UserspaceError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            found[0, len(found)] = Plugin(path, "other", problem=f"it cannot be looked at: {reason}")
+    return list(found.values())
+
+
+def _content(path: Path, facts: os.stat_result) -> bytes:
+    """Nothing for what is no regular file, or too large to be ours."""
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
+        return b""
+    with path.open("rb") as file:
+        return file.read(_LARGEST)
+
+
+def _plugin(path: str, content: bytes, site: Site) -> Plugin:
+    again = f"run `userspace-cni install --bin-dir {path.rpartition('/')[0]}` again"
+    try:
+        carried = shim.carried(content)
+    except ValueError as error:
+        return Plugin(path, "binary", problem=f"{error}: which agent it calls cannot be read; {again}")
+    if carried is None:
+        return Plugin(path, "in-process" if content.startswith(b"#!") and _MODULE in content else "other")
+    socket, state_dir, settings = carried.agent_socket, carried.state_dir, site.settings
+    meant = _same(site, socket, settings.agent_socket) and _same(site, state_dir, settings.state_dir)
+    differs = (
+        f"with records in {state_dir}, and the settings in force say {settings.agent_socket} and {settings.state_dir}; "
+        f"if these are right, {again}, else use the settings that it was installed with"
+    )
+    return Plugin(path, "binary", socket, state_dir, meant, "" if meant else differs)
+
+
+def _same(site: Site, one: str, other: str) -> bool:
+    """Whether two paths of the host are one, links followed as the agent does it with those of a call."""
+    return one == other or site.resolved(one) == site.resolved(other)

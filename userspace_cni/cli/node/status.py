@@ -1,0 +1,284 @@
+"""`status`: whether this node can attach pods, and what on it waits for somebody. It changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from userspace_cni.attachment.cleanup import is_unfinished
+from userspace_cni.attachment.listing import SwitchPort, port_step
+from userspace_cni.attachment.records import Record
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.cli import view
+from userspace_cni.cli.client import NoAgent
+from userspace_cni.cli.node.installed import directories, plugins
+from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site
+from userspace_cni.cli.view import Cell, Column
+from userspace_cni.fastpath.memory import hugepages
+
+_COLUMNS: Final = (Column("WHAT"), Column("STATE"), Column("DETAILS"))
+_DIRECTORIES: Final = ("state_dir", "run_dir", "short_dir")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing that was looked at. `ok` is None for what is neither good nor bad."""
+
+    what: str
+    ok: bool | None
+    text: str
+
+
+@click.command("status", cls=NodeCommand, short_help="Tell how agent, switch and records of this node are.")
+@click.option(
+    "--bin-dir",
+    "bin_dirs",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="The runtime's directory of CNI plugins; repeatable. Default: those of CNI_PATH, else the usual ones, as /opt/cni/bin.",
+)
+@click.option("--json", "as_json", is_flag=True, help="As a JSON object.")
+@click.pass_context
+def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool) -> None:
+    """Tell how this node is: the agent, the installed plugin, the switch, its directories, the records, and what waits to be
+    finished.
+
+    An agent that does not answer is a finding where the installed plugin needs it. Where that was installed with --standalone, or
+    none is found, the absence of an agent is told, and the node is judged all the same; one that died is a finding. So is a
+    plugin that was installed for another agent than that of the settings.
+
+    Exit code: 0 when all is well, 1 for a finding, 3 when neither agent nor switch can be reached.
+    """
+    site = open_site(ctx)
+    where = directories((str(Path(each).absolute()) for each in bin_dirs), site.environ.get("CNI_PATH", ""))
+    with view.progress("asking agent and switch"):
+        found = look(site, where)
+    lines = [_agent_line(found), *_plugin_lines(found["plugins"], where)]
+    lines += [*_switch_lines(found["switch"]), *_application_lines(found["applications"])]
+    lines += [*map(_directory_line, found["directories"])]
+    lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"]), _rules_line(found["rules"])]
+    findings = [f"{line.what}: {line.text}" for line in lines if line.ok is False]
+    if as_json:
+        view.show_json({**found, "findings": findings})
+    else:
+        view.show_table(_COLUMNS, [_row(line) for line in lines])
+    if not found["agent"]["reachable"] and not found["switch"]["reachable"]:
+        ctx.exit(UNREACHABLE)
+    if findings:
+        ctx.exit(FOUND)
+
+
+def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
+    """Everything that `status` tells, as JSON values. `where`: directories in which a runtime looks for plugins."""
+    node = site.node
+    records = node.journal.records()
+    boot_id = node.boot_id()
+    unfinished = [record for record in records if is_unfinished(record, boot_id)]
+    states = Counter(record.state for record in records)
+    installed = plugins(site, where)
+    return {
+        "agent": {**_agent(site), "needed": any(each.meant for each in installed)},
+        "plugins": [each.to_json() for each in installed],
+        "switch": _switch(site),
+        "applications": _applications(site, records),
+        "directories": [_directory(name, site) for name in _DIRECTORIES],
+        "records": {state: states[state] for state in ("pending", "applying", "ready", "deleting")},
+        "unfinished": sum(_is_abandoned(record.container_id, site) for record in unfinished),
+        "spool": len(node.spool),
+        "quarantine": _count(Path(node.journal.directory) / "quarantine"),
+        "hugepages": _hugepages(site),
+        "rules": [list(rule.namespaces) for rule in site.settings.rules],
+    }
+
+
+def _agent(site: Site) -> dict[str, Any]:
+    """`reachable`, and without that `absent` (nobody has made its socket) or not; `version`, `ready` and its `problems`."""
+    client = site.client
+    told: dict[str, Any] = {"socket": client.path, "reachable": False, "absent": False, "version": "", "ready": False}
+    try:
+        about = client.about()
+    except NoAgent:
+        return {**told, "absent": True, "problems": []}
+    except Unavailable as error:
+        return {**told, "problems": [str(error)]}
+    return {**told, "reachable": True, "ready": not about["problems"], **about}
+
+
+def _switch(site: Site) -> dict[str, Any]:
+    """`reachable`: OVSDB answers; `vswitchd`: alive, dead, silent or unknown; `problem`: why no port could be added, or ""."""
+    settings = site.settings
+    told = {"ovsdb": settings.ovsdb, "reachable": False, "vswitchd": "unknown", "version": "", "problem": ""}
+    problem: UserspaceError | None = site.switch_problem()
+    if problem is None:
+        told["reachable"] = True
+        try:
+            site.node.ports.serving("", Deadline.after(SWITCH_S))
+        except UserspaceError as error:
+            problem = error
+    liveness = site.node.ports.watch_liveness()
+    version = liveness.reason if liveness.state == "alive" else ""
+    return {**told, "vswitchd": liveness.state, "version": version, "problem": str(problem or "")}
+
+
+def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | None:
+    """How many of the attachments' ports have an application (`connected`), have none, which is normal (`waiting`), or can not be
+    opened by ovs-vswitchd (`broken`). All of it is what OVSDB says, nothing is tried; None when that can not be asked."""
+    try:
+        ports = {port.name: port for port in site.node.ports.known()}
+    except UserspaceError:
+        return None
+    steps = [step for record in records if record.state == "ready" and (step := port_step(record))]
+    found = [ports[step.name] for step in steps if step.name in ports]
+    broken = sum(bool(port.error) for port in found)
+    connected = sum(_is_connected(port) for port in found if not port.error)
+    return {"connected": connected, "waiting": len(found) - broken - connected, "broken": broken}
+
+
+def _is_connected(port: SwitchPort) -> bool:
+    """OVS may say `disconnected` of a peer for as long as it is there; its link is up then."""
+    return port.link_state == "up" or port.status.get("status") == "connected"
+
+
+def _directory(name: str, site: Site) -> dict[str, str]:
+    """`problem`: why nothing can be written there, "" when it can; what is missing counts by its nearest parent."""
+    path = str(getattr(site.settings, name))
+    return {"setting": name, "path": path, "problem": site.node.unwritable(path)}
+
+
+def _hugepages(site: Site) -> dict[str, Any]:
+    """The pools of each NUMA node, and who mounts hugetlbfs. Neither is good or bad: only the switch knows what it needs."""
+    elsewhere = site.settings.host_root.rstrip("/")
+    found = hugepages.look(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
+    return {
+        "pools": [asdict(pool) for pool in found.pools()],
+        "reserved": {str(pool.page_bytes): pool.reserved for pool in found.machine},
+        "mounts": [asdict(mount) for mount in found.mounts],
+    }
+
+
+def _is_abandoned(container_id: str, site: Site) -> bool:
+    """Whether nobody is working on the container now."""
+    lock = site.node.journal.try_container_lock(container_id)
+    if lock is None:
+        return False
+    lock.release()
+    return True
+
+
+def _count(directory: Path) -> int:
+    try:
+        return sum(not path.name.startswith(".") for path in directory.iterdir())
+    except OSError:
+        return 0
+
+
+def _agent_line(found: Mapping[str, Any]) -> Line:
+    agent = found["agent"]
+    problems = view.joined(agent["problems"])
+    if not agent["reachable"]:
+        none = f"none on this node (no socket {agent['socket']})"
+        if agent["needed"]:
+            [path, *_] = [each["path"] for each in found["plugins"] if each["meant"]]
+            return Line(
+                "agent",
+                False,
+                f"{problems or none}. The installed plugin {path} hands each call to it: no pod is attached until it answers; "
+                "start it (`userspace-cni agent`, or the service or DaemonSet that runs it) and look at its log; "
+                "`userspace-cni install --standalone` installs a plugin that needs none",
+            )
+        if agent["absent"]:
+            return Line("agent", None, f"{none}: only a plugin in-process can attach pods")
+        return Line("agent", False, problems)
+    version = f" {agent['version']}" if agent["version"] else ""
+    if not agent["ready"]:
+        return Line("agent", False, f"{agent['socket']}{version}: not ready: {problems}")
+    return Line("agent", True, f"{agent['socket']}{version}, ready")
+
+
+def _plugin_lines(found: Sequence[Mapping[str, Any]], where: Sequence[str]) -> list[Line]:
+    """What a runtime executes; nothing is wrong where none is found, for it may be elsewhere."""
+    if not found:
+        return [Line("plugin", None, f"none in {view.joined(where)}; --bin-dir names the runtime's directory")]
+    return [_plugin_line(each) for each in found]
+
+
+def _plugin_line(plugin: Mapping[str, Any]) -> Line:
+    path, problem = plugin["path"], plugin["problem"]
+    if plugin["kind"] == "in-process":
+        return Line("plugin", None, f"{path} runs in-process: it needs no agent")
+    if plugin["kind"] == "other":
+        return Line("plugin", None, f"{path} is not of this program" + (f": {problem}" if problem else ""))
+    if not plugin["socket"]:
+        return Line("plugin", False, f"{path}: {problem}")
+    calls = f"{path} hands calls to the agent at {plugin['socket']}"
+    return Line("plugin", plugin["meant"], f"{calls}, {problem}" if problem else calls)
+
+
+def _switch_lines(switch: Mapping[str, Any]) -> list[Line]:
+    if not switch["reachable"]:
+        return [Line("switch", False, switch["problem"])]
+    lines = [Line("switch", True, f"{switch['ovsdb']} answers")]
+    if switch["problem"]:
+        return [*lines, Line("datapath", False, switch["problem"])]
+    alive = switch["vswitchd"] == "alive"
+    text = f"{switch['version']} with DPDK" if alive else "DPDK is on; whether ovs-vswitchd lives can not be known from here"
+    return [*lines, Line("datapath", True if alive else None, text)]
+
+
+def _application_lines(counts: Mapping[str, int] | None) -> list[Line]:
+    if counts is None:
+        return []
+    told = f"{counts['connected']} connected, {counts['waiting']} not" if any(counts.values()) else "none attached"
+    if counts["broken"]:
+        told += f", {view.counted(counts['broken'], 'port')} that ovs-vswitchd can not open; see userspace-cni list"
+    return [Line("applications", False if counts["broken"] else None, told)]
+
+
+def _directory_line(directory: Mapping[str, str]) -> Line:
+    problem = directory["problem"]
+    return Line(directory["setting"], not problem, directory["path"] + (f": {problem}" if problem else ""))
+
+
+def _store_lines(found: Mapping[str, Any]) -> list[Line]:
+    states = [f"{count} {state}" for state, count in found["records"].items() if count]
+    lines = [Line("attachments", None, view.joined(states, "none"))]
+    waiting = (
+        ("unfinished", "userspace-cni gc finishes them"),
+        ("spool", "DELs that no agent has heard; userspace-cni gc does them"),
+        ("quarantine", "files that could not be read, below state_dir; look at them, then remove them"),
+    )
+    for key, hint in waiting:
+        count = found[key]
+        lines.append(Line(key, count == 0, f"{count}: {hint}" if count else "none"))
+    return lines
+
+
+def _hugepage_lines(found: Mapping[str, Any]) -> list[Line]:
+    """A line for each page size and node that has pages; one line when nobody has any."""
+    lines = []
+    for pool in (pool for pool in found["pools"] if pool["total"]):
+        size = pool["page_bytes"]
+        mounts = [mount["path"] for mount in found["mounts"] if mount["page_bytes"] == size]
+        where = "" if pool["node"] is None else f" on node {pool['node']}"
+        promised = found["reserved"].get(str(size)) or 0
+        told = f"{pool['total']} of {hugepages.size_text(size)}{where}, {pool['free']} free"
+        told += f" ({promised} of the machine's promised)" if promised else ""
+        lines.append(Line("huge pages", None, f"{told}, mounted at {view.joined(mounts)}" if mounts else f"{told}, not mounted"))
+    return lines or [Line("huge pages", None, "none reserved: OVS-DPDK needs some, unless it was started with --no-huge")]
+
+
+def _rules_line(rules: Sequence[Sequence[str]]) -> Line:
+    """Whom the rules of the settings file are for, in its order."""
+    told = [f"{number} for {view.joined(namespaces)}" for number, namespaces in enumerate(rules, 1)]
+    return Line("rules", None, "; ".join(told) or "none: pods of every namespace may use any bridge and VLAN")
+
+
+def _row(line: Line) -> list[Cell | str]:
+    return [line.what, {True: Cell("ok", "green"), False: Cell("finding", "red"), None: Cell("-", "dim")}[line.ok], line.text]

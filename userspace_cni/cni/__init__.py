@@ -1,0 +1,1 @@
+"""The contract with the runtime: request, configuration, result and protocol. Pure."""

@@ -1,0 +1,170 @@
+"""The keys of a network's configuration: which there are, at which place, and which key a misspelt one was to be. Pure.
+
+A misspelt key that is ignored attaches a pod to another network than its author meant, so it is refused: a key that is nearly a
+known one of its place, and none itself. Nothing else is: keys that are known at another place, those of the CNI specification, of
+other CNI plugins and of the former plugin and its forks are in manifests that work, and other keys are only told.
+
+Keys match without regard to case, as the former plugin's did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from userspace_cni.base.errors import InvalidConfig
+
+TOP: Final = ("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "bandwidth", "consumer")
+BLOCK: Final = ("engine", "iftype", "netType", "memif", "vhost", "bridge", "mtu", "mac", "bandwidth")
+VHOST: Final = ("mode", "socketfile", "user", "group", "dirmode", "socketmode", "selinuxLabel", "queues", "queueSize")
+BRIDGE: Final = ("bridgeName", "bridgeId", "vlanId", "trunks", "vlanMode")
+STANDARD: Final = (
+    *("cniVersion", "name", "type", "ipam", "ipMasq", "dns", "capabilities", "runtimeConfig", "args", "prevResult"),
+    *("disableCheck", "disableGC", "cniVersions", "loadOnlyInlinedPlugins", "deviceID", "pciBusID"),
+)
+"""At the top, of the CNI specification and of Multus: read under exactly these names, and never told as unknown."""
+PLACES: Final[Mapping[str, tuple[str, ...]]] = {
+    "": (*TOP, *STANDARD),
+    "host": BLOCK,
+    "host.vhost": VHOST,
+    "host.bridge": BRIDGE,
+    "container": BLOCK,
+    "container.vhost": VHOST,
+    "container.bridge": BRIDGE,
+}
+"""The known keys of each object that we read."""
+MARKED: Final = "cni.dev/"
+"""What the keys that a runtime adds begin with."""
+
+_PARTS: Final = ("vhost", "bridge")
+_LEFT_OUT: Final[Mapping[str, str]] = {part: f"host.{part}" for part in _PARTS}
+"""Blocks that are sought at the top as well: their author forgot `host`."""
+_OTHERS: Final = (
+    *("role", "ingressPolicingRate", "ingressPolicingBurst", "OvnPort"),
+    *("ingressRate", "ingressBurst", "egressRate", "egressBurst"),
+    *("plugins", "delegates", "device", "resourceName", "ipMasqBackend"),
+)
+"""Keys of the former plugin and its forks that have no meaning here, and of other CNI plugins: copied along, they do no harm."""
+_SHORTEST: Final = 5
+_EDITS: Final = 2
+_LOOKED_AT: Final = 1000
+"""Unknown keys of one object that are compared: an agent must not be kept busy with them."""
+_TOLD: Final = 10
+
+
+class Misspelt(InvalidConfig):
+    """A key that is nearly a known one. `place`, `key`: where and how it is written; `meant`: the known key with its path."""
+
+    def __init__(self, place: str, key: str, meant: str) -> None:
+        super().__init__(
+            f"key '{path_of(place, key)}' is unknown: '{meant}' is probably meant",
+            "correct the spelling, or remove the key",
+        )
+        self.place = place
+        self.key = key
+        self.meant = meant
+
+
+def path_of(place: str, key: str) -> str:
+    """A key with the names of the objects that it is in, as `host.vhost.mode`."""
+    return f"{place}.{key}" if place else key
+
+
+def folded(key: str) -> str:
+    """A key without regard to case. No letter beyond ASCII is one of it, as U+212A would be of "k": who looks for a key in the
+    text of a network, an admission policy say, must find it."""
+    return key.lower() if key.isascii() else key
+
+
+def spelled(raw: Mapping[str, Any], known: Iterable[str], place: str) -> dict[str, Any]:
+    """`raw` with the keys of `known` in canonical spelling; others are left out. Raises InvalidConfig for one given twice."""
+    canonical = {key.lower(): key for key in known}
+    found: dict[str, Any] = {}
+    for key, value in raw.items():
+        name = canonical.get(folded(key))
+        if name in found:
+            raise InvalidConfig(
+                f"key '{path_of(place, name)}' is given in two spellings", "keys match without regard to case: keep one"
+            )
+        if name is not None:
+            found[name] = value
+    return found
+
+
+def check(raw: Mapping[str, Any], warn: Callable[[str], None]) -> None:
+    """Raise Misspelt for the first misspelt key; tell `warn` of other unknown ones, of each object the first few."""
+    objects = [(place, unknown) for place, held in _objects(raw) if (unknown := _unknown(place, held))]
+    for place, unknown in objects:
+        for key in unknown[:_LOOKED_AT]:
+            if meant := meant_by(place, key):
+                raise Misspelt(place, key, meant)
+    for place, unknown in objects:
+        for key in unknown[:_TOLD]:
+            warn(f"key '{path_of(place, key)}' is unknown and ignored{_elsewhere(place, key)}")
+        if len(unknown) > _TOLD:
+            warn(f"{len(unknown) - _TOLD} more keys beside '{path_of(place, unknown[0])}' are unknown and ignored")
+
+
+def meant_by(place: str, key: str) -> str:
+    """The known key, with its path, that an unknown one of that place differs from by one or two letters; "" for none."""
+    name = folded(key)
+    if len(name) < _SHORTEST or not name[0].isalnum() or name.startswith(MARKED) or name in _ALLOWED:
+        return ""
+    candidates = {known.lower(): path_of(place, known) for known in PLACES[place]}
+    if not place:
+        candidates |= _LEFT_OUT
+    for edits in range(1, _EDITS + 1):
+        for known, meant in candidates.items():
+            if is_within(name, known, edits):
+                return meant
+    return ""
+
+
+def is_within(one: str, other: str, edits: int) -> bool:
+    """Whether so many letters, or fewer, have to be put in, left out or replaced to make one text the other."""
+    if abs(len(one) - len(other)) > edits:
+        return False
+    same = 0
+    while same < min(len(one), len(other)) and one[same] == other[same]:
+        same += 1
+    one, other = one[same:], other[same:]
+    if not one or not other:
+        return True
+    return edits > 0 and any(
+        is_within(shorter, changed, edits - 1) for shorter, changed in ((one[1:], other[1:]), (one[1:], other), (one, other[1:]))
+    )
+
+
+_ALLOWED: Final = frozenset(key.lower() for keys in (*PLACES.values(), _OTHERS) for key in keys)
+
+
+def _objects(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each object that we read, with its place. What is no object is refused by who reads it."""
+    yield "", raw
+    for block, held in _held(raw, ("host", "container")):
+        yield block, held
+        for part, below in _held(held, _PARTS):
+            yield path_of(block, part), below
+
+
+def _held(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for key, value in raw.items():
+        if folded(key) in names and isinstance(value, Mapping):
+            yield folded(key), value
+
+
+def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:
+    if place:
+        known = {key.lower() for key in PLACES[place]}
+        return [key for key in held if folded(key) not in known]
+    ours = {key.lower() for key in TOP}
+    return sorted(key for key in held if key not in STANDARD and folded(key) not in ours and not key.startswith(MARKED))
+
+
+def _elsewhere(place: str, key: str) -> str:
+    """What else is to be said of a key that is known, in another spelling or at another place."""
+    name = folded(key)
+    if not place and (standard := next((each for each in STANDARD if each.lower() == name), "")):
+        return f": the CNI specification writes '{standard}'"
+    places = [path_of(other, known) for other, keys in PLACES.items() if other for known in keys if known.lower() == name]
+    return f" here; there is '{places[0]}'" if places else ""

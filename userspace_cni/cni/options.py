@@ -1,0 +1,421 @@
+"""Our own part of a network configuration: the `host` and `container` blocks and what the runtime asks for. Strict and pure.
+
+Formats are those of the plugin of CNI type `userspace` that this one replaces, so its manifests work unchanged: keys match
+without regard to case, unknown keys are ignored with a warning, and a `host` block without `vhost.mode` means server. In two
+things this one is stricter on purpose, because that plugin made another port than was meant and said nothing: a key that is
+nearly a known one (`keys`) is refused, and so is a `vhost.mode` that is neither `client` nor `server`.
+
+What is understood but can not be served is refused before any effect (UnsupportedField, 2); a value that can not be meant is
+InvalidConfig (7); a value of the wrong JSON type is Undecodable (6).
+
+With `consumer: kubevirt` the application is QEMU in a virt-launcher pod, of which everything is known: what the network says
+otherwise is refused, for such a VM would not start, or would lose its network with OVS's next restart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+from userspace_cni.base.bridges import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range
+from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
+from userspace_cni.base.log import LEVELS
+from userspace_cni.cni import keys
+from userspace_cni.cni.request import Request, typed
+from userspace_cni.pod import launcher
+
+Role = Literal["client", "server"]
+Warn = Callable[[str], None]
+
+DEFAULT_BRIDGE: Final = "br0"
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_BRIDGE: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{BRIDGE_MAX - 1}}}")
+_MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
+_OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
+_SOCKET_FILE_MAX = 80
+_PATH_MAX = 1024
+_MODES: Final = ("", "client", "server")
+_VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
+_MTU_RANGE: Final = (68, 65535)
+_QUEUES_MAX = 128
+_QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
+_QEMU_DIRECTORY_MODE: Final = 0o755
+"""Of QEMU's directory: only QEMU makes sockets in it, and OVS may run as any user."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use the directory and the socket: names or decimal ids, permission bits, an SELinux label; empty for as it is."""
+
+    user: str = ""
+    group: str = ""
+    directory_mode: int | None = None
+    socket_mode: int | None = None
+    selinux_label: str = ""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one pod asks for: each None or empty when it does not."""
+
+    mac: str = ""
+    ips: tuple[str, ...] = ()
+    device_info_file: str = ""
+
+
+@dataclass(frozen=True)
+class Application:
+    """The application's side: the `container` block as written, canonically spelled, and what of it reaches DPDK."""
+
+    block: Mapping[str, Any] = field(default_factory=dict)
+    queues: int | None = None
+    queue_size: int | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What this plugin is asked to do. `ovs_role`: OVS's side of the vhost-user connection; `kubevirt`: for VMs' launchers."""
+
+    ovs_role: Role
+    role_given: bool
+    bridge: str
+    vlan: Vlan
+    mtu: int | None
+    socket_file: str
+    access: Access
+    application: Application
+    asked: Asked
+    kubeconfig: str
+    shared_dir: str
+    kubevirt: bool
+    dns: Mapping[str, Any]
+
+
+def read_options(request: Request, warn: Warn) -> Options:
+    """Everything that ADD needs of the configuration, validated; `warn` is told of what is ignored."""
+    raw = request.network.raw
+    keys.check(raw, warn)
+    top = keys.spelled(raw, keys.TOP, "")
+    runtime = typed(raw, "runtimeConfig", dict, {})
+    host, container = _block(top, "host"), _block(top, "container")
+    _refuse_unbuilt(request, (("", top), ("host.", host), ("runtimeConfig.", runtime)))
+    _check_engine(host, container)
+    vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
+    kubevirt = _read_consumer(top)
+    role_given = "host" in top
+    if kubevirt:
+        _check_for_qemu(vhost, top, warn)
+    mode = _read_mode_of(vhost, "host")
+    ovs_role: Role = "client" if not role_given or kubevirt or mode == "client" else "server"
+    for key in ("queues", "queueSize"):
+        if key in vhost:
+            warn(
+                f"key 'host.vhost.{key}' is ignored: OVS takes it from the application, which is told by 'container.vhost.{key}'"
+            )
+    if typed(top, "logLevel", str, "") and not read_log_level(raw):
+        warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
+    _warn_of_roles(ovs_role, _read_mode_of(_part(container, "vhost"), "container"), warn)
+    if typed(top, "logFile", str, ""):
+        warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
+    return Options(
+        ovs_role=ovs_role,
+        role_given=role_given,
+        bridge=_matching(typed(bridge, "bridgeName", str, "") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"),
+        vlan=_read_vlan(bridge),
+        mtu=_in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
+        socket_file=_read_socket_file(vhost),
+        access=_access_of_qemu(_read_access(vhost)) if kubevirt else _read_access(vhost),
+        application=_read_application(container),
+        asked=_read_asked(request, host, runtime, warn),
+        kubeconfig=_absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
+        shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
+        kubevirt=kubevirt,
+        dns=_read_dns(typed(raw, "dns", dict, {})),
+    )
+
+
+def read_log_level(raw: Mapping[str, Any]) -> str:
+    """`logLevel` of a configuration, a key of log.LEVELS; "" when absent or unknown. Never fails: DEL uses it too."""
+    for key, value in raw.items():
+        if key.lower() == "loglevel" and isinstance(value, str) and value.lower() in LEVELS:
+            return value.lower()
+    return ""
+
+
+def _block(top: Mapping[str, Any], name: str) -> dict[str, Any]:
+    block = keys.spelled(typed(top, name, dict, {}), keys.BLOCK, name)
+    for part, known in (("vhost", keys.VHOST), ("bridge", keys.BRIDGE)):
+        if part in block:
+            place = keys.path_of(name, part)
+            block[part] = keys.spelled(typed(block, part, dict, {}, path=f"{name}."), known, place)
+    typed(block, "memif", dict, {}, path=f"{name}.")  # of another plugin, and only passed on
+    return block
+
+
+def _part(block: Mapping[str, Any], name: str) -> dict[str, Any]:
+    part: dict[str, Any] = block.get(name) or {}
+    return part
+
+
+def _refuse_unbuilt(request: Request, holders: tuple[tuple[str, Mapping[str, Any]], ...]) -> None:
+    for path, holder in holders:
+        bandwidth = holder.get("bandwidth")
+        if isinstance(bandwidth, dict) and not any(bandwidth.values()):
+            continue
+        if bandwidth is not None:
+            raise UnsupportedField(f"key '{path}bandwidth' is {bandwidth!r}: rates are not supported yet", "remove it to attach")
+    if request.network.raw.get("ipMasq") is True:
+        raise UnsupportedField("key 'ipMasq' is true: a vhost-user port has no address on the host to masquerade", "remove it")
+    if request.network.ipam == "dhcp":
+        raise UnsupportedField("key 'ipam.type' is 'dhcp': it needs a kernel interface in the pod", "use host-local or static")
+
+
+def _check_engine(host: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+    """Only OVS-DPDK and vhost-user are built; what the pod's application is (`container.engine`) is its own affair."""
+    _one_of(host, "host", "engine", "ovs-dpdk", unbuilt=("vpp",))
+    _one_of(host, "host", "iftype", "vhostuser", unbuilt=("memif",))
+    _one_of(host, "host", "netType", "bridge", unbuilt=("interface", "none"))
+    _one_of(container, "container", "iftype", "vhostuser", unbuilt=("memif",))
+    typed(container, "engine", str, "", path="container.")
+    typed(container, "netType", str, "", path="container.")
+
+
+def _one_of(block: Mapping[str, Any], name: str, key: str, built: str, *, unbuilt: tuple[str, ...]) -> None:
+    value = typed(block, key, str, "", path=f"{name}.")
+    if value in unbuilt:
+        raise UnsupportedField(f"key '{name}.{key}' is {value!r}: not supported", f"it can be {built!r}")
+    if value not in ("", built):
+        raise InvalidConfig(f"key '{name}.{key}' is {value!r}", f"it can be {built!r}")
+
+
+def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
+    mode: str = typed(vhost, "mode", str, "", path=f"{block}.vhost.")
+    if mode not in _MODES:
+        raise InvalidConfig(f"key '{block}.vhost.mode' is {mode!r}", "it can be 'client' or 'server'")
+    return mode
+
+
+def _warn_of_roles(ovs_role: Role, own: str, warn: Warn) -> None:
+    if ovs_role == "server":
+        warn("OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it")
+    if own and (own == "client") == (ovs_role == "client"):
+        warn(f"key 'container.vhost.mode' is {own!r}, OVS's own role: the application is told the other one")
+
+
+def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
+    path = "host.bridge."
+    tag = typed(bridge, "vlanId", int, 0, path=path)
+    _in_range(tag, (0, VLAN_MAX), f"{path}vlanId")
+    mode = typed(bridge, "vlanMode", str, "", path=path)
+    if mode and mode not in _VLAN_MODES:
+        raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(_VLAN_MODES)}")
+    trunks: set[int] = set()
+    items = typed(bridge, "trunks", list, [], path=path)
+    if len(items) > VLAN_MAX:  # each may be a range of all: an agent must not be kept busy with them
+        raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {VLAN_MAX} VLANs")
+    for item in items:
+        trunks.update(vlan_range(item, f"key '{path}trunks'"))
+    if trunks and mode == "access":
+        raise InvalidConfig(
+            f"key '{path}vlanMode' is 'access' and '{path}trunks' has VLANs", "an access port carries none of them"
+        )
+    return Vlan(tag or None, tuple(sorted(trunks)), mode)
+
+
+def _read_access(vhost: Mapping[str, Any]) -> Access:
+    path = "host.vhost."
+    return Access(
+        user=_read_principal(vhost, "user"),
+        group=_read_principal(vhost, "group"),
+        directory_mode=_read_mode(vhost, "dirmode"),
+        socket_mode=_read_mode(vhost, "socketmode"),
+        selinux_label=_printable(typed(vhost, "selinuxLabel", str, "", path=path), f"{path}selinuxLabel"),
+    )
+
+
+def _read_principal(vhost: Mapping[str, Any], key: str) -> str:
+    value = vhost.get(key)
+    text = (
+        str(value) if isinstance(value, int) and not isinstance(value, bool) else typed(vhost, key, str, "", path="host.vhost.")
+    )
+    return _matching(text, _NAME, f"host.vhost.{key}") if text else ""
+
+
+def _read_mode(vhost: Mapping[str, Any], key: str) -> int | None:
+    text = typed(vhost, key, str, "", path="host.vhost.")
+    if not text:
+        return None
+    if not _OCTAL.fullmatch(text):
+        raise InvalidConfig(f"key 'host.vhost.{key}' is {text!r}", "it must be permission bits in octal, as '0775'")
+    return int(text.removeprefix("0o"), 8)
+
+
+def _read_socket_file(vhost: Mapping[str, Any]) -> str:
+    name: str = typed(vhost, "socketfile", str, "", path="host.vhost.")
+    if not name:
+        return ""
+    _matching(name, _NAME, "host.vhost.socketfile")
+    if name.startswith("configData-"):
+        raise InvalidConfig(
+            f"key 'host.vhost.socketfile' is {name!r}", "files named configData-… beside it tell the application of it"
+        )
+    if len(name) > _SOCKET_FILE_MAX:
+        raise InvalidConfig(
+            f"key 'host.vhost.socketfile' has {len(name)} characters", f"at most {_SOCKET_FILE_MAX} fit a socket path"
+        )
+    return name
+
+
+def _read_application(container: Mapping[str, Any]) -> Application:
+    vhost = _part(container, "vhost")
+    path = "container.vhost."
+    queues = _in_range(typed(vhost, "queues", int, None, path=path), (1, _QUEUES_MAX), f"{path}queues")
+    size = typed(vhost, "queueSize", int, None, path=path)
+    if size is not None and size not in _QUEUE_SIZES:
+        raise InvalidConfig(f"key '{path}queueSize' is {size}", "it must be a power of two from 64 to 32768")
+    return Application(container, queues, size)
+
+
+def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> Asked:
+    """What the pod asks for: runtimeConfig before args.cni before CNI_ARGS before the network's own default."""
+    return Asked(
+        mac=_asked_mac(request, host, runtime, warn),
+        ips=_asked_ips(request, runtime, warn),
+        device_info_file=_absolute(
+            typed(runtime, "CNIDeviceInfoFile", str, "", path="runtimeConfig."), "runtimeConfig.CNIDeviceInfoFile"
+        ),
+    )
+
+
+def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> str:
+    requested: str = typed(runtime, "mac", str, "", path="runtimeConfig.")
+    if requested:
+        return _unicast(requested, "key 'runtimeConfig.mac'")
+    mac = _args_cni(request).get("mac")
+    if isinstance(mac, str) and _is_unicast(mac):
+        return mac.lower()
+    if mac is not None:
+        warn(f"key 'args.cni.mac' is {mac!r}, not a unicast MAC address, and is ignored")
+    else:
+        mac = request.environment.args.get("MAC", "")
+        if mac and not _MAC.fullmatch(mac):
+            raise BadEnvironment(f"CNI_ARGS holds MAC={mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
+        if mac:
+            return _unicast(mac, "CNI_ARGS MAC")
+    own: str = typed(host, "mac", str, "", path="host.")
+    return _unicast(own, "key 'host.mac'") if own else ""
+
+
+def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tuple[str, ...]:
+    ips = typed(runtime, "ips", list, [], path="runtimeConfig.")
+    for ip in ips:
+        if not isinstance(ip, str) or not _is_address(ip):
+            raise InvalidConfig(f"key 'runtimeConfig.ips' holds {ip!r}", "it must be addresses as 192.0.2.7/24 or 2001:db8::7/64")
+    if ips and not request.network.ipam:
+        raise InvalidConfig(
+            f"key 'runtimeConfig.ips' asks for {', '.join(ips)}", "the network has no 'ipam' that could assign it"
+        )
+    asked = _args_cni(request).get("ips") or request.environment.args.get("IP")
+    if asked and not request.network.ipam:
+        warn(f"address {asked!r} is asked for, but the network has no 'ipam' that could assign it: ignored")
+    return tuple(ips)
+
+
+def _is_address(text: str) -> bool:
+    from ipaddress import ip_interface
+
+    try:
+        ip_interface(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _args_cni(request: Request) -> Mapping[str, Any]:
+    """`args.cni`; what can not be used there is never an error (CONVENTIONS.md, "args in network config")."""
+    args = request.network.raw.get("args")
+    cni = args.get("cni") if isinstance(args, dict) else None
+    return cni if isinstance(cni, dict) else {}
+
+
+def _read_dns(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`dns` as the result can hold it; a wrong type there would make the runtime refuse the whole answer."""
+    dns: dict[str, Any] = {"domain": typed(raw, "domain", str, "", path="dns.")}
+    for key in ("nameservers", "search", "options"):
+        dns[key] = typed(raw, key, list, [], path="dns.")
+        if not all(isinstance(value, str) for value in dns[key]):
+            raise Undecodable(f"key 'dns.{key}' holds something else than strings", "it must be a list of strings")
+    return {key: value for key, value in dns.items() if value}
+
+
+def _read_consumer(top: Mapping[str, Any]) -> bool:
+    consumer = typed(top, "consumer", str, "")
+    if consumer not in ("", "pod", "kubevirt"):
+        raise InvalidConfig(f"key 'consumer' is {consumer!r}", "it can be 'pod' or 'kubevirt'")
+    return bool(consumer == "kubevirt")
+
+
+def _check_for_qemu(vhost: Mapping[str, Any], top: Mapping[str, Any], warn: Warn) -> None:
+    """Refuse what can not be for a VM: its socket's name and role are agreed upon with the sidecar in its pod."""
+    consumer = "with consumer 'kubevirt'"
+    if typed(vhost, "mode", str, "", path="host.vhost.") not in ("", "client"):
+        raise InvalidConfig(
+            f"key 'host.vhost.mode' is {vhost['mode']!r} {consumer}",
+            "it can be 'client' or left out: QEMU makes the socket, or a restart of OVS would end the network of every VM",
+        )
+    if vhost.get("socketfile"):
+        raise InvalidConfig(
+            f"key 'host.vhost.socketfile' is {vhost['socketfile']!r} {consumer}",
+            "remove it: a VM's sockets are named after its interfaces, so that its sidecar finds them",
+        )
+    if vhost.get("socketmode"):
+        warn(f"key 'host.vhost.socketmode' is ignored {consumer}: QEMU makes the socket")
+    if top.get("sharedDir"):
+        warn(f"key 'sharedDir' is ignored {consumer}: the socket is in the launcher pod's emptyDir '{launcher.VOLUME}'")
+
+
+def _access_of_qemu(access: Access) -> Access:
+    """The directory is QEMU's, as far as the network does not give it to somebody else."""
+    mode = _QEMU_DIRECTORY_MODE if access.directory_mode is None else access.directory_mode
+    owner = str(launcher.QEMU_ID)
+    return replace(access, user=access.user or owner, group=access.group or owner, directory_mode=mode)
+
+
+def _unicast(mac: str, where: str) -> str:
+    if not _MAC.fullmatch(mac):
+        raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
+    if not _is_unicast(mac):
+        raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
+    return mac.lower()
+
+
+def _is_unicast(mac: str) -> bool:
+    return bool(_MAC.fullmatch(mac) and not int(mac[:2], 16) & 1 and int(mac.replace(":", ""), 16))
+
+
+def _matching(value: str, pattern: re.Pattern[str], where: str) -> str:
+    if not pattern.fullmatch(value) or value in {".", ".."}:
+        raise InvalidConfig(f"key '{where}' is {value!r}", f"it must match {pattern.pattern}")
+    return value
+
+
+def _in_range(value: int | None, bounds: tuple[int, int], where: str) -> int | None:
+    if value is not None and not bounds[0] <= value <= bounds[1]:
+        raise InvalidConfig(f"key '{where}' is {value}", f"it must be from {bounds[0]} to {bounds[1]}")
+    return value
+
+
+def _printable(value: str, where: str) -> str:
+    if value and not (value.isascii() and value.isprintable()):
+        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be printable ASCII")
+    return value
+
+
+def _absolute(value: str, where: str) -> str:
+    if value and (not value.startswith("/") or "\0" in value or ".." in value.split("/")):
+        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be an absolute path without '..'")
+    if len(value.encode()) > _PATH_MAX:  # a tree that is made name by name could be deeper than any path to it
+        raise InvalidConfig(f"key '{where}' has {len(value.encode())} bytes", f"a path of a network has at most {_PATH_MAX}")
+    return value

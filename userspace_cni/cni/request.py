@@ -1,0 +1,328 @@
+"""Bytes to a typed request: the environment and the network configuration of one call. Strict and pure.
+
+Nothing here looks at the node. `read_environment` and `read_network` decide everything that holds for every plugin
+(CNI SPEC 1.1.0, sections 2 and 3); our own options are read by `options`. Messages name the variable or key, its value and
+what would be right; they never repeat stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
+from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
+
+Verb = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
+
+VERBS: Final[tuple[Verb, ...]] = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
+ATTACHMENT_VERBS: Final = frozenset({"ADD", "DEL", "CHECK"})
+TRAVELLING: Final = ("TRACEPARENT", "TRACESTATE", "BAGGAGE")
+"""OpenTelemetry's variables: handed on to delegates beside CNI_* (libcni, spec 1.1.0)."""
+
+DELEGATED: Final = "USERSPACE_CNI_DELEGATED"
+"""Set for the plugins that we run: found in our own environment, it says that a network names us as its IPAM plugin."""
+
+_REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
+    "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    "CHECK": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
+    "DEL": ("CNI_CONTAINERID", "CNI_IFNAME"),
+    "GC": ("CNI_PATH",),
+    "STATUS": (),
+    "VERSION": (),
+}
+_SINCE: Final = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+_IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
+_POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+_IFNAME_BYTES = 15
+_NAME_MAX = 255
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_DEEPEST = 100
+_ATTACHMENTS_KEYS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The CNI_* variables of one call. Unused ones are empty."""
+
+    verb: Verb
+    container_id: str
+    netns: str
+    ifname: str
+    args: Mapping[str, str]
+    path: tuple[str, ...]
+    netns_override: bool
+    variables: Mapping[str, str]
+
+    @property
+    def pod_namespace(self) -> str:
+        """K8S_POD_NAMESPACE of CNI_ARGS, "" where the runtime sends none."""
+        return self.args.get("K8S_POD_NAMESPACE", "")
+
+    @property
+    def pod_name(self) -> str:
+        """K8S_POD_NAME of CNI_ARGS."""
+        return self.args.get("K8S_POD_NAME", "")
+
+    @property
+    def pod_uid(self) -> str:
+        """K8S_POD_UID of CNI_ARGS."""
+        return self.args.get("K8S_POD_UID", "")
+
+
+@dataclass(frozen=True)
+class Network:
+    """What every plugin reads of a network configuration; `raw` is the whole decoded object."""
+
+    name: str
+    version: str
+    ipam: str
+    """The delegated IPAM plugin's name; "" for none."""
+    raw: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call: `stdin` are the configuration's bytes as they came, for delegates and the record."""
+
+    environment: Environment
+    network: Network
+    stdin: bytes
+
+
+def subject_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a log line says of which attachment a call is about, as far as its variables tell; nothing of it has been judged."""
+    args = _read_args(environ.get("CNI_ARGS", ""), strict=False)
+    namespace, name = args.get("K8S_POD_NAMESPACE", ""), args.get("K8S_POD_NAME", "")
+    return {
+        "pod": f"{namespace}/{name}" if name else "",
+        "container": environ.get("CNI_CONTAINERID", ""),
+        "interface": environ.get("CNI_IFNAME", ""),
+    }
+
+
+def read_verb(environ: Mapping[str, str]) -> Verb:
+    """CNI_COMMAND. Raises BadEnvironment for anything that is not a verb, lower-case ones included."""
+    command = environ.get("CNI_COMMAND", "")
+    if command not in VERBS:
+        raise BadEnvironment(f"CNI_COMMAND is {command!r}: not a verb", f"it must be one of {', '.join(VERBS)}")
+    return command
+
+
+def read_environment(environ: Mapping[str, str], verb: Verb) -> Environment:
+    """The variables that `verb` needs, checked. Empty means unset, as libcni exports all six always.
+
+    Raises BadEnvironment naming every variable that is missing, or the one that is malformed. What a verb does not use is not
+    looked at (a VERSION probe comes with NETNS=IFNAME=PATH="dummy").
+    """
+    if environ.get(DELEGATED):
+        raise InvalidConfig(
+            "the network's 'ipam.type' leads back to this plugin", "it leases no addresses: name host-local or static"
+        )
+    missing = [name for name in _REQUIRED[verb] if not environ.get(name)]
+    if missing:
+        raise BadEnvironment(f"required environment variables are missing: [{','.join(missing)}]", f"CNI_COMMAND is {verb}")
+    travelling = {name: value for name, value in environ.items() if value and (name.startswith("CNI_") or name in TRAVELLING)}
+    _validate_bytes(travelling)
+    if verb in ATTACHMENT_VERBS:
+        _validate_container_id(environ["CNI_CONTAINERID"])
+        _validate_ifname(environ["CNI_IFNAME"])
+    used = verb in ATTACHMENT_VERBS
+    return Environment(
+        verb=verb,
+        container_id=environ["CNI_CONTAINERID"] if used else "",
+        netns=environ.get("CNI_NETNS", "") if used else "",
+        ifname=environ["CNI_IFNAME"] if used else "",
+        args=_read_args(environ.get("CNI_ARGS", ""), strict=verb == "ADD") if used else {},
+        path=tuple(part for part in environ.get("CNI_PATH", "").split(":") if part),
+        netns_override=environ.get("CNI_NETNS_OVERRIDE", "").lower() in {"1", "true"},
+        variables=travelling,
+    )
+
+
+def _validate_bytes(variables: Mapping[str, str]) -> None:
+    """Variables that came over the agent's socket may hold what no process can be given: they go on to delegates."""
+    for name, value in variables.items():
+        try:
+            raw = f"{name}={value}".encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:
+            raw = b"\0"
+        if b"\0" in raw:
+            raise BadEnvironment(f"{name!a} can not be an environment variable", f"{value!a} holds a NUL or is no bytes")
+
+
+def _validate_container_id(value: str) -> None:
+    if not _IDENTIFIER.fullmatch(value):
+        raise BadEnvironment("CNI_CONTAINERID is not a container ID", f"{value!r} does not match {_IDENTIFIER.pattern}")
+
+
+def _validate_ifname(value: str) -> None:
+    reason = ""
+    if len(value.encode("utf-8", "surrogateescape")) > _IFNAME_BYTES:
+        reason = f"longer than {_IFNAME_BYTES} bytes"
+    elif value in {".", ".."}:
+        reason = "a directory name"
+    elif any(char in "/:" or char.isspace() for char in value):
+        reason = "it holds a '/', a ':' or white space"
+    if reason:
+        raise BadEnvironment("CNI_IFNAME is not an interface name", f"{value!r}: {reason}")
+
+
+def _read_args(text: str, *, strict: bool) -> dict[str, str]:
+    """CNI_ARGS: `K=V;K=V`. A key may come twice (Multus does that); the last one holds."""
+    args = {}
+    for item in text.split(";"):
+        key, separator, value = item.partition("=")
+        if separator:
+            args[key] = value
+        elif item and strict:
+            raise BadEnvironment(f"CNI_ARGS holds {item!r}", "each item must read KEY=VALUE")
+    uid = args.get("K8S_POD_UID", "")
+    if uid and not _POD_UID.fullmatch(uid):
+        # it becomes a part of paths; DEL works from the record and does without
+        if strict:
+            raise BadEnvironment(f"CNI_ARGS holds K8S_POD_UID={uid!r}", f"it must match {_POD_UID.pattern}")
+        del args["K8S_POD_UID"]
+    return args
+
+
+def decode(stdin: bytes) -> dict[str, Any]:
+    """The configuration object. Raises Undecodable for what is not exactly one JSON object (RFC 8259, no NaN, no BOM).
+
+    Also refused is what could not be passed on: numbers beyond a float, half a surrogate pair, nesting deeper than any result.
+    """
+    try:
+        raw = json.loads(stdin.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
+        _require_portable(raw)
+    except (ValueError, RecursionError) as error:
+        where = error.reason if isinstance(error, UnicodeDecodeError) else str(error)[:120]
+        raise Undecodable("the network configuration on stdin is not JSON", f"{where} ({len(stdin)} bytes were read)") from error
+    if not isinstance(raw, dict):
+        raise Undecodable("the network configuration on stdin is not a JSON object", f"it is {_json_type(raw)}")
+    return raw
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"{digits[:20]} is no number that can be held")
+    return number
+
+
+def _require_portable(raw: object) -> None:
+    """Raise ValueError for text that is not Unicode, and for nesting on which writing it again would fail."""
+    level: list[object] = [raw]
+    for _ in range(_DEEPEST):
+        if not level:
+            return
+        if any(isinstance(value, str) and _SURROGATE.search(value) for value in level):
+            raise ValueError("half of a surrogate pair is no character")
+        level = [child for value in level for child in _children(value)]
+    raise ValueError(f"nested deeper than {_DEEPEST}")
+
+
+def _children(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return value if isinstance(value, list) else []
+
+
+def read_network(stdin: bytes, verb: Verb) -> Network:
+    """What every plugin checks of its configuration, in the reference library's order: JSON, name, version, verb.
+
+    Raises Undecodable (6), InvalidConfig (7) for the name, UnsupportedVersion (1).
+    """
+    raw = decode(stdin)
+    name = typed(raw, "name", str, "")
+    version = typed(raw, "cniVersion", str, "")
+    if not _IDENTIFIER.fullmatch(name):
+        what = "missing" if not name else f"{name!r}, which does not match {_IDENTIFIER.pattern}"
+        raise InvalidConfig("the network has no valid name", f"key 'name' is {what}")
+    if len(name) > _NAME_MAX:  # it is in every row, record and metric of its attachments
+        raise InvalidConfig(
+            "the network has no valid name", f"key 'name' has {len(name)} characters, at most {_NAME_MAX} are taken"
+        )
+    version = _check_version(version, verb)
+    ipam = typed(raw, "ipam", dict, {})
+    return Network(name, version, typed(ipam, "type", str, "", path="ipam."), raw)
+
+
+def _check_version(version: str, verb: Verb) -> str:
+    if version and not _VERSION.fullmatch(version) and verb not in {"ADD", "DEL"}:
+        raise Undecodable(f"cniVersion {version!r} is not a version", f"supported are {', '.join(SUPPORTED_VERSIONS)}")
+    shown = repr(version) if version else "missing, which means 0.1.0"
+    if version not in SUPPORTED_VERSIONS:
+        raise UnsupportedVersion(
+            "incompatible CNI versions",
+            f"cniVersion of the configuration is {shown}; supported are {', '.join(SUPPORTED_VERSIONS)}",
+        )
+    since = _SINCE.get(verb)
+    if since and SUPPORTED_VERSIONS.index(version) < SUPPORTED_VERSIONS.index(since):
+        raise UnsupportedVersion(f"{verb} needs cniVersion {since}", f"that of the configuration is {version}")
+    return version
+
+
+def valid_attachments(network: Network) -> frozenset[tuple[str, str]] | None:
+    """GC's list as (container ID, ifname) pairs; None when the key is absent. `null` is the empty list.
+
+    The key was renamed while 1.1.0 was written, and libcni sends both. Raises InvalidConfig for an entry of another shape.
+    """
+    key = next((key for key in _ATTACHMENTS_KEYS if key in network.raw), None)
+    if key is None:
+        return None
+    entries = network.raw[key]
+    if entries is None:
+        return frozenset()
+    if not isinstance(entries, list):
+        raise InvalidConfig(f"key '{key}' is {_json_type(entries)}", "it must be a list of {containerID, ifname}")
+    pairs = set()
+    for index, entry in enumerate(entries):
+        pair = (entry.get("containerID"), entry.get("ifname")) if isinstance(entry, dict) else (None, None)
+        if not all(isinstance(part, str) and part for part in pair):
+            raise InvalidConfig(f"key '{key}[{index}]' is no attachment", "it must be {containerID, ifname}; nothing was removed")
+        pairs.add(cast("tuple[str, str]", pair))
+    return frozenset(pairs)
+
+
+def version_of(stdin: bytes) -> str:
+    """The version in which an error about this input is best told: the configuration's if we know it, else our highest."""
+    try:
+        version = decode(stdin).get("cniVersion")
+    except Undecodable:
+        return LATEST
+    return version if version in SUPPORTED_VERSIONS else LATEST
+
+
+def typed(raw: Mapping[str, Any], key: str, kind: type[Any], default: Any, *, path: str = "") -> Any:
+    """`raw[key]` if it has the JSON type `kind`; `default` when it is absent or null. Raises Undecodable otherwise."""
+    value = raw.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise Undecodable(f"key '{path}{key}' is {_json_type(value)}", f"it must be {_NAMES[kind]}")
+    return value
+
+
+_NAMES: Final[Mapping[type[Any], str]] = {
+    str: "a string",
+    int: "a whole number",
+    dict: "an object",
+    list: "a list",
+    bool: "a boolean",
+}
+
+
+def _json_type(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, float):
+        return "a number"
+    return _NAMES.get(type(value), type(value).__name__)

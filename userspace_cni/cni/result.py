@@ -1,0 +1,320 @@
+"""What the plugin prints: CNI results and errors, each in the version of the specification that the caller asked for.
+
+One internal form, that of 1.x, with all four keys present (`interfaces`, `ips`, `routes`, `dns`): whatever comes in is brought
+to it, whatever goes out is rendered from it. Keys that the specification does not name are dropped on the way, as libcni's own
+structs drop them: a result never carries state. Pure: it must never touch files, processes or the clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from userspace_cni.base.errors import DelegateBroken, InvalidConfig, Undecodable, UserspaceError, shortened
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Interface, IPv6Interface
+
+SUPPORTED_VERSIONS = ("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
+LATEST = SUPPORTED_VERSIONS[-1]
+
+_INTERFACE_KEYS: Mapping[str, type] = {"name": str, "mac": str, "mtu": int, "sandbox": str, "socketPath": str, "pciID": str}
+_INTERFACE_KEYS_SINCE_1_0 = frozenset({"mtu", "socketPath", "pciID"})
+_ROUTE_NUMBERS = ("mtu", "advmss", "priority", "table", "scope")
+_DNS_LISTS = ("nameservers", "search", "options")
+_CODE_MAX = 2**32 - 1
+"""libcni decodes `code` into Go's uint, which has 32 bits on a 32-bit machine."""
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """What a delegate leased, in the 1.x form: `address` in CIDR, `gateway` a plain address, no `version`, no `interface`."""
+
+    ips: tuple[Mapping[str, Any], ...] = ()
+    routes: tuple[Mapping[str, Any], ...] = ()
+    dns: Mapping[str, Any] = field(default_factory=dict)
+
+
+EMPTY = Addresses()
+
+
+@dataclass(frozen=True)
+class Interface:
+    """The container's end of an attachment; `mtu` in bytes, `socket_path` as the host sees it."""
+
+    name: str
+    sandbox: str
+    mac: str
+    mtu: int | None = None
+    socket_path: str | None = None
+
+
+class _Malformed(Exception):
+    """Why something is no CNI result: the key, what is wrong with it, and whether its JSON type is what is wrong."""
+
+    def __init__(self, key: str, problem: str, *, wrong_type: bool = False) -> None:
+        super().__init__(f"{key}: {problem}" if key else problem)
+        self.wrong_type = wrong_type
+
+
+def read_addresses(answer: object, config_version: str) -> Addresses:
+    """A delegate's ADD answer. Without a cniVersion of its own it counts as the config's; its `interfaces` are ignored.
+
+    Raises DelegateBroken naming the key, also when there is no address in it.
+    """
+    try:
+        result = _read(answer, config_version, with_interfaces=False)
+        if not result["ips"]:
+            raise _Malformed("ips", "no address in it")
+    except _Malformed as error:
+        raise DelegateBroken(f"reading the answer of the IPAM plugin: {error}", "expected a CNI result") from None
+    ips = tuple({key: value for key, value in ip.items() if key != "interface"} for ip in result["ips"])
+    return Addresses(ips, tuple(result["routes"]), result["dns"])
+
+
+def read_prev_result(raw: object, config_version: str) -> dict[str, Any]:
+    """The previous plugin's result in the internal form. Without a cniVersion of its own it counts as the config's.
+
+    Raises Undecodable or InvalidConfig naming the key. For ADD and CHECK; DEL works without it.
+    """
+    try:
+        return _read(raw, config_version, with_interfaces=True)
+    except _Malformed as error:
+        kind = Undecodable if error.wrong_type else InvalidConfig
+        raise kind(f"reading prevResult: {error}", "it must be a CNI result of a supported version") from None
+
+
+def find_interface(prev: Mapping[str, Any], ifname: str, sandbox: str) -> dict[str, Any] | None:
+    """The entry of this interface in this sandbox, out of what `read_prev_result` gave."""
+    for interface in prev["interfaces"]:
+        if interface.get("name") == ifname and interface.get("sandbox") == sandbox:
+            return dict(interface)
+    return None
+
+
+def build(
+    version: str,
+    interface: Interface,
+    addresses: Addresses = EMPTY,
+    dns_override: Mapping[str, Any] | None = None,
+    prev_result: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """ADD's answer at `version`: `prev_result` (of `read_prev_result`) with our container interface and addresses appended.
+
+    Nothing that is in it is moved, so its indices stay true. Of several `dns` the config's own wins, then the previous
+    plugin's, then the delegate's.
+    """
+    prev = prev_result or {}
+    modern = _is_modern(version)
+    interfaces = [*prev.get("interfaces", ()), _container_entry(interface)]
+    ours = [{**ip, "interface": len(interfaces) - 1} for ip in addresses.ips]
+    ips = [*prev.get("ips", ()), *ours]
+    routes = [*prev.get("routes", ()), *addresses.routes]
+    dns = _first_set(dns_override, prev.get("dns"), addresses.dns)
+
+    result: dict[str, Any] = {"cniVersion": version, "interfaces": [_interface_at(entry, modern) for entry in interfaces]}
+    if ips:
+        result["ips"] = [_ip_at(ip, modern) for ip in ips]
+    if routes:
+        result["routes"] = [dict(route) for route in routes]
+    if dns or not modern:
+        result["dns"] = dns
+    return result
+
+
+def encode(obj: object) -> bytes:
+    """One JSON document and a newline, in ASCII, so that no byte of an environment variable can make printing fail."""
+    import json
+
+    return json.dumps(obj, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def error_json(error: UserspaceError, version: str, *, for_del: bool = False) -> bytes:
+    """The error object for stdout; `for_del` rewords what runtimes would take for success (`safe_for_del`)."""
+    code = error.code if isinstance(error.code, int) and 0 <= error.code <= _CODE_MAX else error.default_code
+    message, details = (_printable(shortened(text)) for text in (error.message, error.details))
+    if for_del:
+        message, details = safe_for_del(message), safe_for_del(details)
+    answer: dict[str, Any] = {"cniVersion": version, "code": code, "msg": message}
+    if details:
+        answer["details"] = details
+    return encode(answer)
+
+
+def version_answer(requested: object) -> bytes:
+    """VERSION's answer: the cniVersion of the input when it has one, else our highest; and all that we support."""
+    version = requested if isinstance(requested, str) and requested else LATEST
+    return encode({"cniVersion": version, "supportedVersions": list(SUPPORTED_VERSIONS)})
+
+
+def safe_for_del(text: str) -> str:
+    """`text` without the words by which go-cni ("not found") and Multus ("no such file …") take a failed DEL for done."""
+    text = re.sub("no such file or directory", "path is absent", text, flags=re.IGNORECASE)
+    return re.sub("not found", "absent", text, flags=re.IGNORECASE)
+
+
+# -- bytes from outside to the internal form ------------------------------------------------------------------------------
+
+
+def _read(raw: object, config_version: str, *, with_interfaces: bool) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise _Malformed("", "not a JSON object", wrong_type=True)
+    version = _typed(raw, "cniVersion", str) or config_version
+    if version not in SUPPORTED_VERSIONS:
+        raise _Malformed("cniVersion", f"{version!r} is not supported, only {', '.join(SUPPORTED_VERSIONS)}")
+    return {
+        "interfaces": _entries(raw, "interfaces", _read_interface) if with_interfaces else [],
+        "ips": _entries(raw, "ips", _read_ip),
+        "routes": _entries(raw, "routes", _read_route),
+        "dns": _read_dns(raw.get("dns")),
+    }
+
+
+def _entries(raw: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every element of the list `raw[key]` read by `read`; absent and null are an empty list, as Go prints them."""
+    entries = raw.get(key)
+    if entries is None:
+        return []
+    if not isinstance(entries, list):
+        raise _Malformed(key, "not a list", wrong_type=True)
+    result = []
+    for index, entry in enumerate(entries):
+        place = f"{key}[{index}]"
+        if not isinstance(entry, dict):
+            raise _Malformed(place, "not a JSON object", wrong_type=True)
+        result.append(read(entry, place))
+    return result
+
+
+def _read_interface(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
+    result = {key: _typed(entry, key, kind, place) for key, kind in _INTERFACE_KEYS.items()}
+    if not result["name"]:
+        raise _Malformed(f"{place}.name", "missing")
+    return {key: value for key, value in result.items() if value not in (None, "")}
+
+
+def _read_ip(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"address": _cidr(entry, "address", place)}
+    gateway = _plain_address(entry, "gateway", place)
+    if gateway:
+        result["gateway"] = gateway
+    index = _typed(entry, "interface", int, place)
+    if index is not None:
+        result["interface"] = index
+    return result
+
+
+def _read_route(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
+    result: dict[str, Any] = {"dst": _cidr(entry, "dst", place)}
+    gateway = _plain_address(entry, "gw", place)
+    if gateway:
+        result["gw"] = gateway
+    for key in _ROUTE_NUMBERS:
+        number = _typed(entry, key, int, place)
+        if number is not None:
+            result[key] = number
+    return result
+
+
+def _read_dns(raw: object) -> dict[str, Any]:
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise _Malformed("dns", "not a JSON object", wrong_type=True)
+    result: dict[str, Any] = {"domain": _typed(raw, "domain", str, "dns")}
+    for key in _DNS_LISTS:
+        values = raw.get(key)
+        if values is None:
+            continue
+        if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+            raise _Malformed(f"dns.{key}", "not a list of strings", wrong_type=True)
+        result[key] = list(values)
+    return {key: value for key, value in result.items() if value}
+
+
+def _typed(entry: Mapping[str, Any], key: str, kind: type, place: str = "") -> Any:
+    """`entry[key]`, None when absent or null. JSON's true and false are no numbers."""
+    value = entry.get(key)
+    if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+        name = f"{place}.{key}" if place else key
+        raise _Malformed(name, "not a string" if kind is str else "not an integer", wrong_type=True)
+    return value
+
+
+def _cidr(entry: Mapping[str, Any], key: str, place: str) -> str:
+    """`entry[key]` as it is, once Go's net.ParseCIDR would take it: with a prefix length, without a mask or a zone."""
+    value = _typed(entry, key, str, place)
+    if not value:
+        raise _Malformed(f"{place}.{key}", "missing")
+    _, slash, length = value.partition("/")
+    try:
+        if not slash or not length.isdecimal() or "%" in value:
+            raise ValueError
+        _parse(value)
+    except ValueError:
+        raise _Malformed(f"{place}.{key}", f"{value!r} is not an address with a prefix length") from None
+    return str(value)
+
+
+def _plain_address(entry: Mapping[str, Any], key: str, place: str) -> str:
+    value = _typed(entry, key, str, place)
+    if not value:
+        return ""
+    try:
+        if "/" in value or "%" in value:
+            raise ValueError
+        _parse(value)
+    except ValueError:
+        raise _Malformed(f"{place}.{key}", f"{value!r} is not an IP address") from None
+    return str(value)
+
+
+def _parse(address: str) -> IPv4Interface | IPv6Interface:
+    import ipaddress
+
+    return ipaddress.ip_interface(address)
+
+
+# -- the internal form to what a version knows ------------------------------------------------------------------------------
+
+
+def _is_modern(version: str) -> bool:
+    """Whether the version is 1.0.0 or later: no `ips[].version`, more interface keys, no empty `dns`."""
+    return not version.startswith("0.")
+
+
+def _container_entry(interface: Interface) -> dict[str, Any]:
+    entry = {
+        "name": interface.name,
+        "mac": interface.mac.lower(),
+        "mtu": interface.mtu,
+        "sandbox": interface.sandbox,
+        "socketPath": interface.socket_path,
+    }
+    return {key: value for key, value in entry.items() if value not in (None, "")}
+
+
+def _interface_at(entry: Mapping[str, Any], modern: bool) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if modern or key not in _INTERFACE_KEYS_SINCE_1_0}
+
+
+def _ip_at(ip: Mapping[str, Any], modern: bool) -> dict[str, Any]:
+    if modern:
+        return dict(ip)
+    return {"version": str(_parse(ip["address"]).version), **ip}
+
+
+def _first_set(*candidates: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The first that says anything; empty values say nothing, as in Go's `omitempty`."""
+    for candidate in candidates:
+        said = {key: value for key, value in (candidate or {}).items() if value}
+        if said:
+            return said
+    return {}
+
+
+def _printable(text: str) -> str:
+    """`text` with undecodable bytes (lone surrogates) spelled out: strict JSON readers refuse them even when escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()

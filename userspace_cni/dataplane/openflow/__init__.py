@@ -1,0 +1,1 @@
+"""OpenFlow over a bridge's management socket."""

@@ -1,0 +1,115 @@
+"""A connection to a bridge's management socket, `<ovs_rundir>/<bridge>.mgmt`, on which it speaks OpenFlow.
+
+ovs-vswitchd makes that socket for every bridge, whatever controllers an administrator has set. It must never wait without a
+deadline, and leaves nothing open.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.dataplane.openflow import messages
+from userspace_cni.dataplane.openflow.messages import Message
+
+
+class Management:
+    """A connection to the bridge whose management socket is `path`, in one of these versions of OpenFlow; a context manager.
+
+    Everything raises Unavailable when there is no answer before the deadline, SwitchRefused with the switch's own words when it
+    does not do what it is asked.
+    """
+
+    def __init__(self, path: str, deadline: Deadline, versions: frozenset[int] = messages.VERSIONS) -> None:
+        self.path = path
+        self.xids = itertools.count(1)
+        try:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError as error:
+            raise self._broken(error) from error
+        try:
+            self._limit(deadline)
+            self._connect()
+            self.send(messages.hello(next(self.xids), versions), deadline)
+            self.version = self._agree(versions, deadline)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _connect(self) -> None:
+        """However long the path is: that of a socket has room for 107 bytes."""
+        path = Path(self.path)
+        try:
+            directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+            try:
+                self._socket.connect(f"/proc/self/fd/{directory}/{path.name}")
+            finally:
+                os.close(directory)
+        except TimeoutError as error:
+            raise self._broken(error) from error
+        except OSError as error:
+            raise Unavailable(
+                f"OpenFlow at {self.path}: {error.strerror or error}",
+                "is ovs-vswitchd running, and setting ovs_rundir right?",
+            ) from error
+
+    def _agree(self, versions: frozenset[int], deadline: Deadline) -> int:
+        while True:
+            came = self.receive(deadline)
+            if came.kind == messages.ERROR:
+                raise messages.refusal(came, f"OpenFlow at {self.path}")
+            if came.kind == messages.HELLO:
+                return messages.agreed(came, versions)
+
+    def send(self, data: bytes, deadline: Deadline) -> None:
+        """Send whole messages."""
+        self._limit(deadline)
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def receive(self, deadline: Deadline) -> Message:
+        """The next message that is for us; a question whether we live is answered on the way."""
+        while True:
+            head, left = messages.header(self._exactly(messages.HEADER.size, deadline))
+            came = Message(head.version, head.kind, head.xid, self._exactly(left, deadline))
+            if came.kind != messages.ECHO_REQUEST:
+                return came
+            self.send(messages.message(came.version, messages.ECHO_REPLY, came.xid, came.body), deadline)
+
+    def _exactly(self, size: int, deadline: Deadline) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._limit(deadline)
+            try:
+                part = self._socket.recv(size - len(data))
+            except OSError as error:
+                raise self._broken(error) from error
+            if not part:
+                raise Unavailable(f"OpenFlow at {self.path}: the switch closed the connection", "see the log of ovs-vswitchd")
+            data += part
+        return bytes(data)
+
+    def _limit(self, deadline: Deadline) -> None:
+        self._socket.settimeout(deadline.require(f"OpenFlow at {self.path}"))
+
+    def _broken(self, error: OSError) -> Unavailable:
+        reason = "no answer in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        return Unavailable(f"OpenFlow at {self.path}: {reason}", "does ovs-vswitchd hang, or was it ended? see its log")

@@ -1,0 +1,1 @@
+"""OVSDB: one session, its rows, and transactions that calls share."""

@@ -1,0 +1,324 @@
+"""What is done to OVSDB, each as one command of a transaction that reads, decides and writes.
+
+Two sessions race: a row that was read may have changed, or vanished, when the transaction arrives, and a mutation of a bridge
+that has vanished succeeds without leaving a port. So every command verifies (RFC 7047 `wait`) what it decided on, and runs again
+when that is not true any more. No command here touches a row that is not marked as ours, but for adding and removing our port on
+an administrator's bridge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.dataplane.ovsdb import rows as ovs_rows
+from userspace_cni.dataplane.ovsdb.groups import Draft
+from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
+from userspace_cni.dataplane.ovsdb.rows import Columns, KnownPort, PortRow
+from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named
+
+DUPLICATES = 10
+"""How often somebody else may make the same bridge at the same moment before we believe the server that something is wrong."""
+
+
+class AddPort(Command):
+    """The port with its interface on its bridge, which is made when it is missing.
+
+    `opened`: what ovs-vswitchd has made of it: (True, ""), or (False, the reason), or nothing yet. `closed`: it was there, and
+    ovs-vswitchd had not opened it.
+    """
+
+    opened: Watch[tuple[bool, str]]
+
+    def __init__(self, session: Session, step: Port, marks: dict[str, str]) -> None:
+        super().__init__(session)
+        self.port = step.name
+        self._step = step
+        self._marks = marks
+        self._duplicates = 0
+        self.closed = False
+
+    def needs(self) -> frozenset[Clause]:
+        """The port, and whoever may have the bridge's name."""
+        return named(self._step.name, self._step.bridge)
+
+    def run_idl(self, txn: Draft) -> None:
+        """Insert the rows, or bring those that are ours up to date."""
+        step, api = self._step, self.api
+        bridge = api.row("Bridge", step.bridge)
+        kind = ovs_rows.DATAPATH_TYPE if bridge is None else value_of(bridge, "datapath_type")
+        if kind != ovs_rows.DATAPATH_TYPE:
+            raise SwitchRefused(
+                f"bridge {step.bridge} has datapath_type {kind or 'system (the default)'}, "
+                f"a vhost-user port needs {ovs_rows.DATAPATH_TYPE}",
+                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={ovs_rows.DATAPATH_TYPE}",
+            )
+        port = api.row("Port", step.name)
+        if port is not None:
+            self._update(txn, port, bridge)
+            return
+        if api.row("Interface", step.name) is not None:
+            raise NameTaken(f"an interface of another port has the name {step.name}", f"ovs-vsctl list Interface {step.name}")
+        if bridge is None and api.row("Port", step.bridge) is not None:
+            raise NameTaken(f"bridge {step.bridge} can not be made: a port has this name", f"ovs-vsctl list Port {step.bridge}")
+        if bridge is None and step.foreign_bridge:
+            raise Unavailable(
+                f"bridge {step.bridge} is missing: it was an administrator's and is not made here",
+                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={ovs_rows.DATAPATH_TYPE}",
+            )
+        self.api.root()  # is there, or nothing can be added
+        interface = txn.write("Interface", ovs_rows.interface_columns(step, self._marks))
+        added = txn.write("Port", ovs_rows.port_columns(step, self._marks) | {"interfaces": interface})
+        draft = txn.bridge(step.bridge, bridge)
+        draft.add(added)
+        if bridge is None:
+            draft.make(ovs_rows.bridge_columns(step.bridge), *ovs_rows.local_port_columns(step.bridge))
+
+    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
+        """The rows are there: from now on ovs-vswitchd's answer may come."""
+        self.opened = self.api.watch(self._step.name, self._look)
+
+    def again(self, refused: Refused) -> bool:
+        """A name that somebody else has just taken: look whether it was for us."""
+        self._duplicates += 1
+        return refused.error == "constraint violation" and "identical values" in refused.details and self._duplicates < DUPLICATES
+
+    def _look(self) -> tuple[bool, str] | None:
+        row = self.api.row("Interface", self._step.name)
+        if row is None:
+            return False, "somebody deleted its rows"
+        if error := value_of(row, "error"):
+            return False, str(error[0])
+        ofport = value_of(row, "ofport")
+        return (True, "") if ofport and ofport[0] > 0 else None
+
+    def _update(self, txn: Draft, port: Any, bridge: Any) -> None:
+        step, marks = self._step, value_of(port, "external_ids")
+        if not ovs_rows.same_attachment(step, marks) or ovs_rows.other_store(step, marks):
+            raise NameTaken(
+                f"port {step.name} exists and belongs to {ovs_rows.whose(marks)}",
+                f"if nobody uses it: ovs-vsctl del-port {step.name}",
+            )
+        if bridge is None or not refers(bridge, "ports", port.uuid):
+            raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "DEL it first")
+        interface = self.api.row("Interface", step.name)
+        if interface is None:
+            raise SwitchRefused(f"port {step.name} exists without an interface of that name", f"ovs-vsctl list Port {step.name}")
+        txn.verify(bridge, "name", "datapath_type")
+        for row, wanted in (
+            (port, ovs_rows.port_columns(step, self._marks)),
+            (interface, ovs_rows.interface_columns(step, self._marks)),
+        ):
+            txn.verify(row, "external_ids")
+            found = {column: value_of(row, column) for column in wanted}
+            if changes := ovs_rows.changed_columns(wanted, found):
+                txn.update(row, changes)
+        self.closed = not _is_open(interface)
+        if self.closed and step.interface_type == "dpdkvhostuserclient":
+            self._try_again(txn, interface)
+
+    def _try_again(self, txn: Draft, interface: Any) -> None:
+        """Have ovs-vswitchd open what it could not: it does for every new configuration, and answers as for a new row.
+
+        Deleting and adding the rows instead would, within one of its rounds, be no change to it at all. Never with a socket of
+        OVS's own: having failed to bind one, DPDK (22.11) binds and then closes a descriptor at the next attempt that is by then
+        another object's in the same process, and ovs-vswitchd may hang.
+        """
+        txn.update(interface, {"ofport": [], "error": []})
+        txn.increment(self.api.root(), "next_cfg")
+
+
+class DeletePort(Command):
+    """Port, interface and QoS row; and the bridge, if it is ours and this was its last port. `left_alone` says why not."""
+
+    def __init__(self, session: Session, step: Port) -> None:
+        super().__init__(session)
+        self.port = step.name
+        self._step = step
+        self._shared_qos = False
+        self.left_alone = ""
+
+    def needs(self) -> frozenset[Clause]:
+        """Of the bridge that it is on, whichever it is, the local port is needed too."""
+        bridge = self._bridge_of(self.api.row("Port", self._step.name))
+        return named(self._step.name, self._step.bridge, *([value_of(bridge, "name")] if bridge is not None else []))
+
+    def run_idl(self, txn: Draft) -> None:
+        """Remove the references to the rows, which is what deletes them; if there is none, have the server confirm it."""
+        name = self._step.name
+        port = self.api.row("Port", name)
+        bridge = self._bridge_of(port)
+        if port is None or bridge is None:
+            txn.expect("Port", [["name", "==", name]], [])
+            self._delete_if_empty(txn, self.api.row("Bridge", self._step.bridge) if self._step.bridge else None)
+            return
+        txn.verify(port, "external_ids", "qos")
+        self.left_alone = self._somebody_elses(port)
+        if self.left_alone:
+            return
+        qos = value_of(port, "qos")
+        if qos and not self._shared_qos:
+            # References are counted before rows without a referrer go: so the reference must be taken back first.
+            txn.update(port, {"qos": []})
+            txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
+        ours = ovs_rows.is_ours(value_of(bridge, "external_ids"))
+        txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=ours)
+
+    def again(self, refused: Refused) -> bool:
+        """The QoS row serves another port too: leave it."""
+        first = not self._shared_qos
+        self._shared_qos = refused.error == "referential integrity violation"
+        return self._shared_qos and first
+
+    def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
+        """Somebody else deleted our port, the last one of a bridge of ours: the bridge is still ours to delete."""
+        if bridge is not None and ovs_rows.is_ours(value_of(bridge, "external_ids")):
+            txn.bridge(self._step.bridge, bridge).remove(None, ours=True)
+
+    def _bridge_of(self, port: Any) -> Any:
+        return None if port is None else _bridge_of(self.api, port, self._step.bridge)
+
+    def _somebody_elses(self, port: Any) -> str:
+        """Whose it is, if not ours to delete; "" if it is."""
+        step, marks = self._step, value_of(port, "external_ids")
+        if step.legacy and not marks.get("owner"):
+            interface = self.api.row("Interface", step.name)
+            kind = value_of(interface, "type") if interface is not None else "none"
+            return "" if kind in ovs_rows.LEGACY_TYPES else f"it is not a vhost-user port: type {kind}"
+        if ovs_rows.same_attachment(step, marks) and not ovs_rows.other_store(step, marks):
+            return ""
+        return f"it belongs to {ovs_rows.whose(marks)}"
+
+
+class Read(Command):
+    """What `look` sees of the rows that were asked for, at a moment when the server has answered."""
+
+    def __init__(self, session: Session, needs: frozenset[Clause], look: Callable[[Session], Any]) -> None:
+        super().__init__(session)
+        self._needs = needs
+        self._look = look
+
+    def needs(self) -> frozenset[Clause]:
+        """As asked for."""
+        return self._needs
+
+    def run_idl(self, txn: Any) -> None:
+        """Nothing to write."""
+
+    def post_commit(self, txn: Any) -> None:  # noqa: ARG002 - the interface
+        """All that was committed before the answer has arrived by now."""
+        self.result = self._look(self.api)
+
+
+def find_port(session: Session, name: str) -> PortRow | None:
+    """The port of that name; None if there is none that is on a bridge with one interface, and not a bridge's own."""
+    port = session.row("Port", name)
+    bridge = None if port is None else _bridge_of(session, port)
+    return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
+
+
+def known_ports(session: Session) -> list[KnownPort]:
+    """The same ports as `port_rows`, without the columns that nobody counts."""
+    replica, rows = session.replica, session.tables["Port"].rows
+    if replica.listed is not None:
+        return list(replica.listed)
+    shown, interfaces = replica.shown, replica.names("Interface")
+    found = []
+    for bridge, row in replica.names("Bridge").items():
+        for reference in references(row, "ports"):
+            port = rows.get(reference)
+            name = "" if port is None else value_of(port, "name")
+            interface = interfaces.get(name)
+            if interface is None or name == bridge:
+                continue
+            known = shown.get(name)
+            if known is None or known.bridge != bridge:
+                known = shown[name] = _known(name, bridge, interface, ours=ovs_rows.is_ours(replica.marks[name]))
+            found.append(known)
+    replica.listed = found
+    return list(found)
+
+
+def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
+    """Name and marks of the ports with our owner mark that are open, by bridge and OpenFlow number."""
+    found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}
+    for known in known_ports(session):
+        if known.ours and known.ofport > 0:
+            found.setdefault(known.bridge, {})[known.ofport] = known.name, session.replica.marks[known.name]
+    return found
+
+
+def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
+    """The ports with our owner mark that ovs-vswitchd could not open. `unseen`: those too that it has said nothing of yet."""
+    ours = (name for name, marks in session.replica.marks.items() if ovs_rows.is_ours(marks))
+    found = ((name, session.row("Interface", name)) for name in ours)
+    return frozenset(
+        name
+        for name, row in found
+        if row is not None and not _is_open(row) and (unseen or value_of(row, "ofport") or value_of(row, "error"))
+    )
+
+
+def is_closed(session: Session, name: str) -> bool:
+    """Whether ovs-vswitchd has said that it could not open the interface."""
+    row = session.row("Interface", name)
+    return row is not None and not _is_open(row) and bool(value_of(row, "ofport") or value_of(row, "error"))
+
+
+def _is_open(interface: Any) -> bool:
+    ofport = value_of(interface, "ofport")
+    return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
+
+
+def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
+    """All replicated ports that have these marks, as `find_port` gives them."""
+    replica, wanted = session.replica, marks.items()
+    bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in references(bridge, "ports")}
+    rows = [
+        _port_row(session, port, bridges.get(port.uuid, ""))
+        for name, port in replica.names("Port").items()
+        if wanted <= replica.marks[name].items()
+    ]
+    return [row for row in rows if row is not None]
+
+
+def switch_facts(session: Session) -> ovs_rows.SwitchFacts:
+    """Settings of the switch, and MTUs of the replicated ports that are open."""
+    interfaces = session.replica.names("Interface").items()
+    mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
+    return ovs_rows.SwitchFacts(other_config(session), mtus)
+
+
+def other_config(session: Session) -> dict[str, str]:
+    """Open_vSwitch.other_config."""
+    return dict(value_of(session.root(), "other_config"))
+
+
+def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
+    link, error = value_of(interface, "link_state"), value_of(interface, "error")
+    kind, status = value_of(interface, "type"), value_of(interface, "status")
+    ofport = value_of(interface, "ofport")
+    number = ofport[0] if ofport else 0
+    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number)
+
+
+def _bridge_of(session: Session, port: Any, likely: str = "") -> Any:
+    """The row of the bridge that has the port; `likely`: where to look first."""
+    first = session.row("Bridge", likely)
+    bridges = session.rows("Bridge") if first is None else [first, *session.rows("Bridge")]
+    return next((bridge for bridge in bridges if refers(bridge, "ports", port.uuid)), None)
+
+
+def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
+    interfaces = value_of(port, "interfaces")
+    interface = session.tables["Interface"].rows.get(interfaces[0]) if len(interfaces) == 1 else None
+    if interface is None or not bridge or bridge == value_of(port, "name"):
+        return None
+    return PortRow(bridge, _columns(port), _columns(interface))
+
+
+def _columns(row: Any) -> Columns:
+    return {name: value_of(row, name) for name in row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list of columns

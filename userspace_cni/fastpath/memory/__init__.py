@@ -1,0 +1,1 @@
+"""Hugepages, and memory that is lent to the other side of a socket."""

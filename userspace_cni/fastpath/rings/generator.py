@@ -1,0 +1,155 @@
+"""Load and latency between queue pairs: bounded loops in C, without the GIL, that say what was sent and what came back.
+
+Frames carry a mark of this run behind their Ethernet header, so that what a switch floods is not counted as ours. Nothing here
+decides what a figure means, nor repeats what was lost. A signal is heard between two calls of C, that is ten times a second
+in an echo and at the end of a load's `seconds`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+
+MARK_AT = 14  # bytes: behind the Ethernet header
+MARK_BYTES = 8
+SHORTEST_MARKED = MARK_AT + MARK_BYTES
+SHORTEST_ECHO: int = lib.FP_ECHO_BYTES
+LARGEST_BATCH: int = lib.FP_LARGEST_BATCH
+BUDGET_NS = 100_000_000
+LOST_MAX = 5
+SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to send. `frame` has 14 bytes at least; 22 with `touch`, of which the last 8 are replaced by the mark of the run."""
+
+    frame: bytes
+    batch: int = 32  # frames per burst
+    seconds: float = 0.1
+    copy: bool = True  # copy each frame into its buffer; False: a front-end fills its buffers once
+    touch: bool = False  # look at each received frame for the mark; frames without are `foreign`
+    window_ns: int = 1_000_000
+    back: bytes = b""  # of the second way of `blast_both`, as long as `frame`; b"" for the same
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What became of a load. `windows`: frames received in each `window_ns`."""
+
+    sent: int
+    received: int
+    seconds: float
+    windows: list[int]
+    foreign: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Echoes:
+    """Round trip times in the order of sending, without those of `lost` frames; `foreign` frames were not ours, or late."""
+
+    nanoseconds: list[int]
+    lost: int
+    foreign: int = 0
+
+
+def blast(source: QueuePair, sink: QueuePair, load: Load) -> Slice:
+    """Send on `source`, receive on `sink`, for `load.seconds`, from one thread.
+
+    Raises what `send` and `receive` of a pair raise.
+    """
+    return _blast([(source, sink)], load)
+
+
+def blast_both(a: QueuePair, b: QueuePair, load: Load) -> Slice:
+    """The same both ways at a time; numbers are sums."""
+    return _blast([(a, b), (b, a)], load)
+
+
+def bounce(a: QueuePair, b: QueuePair, count: int, *, frame: bytes, sleep: bool = False, timeout_s: float = 1.0) -> Echoes:
+    """Send `count` frames one after the other from `a`; `b` sends each back with its MAC addresses exchanged.
+
+    `frame` has 30 bytes at least: bytes 14 to 30 are replaced by a mark and a number. `sleep`: wait on eventfds, else poll.
+    It ends early when LOST_MAX of them in a row were lost: then the way is cut.
+    """
+    return _echo(a, b, count, frame, _Patience(sleep, timeout_s))
+
+
+def echo(pair: QueuePair, count: int, *, frame: bytes, sleep: bool = False, timeout_s: float = 1.0) -> Echoes:
+    """The same with frames that the datapath sends back to the port from which they came."""
+    return _echo(pair, None, count, frame, _Patience(sleep, timeout_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    sleep: bool
+    timeout_s: float
+
+
+def _blast(ways: list[tuple[QueuePair, QueuePair]], load: Load) -> Slice:
+    shortest = SHORTEST_MARKED if load.touch else MARK_AT
+    if len(load.frame) < shortest or not 0 < load.batch <= LARGEST_BATCH or load.seconds <= 0 or load.window_ns <= 0:
+        raise ValueError(f"a load needs {shortest} bytes of frame, a batch of 1 to {LARGEST_BATCH}, and time: {load}")
+    if len(load.back or load.frame) != len(load.frame):
+        raise ValueError(f"frames of {len(load.frame)} bytes one way and {len(load.back)} back")
+    mark = secrets.token_bytes(MARK_BYTES)
+    frame, back = (_marked(each, mark) if load.touch else each for each in (load.frame, load.back or load.frame))
+    windows: Any = ffi.new("uint64_t[]", int(load.seconds * SECOND / load.window_ns) + 1)
+    held, held_back = ffi.from_buffer("uint8_t[]", frame), ffi.from_buffer("uint8_t[]", back)
+    order: Any = ffi.new("struct fp_load *")
+    order.frame, order.back, order.length = held, held_back, len(frame)
+    order.batch, order.copy, order.touch = load.batch, load.copy, load.touch
+    order.duration_ns, order.window_ns = int(load.seconds * SECOND), load.window_ns
+    order.windows, order.window_count = windows, len(windows)
+    sources = ffi.new("struct fp_queue *[]", [source.tx for source, _ in ways])
+    sinks = ffi.new("struct fp_queue *[]", [sink.rx for _, sink in ways])
+    result: int = lib.fp_blast(sources, sinks, len(ways), order)
+    if result < 0:
+        raise _first_failure([pair for way in ways for pair in way], result, "load", len(frame))
+    for pair in {id(pair): pair for way in ways for pair in way}.values():
+        pair.check()
+    counted: list[int] = list(windows[0 : order.window_count])
+    return Slice(order.sent, order.received, order.elapsed_ns / SECOND, counted, order.foreign)
+
+
+def _echo(near: QueuePair, far: QueuePair | None, count: int, frame: bytes, patience: _Patience) -> Echoes:
+    if len(frame) < SHORTEST_ECHO:
+        raise ValueError(f"an echo's frame has {SHORTEST_ECHO} bytes at least, not {len(frame)}")
+    pairs = [near] if far is None else [near, far]
+    ends = [ffi.new("struct fp_queue *[2]", [pair.tx, pair.rx]) for pair in pairs]
+    template = bytearray(_marked(frame, secrets.token_bytes(MARK_BYTES)))
+    held = ffi.from_buffer("uint8_t[]", template, require_writable=True)
+    times: Any = ffi.new("int64_t[]", max(count, 1))
+    order: Any = ffi.new("struct fp_echo *")
+    order.frame, order.length, order.sleep = held, len(template), patience.sleep
+    order.timeout_ns, order.budget_ns = int(patience.timeout_s * SECOND), BUDGET_NS
+    done = foreign = 0
+    while done < count:
+        order.first, order.count, order.nanoseconds = done, count - done, times + done
+        result: int = lib.fp_bounce(ends[0], ends[1] if far is not None else ffi.NULL, order)
+        if result < 0:
+            raise _first_failure(pairs, result, "echo", len(frame))
+        done += result
+        foreign += order.foreign
+        for pair in pairs:
+            pair.check()
+        if done >= LOST_MAX and max(times[done - LOST_MAX : done]) < 0:
+            break
+    taken: list[int] = list(times[0:done])
+    kept = [time for time in taken if time >= 0]
+    return Echoes(kept, len(taken) - len(kept), foreign)
+
+
+def _marked(frame: bytes, mark: bytes) -> bytes:
+    return frame[:MARK_AT] + mark + frame[SHORTEST_MARKED:]
+
+
+def _first_failure(pairs: list[QueuePair], code: int, step: str, length: int) -> Exception:
+    """C does not say on which queue it was: the pair that knows of a failure does."""
+    for pair in pairs:
+        pair.check()
+    return pairs[0].failure(code, step, length)

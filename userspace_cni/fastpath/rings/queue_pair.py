@@ -1,0 +1,242 @@
+"""A queue pair: what data is sent and received through, of a front-end or a back-end alike.
+
+One C call per burst, without the GIL; what can go wrong is an exception of `errors`. A pair may be used by several threads and
+be closed by another one: the queue lets one burst in at a time, and after its owner is closed every call says so. It must not
+know how a connection is made, nor end one: that is the owner's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Protocol
+
+from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, FrameRefused, Reason, RingFault
+from userspace_cni.fastpath.rings.burst import Burst
+
+LOT = 32  # frames of one burst of the convenient calls
+ROOMY = 16384  # bytes: the longest frame that receive_frames() takes
+FOREVER_S = 1e9  # what C can take in nanoseconds
+REASONS = {
+    lib.FP_INDEX_JUMP: Reason.INDEX_JUMP,
+    lib.FP_BAD_ID: Reason.BAD_ID,
+    lib.FP_LOOP: Reason.LOOP,
+    lib.FP_BAD_ADDRESS: Reason.BAD_ADDRESS,
+    lib.FP_BAD_LENGTH: Reason.BAD_LENGTH,
+    lib.FP_BAD_FLAGS: Reason.BAD_BUFFER,
+    lib.FP_MEMORY_GONE: Reason.MEMORY_GONE,
+    lib.FP_BAD_EVENT: Reason.BAD_FD,
+}
+
+_send = lib.fp_send
+_receive = lib.fp_receive
+
+
+class Owner(Protocol):
+    """Who made the pair: a connection, whose two file descriptors end waits."""
+
+    @property
+    def control_fd(self) -> int:
+        """The connected socket, -1 for none."""
+
+    @property
+    def wake_fd(self) -> int:
+        """An eventfd that is readable once the owner is being closed, -1 for none."""
+
+    def failed(self) -> FastPathError | None:
+        """Why the connection is of no use any more, if that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What a pair has carried since it was made, over all its connections."""
+
+    tx_frames: int
+    tx_bytes: int  # of frames, without virtio headers
+    tx_refused: int  # frames for which a send found no room
+    rx_frames: int
+    rx_bytes: int
+    rx_oversize: int  # received, longer than the burst's stride, dropped
+    kicks: int  # notifications written for the other side
+
+
+class QueuePair:
+    """One queue to send and one to receive; `index` is its number in the connection.
+
+    Made by a front-end or back-end, which stops and closes the two queues; they live as long as the pair does. `tx`, `rx` and
+    `owner` are for modules with C code of their own (a generator, a pump), which must not stop or close them.
+    """
+
+    def __init__(self, index: int, tx: Any, rx: Any, owner: Owner) -> None:
+        self.index = index
+        self.tx = tx
+        self.rx = rx
+        self.owner = owner
+        self._awaited = ffi.new("struct fp_queue *[]", [rx])
+        self._convenient = threading.Lock()
+        self._burst: Burst | None = None
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest frame that can be sent."""
+        return int(self.tx.room)
+
+    def send(self, burst: Burst, count: int, first: int = 0) -> int:
+        """Send frames `first` to `first + count` of `burst`; how many were taken, in order: fewer when the ring is full.
+
+        None is taken while the connection is not up. A frame longer than `longest` or shorter than 14 bytes ends the burst before
+        it; FrameRefused when it is the first. ValueError for frames that the burst has no room for.
+        """
+        if first:
+            return self._send_from(burst, count, first)
+        if not 0 <= count <= burst.capacity:
+            raise ValueError(f"{count} frames of a burst of {burst.capacity}")
+        sent: int = _send(self.tx, burst.pointer, burst.stride, burst.lengths_pointer, count)
+        if sent < 0:
+            raise self.failure(sent, "send", burst.lengths[0])
+        return sent
+
+    def receive(self, burst: Burst) -> int:
+        """Put what has arrived into `burst`, up to its capacity; how many frames, 0 for none. Never waits.
+
+        A frame longer than the burst's stride is dropped and counted as oversize.
+        """
+        received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, burst.capacity)
+        if received < 0:
+            raise self.failure(received, "receive")
+        return received
+
+    def send_frames(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
+        """Send bytes-like frames; how many were taken, in order. Convenient, and several times slower than `send`."""
+        sent = 0
+        while sent < len(frames):
+            lot = frames[sent : sent + LOT]
+            taken = self._send_lot(lot)
+            sent += taken
+            if taken < len(lot):
+                break
+        return sent
+
+    def receive_frames(self, limit: int = LOT) -> list[bytes]:
+        """At most `limit` frames that have arrived, of up to 16 KiB each. Never waits; slower than `receive`."""
+        frames: list[bytes] = []
+        with self._convenient:
+            burst = self._roomy()
+            while (wanted := min(limit - len(frames), LOT)) > 0:
+                received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, wanted)
+                if received < 0:
+                    raise self.failure(received, "receive")
+                frames += _copies(burst, received)
+                if received < wanted:
+                    break
+        return frames
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until frames have arrived; False when `timeout_s` seconds passed without.
+
+        Raises Disconnected when the other side hangs up, Closed when the owner is closed meanwhile.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = -1 if deadline is None else int(max(0, min(deadline - time.monotonic(), FOREVER_S)) * 1e9)
+            result: int = lib.fp_wait(self._awaited, 1, self.owner.control_fd, self.owner.wake_fd, left)
+            if result >= 0:
+                return bool(result)
+            if result != -errno.EINTR:
+                raise self.failure(result, "wait")
+
+    @property
+    def counters(self) -> Counters:
+        """What the pair has carried."""
+        tx: Any = ffi.new("struct fp_counters *")
+        rx: Any = ffi.new("struct fp_counters *")
+        lib.fp_read_counters(self.tx, tx)
+        lib.fp_read_counters(self.rx, rx)
+        return Counters(tx.frames, tx.bytes, tx.refused, rx.frames, rx.bytes, rx.oversize, tx.kicks + rx.kicks)
+
+    def check(self) -> None:
+        """Raise what is known to have happened to the connection or to one of the rings, without waiting for it to be met."""
+        for queue in (self.tx, self.rx):
+            if lib.fp_fault_of(queue):
+                raise self._ring_fault("look at the ring", queue)
+        if known := self.owner.failed():
+            raise known
+
+    def failure(self, code: int, step: str, length: int = 0) -> Exception:
+        """The exception for a negative result of a C function on this pair; `length` is that of the frame concerned."""
+        if code in (-errno.EMSGSIZE, -errno.EINVAL):
+            what = f"a frame of {length} bytes, which must have {lib.FP_SHORTEST} to {self.longest}"
+            return FrameRefused(f"{step} on queue pair {self.index}", what, "the MTU of the port, and `room` of the connection")
+        if code == -errno.EBADMSG:
+            return self._ring_fault(step, self.tx if lib.fp_fault_of(self.tx) else self.rx)
+        if known := self.owner.failed():
+            return known
+        if code == -errno.ESHUTDOWN:
+            return Closed(f"{step} on queue pair {self.index}", "the connection has been closed on this side")
+        if code == -errno.ECONNRESET:
+            what = "the other side has closed the connection"
+            return Disconnected(f"{step} on queue pair {self.index}", what, "whether the switch or the pod's program still runs")
+        return OSError(-code, os.strerror(-code), f"{step} on queue pair {self.index}")
+
+    def _send_from(self, burst: Burst, count: int, first: int) -> int:
+        if not 0 < first <= first + count <= burst.capacity:
+            raise ValueError(f"frames {first} to {first + count} of a burst of {burst.capacity}")
+        frames, lengths = burst.pointer + first * burst.stride, burst.lengths_pointer + first
+        sent: int = _send(self.tx, frames, burst.stride, lengths, count)
+        if sent < 0:
+            raise self.failure(sent, "send", lengths[0])
+        return sent
+
+    def _send_lot(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
+        count, stride = len(frames), len(frames[0])
+        if any(len(frame) != stride for frame in frames):
+            longest = max(map(len, frames))
+            mixed = Burst(count, longest, bytearray(count * longest))
+            mixed.fill(frames)  # type: ignore[arg-type]
+            return self.send(mixed, count)
+        joined = b"".join(frames)
+        if len(joined) != count * stride:  # len() of a view is not its bytes
+            raise ValueError("frames are bytes, or views whose items are bytes")
+        sent: int = _send(self.tx, joined, stride, _alike(count, stride), count)
+        if sent < 0:
+            raise self.failure(sent, "send", stride)
+        return sent
+
+    def _roomy(self) -> Burst:
+        if self._burst is None:
+            self._burst = Burst(LOT, ROOMY)
+        return self._burst
+
+    def _ring_fault(self, step: str, queue: Any) -> FastPathError:
+        reason = REASONS.get(lib.fp_fault_of(queue), Reason.BAD_VALUE)
+        where = f"{'transmit' if queue is self.tx else 'receive'} queue of pair {self.index}"
+        return RingFault(reason, step, where, "attach anew; the other side's program does not keep to virtio")
+
+
+def _copies(burst: Burst, count: int) -> list[bytes]:
+    """The frames as bytes; those of one length, as in most bursts, by one call."""
+    if not count:
+        return []
+    length = burst.lengths[0]
+    if burst.lengths[:count].tobytes() != ffi.buffer(_alike(count, length))[:]:
+        return burst.frames(count)
+    return list(_shape(count, length, burst.stride).unpack_from(burst.buffer))
+
+
+@lru_cache(maxsize=256)
+def _alike(count: int, length: int) -> Any:
+    """`count` times `length`, as C takes it. Never written to."""
+    return ffi.new("uint32_t[]", [length] * count)
+
+
+@lru_cache(maxsize=256)
+def _shape(count: int, length: int, stride: int) -> struct.Struct:
+    """`count` frames of `length` bytes, `stride` bytes apart."""
+    return struct.Struct("=" + f"{length}s{stride - length}x" * (count - 1) + f"{length}s")

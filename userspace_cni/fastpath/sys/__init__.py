@@ -1,0 +1,1 @@
+"""System calls that Python has not, and what the kernel says of unix sockets."""

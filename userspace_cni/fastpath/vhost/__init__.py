@@ -1,0 +1,1 @@
+"""The vhost-user protocol from both ends: messages, sockets, the front-end and the back-end."""

@@ -1,0 +1,236 @@
+"""The back-end of vhost-user: the other end of a front-end such as a DPDK application's virtio_user, or QEMU.
+
+A front-end lends its memory and says where the rings are; we judge what it says, and move frames. One thread per connection waits
+for messages and applies them; data is moved by whoever calls the queue pairs. Nothing the front-end says or does may crash us,
+hold us up or cost more than the connection: whatever can not be ends in a closed connection and an error that names it.
+
+Must not trust: messages are judged by `messages` and here, memory and descriptors by `lent_memory`, rings by device.c.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort, TimedOut
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.vhost import messages, sockets
+from userspace_cni.fastpath.vhost.channel import Channel, Deadline, Peer
+from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
+from userspace_cni.fastpath.vhost.messages import VRING_MAX
+from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket
+
+_PATIENCE_S: Final = 5.0
+_PAIRS_MAX: Final = VRING_MAX // 2
+
+
+@dataclass(frozen=True)
+class BackEndOptions:
+    """What is offered. `queue_pairs`: most that a front-end may use; `patience_s`: seconds for the rest of a message once begun.
+
+    `mergeable`: a frame may be spread over several buffers of the guest's, as jumbo frames need.
+    """
+
+    queue_pairs: int = 1
+    mergeable: bool = True
+    in_order: bool = True
+    patience_s: float = _PATIENCE_S
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.queue_pairs <= _PAIRS_MAX:
+            raise ValueError(f"{self.queue_pairs} queue pairs, 1 to {_PAIRS_MAX} are possible")
+
+
+class BackEnd:
+    """One front-end that is connected. Its `pairs` carry nothing until the front-end has started their rings.
+
+    pairs[i].send() goes to the guest's receive queue i, pairs[i].receive() takes from its transmit queue i. When the front-end
+    hangs up, or is hung up on, every call says why from then on; `failed` tells too. Safe to close in any thread, at any time.
+    `sock` is taken over, also when MemoryShort is raised.
+    """
+
+    def __init__(self, sock: socket.socket, options: BackEndOptions | None = None) -> None:
+        options = options or BackEndOptions()
+        self._patience_s = options.patience_s
+        self._channel = Channel(sock)
+        self._bell = -1
+        self._changed = threading.Condition()
+        self._failure: FastPathError | None = None
+        self._closing = False
+        try:
+            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            offer = Offer(options.queue_pairs, options.mergeable, options.in_order)
+            self._device = VhostDevice(offer, self._bell)
+            self.peer: Peer = self._channel.peer()
+            rings = self._device.rings
+            self.pairs = tuple(
+                QueuePair(index, rings[2 * index].queue, rings[2 * index + 1].queue, self) for index in range(options.queue_pairs)
+            )
+            self._thread = threading.Thread(target=self._serve, name="vhost-user back-end", daemon=True)
+            self._thread.start()
+        except BaseException as error:
+            self._channel.close()
+            if self._bell >= 0:
+                os.close(self._bell)
+            if isinstance(error, OSError | RuntimeError):
+                what = "no descriptor or thread for another connection"
+                raise MemoryShort("back-end", what, f"limits of this process, ulimit -n and -u: {error}") from error
+            raise
+
+    @classmethod
+    def connect(cls, path: str, options: BackEndOptions | None = None, *, deadline_s: float = 15.0, trusted: str = "") -> Self:
+        """Connect to a front-end that listens at `path` (QEMU with server=on, virtio_user with server=1).
+
+        Raises SocketRefused, TimedOut, MemoryShort. `trusted`: a directory above, from which on no link is followed.
+        """
+        return cls(sockets.connect(path, Deadline.after(deadline_s), trusted=trusted), options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def control_fd(self) -> int:
+        """The connected socket, -1 when closed."""
+        return self._channel.fileno()
+
+    @property
+    def wake_fd(self) -> int:
+        """An eventfd that is readable once this is being closed."""
+        return self._bell
+
+    @property
+    def features(self) -> messages.Feature:
+        """What the front-end has agreed to, of what we offer."""
+        return self._device.features
+
+    @property
+    def mtu(self) -> int | None:
+        """The MTU that the front-end has told with NET_SET_MTU, bytes; None: it has not."""
+        return self._device.mtu
+
+    def alive(self) -> bool:
+        """Whether the front-end is connected and has done nothing wrong."""
+        return self.failed() is None
+
+    def failed(self) -> FastPathError | None:
+        """Why the connection is of no use any more: PeerError, Disconnected, Closed; None while it is of use."""
+        if self._failure is None and self._closing:
+            return Closed("back-end", "the connection has been closed on this side")
+        return self._failure or self._device.fault()
+
+    def started(self) -> tuple[int, ...]:
+        """Numbers of the queue pairs of which both rings carry frames."""
+        return self._device.started()
+
+    def wait_started(self, deadline_s: float | None = 15.0, pairs: int = 1) -> None:
+        """Wait until `pairs` queue pairs carry frames. Raises TimedOut, or why they never will."""
+        deadline = Deadline.after(deadline_s)
+        with self._changed:
+            while len(self.started()) < pairs:
+                if failure := self.failed():
+                    raise failure
+                left = deadline.remaining()
+                if not left:
+                    what = f"{len(self.started())} of {pairs} queue pairs started; the last message was {self._device.last}"
+                    raise TimedOut("wait for the front-end", what, "whether its driver runs: a guest starts rings, not QEMU")
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+
+    def close(self) -> None:
+        """Hang up and let go of everything; waits in other threads end with Closed. Again is fine."""
+        with self._changed:
+            self._closing = True
+            self._ring_bell()
+        self._channel.shutdown()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+            with self._changed:
+                bell, self._bell = self._bell, -1
+            if bell >= 0:
+                os.close(bell)
+
+    def _serve(self) -> None:
+        """The thread: apply messages until the end, then see to it that nothing is left."""
+        failure = FastPathError("back-end", "the thread that applies messages has died", "its traceback on stderr")
+        try:
+            failure = self._apply_messages()
+        except FastPathError as error:
+            failure = error
+        except OSError as error:
+            failure = MemoryShort("back-end", str(error), "limits of this process")
+        finally:
+            self._end(failure)
+
+    def _apply_messages(self) -> FastPathError:
+        never = Deadline.after(None)
+        while True:
+            message = self._channel.receive(never, wake=self._bell, patience_s=self._patience_s, step="back-end")
+            if message is None:
+                return self._device.fault() or Closed("back-end", "the connection has been closed on this side")
+            try:
+                answer = self._device.apply(message)
+            except FastPathError:
+                if message.need_reply:
+                    with suppress(FastPathError):
+                        self._channel.send(messages.acknowledge(message, refused=True))
+                raise
+            if answer:
+                self._channel.send(answer)
+            with self._changed:
+                self._changed.notify_all()
+
+    def _end(self, failure: FastPathError) -> None:
+        """Tell waiters before they are waited for; then nothing of the front-end's is referred to any more."""
+        with self._changed:
+            if self._failure is None and not self._closing:
+                self._failure = failure
+            self._ring_bell()
+            self._changed.notify_all()
+        self._device.close()
+        self._channel.close()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _ring_bell(self) -> None:
+        if self._bell >= 0:
+            with suppress(BlockingIOError):
+                os.eventfd_write(self._bell, 1)
+
+
+class BackEndListener:
+    """Listens at `path` from construction to `close`, which removes the socket; each front-end that connects is a BackEnd."""
+
+    def __init__(
+        self, path: str, options: BackEndOptions | None = None, access: Access | None = None, *, trusted: str = ""
+    ) -> None:
+        self._options = options or BackEndOptions()
+        self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=True)
+        self.path = path
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """The descriptor, readable when somebody has connected."""
+        return self._socket.fileno()
+
+    def accept(self, deadline_s: float | None = 15.0) -> BackEnd:
+        """Who connects next. Raises TimedOut, Closed when this is closed meanwhile, MemoryShort."""
+        sock = self._socket.accept(Deadline.after(deadline_s))
+        if sock is None:  # only with a `wake`
+            raise Closed(f"listening at {self.path}", "woken")
+        return BackEnd(sock, self._options)
+
+    def close(self) -> None:
+        """Remove the socket; connections that were accepted go on. Again is fine."""
+        self._socket.close()

@@ -1,0 +1,282 @@
+"""A connected vhost-user socket: whole messages with their descriptors, within a deadline.
+
+The socket never blocks; what waits is a poll with the time that is left. A message goes out in one sendmsg with its descriptors,
+because DPDK takes them from the read of the header. A descriptor that comes in is either in the message that is returned or
+closed: no error leaks one, and no descriptor is inherited by a program that is started meanwhile.
+
+Must not know what a message means, nor retry: a channel on which anything failed is of no use any more and is to be closed.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, PeerError, Reason, TimedOut
+from userspace_cni.fastpath.vhost.messages import (
+    FDS_MAX,
+    HEADER_BYTES,
+    PAYLOAD_MAX,
+    Header,
+    Message,
+    decode_header,
+    name_of,
+)
+
+_FD_BYTES = struct.calcsize("i")
+_CREDENTIALS = struct.Struct("3i")
+_HUNG_UP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
+_LONGEST_MS = 2**31 - 1
+_BUFFER = 16 * (HEADER_BYTES + 8)
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """An instant of CLOCK_MONOTONIC in seconds; `inf` never comes."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """The instant `seconds` from now; None: never."""
+        return cls(math.inf if seconds is None else time.monotonic() + seconds)
+
+    def remaining(self) -> float:
+        """Seconds left; 0.0 when it has passed."""
+        return max(0.0, self.at - time.monotonic())
+
+    def milliseconds(self) -> int | None:
+        """What poll(2) may wait, rounded up so that it does not return early; None: forever, as is what poll can not count."""
+        left = self.remaining() * 1000
+        return None if left >= _LONGEST_MS else math.ceil(left)
+
+    def within(self, seconds: float) -> Deadline:
+        """The earlier of this one and `seconds` from now."""
+        return Deadline(min(self.at, time.monotonic() + seconds))
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a unix socket, when it connected or began to listen (SO_PEERCRED, unix(7))."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+class Channel:
+    """One connection. `fds_max`: descriptors that a message from the other side may carry.
+
+    With 0, for a front-end, replies are read ahead as they come. Otherwise a message is read in two steps, header and payload, so
+    that descriptors are never taken for those of a neighbour.
+    """
+
+    def __init__(self, sock: socket.socket, *, fds_max: int = FDS_MAX) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._fds_max = fds_max
+        self._ahead = bytearray()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """The descriptor, for poll(2); -1 when closed."""
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Hang up; again is fine."""
+        self._sock.close()
+
+    def adopt(self, sock: socket.socket) -> None:
+        """Go on with another connection under the same number, so that what polls it never polls a stranger's file."""
+        number = self._sock.fileno()
+        with sock:
+            sock.setblocking(False)
+            os.dup2(sock.fileno(), number, inheritable=False)
+        self._ahead.clear()
+
+    def shutdown(self) -> None:
+        """Hang up and keep the descriptor: whoever polls it in another thread sees the end, and no stranger's file."""
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the other side was faster, or it is closed
+
+    def peer(self) -> Peer:
+        """Process, user and group of the other end."""
+        return Peer(*_CREDENTIALS.unpack(self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
+
+    def hung_up(self) -> bool:
+        """Whether the other side has closed its end; what it sent before may still be there to be read."""
+        fd = self.fileno()
+        return fd < 0 or bool(_ready(fd, select.POLLRDHUP, 0) & _HUNG_UP)
+
+    def send(self, message: bytes, fds: Sequence[int] = (), deadline: Deadline | None = None) -> None:
+        """Send bytes of one or several messages; the descriptors go with the first. Raises Disconnected, TimedOut, Closed.
+
+        None as deadline: one second, for answers of a back-end, for which there is always room unless nobody reads.
+        """
+        until = deadline or Deadline.after(1.0)
+        step = _step(message)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        left = memoryview(message)
+        while left:
+            try:
+                sent = self._sock.sendmsg([left], ancillary, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._await(select.POLLOUT, until, step)
+                continue
+            except OSError as error:
+                raise self._lost(step, error) from error
+            left, ancillary = left[sent:], []
+
+    def receive(
+        self, deadline: Deadline, *, wake: int = -1, patience_s: float = math.inf, step: str = "receive"
+    ) -> Message | None:
+        """The next message, whole; its descriptors belong to the caller. None when the descriptor `wake` is readable.
+
+        `deadline` is for the message, `patience_s` for its rest once a byte of it is there. `step` is what errors call the wait.
+        Raises TimedOut, Disconnected, Closed, PeerError.
+        """
+        if not self._fds_max:
+            return self._receive_ahead(deadline, wake, step)
+        if not self._first_byte(deadline, wake, step):
+            return None
+        fds: list[int] = []
+        try:
+            until = deadline.within(patience_s) if patience_s < math.inf else deadline
+            header = decode_header(self._exactly(HEADER_BYTES, fds, until, step))
+            return self._whole(header, fds, until)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
+
+    def _whole(self, header: Header, fds: list[int], until: Deadline) -> Message:
+        late: list[int] = []
+        try:
+            payload = self._exactly(header.size, late, until, name_of(header.request)) if header.size else b""
+            if late:
+                raise PeerError(Reason.FDS_EXTRA, name_of(header.request), "amid the payload")
+        except BaseException:
+            fds.extend(late)
+            raise
+        return Message(header.request, header.flags, bytes(payload), tuple(fds))
+
+    def _first_byte(self, deadline: Deadline, wake: int, step: str) -> bool:
+        """Wait until there is something to read; False when it is the wake."""
+        fd = self._fd(step)
+        poller = select.poll()
+        poller.register(fd, select.POLLIN)
+        if wake >= 0:
+            poller.register(wake, select.POLLIN)
+        ready = dict(poller.poll(deadline.milliseconds()))
+        if not ready:
+            raise TimedOut(step, "nothing came before the deadline")
+        return wake not in ready
+
+    def _exactly(self, size: int, fds: list[int], until: Deadline, step: str) -> bytearray:
+        """`size` bytes; descriptors among them are added to `fds`, also when an error is raised."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                chunk = self._take(size - len(data), fds, step)
+            except BlockingIOError:
+                self._await_rest(until, step, f"{len(data)} of {size} bytes")
+                continue
+            if not chunk:
+                if not data and size == HEADER_BYTES:
+                    raise Disconnected(step, "the other side hung up")
+                raise PeerError(Reason.TRUNCATED, step, f"{len(data)} of {size} bytes")
+            data += chunk
+        return data
+
+    def _await_rest(self, until: Deadline, step: str, so_far: str) -> None:
+        try:
+            self._await(select.POLLIN, until, step)
+        except TimedOut as late:
+            raise PeerError(Reason.SLOW, step, so_far) from late
+
+    def _take(self, size: int, fds: list[int], step: str) -> bytes:
+        """What is there, at most `size` bytes."""
+        room = socket.CMSG_SPACE((self._fds_max + 1) * _FD_BYTES) if self._fds_max else 0
+        try:
+            data, ancillary, flags, _ = self._sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise self._lost(step, error) from error
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array.array("i")
+                numbers.frombytes(content[: len(content) - len(content) % _FD_BYTES])
+                fds.extend(numbers)
+        if flags & socket.MSG_CTRUNC or len(fds) > self._fds_max:
+            raise PeerError(Reason.FDS_EXTRA, step, f"more than {self._fds_max}, or more than this process may open")
+        return data
+
+    def _receive_ahead(self, deadline: Deadline, wake: int, step: str) -> Message | None:
+        while (message := self._parsed()) is None:
+            try:
+                chunk = self._take(_BUFFER + PAYLOAD_MAX, [], step)
+            except BlockingIOError:
+                if not self._first_byte(deadline, wake, step):
+                    return None
+                continue
+            if not chunk:
+                if self._ahead:
+                    raise PeerError(Reason.TRUNCATED, step, f"{len(self._ahead)} bytes of a message")
+                raise Disconnected(step, "the other side hung up")
+            self._ahead += chunk
+        return message
+
+    def _parsed(self) -> Message | None:
+        """The first message of what was read ahead, None while it is not whole."""
+        if len(self._ahead) < HEADER_BYTES:
+            return None
+        header = decode_header(self._ahead)
+        end = HEADER_BYTES + header.size
+        if len(self._ahead) < end:
+            return None
+        payload = bytes(self._ahead[HEADER_BYTES:end])
+        del self._ahead[:end]
+        return Message(header.request, header.flags, payload)
+
+    def _await(self, events: int, until: Deadline, step: str) -> None:
+        if not _ready(self._fd(step), events, until.milliseconds()):
+            raise TimedOut(step, "the other side takes or sends nothing until the deadline")
+
+    def _fd(self, step: str) -> int:
+        fd = self.fileno()
+        if fd < 0:
+            raise Closed(step, "the connection was closed by us")
+        return fd
+
+    def _lost(self, step: str, error: OSError) -> FastPathError:
+        if self.fileno() < 0:
+            return Closed(step, "the connection was closed by us")
+        return Disconnected(step, f"the other side hung up ({os.strerror(error.errno or 0)})")
+
+
+def _ready(fd: int, events: int, milliseconds: int | None) -> int:
+    poller = select.poll()
+    poller.register(fd, events)
+    return next((found for _, found in poller.poll(milliseconds)), 0)
+
+
+def _step(message: bytes) -> str:
+    """The name of the first message in it, for errors."""
+    return name_of(int.from_bytes(message[:4], sys.byteorder))

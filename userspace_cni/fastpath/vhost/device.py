@@ -1,0 +1,257 @@
+"""What the messages of a front-end do to a network device: each request of vhost-user that a back-end has to know, applied.
+
+No sockets: a message comes in with its descriptors, an answer goes out as bytes. What is not offered is refused; what can not be
+is a PeerError, after which the device is to be closed. Every descriptor that came in is in use or closed afterwards, whatever
+happens. Messages are applied by one thread; what is read here by others (`started`, `fault`) is a single look.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from userspace_cni.fastpath.errors import FastPathError, PeerError, Reason
+from userspace_cni.fastpath.vhost import messages
+from userspace_cni.fastpath.vhost.lent_memory import LentMemory, require_eventfd
+from userspace_cni.fastpath.vhost.messages import (
+    Feature,
+    Message,
+    ProtocolFeature,
+    Request,
+    VringAddress,
+    VringFd,
+    VringState,
+)
+from userspace_cni.fastpath.vhost.vring import Vring
+
+PROTOCOL_FEATURES: Final = (
+    ProtocolFeature.MQ | ProtocolFeature.RARP | ProtocolFeature.REPLY_ACK | ProtocolFeature.NET_MTU | ProtocolFeature.STATUS
+)
+_MTU_RANGE: Final = range(68, 65536)
+_STATUS_MAX: Final = 0xFF
+
+
+class Offer(NamedTuple):
+    """What a device has to offer."""
+
+    queue_pairs: int
+    mergeable: bool
+    in_order: bool
+
+    def features(self) -> Feature:
+        """As GET_FEATURES tells."""
+        offered = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.NET_MQ | Feature.NET_MTU
+        if self.mergeable:
+            offered |= Feature.NET_MRG_RXBUF
+        return offered | Feature.IN_ORDER if self.in_order else offered
+
+
+class VhostDevice:
+    """The device of one connection. `bell`: an eventfd of ours that rings when a guest breaks its ring."""
+
+    def __init__(self, offer: Offer, bell: int) -> None:
+        self._offer = offer
+        self.rings = [Vring(index, bell) for index in range(2 * offer.queue_pairs)]
+        self.features = Feature(0)
+        self.mtu: int | None = None
+        self.last = "none"
+        self._memory: LentMemory | None = None
+        self._status = 0
+        self._handlers: dict[Request, Callable[[Message], bytes | None]] = {
+            Request.GET_FEATURES: lambda message: self._number(message, int(self._offer.features())),
+            Request.SET_FEATURES: self._set_features,
+            Request.GET_PROTOCOL_FEATURES: lambda message: self._number(message, int(PROTOCOL_FEATURES)),
+            Request.SET_PROTOCOL_FEATURES: self._set_protocol_features,
+            Request.GET_QUEUE_NUM: lambda message: self._number(message, self._offer.queue_pairs),
+            Request.SET_OWNER: messages.require_empty,
+            Request.RESET_OWNER: self._reset_owner,
+            Request.SET_MEM_TABLE: self._set_mem_table,
+            Request.SET_VRING_NUM: self._set_vring_num,
+            Request.SET_VRING_ADDR: self._set_vring_addr,
+            Request.SET_VRING_BASE: self._set_vring_base,
+            Request.GET_VRING_BASE: self._get_vring_base,
+            Request.SET_VRING_KICK: self._set_vring_kick,
+            Request.SET_VRING_CALL: lambda message: self._set_vring_fd(message, "call"),
+            Request.SET_VRING_ERR: lambda message: self._set_vring_fd(message, "err"),
+            Request.SET_VRING_ENABLE: self._set_vring_enable,
+            Request.SEND_RARP: self._send_rarp,
+            Request.NET_SET_MTU: self._set_mtu,
+            Request.SET_STATUS: self._set_status,
+            Request.GET_STATUS: lambda message: self._number(message, self._status),
+        }
+
+    def apply(self, message: Message) -> bytes | None:
+        """Do what `message` asks for, and take its descriptors over; the answer that is due, if one is.
+
+        Raises PeerError, MemoryShort. A request that is not offered is refused when an answer is due, and is an error otherwise.
+        """
+        self.last = message.name
+        left = list(message.fds)
+        try:
+            handler = self._handler(message)
+            if handler is None:
+                return messages.acknowledge(message, refused=True)
+            messages.require_fds(message)
+            if message.request in _KEEPS_FD:
+                left.clear()  # whoever is called closes what it does not keep
+            answer = handler(message)
+        finally:
+            for fd in left:
+                os.close(fd)
+        if answer is None and message.need_reply:
+            return messages.acknowledge(message)
+        return answer
+
+    def started(self) -> tuple[int, ...]:
+        """Numbers of the queue pairs of which both rings run."""
+        pairs = range(self._offer.queue_pairs)
+        return tuple(pair for pair in pairs if self.rings[2 * pair].running and self.rings[2 * pair + 1].running)
+
+    def fault(self) -> FastPathError | None:
+        """What a guest did to a ring."""
+        return next((fault for ring in self.rings if (fault := ring.fault())), None)
+
+    def close(self) -> None:
+        """For good: nothing that the front-end gave is held when this returns. It is told which rings were broken."""
+        for ring in self.rings:
+            if ring.fault():
+                ring.report()
+            ring.close()
+        memory, self._memory = self._memory, None
+        if memory:
+            memory.release()
+
+    def _handler(self, message: Message) -> Callable[[Message], bytes | None] | None:
+        """Who applies a message; None when it is refused politely."""
+        if message.is_reply:
+            raise PeerError(Reason.NOT_A_REQUEST, message.name)
+        handler = self._handlers.get(Request(message.request)) if messages.is_known(message.request) else None
+        if handler is None and not message.need_reply:
+            raise PeerError(Reason.UNKNOWN_REQUEST, message.name, "not offered, and no answer is wanted")
+        return handler
+
+    @property
+    def _mergeable(self) -> bool:
+        return Feature.NET_MRG_RXBUF in self.features
+
+    def _number(self, message: Message, value: int) -> bytes:
+        messages.require_empty(message)
+        return messages.reply(message, messages.pack_u64(value))
+
+    def _set_features(self, message: Message) -> None:
+        wanted, offered = messages.unpack_u64(message), int(self._offer.features())
+        if wanted & ~offered:
+            raise PeerError(Reason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {wanted & ~offered:#x} was not offered")
+        if wanted != self.features and any(ring.started for ring in self.rings):
+            raise PeerError(
+                Reason.BAD_ORDER, message.name, f"{wanted:#x} instead of {int(self.features):#x} while rings are started"
+            )
+        self.features = Feature(wanted)
+        if Feature.PROTOCOL_FEATURES not in self.features:  # then rings are never enabled by a message
+            for ring in self.rings:
+                ring.enable(True)
+
+    def _set_protocol_features(self, message: Message) -> None:
+        wanted = messages.unpack_u64(message)
+        if wanted & ~int(PROTOCOL_FEATURES):
+            extra = wanted & ~int(PROTOCOL_FEATURES)
+            raise PeerError(Reason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {extra:#x} was not offered")
+
+    def _reset_owner(self, message: Message) -> None:
+        """What the protocol recommends to do with this relic: no frames, and nothing is forgotten."""
+        messages.require_empty(message)
+        for ring in self.rings:
+            ring.enable(False)
+
+    def _set_mem_table(self, message: Message) -> None:
+        """Take the new regions for the old ones. Rings that are started go on: QEMU sends this whenever its memory changes."""
+        memory = LentMemory(messages.unpack_table(message), message.fds, message.name)
+        old, self._memory = self._memory, memory
+        try:
+            for ring in self.rings:
+                if ring.started:
+                    ring.place(memory, self._mergeable, message.name)
+        except FastPathError:
+            for ring in self.rings:  # some may still be in the old memory
+                ring.stop()
+            raise
+        finally:
+            if old:
+                old.release()
+
+    def _set_vring_num(self, message: Message) -> None:
+        state = VringState.unpack(message)
+        self._ring(state.vring, message).set_size(state.value, message.name)
+
+    def _set_vring_addr(self, message: Message) -> None:
+        address = VringAddress.unpack(message)
+        self._ring(address.vring, message).set_address(address, message.name)
+
+    def _set_vring_base(self, message: Message) -> None:
+        state = VringState.unpack(message)
+        self._ring(state.vring, message).set_base(state.value, message.name)
+
+    def _get_vring_base(self, message: Message) -> bytes:
+        state = VringState.unpack(message)
+        base = self._ring(state.vring, message).stop()
+        return messages.reply(message, VringState(state.vring, base).pack())
+
+    def _set_vring_kick(self, message: Message) -> None:
+        ring, fd = self._ring_and_fd(message)
+        if Feature.VERSION_1 not in self.features:
+            if fd >= 0:
+                os.close(fd)
+            raise PeerError(Reason.BAD_FEATURES, message.name, f"{int(self.features):#x} has no VERSION_1, which is needed")
+        ring.start(fd, self._memory, self._mergeable)
+
+    def _set_vring_fd(self, message: Message, kind: str) -> None:
+        ring, fd = self._ring_and_fd(message)
+        ring.set_fd(kind, fd, self._memory, self._mergeable)
+
+    def _ring_and_fd(self, message: Message) -> tuple[Vring, int]:
+        """The ring of a message, and the eventfd that came with it, which is closed when it can not be taken; -1 for none."""
+        fd = message.fds[0] if message.fds else -1
+        try:
+            ring = self._ring(VringFd.unpack(message).vring, message)
+            if fd >= 0:
+                require_eventfd(fd, message.name)
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+        return ring, fd
+
+    def _set_vring_enable(self, message: Message) -> None:
+        state = VringState.unpack(message)
+        if state.value > 1:
+            raise PeerError(Reason.BAD_VALUE, message.name, f"{state.value} for vring {state.vring}")
+        self._ring(state.vring, message).enable(bool(state.value))
+
+    def _send_rarp(self, message: Message) -> None:
+        """A guest has come here by migration. To whom that is news, its own frames tell."""
+        messages.unpack_u64(message)
+
+    def _set_mtu(self, message: Message) -> None:
+        mtu = messages.unpack_u64(message)
+        if mtu not in _MTU_RANGE:
+            raise PeerError(Reason.BAD_VALUE, message.name, f"MTU {mtu}")
+        self.mtu = mtu
+
+    def _set_status(self, message: Message) -> None:
+        """The driver's progress; 0 is a reset, after which no frame passes until rings are started anew."""
+        status = messages.unpack_u64(message)
+        if status > _STATUS_MAX:
+            raise PeerError(Reason.BAD_VALUE, message.name, f"status {status:#x}")
+        self._status = status
+        if not status:
+            for ring in self.rings:
+                ring.stop()
+
+    def _ring(self, index: int, message: Message) -> Vring:
+        if index >= len(self.rings):
+            raise PeerError(Reason.BAD_VALUE, message.name, f"vring {index} of {len(self.rings)}")
+        return self.rings[index]
+
+
+_KEEPS_FD: Final = frozenset({Request.SET_VRING_KICK, Request.SET_VRING_CALL, Request.SET_VRING_ERR})

@@ -1,0 +1,455 @@
+"""The front-end of vhost-user: what a virtual machine or a DPDK application is to a switch, as objects of Python.
+
+A `FrontEnd` owns memory, virtqueues and one connection to a back-end. OVS has two kinds of ports: to a `dpdkvhostuser` one
+connects, for a `dpdkvhostuserclient` one listens and OVS comes, at once when it is asked to add the port and once a second
+afterwards.
+
+Must not be pointed at a socket that somebody else uses: OVS takes a second connection to a `dpdkvhostuser` port for the new
+owner, and who had it before is cut off. Needs neither root nor hugepages.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, MemoryShort, PeerError, Reason, SocketRefused
+from userspace_cni.fastpath.memory.hugepages import machine_pools, size_text
+from userspace_cni.fastpath.memory.memfd import Memory
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.vhost.channel import Channel, Deadline, Peer
+from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, Vring, Wishes
+from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
+from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket, connect
+
+ATTACH_SECONDS: Final = 15.0
+"""Patience for an attachment: the first one after a start of ovs-vswitchd makes its mempools, which may take seconds."""
+_FAREWELL_SECONDS: Final = 1.0
+_AGAIN_SECONDS: Final = 0.02
+_ROOM_MAX: Final = 65535
+
+
+@dataclass(frozen=True)
+class FrontEndOptions:
+    """What a front-end is made of.
+
+    `queue_pairs`: each a queue to send and one to receive. `queue_size`: descriptors of each, a power of two up to 32768. `room`:
+    bytes of the longest frame that can be sent. `receive_room`: bytes of a frame that one buffer holds, None: as `room`; with
+    `mergeable` a longer frame is spread over several. `in_order`: taken when it is offered. `hugepage_bytes`: size of pages for
+    the memory, one that the kernel has (2 << 20); when too few of them are free others are used, see `FrontEnd.fallback`.
+    """
+
+    queue_pairs: int = 1
+    queue_size: int = 256
+    room: int = 1536
+    receive_room: int | None = None
+    mergeable: bool = False
+    in_order: bool = True
+    hugepage_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        size = self.queue_size
+        if not 1 <= self.queue_pairs <= VRING_MAX // 2:
+            raise ValueError(f"queue_pairs={self.queue_pairs}: 1 to {VRING_MAX // 2} are possible")
+        if not 2 <= size <= RING_SIZE_MAX or size & (size - 1):
+            raise ValueError(f"queue_size={size}: a power of two from 2 to {RING_SIZE_MAX} is possible")
+        for name, room in (("room", self.room), ("receive_room", self.receive_room)):
+            if room is not None and not 64 <= room <= _ROOM_MAX:
+                raise ValueError(f"{name}={room}: 64 to {_ROOM_MAX} bytes are possible")
+        if self.hugepage_bytes is not None:
+            _require_page_size(self.hugepage_bytes)
+
+
+def _require_page_size(size: int) -> None:
+    """Refuse what is no size of huge pages; which ones the kernel has is known where there is a sysfs."""
+    possible = [pool.page_bytes for pool in machine_pools()]
+    if size <= mmap.PAGESIZE or size & (size - 1) or (possible and size not in possible):
+        known = " or ".join(f"{page} ({size_text(page)})" for page in possible) or f"powers of two above {mmap.PAGESIZE}"
+        raise ValueError(f"hugepage_bytes={size}: huge pages of this kernel have {known} bytes")
+
+
+class _Source(Protocol):
+    """Where connections to the back-end come from."""
+
+    path: str
+    alone: bool
+    """Nobody else can have another connection for the same port."""
+
+    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None: ...
+
+
+class FrontEnd:
+    """A front-end attached to a back-end; `connect` and `Listener.accept` make it. Closed at the end of a `with`.
+
+    All methods may be called in any thread. `pairs` stay the same objects over `reattach`; what was in their rings is lost by it.
+    """
+
+    def __init__(self, source: _Source, options: FrontEndOptions) -> None:
+        self.options = options
+        self.path = source.path
+        self._source = source
+        self._lifecycle = threading.RLock()
+        self._ending = threading.RLock()
+        self._closed = False
+        self._released = False
+        self._attached = False
+        self._agreed = Agreed(Feature(0), ProtocolFeature(0))
+        self._channel: Channel | None = None
+        self._memory: Memory | None = None
+        self._queues: list[Any] = []
+        self._kicks: list[int] = []
+        self._calls: list[int] = []
+        self.pairs: tuple[QueuePair, ...] = ()
+        self._wake = _eventfd(f"attaching to {source.path}")
+
+    @classmethod
+    def connect(
+        cls,
+        path: str,
+        options: FrontEndOptions = FrontEndOptions(),
+        deadline_s: float = ATTACH_SECONDS,
+        *,
+        trusted: str = "",
+        connected: Callable[[], None] | None = None,
+    ) -> FrontEnd:
+        """Connect to a back-end that listens at `path`, as OVS does for a `dpdkvhostuser` port, within `deadline_s` seconds.
+
+        Below `trusted`, when it is given, the path is walked through no link. A port that was added just now may take a second to
+        answer; OVS drops what is for the port for some more milliseconds, so that only a frame proves that its data path is
+        there. Raises SocketRefused, NegotiationFailed, TimedOut, Disconnected, PeerError, MemoryShort. `connected` is called
+        while the connection stands and nothing has been said on it, at which the back-end does nothing yet; what it raises
+        closes it.
+        """
+        return cls._attached_to(_Connector(path, trusted, connected), options, deadline_s)
+
+    @classmethod
+    def _attached_to(cls, source: _Source, options: FrontEndOptions, deadline_s: float) -> FrontEnd:
+        deadline = Deadline.after(deadline_s)
+        front_end = cls(source, options)
+        try:
+            front_end._attach(deadline, again=False)
+        except BaseException:
+            front_end.close()
+            raise
+        return front_end
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def features(self) -> Feature:
+        """What was agreed on."""
+        return self._agreed.features
+
+    @property
+    def protocol_features(self) -> ProtocolFeature:
+        """What was agreed on for the messages."""
+        return self._agreed.protocol
+
+    @property
+    def peer(self) -> Peer:
+        """Process, user and group of the back-end. Raises Closed."""
+        if self._channel is None or self._closed:
+            raise Closed(f"front-end {self.path}", "it was closed by us")
+        return self._channel.peer()
+
+    @property
+    def fallback(self) -> str:
+        """Why the memory is not in hugepages though they were asked for; "" if it is, or if they were not."""
+        return self._memory.fallback if self._memory else ""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Size of the memory that is shared with the back-end, 0 before there is any."""
+        return self._memory.size if self._memory else 0
+
+    @property
+    def control_fd(self) -> int:
+        """The connection, whose hang-up ends waits; its number stays the same over `reattach`. -1 when closed."""
+        return self._channel.fileno() if self._channel else -1
+
+    @property
+    def wake_fd(self) -> int:
+        """An eventfd that is readable from `close` on."""
+        return self._wake
+
+    def alive(self) -> bool:
+        """Whether it is attached and the back-end has not hung up. A back-end that is stuck is alive in this sense."""
+        return self.failed() is None
+
+    def failed(self) -> FastPathError | None:
+        """Why nothing can be carried: Closed, or Disconnected which `reattach` may mend; None when all is well."""
+        step = f"front-end {self.path}"
+        if self._closed:
+            return Closed(step, "it was closed by us")
+        if not self._attached:
+            return Disconnected(step, "it is not attached", "reattach")
+        if self._channel is None or self._channel.hung_up():
+            return Disconnected(step, "the back-end hung up", "whether ovs-vswitchd runs, and whether the port is still there")
+        return None
+
+    def reattach(self, deadline_s: float = ATTACH_SECONDS) -> None:
+        """Attach anew, with empty rings: after the back-end hung up, or `detach`. Detaches first when it is still attached.
+
+        Tries until the time is over, while nobody listens or comes, or hangs up again. Raises what `connect` raises, and Closed.
+        """
+        deadline = Deadline.after(deadline_s)
+        with self._lifecycle:
+            with suppress(FastPathError):  # with a back-end that is stuck, half of the time is for the next
+                self.detach(deadline.remaining() / 2)
+            while True:
+                try:
+                    self._attach(deadline, again=True)
+                except Disconnected:
+                    if deadline.remaining() <= _AGAIN_SECONDS:
+                        raise
+                    self._pause()
+                    continue
+                return
+
+    def detach(self, deadline_s: float = ATTACH_SECONDS) -> None:
+        """Hang up: the port is down, and ready for the next. The back-end of a `Listener` is asked for the rings before.
+
+        One to which we connected is not, for another may have connected since: OVS (3.1) knows the two by the path of their
+        socket, and would take the rings from that one. It stops ours when it sees that we are gone.
+
+        Queues carry nothing until `reattach`. Nothing is done when it is not attached. Raises TimedOut, Disconnected,
+        NegotiationFailed, PeerError; it has hung up then too.
+        """
+        with self._lifecycle:
+            for queue in self._queues:
+                lib.fp_stop(queue)
+            self._take_leave(deadline_s)
+
+    def close(self) -> None:
+        """Detach, end what other threads wait for, and give back memory and descriptors. Again, and in any thread, is fine.
+
+        A back-end that does not answer is left after a second.
+        """
+        with self._ending:
+            if not self._closed:
+                self._closed = True
+                os.eventfd_write(self._wake, 1)
+        with self._lifecycle:
+            if self._released:
+                return
+            self._released = True
+            for queue in self._queues:
+                lib.fp_close(queue)
+            try:
+                with suppress(FastPathError):
+                    self._take_leave(_FAREWELL_SECONDS)
+            finally:
+                self._release()
+
+    def _release(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        if self._memory is not None:
+            self._memory.close()
+        wake, self._wake = self._wake, -1
+        for fd in (*self._kicks, *self._calls, wake):
+            if fd >= 0:
+                os.close(fd)
+        self._kicks.clear()
+        self._calls.clear()
+        self._queues.clear()  # freed with the last reference, which a thread in a burst may have
+
+    def _take_leave(self, seconds: float) -> None:
+        channel, attached = self._channel, self._attached
+        self._attached = False
+        if channel is None:
+            return
+        try:
+            if attached and self._source.alone and not channel.hung_up():
+                Handshake(channel, Deadline.after(seconds)).stop(self._agreed, len(self._queues))
+        finally:
+            channel.shutdown()
+
+    def _attach(self, deadline: Deadline, *, again: bool) -> None:
+        with self._lifecycle:
+            self._open(deadline, again=again)
+            assert self._channel is not None  # noqa: S101 - for mypy
+            try:
+                self._agree(Handshake(self._channel, deadline, self._wake))
+            except BaseException as error:
+                self._channel.shutdown()
+                if isinstance(error, PeerError):
+                    error.look_at = error.look_at or self._suspect(error.reason)
+                raise
+            self._attached = True
+            for queue in self._queues:
+                lib.fp_start(queue)
+
+    def _suspect(self, reason: Reason) -> str:
+        if reason is Reason.NOT_A_REPLY:
+            return f"who is at the other end of {self.path}: it asks as we do, an application or another tap, and no switch"
+        return f"what serves {self.path}: its version and its log"
+
+    def _open(self, deadline: Deadline, *, again: bool) -> None:
+        sock = None if self._closed else self._source.open(deadline, self._wake, again=again)
+        if sock is None:
+            raise Closed(f"front-end {self.path}", "it was closed by us")
+        if self._channel is None:
+            self._channel = Channel(sock, fds_max=0)
+        else:
+            self._channel.adopt(sock)
+
+    def _agree(self, handshake: Handshake) -> None:
+        options = self.options
+        handshake.hello()
+        self._prepare()
+        self._agreed = handshake.negotiate(Wishes(options.queue_pairs, options.mergeable, options.in_order))
+        in_order = bool(self._agreed.features & Feature.IN_ORDER)
+        mergeable = bool(self._agreed.features & Feature.NET_MRG_RXBUF)
+        vrings = []
+        for queue, kick, call in zip(self._queues, self._kicks, self._calls, strict=True):
+            lib.fp_stop(queue)
+            lib.fp_driver_attach(queue, in_order, mergeable, kick, call)
+            vrings.append(self._vring(queue, kick, call))
+        assert self._memory is not None  # noqa: S101 - for mypy
+        address = self._memory.address
+        region = Region(address, self._memory.size, address, 0)
+        handshake.start(self._agreed, region, self._memory.fd, vrings)
+
+    def _prepare(self) -> None:
+        """Make memory and queues, unless they are there from before."""
+        if self.pairs:
+            return
+        options, pairs = self.options, self.options.queue_pairs
+        rooms = (options.receive_room or options.room, options.room)
+        sizes = [int(lib.fp_driver_bytes(options.queue_size, room)) for room in rooms]
+        self._memory = Memory(pairs * sum(sizes), options.hugepage_bytes)
+        offset = 0
+        for _ in range(pairs):
+            for transmit, (room, size) in enumerate(zip(rooms, sizes, strict=True)):
+                self._queues.append(self._queue(offset, room, transmit))
+                offset += size
+                self._kicks.append(_eventfd("making queues"))
+                self._calls.append(-1 if transmit else _eventfd("making queues"))
+        queues = self._queues
+        self.pairs = tuple(QueuePair(index, queues[2 * index + 1], queues[2 * index], self) for index in range(pairs))
+
+    def _queue(self, offset: int, room: int, transmit: int) -> Any:
+        assert self._memory is not None  # noqa: S101 - for mypy
+        queue = lib.fp_driver_new(self._memory.at(offset), self.options.queue_size, room, transmit)
+        if queue == ffi.NULL:
+            raise MemoryShort("making queues", os.strerror(ffi.errno), "memory limit of this process")
+        return ffi.gc(queue, lib.fp_driver_free)
+
+    def _vring(self, queue: Any, kick: int, call: int) -> Vring:
+        rings = ffi.new("uint64_t[3]")
+        lib.fp_driver_rings(queue, rings)
+        return Vring(self.options.queue_size, rings[0], rings[1], rings[2], kick, call)
+
+    def _pause(self) -> None:
+        """A moment, unless it is closed meanwhile."""
+        poller = select.poll()
+        poller.register(self._wake, select.POLLIN)
+        poller.poll(int(_AGAIN_SECONDS * 1000))
+
+
+class Listener:
+    """Waits at `path` for back-ends, as OVS is for a `dpdkvhostuserclient` port. Listens from construction to `close`.
+
+    Make it before the port is added: OVS then connects while it adds the port, otherwise up to a second later. Keep it while
+    front-ends that it made shall be able to reattach; `close` removes the socket. `trusted` and `replace_dead` as for
+    ListeningSocket.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        options: FrontEndOptions = FrontEndOptions(),
+        access: Access | None = None,
+        *,
+        trusted: str = "",
+        replace_dead: bool = False,
+    ) -> None:
+        self.path = path
+        self.alone = True
+        self.options = options
+        self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=replace_dead)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def accept(self, deadline_s: float = ATTACH_SECONDS) -> FrontEnd:
+        """The front-end for the back-end that connects next, attached, within `deadline_s` seconds.
+
+        Raises TimedOut, NegotiationFailed, Disconnected, PeerError, MemoryShort, and Closed when the listener is closed
+        meanwhile.
+        """
+        return FrontEnd._attached_to(self, self.options, deadline_s)  # noqa: SLF001 - two halves of one thing
+
+    def fileno(self) -> int:
+        """The listening descriptor, readable when somebody has connected; -1 when closed."""
+        return self._socket.fileno()
+
+    def in_place(self) -> bool:
+        """Whether who connects to the path comes here: False when somebody has removed or replaced the socket."""
+        return self._socket.in_place()
+
+    def close(self) -> None:
+        """Listen no more and remove the socket. Front-ends go on, and can not reattach. Again is fine."""
+        self._socket.close()
+
+    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - it always waits
+        """The next connection whose other end is still there, for a front-end; None when `wake` is readable."""
+        while (sock := self._socket.accept(deadline, wake)) is not None:
+            if not Channel(sock).hung_up():
+                break
+            sock.close()
+        return sock
+
+
+class _Connector:
+    """Connects to a path; `again`: waits while nobody listens there."""
+
+    def __init__(self, path: str, trusted: str, connected: Callable[[], None] | None) -> None:
+        self.path = path
+        self.alone = False
+        self._trusted = trusted
+        self._connected = connected
+
+    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:
+        poller = select.poll()
+        poller.register(wake, select.POLLIN)
+        while True:
+            try:
+                sock = connect(self.path, deadline, trusted=self._trusted)
+                break
+            except SocketRefused:
+                if not again or deadline.remaining() <= _AGAIN_SECONDS:
+                    raise
+            if poller.poll(int(_AGAIN_SECONDS * 1000)):
+                return None
+        try:
+            if self._connected:
+                self._connected()
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+
+def _eventfd(step: str) -> int:
+    try:
+        return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+    except OSError as error:
+        raise MemoryShort(step, os.strerror(error.errno or 0), "limit of open files (ulimit -n)") from error

@@ -1,0 +1,181 @@
+"""One virtqueue of a back-end between the front-end's messages and the data path: configured, started, enabled, stopped.
+
+A ring is started by its kick, once size and addresses are known, and stopped by GET_VRING_BASE; it carries frames while it is
+started and enabled. Only the thread that applies messages calls what is here; bursts of other threads are kept out by the queue
+itself, which is stopped before anything in it is changed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any, Final
+
+from userspace_cni.fastpath._native import ffi, lib
+from userspace_cni.fastpath.errors import FastPathError, MemoryShort, PeerError, Reason, RingFault
+from userspace_cni.fastpath.rings.queue_pair import REASONS
+from userspace_cni.fastpath.vhost.lent_memory import LentMemory
+from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VringAddress
+
+_REFUSALS: Final = {
+    errno.EINVAL: (Reason.BAD_RING, "size or base can not be"),
+    errno.EFAULT: (Reason.BAD_RING, "not wholly inside one region"),
+    errno.EDOM: (Reason.BAD_RING, "not aligned"),
+    errno.EBADMSG: (Reason.MEMORY_GONE, ""),
+}
+
+
+class Vring:
+    """Ring `index`: even ones carry frames to the guest, odd ones from it. `bell`: an eventfd of ours that a fault rings."""
+
+    def __init__(self, index: int, bell: int) -> None:
+        queue = lib.fp_device_new(int(index % 2 == 0), bell)
+        if not queue:
+            raise MemoryShort(f"vring {index}", "no memory or descriptors for a queue", "limit of open files (ulimit -n)")
+        self.index = index
+        self.queue: Any = ffi.gc(queue, lib.fp_device_free)
+        self.started = False
+        self.running = False
+        self._enabled = False
+        self._attached = False
+        self._size = 0
+        self._base = 0
+        self._address: VringAddress | None = None
+        self._fds = {"kick": -1, "call": -1, "err": -1}
+
+    def set_size(self, size: int, step: str) -> None:
+        """Descriptors of the ring."""
+        self._require_stopped(step)
+        if not 0 < size <= RING_SIZE_MAX or size & (size - 1):
+            raise PeerError(Reason.BAD_VALUE, step, f"ring of {size}, which must be a power of two up to {RING_SIZE_MAX}")
+        self._size = size
+
+    def set_address(self, address: VringAddress, step: str) -> None:
+        """Where the three parts are; looked for when the ring is started."""
+        self._require_stopped(step)
+        if address.flags:
+            raise PeerError(Reason.BAD_VALUE, step, f"flags {address.flags:#x}: logging was not offered")
+        self._address = address
+
+    def set_base(self, base: int, step: str) -> None:
+        """Index of the first available buffer."""
+        self._require_stopped(step)
+        if not 0 <= base < 1 << 16:
+            raise PeerError(Reason.BAD_VALUE, step, f"base {base}")
+        self._base = base
+
+    def set_fd(self, kind: str, fd: int, memory: LentMemory | None, mergeable: bool) -> None:
+        """Take over the eventfd for "call" or "err", -1 for none; a started ring goes on with it."""
+        self._put(kind, fd)
+        if self.started and kind == "call":
+            self.place(memory, mergeable, "SET_VRING_CALL")
+
+    def start(self, kick: int, memory: LentMemory | None, mergeable: bool) -> None:
+        """Take over the eventfd `kick`, -1 for none, and begin, or go on with another one."""
+        if self.started:
+            self._pause()
+        else:
+            missing = [
+                name
+                for name, there in {
+                    "SET_MEM_TABLE": memory is not None,
+                    "SET_VRING_NUM": self._size > 0,
+                    "SET_VRING_ADDR": self._address is not None,
+                }.items()
+                if not there
+            ]
+            if missing:
+                if kick >= 0:
+                    os.close(kick)
+                raise PeerError(Reason.BAD_ORDER, "SET_VRING_KICK", f"vring {self.index} had no {', '.join(missing)}")
+        self._put("kick", kick)
+        self.started = True
+        self.place(memory, mergeable, "SET_VRING_KICK")
+
+    def place(self, memory: LentMemory | None, mergeable: bool, step: str) -> None:
+        """Find a started ring in `memory`, which may be another one than before; it goes on where it was."""
+        if memory is None or self._address is None:
+            raise PeerError(Reason.BAD_ORDER, step, f"vring {self.index} without memory")
+        self._pause()
+        if fault := self.fault():  # a burst was faster than this message
+            raise fault
+        ring: Any = ffi.new("struct fp_ring *")
+        ring.size, ring.base, ring.mergeable = self._size, self._base, int(mergeable)
+        ring.descriptors, ring.available, ring.used = self._address.descriptors, self._address.available, self._address.used
+        ring.kick, ring.call = self._fds["kick"], self._fds["call"]
+        result = lib.fp_device_attach(self.queue, memory.pointer, ring)
+        self._attached = not result
+        if result:
+            raise self._refusal(-result, step)
+        self._go()
+
+    def enable(self, enabled: bool) -> None:
+        """Let frames pass or not, once the ring is started."""
+        self._enabled = enabled
+        if not enabled:
+            self._pause()
+        elif self.started:
+            self._go()
+
+    def stop(self) -> int:
+        """No frame passes from here on until it is started anew; index of the next available buffer."""
+        self._detach()
+        self.started = False
+        self._put("kick", -1)
+        return self._base
+
+    def fault(self) -> FastPathError | None:
+        """What the guest did to it, if anything."""
+        number = lib.fp_fault_of(self.queue)
+        if not number:
+            return None
+        direction = "transmit" if self.index % 2 == 0 else "receive"
+        where = f"vring {self.index}: {direction} queue of pair {self.index // 2}"
+        return RingFault(REASONS.get(number, Reason.BAD_VALUE), "burst", where, "the driver in the guest or container")
+
+    def report(self) -> None:
+        """Tell the front-end by its "err" eventfd that the ring is of no use any more."""
+        if self._fds["err"] >= 0:
+            lib.fp_notify(self._fds["err"])
+
+    def close(self) -> None:
+        """For good: when this returns no thread is inside, and nothing of the front-end's is referred to."""
+        lib.fp_close(self.queue)
+        lib.fp_device_detach(self.queue)
+        lib.fp_device_close(self.queue)
+        self.started = self.running = self._attached = False
+        for kind in self._fds:
+            self._put(kind, -1)
+
+    def _pause(self) -> None:
+        lib.fp_stop(self.queue)
+        self.running = False
+        if self._attached:
+            self._base = lib.fp_device_base(self.queue)
+
+    def _detach(self) -> None:
+        self._pause()
+        lib.fp_device_detach(self.queue)
+        self._attached = False
+
+    def _go(self) -> None:
+        if self._enabled:
+            self.running = True
+            lib.fp_start(self.queue)
+
+    def _put(self, kind: str, fd: int) -> None:
+        old, self._fds[kind] = self._fds[kind], fd
+        if old >= 0:
+            if kind != "err":
+                self._detach()
+            os.close(old)
+
+    def _require_stopped(self, step: str) -> None:
+        if self.started:
+            raise PeerError(Reason.BAD_ORDER, step, f"vring {self.index} is started, and only GET_VRING_BASE stops it")
+
+    def _refusal(self, number: int, step: str) -> FastPathError:
+        if number not in _REFUSALS:
+            return MemoryShort(step, os.strerror(number), "limits of this process: watched descriptors (fs.epoll)")
+        reason, what = _REFUSALS[number]
+        return PeerError(reason, step, f"vring {self.index} of {self._size}, base {self._base}: {what} {self._address}")

@@ -1,0 +1,85 @@
+"""Sockets that a command of a person makes for a moment where a pod's application would make its own.
+
+A socket stays as a file when its process is killed, and the application that wants the name finds it taken. So a note is made
+first, in `<run_dir>/stand-ins` under the name of the run (`runs`): it says where sockets are going to be, and goes when they are
+gone. Whoever finds the note of a dead run removes what is dead in these places.
+
+Must never remove a socket that a process has, nor what is no socket; and never connect to one, for OVS may be the other side.
+"""
+# Single names in a directory of ours rather than pathlib's.
+# ruff: noqa: PTH103, PTH108, PTH123, PTH208
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from userspace_cni.attachment.steps import SocketFile
+from userspace_cni.base.beneath import directory_if_there, plain, translated
+from userspace_cni.base.errors import DirectoryRefused
+from userspace_cni.base.root import HostRoot
+from userspace_cni.fastpath.vhost.sockets import remove_dead
+from userspace_cni.host.probe_directories import Run
+
+_PASSING: Final = re.compile(r"\.vhost-[0-9a-f]{12}")
+"""Under which a socket is made before it takes its name (`fastpath.vhost.sockets`)."""
+
+
+@contextmanager
+def noted(run: Run, places: Sequence[SocketFile], run_dir: str, root: HostRoot) -> Iterator[None]:
+    """While inside, there is a note of the places. Raises DirectoryRefused, Unavailable."""
+    directory = _directory(run_dir, root)
+    path = f"{directory}/{run.name}"
+    text = json.dumps([[each.directory, each.trusted, each.name] for each in places])
+    with translated(f"note {path}"):
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def notes(run_dir: str, root: HostRoot) -> Mapping[Run, tuple[SocketFile, ...]]:
+    """The places of every run that has a note, living or dead; none when these can not be read."""
+    try:
+        directory = _directory(run_dir, root)
+        names = os.listdir(directory)
+    except (OSError, DirectoryRefused):
+        return {}
+    found = ((Run.parse(name), f"{directory}/{name}") for name in names)
+    return {run: _read(path) for run, path in found if run is not None}
+
+
+def clear(run: Run, places: Sequence[SocketFile], run_dir: str, root: HostRoot) -> list[str]:
+    """Remove the dead sockets of a dead run, then its note; the paths of the sockets. Raises DirectoryRefused, Unavailable."""
+    removed = []
+    for place in places:
+        with directory_if_there(place.directory, place.trusted, root) as dirfd:
+            if dirfd is not None:
+                passing = [name for name in os.listdir(dirfd) if _PASSING.fullmatch(name)]
+                removed += [f"{place.directory}/{name}" for name in (plain(place.name), *passing) if remove_dead(dirfd, name)]
+    path = f"{_directory(run_dir, root)}/{run.name}"
+    with translated(f"note {path}"), suppress(FileNotFoundError):
+        os.unlink(path)
+    return removed
+
+
+def _directory(run_dir: str, root: HostRoot) -> str:
+    return f"{root.path(run_dir)}/stand-ins"
+
+
+def _read(path: str) -> tuple[SocketFile, ...]:
+    """What the note says; nothing for one that was cut off, whose writer had made no socket yet."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return tuple(SocketFile(directory, trusted, name) for directory, trusted, name in json.load(file))
+    except (OSError, ValueError, TypeError):
+        return ()

@@ -1,0 +1,1 @@
+"""The API server: credentials, the client, the watch of this node's pods."""

@@ -1,0 +1,392 @@
+"""Credentials for the API server, and bounded requests and streams made with them.
+
+The `kubernetes` library reads credentials (kubeconfig with tokens, token files, client certificates and exec plugins; the service
+account of a pod) and makes the TLS connection pool; its typed models, retries and refresh hooks are not used. The rules:
+
+- Nothing outlasts the caller's deadline. Exec plugins and name resolution know no time-out, so each request and each loading of
+  credentials runs in a thread of its own, which is abandoned when the time is up. Only one loads at a time: later callers wait
+  for the same one instead of starting another hanging plugin.
+- Credentials are loaded again when the kubeconfig file changed, after an answer of 401 (rotated token, expired plugin token) and
+  after a TLS failure (rotated certificates); never by a timer. A kubeconfig is never written.
+- A network's configuration names the kubeconfig, and a root process reads it and sends its token to the server in it:
+  `kube.kubeconfig` says which files are taken, and what they may have us do.
+- A kubeconfig's text, a token, a body or a server's words are never part of a message.
+- TLS verification is as the kubeconfig says (on unless it has insecure-skip-tls-verify) and is never weakened here.
+
+The library is imported when the first request is made (150 ms of CPU time, 34 MiB): a verb that writes no note pays nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import PASSING, Unavailable, UserspaceError
+from userspace_cni.base.threads import start
+from userspace_cni.kube.kubeconfig import Kubeconfig, Signature
+
+T = TypeVar("T")
+
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+REQUEST_LIMIT_S = 10.0
+"""One request may take this long, so that one lost connection does not use up a verb's whole deadline."""
+
+ANSWER_LIMIT = 8 << 20
+"""Bytes of one answer, and of one line of a stream."""
+
+
+def load_library() -> None:
+    """Import what a request needs, for callers whose time limit is meant for the server.
+
+    Never fails: without descriptors, say, the request imports it again, and tells what is wrong.
+    """
+    with suppress(ImportError, OSError):
+        import kubernetes.client.rest
+        import kubernetes.config.incluster_config
+        import kubernetes.config.kube_config  # noqa: F401
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status code and decoded body of an answer; `body` is empty when it was no JSON object."""
+
+    status: int
+    body: dict[str, Any]
+
+    def close(self) -> None:
+        """Nothing is left to be closed."""
+
+
+class Stream:
+    """An answer that is still coming: its status code, and its lines."""
+
+    def __init__(self, what: str, answer: Any) -> None:
+        self.status: int = answer.status
+        self._what = what
+        self._answer = answer
+
+    def lines(self, deadline: Deadline) -> Iterator[bytes]:
+        """The lines as they come, without the empty ones, until the server ends them or `deadline` has passed.
+
+        Raises Unavailable when the connection breaks, the server is silent, or a line is too long to be one.
+        """
+        from urllib3.exceptions import HTTPError
+
+        left = bytearray()
+        try:
+            while deadline.remaining() and (piece := self._answer.read1(65536)):
+                left += piece
+                if b"\n" in piece:
+                    *whole, rest = left.split(b"\n")
+                    left = rest
+                    yield from (bytes(line) for line in whole if line.strip())
+                if len(left) > ANSWER_LIMIT:
+                    raise Unavailable(f"{self._what}: a line of more than {ANSWER_LIMIT} bytes", "is this an API server?")
+        except (HTTPError, OSError, ValueError, AttributeError) as error:
+            # AttributeError: what the library meets when the connection is shut under its hands
+            raise Unavailable(f"{self._what}: the connection broke: {_reason(error)}", "it is made again") from None
+
+    def interrupt(self) -> None:
+        """End it from another thread, also while its own waits for a line (with urllib3 before 2.3 it goes on waiting)."""
+        with suppress(OSError, ValueError, RuntimeError, AttributeError):
+            self._answer.shutdown()
+
+    def close(self) -> None:
+        """Give the connection up; by the thread that reads."""
+        with suppress(OSError, ValueError):
+            self._answer.close()
+            self._answer.release_conn()
+
+
+R = TypeVar("R", Answer, Stream)
+
+
+class Session:
+    """Requests to one API server under one account; safe to use from several threads.
+
+    `kubeconfig`: None for the service account of the pod that this process runs in.
+    """
+
+    def __init__(self, kubeconfig: Kubeconfig | None, service_account: str = SERVICE_ACCOUNT) -> None:
+        self._kubeconfig = kubeconfig
+        self._service_account = service_account
+        self._lock = threading.Lock()
+        self._connection: _Connection | None = None
+        self._loading: _Call[_Connection] | None = None
+        self._loading_of: Signature = ()
+
+    @property
+    def account(self) -> str:
+        """Whose credentials these are, for messages."""
+        return str(self._kubeconfig) if self._kubeconfig else "the pod's service account"
+
+    def request(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None) -> Answer:
+        """One request, answered with any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
+
+        Raises Unavailable for everything that may pass by itself and InvalidConfig for credentials that cannot be used; of a
+        kubeconfig that is not there see `Kubeconfig.unusable`.
+        """
+        what = f"{method} {path}"
+        sent = None if body is None else json.dumps(body).encode()
+        return self._authorised(what, deadline, lambda connection, limit: connection.send(what, sent, limit))
+
+    def stream(self, path: str, deadline: Deadline, silence_s: float) -> Stream:
+        """A GET whose answer comes line by line and has no near end; `deadline` is for its begin. The caller closes it.
+
+        A server that says nothing for `silence_s` seconds ends it. Answers and errors as of `request`.
+        """
+        what = f"GET {path}"
+        return self._authorised(what, deadline, lambda connection, limit: connection.open(what, limit, silence_s))
+
+    def _authorised(self, what: str, deadline: Deadline, ask: Callable[[_Connection, Deadline], R]) -> R:
+        """What `ask` gets, a second time with fresh credentials when the first answer is 401."""
+        connection = self._connect(what, deadline)
+        answer = self._bounded(connection, what, deadline, ask)
+        if answer.status == 401:
+            answer.close()
+            self._forget(connection)
+            answer = self._bounded(self._connect(what, deadline), what, deadline, ask)
+        if answer.status == 429 or answer.status >= 500:
+            answer.close()
+            raise Unavailable(f"{what}: the API server answered {answer.status}", f"with {self.account}")
+        return answer
+
+    def _bounded(self, connection: _Connection, what: str, deadline: Deadline, ask: Callable[[_Connection, Deadline], R]) -> R:
+        limit = deadline.within(REQUEST_LIMIT_S)
+        call = _Call(lambda: ask(connection, limit))
+        try:
+            return call.outcome(what, limit, f"with {self.account}")
+        except _TlsFailed as error:
+            self._forget(connection)
+            raise Unavailable(f"{what}: TLS with the API server failed: {error}", f"with {self.account}") from None
+
+    def _connect(self, what: str, deadline: Deadline) -> _Connection:
+        with self._lock:
+            if self._connection is not None and self._is_current(self._connection):
+                return self._connection
+            signature = self._kubeconfig.signature() if self._kubeconfig else ()
+            if self._loading is None or self._loading.done or self._loading_of != signature:
+                self._loading, self._loading_of = _Call(self._load), signature
+            loading = self._loading
+        connection = loading.outcome(f"{what}: loading credentials", deadline, f"{self.account}; does its exec plugin hang?")
+        with self._lock:
+            self._connection = connection
+        return connection
+
+    def _forget(self, connection: _Connection) -> None:
+        with self._lock:
+            if self._connection is connection:
+                self._connection = None
+
+    def _is_current(self, connection: _Connection) -> bool:
+        """Whether the files that its credentials came from are still those that were read."""
+        kubeconfig = self._kubeconfig
+        return kubeconfig is None or all(kubeconfig.signature(path) == seen for path, seen in connection.files.items())
+
+    def _load(self) -> _Connection:
+        try:
+            return self._connection_of()
+        except UserspaceError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- the library lets through what its parsers raise, and quotes the file in it
+            reason, passes = type(error).__name__, isinstance(error, OSError) and error.errno in PASSING
+        message = f"credentials for the API server can not be used ({reason})"
+        if passes:
+            raise Unavailable(message, "try again later")
+        if not self._kubeconfig:
+            raise Unavailable(message, f"the token and the certificate in {self._service_account}")
+        raise self._kubeconfig.unusable(f"{self.account}: {message}")
+
+    def _connection_of(self) -> _Connection:
+        from kubernetes.client import Configuration
+        from kubernetes.config.incluster_config import InClusterConfigLoader
+        from kubernetes.config.kube_config import KubeConfigLoader
+
+        configuration = Configuration()
+        configure: Any  # the library's loaders carry no types
+        files: Mapping[str, Signature] = {}
+        if self._kubeconfig:
+            configure, loaded = KubeConfigLoader, self._kubeconfig.load()
+            files = loaded.files
+            loader = configure(loaded.config, config_base_path=loaded.directory)
+        else:
+            configure = InClusterConfigLoader
+            names = (f"{self._service_account}/token", f"{self._service_account}/ca.crt")
+            loader = configure(*names, try_refresh_token=False)
+        with _quiet_library():
+            loader.load_and_set(configuration)
+        configuration.refresh_api_key_hook = None
+        configuration.socket_options = _socket_options()
+        return _Connection(configuration, files)
+
+
+@dataclass
+class _Connection:
+    """A connection pool and the header that authenticates, made of `files` as they were then."""
+
+    configuration: Any
+    files: Mapping[str, Signature]
+    headers: dict[str, str] = field(init=False)
+    pool: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        from kubernetes.client.rest import RESTClientObject
+
+        self.headers = {"Accept": "application/json", "User-Agent": "userspace-cni"}
+        for setting in self.configuration.auth_settings().values():
+            if setting["in"] == "header" and setting["value"]:
+                self.headers[setting["key"]] = setting["value"].strip()  # a token file may end in a newline
+        self.pool = RESTClientObject(self.configuration).pool_manager
+
+    def send(self, what: str, sent: bytes | None, deadline: Deadline) -> Answer:
+        with _translated(what):
+            answer = self._request(what, sent, deadline)
+            try:
+                return Answer(answer.status, _decoded(_read(answer, what, deadline)))
+            finally:
+                answer.release_conn()
+
+    def open(self, what: str, deadline: Deadline, silence_s: float) -> Stream:
+        with _translated(what):
+            answer = self._request(what, None, deadline)
+            stream = Stream(what, answer)
+            connection = answer.connection
+            if connection is not None and connection.sock is not None:
+                connection.sock.settimeout(silence_s)
+            if not deadline.remaining():
+                stream.close()  # nobody waits for it any more
+            return stream
+
+    def _request(self, what: str, sent: bytes | None, deadline: Deadline) -> Any:
+        import urllib3
+
+        method, _, path = what.partition(" ")
+        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = self.headers if sent is None else {**self.headers, "Content-Type": kind}
+        options = {"preload_content": False, "redirect": False, "retries": False}
+        timeout = urllib3.Timeout(total=deadline.require(what))
+        return self.pool.request(method, self.configuration.host + path, body=sent, headers=headers, timeout=timeout, **options)
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    from urllib3.exceptions import HTTPError, SSLError
+
+    try:
+        yield
+    except SSLError as error:
+        raise _TlsFailed(_reason(error)) from None
+    except (HTTPError, OSError, ValueError) as error:
+        raise Unavailable(
+            f"{what}: the API server can not be reached: {_reason(error)}", "is it up, and its name resolved?"
+        ) from None
+
+
+class TooLong(Unavailable):
+    """An answer of more bytes than are read; a smaller question may do."""
+
+
+class _TlsFailed(Exception):
+    """TLS could not be set up; the message is the TLS library's short reason."""
+
+
+class _Call(Generic[T]):
+    """A function running in a thread, for which no caller has to wait. Making one raises Unavailable when there is no thread."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._value: T
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name="api-server")
+        start(self._thread, "asking the API server")
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def outcome(self, what: str, deadline: Deadline, look_at: str) -> T:
+        """What the function returned or raised; Unavailable when that takes longer than `deadline`."""
+        self._thread.join(deadline.require(what))
+        if not self.done:
+            raise Unavailable(f"{what}: no answer in time", look_at)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:  # noqa: BLE001 -- handed to the thread that asked
+            self._error = error
+
+
+class _quiet_library:  # noqa: N801 -- used as a function
+    """Keeps the root logger silent: the library logs what an exec plugin wrote to stderr there, and goes on without a token."""
+
+    def __enter__(self) -> None:
+        import logging
+
+        self._handler = logging.NullHandler()
+        self._thread = threading.get_ident()
+        logging.getLogger().addHandler(self._handler)
+        logging.getLogger().addFilter(self._refuse)
+
+    def __exit__(self, *_: object) -> None:
+        import logging
+
+        logging.getLogger().removeFilter(self._refuse)
+        logging.getLogger().removeHandler(self._handler)
+
+    def _refuse(self, _record: object) -> bool:
+        return threading.get_ident() != self._thread
+
+
+def _socket_options() -> list[tuple[int, int, int]]:
+    """The kernel notices within 30 s that a server vanished without a word: a connection that waits would seem alive for ever.
+
+    SO_KEEPALIVE for a connection that waits, TCP_USER_TIMEOUT for one that has sent something.
+    """
+    import socket
+
+    level = socket.IPPROTO_TCP
+    probes = [(level, socket.TCP_KEEPIDLE, 15), (level, socket.TCP_KEEPINTVL, 5), (level, socket.TCP_KEEPCNT, 3)]
+    sent = [(level, socket.TCP_NODELAY, 1), (level, socket.TCP_USER_TIMEOUT, 30_000)]
+    return [*sent, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
+
+
+def _read(answer: Any, what: str, deadline: Deadline) -> bytes:
+    """The body, read piece by piece: urllib3's time-out is per read, and a server that drips would never meet it."""
+    pieces = bytearray()
+    while piece := answer.read1(65536):
+        pieces += piece
+        deadline.require(what)
+        if len(pieces) > ANSWER_LIMIT:
+            raise TooLong(f"{what}: the answer is longer than {ANSWER_LIMIT} bytes", "is this an API server?")
+    return bytes(pieces)
+
+
+def _decoded(text: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        body = json.loads(text)
+        return body if isinstance(body, dict) else {}
+    return {}
+
+
+def _reason(error: BaseException) -> str:
+    """The system's own words for what went wrong at the bottom of a chain of exceptions, else the name of the lowest one."""
+    lowest, below = error, _below(error)
+    while below is not None:
+        lowest, below = below, _below(below)
+        if isinstance(lowest, OSError) and lowest.strerror and not lowest.filename:
+            return lowest.strerror
+    return type(lowest).__name__
+
+
+def _below(error: BaseException) -> BaseException | None:
+    nested = getattr(error, "reason", None)
+    return error.__cause__ or error.__context__ or (nested if isinstance(nested, BaseException) else None)

@@ -1,0 +1,481 @@
+"""Composition root: step type to driver, and what the verbs ask of the node. It sees all walls.
+
+Everything heavy is imported when it is first used: a process that lives for one verb pays for nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.apply import Driver
+from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.plan import port_name
+from userspace_cni.attachment.spool import Spool
+from userspace_cni.attachment.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, Port, SocketFile, Step
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.tenancy import require_port
+from userspace_cni.cni.options import Options
+from userspace_cni.cni.request import Environment, Request, Verb
+from userspace_cni.host import link
+from userspace_cni.node.across import LegacyDriver, ServedPortDriver, ServedSocketDriver, free_source
+from userspace_cni.pod import launcher
+
+if TYPE_CHECKING:
+    from userspace_cni.dataplane.openflow.counters import Counters
+    from userspace_cni.dataplane.ports import KnownPort, PortDriver
+    from userspace_cni.dataplane.vswitchd import Lifeline
+    from userspace_cni.host.leases import LeaseDriver
+    from userspace_cni.kube.client import Clients, PodView
+    from userspace_cni.kube.watch import PodWatch
+    from userspace_cni.node.probes import DeadRuns
+
+_UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
+_SOURCES_S: Final = 5.0
+_COUNTERS_S: Final = 2.0
+"""Less than whoever scrapes us waits: the other metrics are wanted all the more when the switch is silent."""
+
+
+class Drivers:
+    """This node: `verbs.Node` for the settings of this installation.
+
+    `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
+    everything of ours is known. `grouped` is told how many ports each of its transactions was for, `parted` the name of each port
+    whose application's connection has ended; neither may wait.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        environ: Mapping[str, str],
+        *,
+        resident: bool = False,
+        grouped: Callable[[int], None] = lambda _: None,
+        parted: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.settings = settings
+        self.resident = resident
+        self.root = HostRoot(settings.host_root) if resident else HERE
+        self._grouped = grouped
+        self._parted = parted
+        self._environ = environ
+        self._watch: PodWatch | None = None
+        self._made: dict[type[Step], Driver[Any]] = {}
+
+    @property
+    def log_level(self) -> str:
+        """The level of networks that name none."""
+        return self.settings.log_level
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds that one verb may take."""
+        return self.settings.deadline_s
+
+    @cached_property
+    def journal(self) -> Journal:
+        """The records of this node."""
+        state, run = map(self.root.path, (self.settings.state_dir, self.settings.run_dir))
+        return Journal(state, run, lambda text: say("warning", text), self.boot_id)
+
+    @cached_property
+    def spool(self) -> Spool:
+        """The DELs that no agent has seen."""
+        state = self.root.path(self.settings.state_dir)
+        return Spool(f"{state}/spool", f"{state}/quarantine")
+
+    @cached_property
+    def ports(self) -> PortDriver:
+        """The one speaker of OVSDB of this process."""
+        from userspace_cni.dataplane.ports import PortDriver
+
+        kind, _, place = self.settings.ovsdb.partition(":")
+        ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
+        rundir = self.root.path(self.settings.ovs_rundir)
+        identity = self.journal.identity
+        return PortDriver(ovsdb, rundir, identity, resident=self.resident, grouped=self._grouped, parted=self._parted)
+
+    @cached_property
+    def clients(self) -> Clients:
+        """The speakers to API servers, one per set of credentials."""
+        from userspace_cni.kube.client import Clients
+        from userspace_cni.kube.kubeconfig import Bounds
+
+        return Clients(Bounds.of(self.settings), self.root, self.settings.kubeconfig)
+
+    @cached_property
+    def leases(self) -> LeaseDriver:
+        """The speaker to delegated plugins."""
+        from userspace_cni.host.leases import LeaseDriver
+
+        return LeaseDriver(self.root)
+
+    @property
+    def watch(self) -> PodWatch | None:
+        """What is known of this node's pods without asking."""
+        return self._watch
+
+    def driver(self, step: Step) -> Driver[Any]:
+        """The driver that knows this type of step."""
+        kind = type(step)
+        if kind not in self._made:
+            self._made[kind] = _MAKERS[step.kind](self)
+        return self._made[kind]
+
+    @cached_property
+    def _boot_id(self) -> str:
+        return link.boot_id()
+
+    def boot_id(self) -> str:
+        """The kernel's random id of this boot."""
+        return self._boot_id
+
+    def boottime_ns(self) -> int:
+        """CLOCK_BOOTTIME now."""
+        return link.boottime_ns()
+
+    def sandbox(self, environment: Environment) -> int:
+        """Inode of the namespace CNI_NETNS, which must be one and not our own."""
+        facts = link.namespace(environment.netns, self.root)
+        if link.is_own(environment.netns, self.root) and not environment.netns_override:
+            raise HostNamespace(
+                f"CNI_NETNS {environment.netns!r} is the namespace that the runtime itself runs in",
+                "a container with the host's network can not be attached; CNI_NETNS_OVERRIDE=1 overrides",
+            )
+        return facts.inode
+
+    def has_link(self, environment: Environment) -> bool:
+        """Whether a kernel interface of this name is in the container."""
+        return link.link_exists(environment.netns, environment.ifname, self.root)
+
+    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+        """What is known of node and pod, once the rules allow the port. Asks the API server when there is one for this pod."""
+        from userspace_cni.host.device_info import find_allocation
+
+        environment, settings = request.environment, self.settings
+        require_port(settings.rules, environment.pod_namespace, options.bridge, options.vlan)
+        info, allocation = find_allocation(options.asked.device_info_file, settings.device_info_dir, self.root)
+        name = port_name(environment.container_id, environment.ifname)
+        foreign_bridge = self.ports.reach(name, options.bridge, deadline)
+        kubeconfig = self._kubeconfig(options)
+        view = self._ask_for_pod(environment, options, kubeconfig, deadline)
+        uid = environment.pod_uid or (view.uid if view else "")
+        place, mapped_dir = self._places(environment, options, uid, view)
+        return Facts(
+            boot_id=self.boot_id(),
+            store=self.journal.identity(),
+            netns_inode=0,
+            pod=Pod(
+                environment.pod_namespace, environment.pod_name, uid, view.annotations.get(launcher.DOMAIN, "") if view else ""
+            ),
+            place=place,
+            mapped_dir=mapped_dir,
+            short_dir=settings.short_dir,
+            mount_always=settings.mount_pod_dirs == "always",
+            ovs_sockdir=self._ovs_sockdir(options, allocation, deadline),
+            noted=view is not None,
+            kubeconfig=kubeconfig,
+            allocation=allocation,
+            device_info_file=info,
+            device_info_dir=settings.device_info_dir,
+            foreign_bridge=foreign_bridge,
+        )
+
+    def _places(self, environment: Environment, options: Options, uid: str, view: PodView | None) -> tuple[Place, str]:
+        """The directory for the pod's sockets on the host, and what its containers call it."""
+        from userspace_cni.kube.client import mapped_dir
+        from userspace_cni.node.places import SharedDir, find_launcher_place, find_place
+        from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
+
+        settings = self.settings
+        if options.kubevirt:
+            return find_launcher_place(settings, uid, self.root), launcher.MAPPED_DIR
+        shared_dir = SharedDir(options.shared_dir, settings.bounds(environment.pod_namespace))
+        place = find_place(settings, uid, view, environment.container_id, shared_dir, self.root)
+        return place, mapped_dir(view, settings.shared_volume) if view else DEFAULT_MAPPED_DIR
+
+    def _has_account(self) -> bool:
+        """Whether there are credentials of our own: the setting's, or those of the pod that this process runs in."""
+        from userspace_cni.kube.client import in_cluster
+
+        return bool(self.settings.kubeconfig) or in_cluster(self._environ)
+
+    def _kubeconfig(self, options: Options) -> str:
+        """Whose credentials are used: a network's, or "" for our own. The account of a plugin's pod is its caller's."""
+        use = self.settings.netconf_kubeconfig
+        own = bool(self.settings.kubeconfig) or (self.resident and self._has_account())
+        return "" if use == "never" or (use == "fallback" and own) else options.kubeconfig
+
+    def _ask_for_pod(self, environment: Environment, options: Options, kubeconfig: str, deadline: Deadline) -> PodView | None:
+        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or self._has_account()):
+            return None
+        if self._watch and not kubeconfig:
+            known = self._watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
+            if known:
+                return known
+        try:
+            view = self.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, deadline)
+        except UserspaceError as error:
+            if options.kubevirt and environment.pod_uid:
+                # a VM's interface works by its path alone; the note is a convenience there
+                say("warning", "the pod could not be read from the API server; attaching without a note in it", problem=error)
+                return None
+            raise
+        if view is None or (environment.pod_uid and view.uid != environment.pod_uid):
+            raise ContainerGone(
+                f"pod {environment.pod_namespace}/{environment.pod_name} with UID {environment.pod_uid or '(any)'} is gone",
+                "the API server does not know it any more; nothing was done",
+            )
+        return view
+
+    def _ovs_sockdir(self, options: Options, allocation: Allocation | None, deadline: Deadline) -> str:
+        """Where OVS will make this one's socket, if it makes one."""
+        serves = allocation.mode == "client" if allocation else options.ovs_role == "server"
+        return self.sockdir(deadline) if serves else self.settings.ovs_sockdir
+
+    def sockdir(self, deadline: Deadline) -> str:
+        """Where OVS makes server-mode sockets, as the host calls it: the setting, else what OVS is set to."""
+        settings = self.settings
+        if settings.ovs_sockdir:
+            return settings.ovs_sockdir
+        told = self.ports.vhost_sock_dir(deadline)
+        if told:
+            return f"{settings.ovs_rundir}/{told}"
+        return settings.ovs_rundir if os.path.isdir(self.root.path(settings.ovs_rundir)) else _UPSTREAM_SOCKDIR  # noqa: PTH112
+
+    def require_delegate(self, request: Request) -> None:
+        """Raise unless the network's IPAM plugin can be run."""
+        from userspace_cni.host.ipam import find
+        from userspace_cni.host.leases import require_path
+
+        find(request.network.ipam, require_path(request.network.ipam, request.environment.variables), self.root)
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """ADD of the IPAM plugin."""
+        return self.leases.lease(step, deadline, lock)
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """CHECK, GC or STATUS to the IPAM plugin, if there is one that knows the verb."""
+        if not request.network.ipam:
+            return
+        from userspace_cni.host.leases import delegate
+
+        plugin = delegate(Lease(request.network.ipam, request.stdin.decode(), request.environment.variables), self.root)
+        if not plugin.knows(verb, deadline):
+            return
+        calls = {"CHECK": plugin.check, "GC": plugin.gc, "STATUS": plugin.status}
+        try:
+            calls[verb](request.stdin, deadline)
+        except UserspaceError as error:
+            if verb != "STATUS":
+                raise
+            code = error.code if isinstance(error, DelegateFailed) and error.code in (50, 51) else 50
+            raise NotServing(error.message, error.details, code=code) from error
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """The former plugin's record of this attachment."""
+        from userspace_cni.host.legacy import find_record
+
+        return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
+
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+        """All ports with our owner mark for this network, None for any."""
+        return self.ports.marked(deadline, network=network)
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """Whether an ADD could be served: the switch, and the directories that it needs."""
+        self.ready(deadline, options.bridge)
+
+    def ready(self, deadline: Deadline, bridge: str = "") -> None:
+        """Raise NotServing unless the switch and the directories could take a port of `bridge` now."""
+        self.ports.serving(bridge, deadline)
+        for path in (self.settings.state_dir, self.settings.run_dir, self.settings.short_dir):
+            reason = self.unwritable(path)
+            if reason:
+                raise NotServing(f"directory {path}: {reason}", "see the settings state_dir, run_dir and short_dir")
+
+    def unwritable(self, path: str) -> str:
+        """Why nothing can be written to a directory of the host, or to its nearest parent that exists; "" if it can."""
+        from userspace_cni.node.surroundings import unwritable
+
+        return unwritable(self.root.path(path))
+
+    # -- for a process that lives on --------------------------------------------------------------------------------------
+
+    def missing(self) -> list[str]:
+        """What this process lacks to be the node's agent, one sentence each."""
+        from userspace_cni.node.surroundings import missing
+
+        return missing(self.settings)
+
+    def warm_up(self, deadline: Deadline) -> None:
+        """Import what verbs will use, watch the pods of this node, open the session with OVSDB as far as it can be had."""
+        from socket import gethostname
+
+        from userspace_cni.kube.watch import PodWatch
+
+        if self._has_account() and self.settings.netconf_kubeconfig != "always":
+            self._watch = PodWatch(self.clients.of("").session, self.settings.node_name or gethostname().lower())
+            self._watch.start()
+        for kind in STEP_TYPES:
+            self._made[kind] = _MAKERS[kind.kind](self)
+        try:
+            self.ports.connect(deadline.half())
+        except UserspaceError as error:
+            say("warning", "there is no session with OVSDB yet", error=error)
+        if self._watch and not self._watch.wait_synced(deadline):
+            say("warning", "the pods of this node are not known yet", problem=self._watch.problem)
+
+    def connect(self, deadline: Deadline) -> int:
+        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.sessions
+
+    def watch_switch(self) -> str:
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
+        seen = self.ports.watch_liveness()
+        return f"pid {seen.pid}, since {seen.born}" if seen.pid and seen.state == "alive" else ""
+
+    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
+        from userspace_cni.dataplane.vswitchd import Lifeline
+
+        return Lifeline(self.root.path(self.settings.ovs_rundir), ended)
+
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        deadline, count = Deadline.after(_SOURCES_S), 0
+        try:
+            steps = [step for record in self.journal.records() for step in record.steps if isinstance(step, PlacedSocket)]
+            for step in steps:
+                count += free_source(step.source, self, deadline)
+        except UserspaceError as error:
+            say("warning", "sockets of the dead ovs-vswitchd may be in the way of the next one", error=error)
+        return count
+
+    def closed_ports(self) -> frozenset[str]:
+        """Names of the ports of ours that the switch could not open, and may be asked to again by now. Raises Unavailable."""
+        return self.ports.closed_ports()
+
+    def is_dead(self, step: SocketFile) -> bool:
+        """Whether the application that made this socket has ended without removing it."""
+        from userspace_cni.host.sockets import SocketFileDriver
+
+        return SocketFileDriver(self.root).is_dead(step)
+
+    def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+        """Name and marks of every port that is marked as ours. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.owned()
+
+    def vswitchd(self) -> str:
+        """What ovs-vswitchd says of itself at once: `alive`, `dead`, `silent` or `unknown`."""
+        return self.ports.glance().state
+
+    def known_ports(self) -> list[KnownPort] | None:
+        """Every port with what the switch says of it; None while it can not be asked."""
+        try:
+            return self.ports.known()
+        except UserspaceError:
+            return None
+
+    def counters(self) -> list[Counters]:
+        """What the switch has counted at our ports until now. Raises Unavailable and SwitchRefused."""
+        return self.ports.counters(Deadline.after(_COUNTERS_S))
+
+    @cached_property
+    def dead_tests(self) -> DeadRuns:
+        """What killed tests of the datapath left."""
+        from userspace_cni.node.probes import DeadRuns
+
+        return DeadRuns(self.ports, self.settings, self.journal.identity)
+
+    def mount_points(self) -> frozenset[str]:
+        """Where something is mounted, as the host calls it."""
+        from userspace_cni.host.mounts import mount_points
+
+        return mount_points(self.root)
+
+    def has_mounts(self, step: PlacedSocket) -> bool:
+        """Whether a mount of ours shows the socket in the pod's directory, under whatever name."""
+        from userspace_cni.host.placement import PlacedSocketDriver
+
+        return PlacedSocketDriver(self.root).has_mounts(step)
+
+    def netns_is_gone(self, path: str) -> bool:
+        """Whether nothing is at `path` while another namespace is visible in the same directory."""
+        return link.is_gone(path, self.root)
+
+    def pod_is_gone(self, uid: str) -> bool:
+        """Whether the pod is missing in the API's list or, where that is not known, in the kubelet's directory."""
+        known = self._watch.uids() if self._watch else None
+        if known is None:
+            try:
+                known = frozenset(os.listdir(self.root.path(f"{self.settings.kubelet_dir}/pods")))  # noqa: PTH208
+            except OSError:
+                return False
+        return uid not in known
+
+    def close(self) -> None:
+        """End the session with OVSDB and the watch; who waits for the switch fails."""
+        if self._watch:
+            self._watch.stop()
+        if "ports" in vars(self):
+            self.ports.close()
+
+
+def _directory(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.sockets import DirectoryDriver
+
+    return DirectoryDriver(node.root, node.journal.has_made)
+
+
+def _socket_file(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.sockets import SocketFileDriver
+
+    return SocketFileDriver(node.root)
+
+
+def _pod_mount(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.mounts import PodMountDriver
+
+    return PodMountDriver(node.settings.ovs_rundir, node.root)
+
+
+def _device_info(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.device_info import DeviceInfoDriver
+
+    return DeviceInfoDriver(node.settings.device_info_dir, node.root)
+
+
+def _config_file(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.files import ConfigFileDriver
+
+    return ConfigFileDriver(node.root)
+
+
+def _pod_note(node: Drivers) -> Driver[Any]:
+    from userspace_cni.kube.client import PodNoteDriver
+
+    return PodNoteDriver(node.clients, node.watch)
+
+
+_MAKERS: Final[Mapping[str, Callable[[Drivers], Driver[Any]]]] = {
+    "lease": lambda node: node.leases,
+    "directory": _directory,
+    "socket-file": _socket_file,
+    "pod-mount": _pod_mount,
+    "port": ServedPortDriver,
+    "placed-socket": ServedSocketDriver,
+    "device-info": _device_info,
+    "config-file": _config_file,
+    "pod-note": _pod_note,
+    "legacy-record": lambda node: LegacyDriver(node, node.settings.short_dir),
+}

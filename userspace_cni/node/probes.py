@@ -1,0 +1,461 @@
+"""Test ports: vhost-user ports for a moment, through which a person's command sees whether a bridge moves frames.
+
+Part of the composition root: it sees the switch and the host. A test port is nobody's attachment: it has no
+record, and an owner mark of its own, so that no verb and no reconciliation of attachments touches it. It carries the name of its
+run (`host.probe_directories`), by which any later run, `gc` and the agent remove what a killed one left. Never may anything
+here connect to an
+attachment's own socket, touch a flow that is not ours, or leave a flow behind when its port goes: a pod's port might be given the
+same number, and lose its frames to the flow. So a run ends in this order, and what can not be confirmed keeps what comes after
+it: flows are deleted, then ports, then the directory, by which those who look for dead runs know of it. Should all of that be
+circumvented, each flow has an end that no frame puts off; while a run lives, its flows are renewed.
+
+Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once to what listens already), accept, then
+`reflect` or `join`. A restart of ovs-vswitchd loses the flows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import re
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Final, Self
+
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import Port, SocketFile
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HostRoot
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.threads import start
+from userspace_cni.dataplane.openflow import flows, messages
+from userspace_cni.dataplane.openflow.flows import Flows
+from userspace_cni.dataplane.openflow.messages import Flow
+from userspace_cni.dataplane.ovsdb import probe_ports
+from userspace_cni.dataplane.ovsdb.probe_ports import OWNER, Bridge, PortState, ProbeRow
+from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.host import borrowed_sockets, link, probe_directories
+from userspace_cni.host.probe_directories import PREFIX, Run
+
+__all__ = ["Bridge", "DeadRun", "DeadRuns", "PortState", "TestPort", "TestPorts"]
+
+TIMEOUT_S: Final = 15.0
+"""What one call may take: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
+FLOW_S: Final = 2.0
+"""What a bridge gets to confirm that flows are gone, or are there still."""
+CLOSE_S: Final = 5.0
+IDLE_S: Final = 60
+"""A flow without frames for so long goes by itself, should we be killed and its port be deleted by somebody else."""
+HARD_S: Final = 900
+"""And so does one that has frames, of whoever was given the port's number."""
+RENEW_S: Final = 300.0
+"""A run that lasts longer renews its flows; nearly all are shorter, and never disturbed by it."""
+_PORTS_MAX: Final = 16
+_TEMPORARY: Final = re.compile(PREFIX + "[0-9a-f]{9}")
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_HINT: Final = "userspace-cni gc removes it when the switch answers, and so do the next probe and the agent"
+
+
+@dataclass(frozen=True)
+class TestPort:
+    """A port that is, or will be, on `bridge`. `socket`: where to listen before it is plugged in, as this process sees it;
+    `server_path` is the same as the switch is told. `mac`: a locally administered address of its own."""
+
+    __test__ = False
+
+    name: str
+    bridge: str
+    socket: str
+    server_path: str
+    mac: str
+    number: int
+
+
+@dataclass(frozen=True)
+class DeadRun:
+    """What a run left whose process has ended: a directory, its ports, and perhaps flows of them on any bridge."""
+
+    run: Run
+    ports: tuple[ProbeRow, ...]
+    sockets: tuple[SocketFile, ...] = ()
+    """Where pods' sockets belong and it was about to make its own; they may be there, dead."""
+
+    @property
+    def record(self) -> Record:
+        """It, as records and findings are told: the run in place of a container."""
+        steps = tuple(_step(port.name, port.bridge, port.marks["store"]) for port in self.ports)
+        purpose = self.ports[0].marks.get("purpose", "") if self.ports else ""
+        return Record("deleting", purpose, f"run-{self.run.pid}", self.run.number, steps=steps + self.sockets)
+
+
+class DeadRuns:
+    """Finds and removes what runs left that can not do it themselves any more. `store`: the id of our state directory."""
+
+    def __init__(self, ports: PortDriver, settings: Settings, store: Callable[[], str]) -> None:
+        self._ports = ports
+        self._settings = settings
+        self._root = HostRoot(settings.host_root)
+        self._store = store
+
+    def find(self, deadline: Deadline) -> list[DeadRun]:
+        """Everything of dead runs; ports of other installations are left alone. Raises Unavailable."""
+        rows = self._ports.look(probe_ports.probe_rows, {"owner": OWNER}, "looking for test ports", deadline)
+        notes = borrowed_sockets.notes(self._settings.run_dir, self._root)
+        directories = probe_directories.runs_with_directory(self._settings.short_dir, self._root)
+        found: dict[Run, list[ProbeRow]] = {run: [] for run in (*directories, *notes)}
+        for row in rows:
+            run = Run.parse(row.marks.get("run", ""))
+            if run and row.marks.get("store") == self._store():
+                found.setdefault(run, []).append(row)
+        dead = (DeadRun(run, tuple(ports), notes.get(run, ())) for run, ports in found.items() if run.is_dead)
+        return sorted(dead, key=lambda each: each.run.name)
+
+    def records(self, deadline: Deadline) -> list[Record]:
+        """The same, each as a record. Raises Unavailable."""
+        return [dead.record for dead in self.find(deadline)]
+
+    def remove(self, test: Record, deadline: Deadline) -> list[str]:
+        """Remove what `test` (DeadRun.record) stands for, if that is still there; the names of it."""
+        return next((self.clear(dead, deadline) for dead in self.find(deadline) if dead.record.key == test.key), [])
+
+    def clear(self, dead: DeadRun, deadline: Deadline) -> list[str]:
+        """Remove its flows, ports and directory; their names. Raises the first error, and what was to follow stays.
+
+        Where its flows are nobody knows for certain: somebody else may have deleted its ports. So every bridge is asked.
+        """
+        sockets = borrowed_sockets.clear(dead.run, dead.sockets, self._settings.run_dir, self._root)
+        cookie = messages.cookie_of(int(dead.run.number, 16))
+        found = self._ports.look(probe_ports.bridges, {"owner": OWNER}, "listing the bridges", deadline)
+        for name in sorted({bridge.name for bridge in found if bridge.has_vhost} | {port.bridge for port in dead.ports} - {""}):
+            flows.forget(_management(self._settings, name), [cookie], deadline.within(FLOW_S), messages.RUN_BITS)
+        errors: list[UserspaceError] = []
+        for port in dead.ports:
+            try:
+                self._ports.undo(_step(port.name, port.bridge, port.marks["store"]), deadline)
+            except UserspaceError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        probe_directories.remove_directory(dead.run, self._settings.short_dir, self._root)
+        return [*(port.name for port in dead.ports), *sockets] or [f"{PREFIX}{dead.run.name}"]
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A flow of a living run, from one of its ports to another, or back to the same for None."""
+
+    source: TestPort
+    target: TestPort | None
+    flow: Flow
+
+
+class TestPorts:
+    """The test ports of one run; a context manager that leaves nothing behind however it ends, but by SIGKILL.
+
+    On the main thread, SIGTERM and SIGHUP end what is inside as Ctrl-C does, with KeyboardInterrupt, and what cleans up is not
+    interrupted again; loops inside call `heed`. `purpose` is told to who finds the ports. `timeout_s` bounds each call. All raise
+    errors of `userspace_cni.base.errors`: Unavailable for a switch that does not answer, SwitchRefused with what it says.
+    """
+
+    __test__ = False
+
+    def __init__(self, settings: Settings, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
+        self._settings = settings
+        self._purpose = purpose
+        self._timeout_s = timeout_s
+        self._root = HostRoot(settings.host_root)
+        state, run = map(self._root.path, (settings.state_dir, settings.run_dir))
+        journal = Journal(state, run, lambda text: say("warning", text), link.boot_id)
+        self._store = journal.identity
+        self._ports = self._driver()
+        self.run = Run.new()
+        self._count = 0
+        self._reserved: dict[str, TestPort] = {}
+        self._plugged: set[str] = set()
+        self._laid: list[_Laid] = []
+        self._laying = threading.Lock()
+        self._renewing: threading.Thread | None = None
+        self._over = threading.Event()
+        self._told_to_stop = ""
+        self._temporary: set[str] = set()
+        self._has_directory = False
+        self._adopted = False
+        self._closed = False
+        self._handlers: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        import userspace_cni.dataplane.ovsdb.session  # noqa: F401 - it is long, and a signal within an import may get lost
+
+        self._catch_signals()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def connect(self) -> None:
+        """Open the session with OVSDB. Raises Unavailable, also for an ovs-vswitchd that is known to be dead.
+
+        Raises RecordRefused for a state directory that has no id and can not be given one: nothing could be marked as ours.
+        """
+        self._store()
+        self._ports.connect(self._deadline())
+        self._require_life()
+
+    def bridges(self) -> tuple[Bridge, ...]:
+        """All bridges by name, without the temporary ones of test runs."""
+        found = self._ports.look(probe_ports.bridges, {"owner": OWNER}, "listing the bridges", self._deadline())
+        return tuple(bridge for bridge in found if not (bridge.ours and _TEMPORARY.fullmatch(bridge.name)))
+
+    def require_bridge(self, name: str) -> Bridge:
+        """The bridge of that name. Raises BadRequest for one that is not there, or can have no vhost-user port."""
+        known = {bridge.name: bridge for bridge in self.bridges()}
+        bridge = known.get(name)
+        if bridge is None:
+            raise BadRequest(f"there is no bridge {name or repr(name)}", f"there are: {', '.join(sorted(known)) or 'none'}")
+        if not bridge.has_vhost:
+            kind = bridge.datapath or "system (the default)"
+            raise BadRequest(f"bridge {name} has datapath_type {kind}", "vhost-user ports need netdev")
+        return bridge
+
+    def adopt(self) -> list[str]:
+        """Remove what dead runs left; the names of it. What can not be removed is said, and stays for the next one."""
+        self._adopted = True
+        dead = DeadRuns(self._ports, self._settings, self._store)
+        removed: list[str] = []
+        deadline = self._deadline()
+        for each in dead.find(deadline):
+            try:
+                removed += dead.clear(each, deadline)
+            except UserspaceError as error:
+                say("warning", "what a dead run left stays for now", run=each.run.name, error=error)
+        return removed
+
+    def reserve(self, bridge: str | None = None) -> TestPort:
+        """A name and a place for a port on `bridge`, or on a temporary bridge that goes with it; nothing is in the switch yet.
+
+        For a second port on a temporary bridge, name the bridge of the first.
+        """
+        if not self._adopted:
+            self.adopt()
+        if self._count >= _PORTS_MAX:
+            raise ValueError(f"a run has at most {_PORTS_MAX} ports")
+        number, self._count = self._count, self._count + 1
+        if bridge is None:
+            bridge = f"{PREFIX}{self.run.number}{number:x}"
+            self._temporary.add(bridge)
+        if not self._has_directory:
+            self._has_directory = True
+            probe_directories.make_directory(self.run, self._settings.short_dir, self._settings.ovs_rundir, self._root)
+        server_path = f"{probe_directories.directory_of(self.run, self._settings.short_dir)}/{number:x}"
+        mac = bytes([0x02, *secrets.token_bytes(4), number]).hex(":")
+        name = f"{PREFIX}{self.run.number}-{number:x}"
+        port = TestPort(name, bridge, self._root.path(server_path), server_path, mac, number)
+        self._reserved[name] = port
+        return port
+
+    def plug(self, port: TestPort, *, mtu: int | None = None) -> None:
+        """Add the port and wait until the switch has opened it; a bridge that is not temporary is never made."""
+        deadline = self._deadline()
+        self._require_life()
+        self._ports.connect(deadline)
+        marks = {
+            "owner": OWNER,
+            "store": self._store(),
+            "run": self.run.name,
+            "purpose": self._purpose,
+            "pid": str(self.run.pid),
+            "start-time": str(self.run.started),
+            "boot-id": link.boot_id(),
+        }
+        step = Port(
+            port.bridge,
+            port.name,
+            "dpdkvhostuserclient",
+            port.server_path,
+            mtu=mtu,
+            mac=port.mac,
+            marks=marks,
+            foreign_bridge=port.bridge not in self._temporary,
+        )
+        self._plugged.add(port.name)  # from now on nobody knows whether it is there
+        self._ports.apply(step, deadline)()
+
+    def reflect(self, port: TestPort) -> None:
+        """Have every frame that comes from the port sent back out of it."""
+        self._add_flows(port.bridge, [(port, None)])
+
+    def join(self, a: TestPort, b: TestPort) -> None:
+        """Have every frame from `a` sent out of `b`, and the other way round; both are on one bridge."""
+        if a.bridge != b.bridge:
+            raise ValueError(f"{a.name} is on {a.bridge}, {b.name} on {b.bridge}")
+        self._add_flows(a.bridge, [(a, b), (b, a)])
+
+    def state(self, port: TestPort | str) -> PortState:
+        """What the switch says of any port, also of an attachment's."""
+        name = port if isinstance(port, str) else port.name
+
+        def look(session: object) -> PortState | None:
+            return probe_ports.state_of(session, name)  # type: ignore[arg-type]
+
+        found = self._ports.look(look, {"owner": OWNER}, f"port {name}: looking at it", self._deadline())
+        return found or PortState("", {}, 0, "there is no such port")
+
+    def unplug(self, port: TestPort) -> None:
+        """Remove the flows to and from the port, and it; its bridge too, if we made that and this was its last port.
+
+        Raises what shows that the flows may be there still: the port is left then, so that nobody is given its number.
+        """
+        self._unplug(port, self._deadline().within(CLOSE_S))
+
+    def heed(self) -> None:
+        """End with KeyboardInterrupt if a signal has told us to: one that came in a callback of the interpreter got lost."""
+        if self._told_to_stop:
+            raise KeyboardInterrupt(self._told_to_stop)
+
+    def close(self) -> None:
+        """Remove everything of this run. What can not be removed is said, never raised."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ignore_signals()
+        try:
+            self._over.set()
+            deadline = Deadline.after(CLOSE_S)
+            for name in sorted(self._plugged):
+                self._say(f"port {name}", lambda name=name: self._unplug(self._reserved[name], deadline))  # type: ignore[misc]
+            if self._has_directory and not self._plugged and not self._laid:
+                self._say(
+                    "its directory", lambda: probe_directories.remove_directory(self.run, self._settings.short_dir, self._root)
+                )
+            if self._renewing:
+                self._renewing.join(FLOW_S)
+            self._ports.close()
+        finally:
+            self._restore_signals()
+            atexit.unregister(self.close)
+
+    def _driver(self) -> PortDriver:
+        kind, _, place = self._settings.ovsdb.partition(":")
+        ovsdb = f"unix:{self._root.path(place)}" if kind == "unix" else self._settings.ovsdb
+        return PortDriver(ovsdb, self._root.path(self._settings.ovs_rundir), self._store, resident=True)
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self._timeout_s)
+
+    def _require_life(self) -> None:
+        liveness = self._ports.watch_liveness()
+        if liveness.state == "dead":
+            raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
+
+    def _add_flows(self, bridge: str, pairs: Iterable[tuple[TestPort, TestPort | None]]) -> None:
+        deadline = self._deadline()
+        laid = []
+        for source, target in pairs:
+            cookie = messages.cookie_of(int(self.run.number, 16), source.number)
+            output = self._ofport(target) if target else None
+            laid.append(_Laid(source, target, Flow(self._ofport(source), output, cookie, IDLE_S, HARD_S)))
+        with self._laying, Flows(_management(self._settings, bridge), deadline) as connection:
+            self._laid += laid  # from now on nobody knows whether they are there
+            for each in laid:
+                connection.add(each.flow, deadline)
+        if self._renewing is None:
+            renewing = threading.Thread(target=self._renew, name="renewing flows", daemon=True)
+            start(renewing, "keeping the flows of this run")
+            self._renewing = renewing
+
+    def _renew(self) -> None:
+        """Put off the end of this run's flows, again and again, as long as their ports have their numbers still."""
+        while not self._over.wait(RENEW_S):
+            with self._laying:
+                for each in self._laid:
+                    try:
+                        self._lay_again(each, Deadline.after(FLOW_S))
+                    except UserspaceError as error:
+                        say("debug", "a flow was not renewed", port=each.source.name, error=error)
+
+    def _lay_again(self, laid: _Laid, deadline: Deadline) -> None:
+        output = self._ofport(laid.target) if laid.target else None
+        if not self._over.is_set() and (self._ofport(laid.source), output) == (laid.flow.in_port, laid.flow.output):
+            with Flows(_management(self._settings, laid.source.bridge), deadline) as connection:
+                connection.add(laid.flow, deadline)
+
+    def _ofport(self, port: TestPort) -> int:
+        state = self.state(port)
+        if not state.ofport:
+            raise Unavailable(
+                f"port {port.name} is not open: {state.error or 'the switch has not said why'}", "was it plugged in?"
+            )
+        return state.ofport
+
+    def _unplug(self, port: TestPort, deadline: Deadline) -> None:
+        if port.name not in self._plugged:
+            return
+        try:
+            self._forget_flows(port, deadline.half())
+        except UserspaceError as error:
+            if port.bridge not in self._temporary:
+                raise
+            say("debug", "flows of a temporary bridge go with it", bridge=port.bridge, error=error)
+        self._ports.undo(_step(port.name, port.bridge, self._store()), deadline)
+        self._plugged.discard(port.name)
+        self._laid = [each for each in self._laid if port not in (each.source, each.target)]
+
+    def _forget_flows(self, port: TestPort, deadline: Deadline) -> None:
+        """Return when there is no flow to or from the port any more."""
+        what = f"port {port.name}: deleting its flows"
+        if not self._laying.acquire(timeout=deadline.require(what)):
+            raise Unavailable(f"{what}: they are being renewed, and the switch does not answer", "does ovs-vswitchd hang?")
+        try:
+            mine = [each for each in self._laid if port in (each.source, each.target)]
+            if mine:
+                flows.forget(_management(self._settings, port.bridge), {each.flow.cookie for each in mine}, deadline)
+                self._laid = [each for each in self._laid if each not in mine]  # here, or it might be renewed
+        finally:
+            self._laying.release()
+
+    def _say(self, what: str, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except UserspaceError as error:
+            say("warning", f"{what} of this {self._purpose} stays", error=error, hint=_HINT)
+
+    def _catch_signals(self) -> None:
+        atexit.register(self.close)  # for a signal between the end of the block and the first line of `close`
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _STOPPING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) asks for that
+                self._handlers[number] = signal.signal(number, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        """End what runs, each time: where the interpreter runs a callback, an exception gets lost, and `heed` finds it."""
+        self._told_to_stop = signal.Signals(number).name
+        former = self._handlers.get(number)
+        if callable(former):
+            former(number, frame)
+        raise KeyboardInterrupt(self._told_to_stop)
+
+    def _ignore_signals(self) -> None:
+        for number in self._handlers:  # not SIG_IGN: the interpreter complains of one that is on its way
+            signal.signal(number, lambda *_: None)
+
+    def _restore_signals(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        self._handlers.clear()
+
+
+def _management(settings: Settings, bridge: str) -> str:
+    """The bridge's management socket, as this process sees it."""
+    return HostRoot(settings.host_root).path(f"{settings.ovs_rundir}/{bridge}.mgmt")
+
+
+def _step(name: str, bridge: str, store: str) -> Port:
+    """What is enough to delete a test port."""
+    return Port(bridge, name, "dpdkvhostuserclient", marks={"owner": OWNER, "store": store})

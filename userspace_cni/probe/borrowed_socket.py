@@ -1,0 +1,103 @@
+"""In the place of an attachment's application: its end of the port, for as long as a measurement takes."""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from userspace_cni.attachment.steps import PlacedSocket, SocketFile
+from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.fastpath.vhost.channel import Deadline
+from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
+from userspace_cni.fastpath.vhost.sockets import Access
+from userspace_cni.probe.peers import connections
+
+LISTEN_S: Final = 10.0
+"""A living switch comes within a second; longer we do not keep an application from its name."""
+
+
+class StandIn:
+    """In the place of an attachment's application; a context manager. Raises FastPathError.
+
+    Below its trusted prefix the path of the socket is walked through no link, for the pod can write there. Where OVS connects to
+    the application (`place`), a dead socket is replaced, and ours is removed the moment OVS has come, before anything is said: an
+    application that is started later finds its name free. OVS goes over to it when we leave. Who is killed before that leaves a
+    dead socket: `host.borrowed_sockets` has a note of it. Where OVS listens, an application that comes takes the port over, and
+    keeps it.
+    """
+
+    def __init__(self, step: SocketFile | PlacedSocket, trusted: str, options: FrontEndOptions, access: Access) -> None:
+        self.place = step if isinstance(step, SocketFile) else None
+        self._served = Path(step.source).name if isinstance(step, PlacedSocket) else ""
+        self._path = f"{trusted}{step.directory.removeprefix(step.trusted.rstrip('/'))}/{step.name}"
+        self._trusted = trusted
+        self._options = options
+        self._access = access
+        self._stack = ExitStack()
+        self._listener: _Once | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+
+    def listen(self) -> AbstractContextManager[object]:
+        """Make the socket to which OVS connects; its name is free at the end. SocketRefused: somebody else has it."""
+        self._listener = _Once(self._path, self._options, self._access, trusted=self._trusted, replace_dead=True)
+        self._stack.callback(self._listener.drop)
+        return self._listener
+
+    def await_switch(self, seconds: float = LISTEN_S) -> None:
+        """Until OVS has connected; the name is free then. Raises TimedOut."""
+        if self._listener:
+            self._listener.take(seconds)
+
+    def attach(self, deadline_s: float) -> FrontEnd:
+        """The connection with OVS, which ends with this context. SocketRefused: an application has one too."""
+        if self._listener:
+            return self._stack.enter_context(self._listener.accept(deadline_s))
+        front = FrontEnd.connect(
+            self._path, self._options, deadline_s, trusted=self._trusted, connected=self._require_to_be_alone
+        )
+        return self._stack.enter_context(front)
+
+    def _require_to_be_alone(self) -> None:
+        count = connections(self._served)
+        if count != 1:
+            found = f"{count - 1} connected a moment before us" if count else "our own connection is not seen in proc(5)"
+            raise SocketRefused(f"connecting to {self._path}", found, "who has the port: attaching would cut its application off")
+
+
+class _Once(Listener):
+    """Listens for one connection: its socket goes as soon as that has come."""
+
+    _taken: socket.socket | None = None
+
+    def take(self, seconds: float) -> None:
+        """Wait for it. Raises TimedOut."""
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLIN)
+        if not poller.poll(seconds * 1000):
+            raise TimedOut(
+                f"listening at {self.path}",
+                f"the switch has not connected within {seconds:g} s, though it tries once a second",
+                "ovs-vswitchd.log; does the switch see that directory, and may its user write to the socket?",
+            )
+        self._taken = super().open(Deadline.after(seconds), -1, again=False)
+        self.close()
+
+    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - it is there
+        """The connection that was taken, for a front-end."""
+        taken, self._taken = self._taken, None
+        return taken
+
+    def drop(self) -> None:
+        """Close the connection, unless a front-end has it, and the socket."""
+        if self._taken:
+            self._taken.close()
+        self.close()

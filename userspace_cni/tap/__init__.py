@@ -1,0 +1,1 @@
+"""A kernel link in a pod whose wire is a vhost-user socket."""
