@@ -1,0 +1,61 @@
+"""What is written down for the runtime and the application."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from userspace_cni.attachment.steps.step import Resource, Step
+
+
+@dataclass(frozen=True)
+class DeviceInfo(Step):
+    """The device-info file (device-info-spec 1.1.0) that the runtime asked for.
+
+    `content` is the whole JSON text. `existed`: a device plugin had put one there, so that it is not ours to remove, and `before`
+    is the JSON text of what it said of the socket. `trusted` is the setting `device_info_dir` at ADD, below which `path` is; a
+    record of before has none and is judged by the setting in force.
+    """
+
+    kind: ClassVar[str] = "device-info"
+    path: str
+    content: str
+    existed: bool = False
+    trusted: str = ""
+    before: str = ""
+
+
+@dataclass(frozen=True)
+class ConfigFile(Step):
+    """The file in the pod's directory that tells the application what it got, where no API server is used."""
+
+    kind: ClassVar[str] = "config-file"
+    directory: str
+    trusted: str
+    name: str
+    content: str
+
+    @property
+    def resource(self) -> Resource:
+        """A file has one owner: two containers whose IDs begin alike share a directory, and must not share this."""
+        return Resource(self.directory, f"file:{self.directory}/{self.name}", exclusive=True)
+
+
+@dataclass(frozen=True)
+class PodNote(Step):
+    """This attachment's entry in the pod's annotations.
+
+    `entry` is the JSON text of one element of userspace/configuration-data, `mapped_dir` the value of userspace/mapped-dir.
+    `kubeconfig`: path of the network's credentials, "" for our own. `optional`: the attachment is usable without the note.
+    """
+
+    kind: ClassVar[str] = "pod-note"
+    namespace: str
+    pod: str
+    uid: str
+    container_id: str
+    ifname: str
+    entry: str
+    mapped_dir: str
+    kubeconfig: str = ""
+    optional: bool = False
