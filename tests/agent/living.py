@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -12,12 +11,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 from tests.lab.node import agent, inside
 from tests.lab.node.agentless import filled
+from tests.lab.node.forked import server
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.node.stored import stored
 from tests.lab.runtimes.runtime import Call, call
@@ -31,14 +31,6 @@ from userspace_cni.shim import BUILT
 
 ENDED_S = 20
 """How long an agent that was told to end is waited for."""
-_PRELOADED = (
-    "tests.agent.living",
-    "userspace_cni.dataplane.ports",
-    "userspace_cni.dataplane.ovsdb.commands",
-    "userspace_cni.dataplane.ovsdb.session",
-    "userspace_cni.kube.client",
-    "userspace_cni.kube.watch",
-)
 
 
 class LiveNode(Node):
@@ -89,7 +81,7 @@ class LiveNode(Node):
         `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.node.inside.
         """
         assert self._process is None
-        self._process = _server().Process(target=_serve, args=(self.environ, str(self.log), until, limits))
+        self._process = server().Process(target=_serve, args=(self.environ, str(self.log), until, limits))
         self._process.start()
         wait_until(self._answers, 30, "the agent to serve")
         return self
@@ -241,12 +233,6 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
     if until:
         vars(service)["Drivers"] = partial(_TrippedDrivers, until)
     sys.exit(service.serve(load(environ), environ))
-
-
-def _server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
-    return context
 
 
 def request(

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import json
 import resource
 import selectors
 import socket
@@ -43,10 +42,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from tests.bench.attach import BRIDGE, existing_ports, machine
+from tests.bench.attach import BRIDGE, existing_ports
 from tests.bench.calls import Shim, Spent, memory_mib, milliseconds, processor_s
 from tests.bench.floor import Floor
 from tests.bench.latency import burst, calm, single
+from tests.bench.report import arguments, machine, tell
 from tests.lab.node.agent import Agent, running
 from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import netns
@@ -294,8 +294,7 @@ def _numbers(text: str) -> list[int]:
 
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ports", type=_numbers, default=[0, 100, 400], help="counts of existing ports")
     parser.add_argument("--bursts", type=_numbers, default=list(BURSTS), help="how many at once")
@@ -310,11 +309,7 @@ def main() -> int:
         node = stack.enter_context(clean(Node(directory / "n", switch, {"USERSPACE_CNI_RUN_DIR": locks})))
         sandbox = stack.enter_context(netns())
         report = measure(node, sandbox, directory, options)
-    if options.json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        show(report)
-    return 0
+    return tell(report, options.json, show)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ private switch, in turns, and compared as ratios: the machine's own speed drifts
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
-import os
 import resource
 import statistics
 import subprocess
@@ -32,6 +30,7 @@ from typing import Any, Protocol
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.report import arguments, machine, tell
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import Call, netns
@@ -343,15 +342,9 @@ def show(report: Mapping[str, Any]) -> None:
     console.print(report["machine"])
 
 
-def machine() -> str:
-    """Where this was measured."""
-    return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
-
-
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--ports", default="0,100,400", help="counts of existing ports")
     options = parser.parse_args()
@@ -368,11 +361,7 @@ def main() -> int:
             "compared": compare(node, sandbox, counts, options.rounds),
             "processes": start_up(node, sandbox, options.rounds),
         }
-    if options.json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        show(report)
-    return 0
+    return tell(report, options.json, show)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ is the median of those of paired runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -36,6 +35,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.report import arguments, machine, tell
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.rings.burst import Burst
 from userspace_cni.fastpath.rings.generator import Load, blast, blast_both, bounce
@@ -380,19 +380,13 @@ def table(title: str, rows: dict[str, dict[str, float]]) -> Table:
     return shown
 
 
-def machine() -> str:
-    """Where this was measured."""
-    return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
-
-
 def _output(*argv: str) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=RUN_SECONDS).stdout
 
 
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser = arguments(__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer and shorter runs")
     parser.add_argument("names", nargs="*", metavar="NAMES", help=", ".join(MEASURES))
     options = parser.parse_args()
@@ -400,11 +394,7 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(MEASURES)}")
     plan = Plan(2, 0.5, 5_000, 30) if options.quick else Plan(7, 2.0, 50_000, 200)
     report = measure(options.names or list(MEASURES), plan)
-    if options.json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        show(report)
-    return 0
+    return tell(report, options.json, show)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ on one private switch, in turns: one call at a time on a rested switch, and then
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import statistics
@@ -29,7 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.attach import UID, Samples, existing_ports, machine, measured, settle
+from tests.bench.attach import UID, Samples, existing_ports, measured, settle
+from tests.bench.report import arguments, machine
 from tests.lab.node.agent import running
 from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import call, netns
@@ -129,8 +129,7 @@ def show(report: dict[str, Any]) -> None:
 
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--at-once", type=int, default=40)
     parser.add_argument("--before", metavar="FILE", help="another launcher, to be measured beside")

@@ -16,9 +16,6 @@ round has a new port, as each launcher pod has.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import statistics
 import sys
 from collections.abc import Iterator
@@ -30,6 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.report import arguments, machine, tell
 from tests.lab.guests.guest_peer import Peer, peer_at
 from tests.lab.guests.qemu import Qemu, migrate
 from tests.lab.guests.qemu_pods import BRIDGE, GUEST, Launcher
@@ -97,15 +95,9 @@ def show(report: dict[str, Any]) -> None:
     console.print(report["machine"])
 
 
-def machine() -> str:
-    """Where this was measured."""
-    return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
-
-
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="the report as JSON, with every round")
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--every", type=float, default=1.0, metavar="MS", help="pace of the neighbour's requests")
     options = parser.parse_args()
@@ -118,11 +110,7 @@ def main() -> int:
         "summary": summary(samples),
         "samples": samples,
     }
-    if options.json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        show(report)
-    return 0
+    return tell(report, options.json, show)
 
 
 if __name__ == "__main__":

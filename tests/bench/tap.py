@@ -15,8 +15,6 @@ to the socket. There is no comparison with virtio_user on vhost-net here: it nee
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import select
 import socket
@@ -37,6 +35,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench.report import arguments, machine, tell
 from tests.lab.frames.taps import TapProcess, echoes, entered, socket_in
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
@@ -319,15 +318,9 @@ def show(report: dict[str, Any]) -> None:
     console.print(report["machine"])
 
 
-def machine() -> str:
-    """Where this was measured."""
-    return f"{os.cpu_count()} cores, Linux {os.uname().release}, Python {sys.version.split()[0]}, load {os.getloadavg()[0]:.1f}"
-
-
 def main() -> int:
     """Measure and report."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="the report as JSON")
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--switch", action="store_true", help="also through a real OVS-DPDK")
@@ -338,11 +331,7 @@ def main() -> int:
         "compared": compare(options.seconds, options.rounds),
         "switch": through_switch(options.rounds) if options.switch else [],
     }
-    if options.json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
-    else:
-        show(report)
-    return 0
+    return tell(report, options.json, show)
 
 
 if __name__ == "__main__":

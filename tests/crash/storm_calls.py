@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tests.agent.living import LiveNode
+from tests.lab.node.forked import IMPORTED
 from tests.lab.runtimes.runtime import call
 
 How = Literal["shim", "handed", "forked", "executed"]
@@ -27,20 +28,6 @@ How = Literal["shim", "handed", "forked", "executed"]
 to the agent where one serves."""
 PATIENCE_S: Final = 90.0
 """A call that takes longer is killed, and hangs."""
-_PRELOADED: Final = (
-    "userspace_cni.__main__",
-    "userspace_cni.attachment.verbs",
-    "userspace_cni.node.drivers",
-    "userspace_cni.base.log",
-    "userspace_cni.dataplane.ports",
-    "userspace_cni.dataplane.ovsdb.commands",
-    "userspace_cni.dataplane.ovsdb.session",
-    "userspace_cni.kube.client",
-    "userspace_cni.host.leases",
-    "userspace_cni.host.mounts",
-    "userspace_cni.host.placement",
-    "userspace_cni.host.device_info",
-)
 _LONGEST: Final = 1 << 17
 
 
@@ -132,7 +119,7 @@ class _Zygote:
 
 def _serve(connection: socket.socket) -> None:
     """In the process that forks: one child for each message, its pidfd and later its status in return."""
-    for name in _PRELOADED:
+    for name in IMPORTED:
         importlib.import_module(name)
     while True:
         try:

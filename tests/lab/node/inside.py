@@ -6,15 +6,14 @@ passed: "before port", "after port", "before undo port", "before lease", "after 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from multiprocessing.context import ForkServerContext
 from typing import Any
 
+from tests.lab.node.forked import server
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.apply import Driver, Rest
 from userspace_cni.attachment.journal import Journal, Shared
@@ -28,13 +27,6 @@ from userspace_cni.node.drivers import Drivers
 
 Watch = Callable[[str], None]
 """Is told each point that is passed; what it raises happens there."""
-
-_PRELOADED = (
-    "tests.lab.node.inside",
-    "userspace_cni.dataplane.ports",
-    "userspace_cni.dataplane.ovsdb.commands",
-    "userspace_cni.kube.client",
-)
 
 
 @dataclass
@@ -160,7 +152,7 @@ def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> verbs.Answe
 
 def killed_at(environ: Mapping[str, str], stdin: bytes, point: str) -> bool:
     """One verb in a process of its own, which gets SIGKILL at the first `point`; whether it came to that."""
-    process = _server().Process(target=_die_at, args=(dict(environ), stdin, point))
+    process = server().Process(target=_die_at, args=(dict(environ), stdin, point))
     process.start()
     process.join(60)
     assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
@@ -171,10 +163,3 @@ def killed_at(environ: Mapping[str, str], stdin: bytes, point: str) -> bool:
 
 def _die_at(environ: dict[str, str], stdin: bytes, point: str) -> None:
     answer(environ, stdin, Trip(point, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-
-
-def _server() -> ForkServerContext:
-    """Forks processes that have imported everything and have no other threads: far cheaper than a start."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
-    return context

@@ -6,32 +6,23 @@ call, and anew when a test has changed the node's settings meanwhile.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 from tests.lab.node.agent import get
 from tests.lab.node.agentless import filled
+from tests.lab.node.forked import server
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent.service import serve
 from userspace_cni.base.settings import load
 from userspace_cni.shim import BUILT
-
-_PRELOADED = (
-    "tests.lab.node.served",
-    "userspace_cni.dataplane.ports",
-    "userspace_cni.dataplane.ovsdb.commands",
-    "userspace_cni.dataplane.ovsdb.session",
-    "userspace_cni.kube.client",
-    "userspace_cni.kube.watch",
-)
 
 
 class ServedNode(Node):
@@ -73,7 +64,7 @@ class ServedNode(Node):
         self.stop()
         self._install(settings)
         self._served = settings
-        self._process = _server().Process(target=_be_the_agent, args=(settings, str(self.log)))
+        self._process = server().Process(target=_be_the_agent, args=(settings, str(self.log)))
         self._process.start()
         wait_until(self._answers, 30, "the agent to serve")
 
@@ -126,12 +117,6 @@ def _be_the_agent(environ: dict[str, str], log: str) -> None:
     os.environ.clear()
     os.environ.update(environ)
     sys.exit(serve(load(environ), environ))
-
-
-def _server() -> ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
-    return context
 
 
 @contextmanager

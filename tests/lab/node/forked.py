@@ -1,0 +1,32 @@
+"""Processes of the program that cost no start: forked from one that has imported everything and has no other threads."""
+
+from __future__ import annotations
+
+import multiprocessing
+from multiprocessing.context import ForkServerContext
+from typing import Final
+
+IMPORTED: Final = (
+    "userspace_cni.__main__",
+    "userspace_cni.agent.service",
+    "userspace_cni.attachment.verbs",
+    "userspace_cni.base.log",
+    "userspace_cni.dataplane.ports",
+    "userspace_cni.dataplane.ovsdb.commands",
+    "userspace_cni.dataplane.ovsdb.session",
+    "userspace_cni.host.device_info",
+    "userspace_cni.host.leases",
+    "userspace_cni.host.mounts",
+    "userspace_cni.host.placement",
+    "userspace_cni.kube.client",
+    "userspace_cni.kube.watch",
+    "userspace_cni.node.drivers",
+)
+"""What a verb or an agent imports, most of it when it is first used."""
+
+
+def server() -> ForkServerContext:
+    """Where `Process` is such a one; what it runs is imported from its own module."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*IMPORTED, "tests.lab.node.inside", "tests.lab.node.served", "tests.agent.living"])
+    return context
