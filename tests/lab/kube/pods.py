@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,3 +61,31 @@ class Pod:
 def downward_file(annotations: Mapping[str, str]) -> str:
     """The downward-API file that the kubelet makes of annotations: quoted as Go does it, which for ASCII is as JSON does it."""
     return "\n".join(f"{key}={json.dumps(value)}" for key, value in sorted(annotations.items()))
+
+
+@contextmanager
+def busy_kubelet(api: ApiServer, namespace: str = "default", name: str = "app") -> Iterator[None]:
+    """While inside, the kubelet changes the pod's status again and again."""
+    stopped = threading.Event()
+
+    def change() -> None:
+        count = 0
+        while not stopped.wait(0.02):
+            count += 1
+            api.change(namespace, name, {"status": {"observed": count}})
+
+    kubelet = threading.Thread(target=change)
+    kubelet.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        kubelet.join()
+
+
+def at_once(calls: Iterable[Callable[[], object]]) -> None:
+    """All of them at the same time, each in a thread of its own. Raises what the first of them raised."""
+    started = list(calls)
+    with ThreadPoolExecutor(len(started)) as threads:
+        for outcome in [threads.submit(call) for call in started]:
+            outcome.result()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.pods import at_once, busy_kubelet
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
+from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
 from userspace_cni.kube.client import Clients, PodNoteDriver
 from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.pod import document
@@ -333,32 +334,9 @@ def test_an_optional_note_only_warns(
 
 def test_eight_writers_to_one_pod_lose_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
     """Concurrent ADDs of one pod all end with their entry in it, while kubelet changes the status; then DELs all end without."""
-    errors: list[UserspaceError] = []
-
-    def apply(step: PodNote) -> None:
-        try:
-            driver.apply(step, soon(30))
-        except UserspaceError as error:
-            errors.append(error)
-
-    stopped = threading.Event()
-
-    def kubelet() -> None:
-        count = 0
-        while not stopped.wait(0.02):
-            count += 1
-            api.change("default", "app", {"status": {"observed": count}})
-
     steps = [of(note, f"net{number}") for number in range(8)]
-    threads = [threading.Thread(target=apply, args=(step,)) for step in steps]
-    watcher = threading.Thread(target=kubelet)
-    for thread in (watcher, *threads):
-        thread.start()
-    for thread in threads:
-        thread.join()
-    stopped.set()
-    watcher.join()
-    assert errors == []
+    with busy_kubelet(api):
+        at_once(partial(driver.apply, step, soon(30)) for step in steps)
     assert sorted(noted(api)) == [(step.ifname, NEW) for step in steps]
     assert api.annotations("default", "app")[document.DPDK_ARGS].count("--vdev") == 8
     assert api.pod("default", "app")["status"]["phase"] == "Pending"
@@ -371,11 +349,7 @@ def test_eight_writers_who_may_only_update_lose_nothing(driver: PodNoteDriver, a
     """The same by PUT: no entry and no status is overwritten with an older one."""
     api.faults.append(Fault("PATCH", status=403))
     steps = [of(note, f"net{number}") for number in range(8)]
-    threads = [threading.Thread(target=driver.apply, args=(step, soon(30))) for step in steps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(partial(driver.apply, step, soon(30)) for step in steps)
     assert sorted(noted(api)) == [(step.ifname, NEW) for step in steps]
     assert api.pod("default", "app")["status"] == STATUS
 

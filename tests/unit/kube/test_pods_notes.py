@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.pods import at_once, busy_kubelet
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
@@ -285,31 +285,8 @@ def test_add_ends_at_its_deadline(driver: PodNoteDriver, api: ApiServer, note: P
 def test_eight_writers_to_a_known_pod_lose_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote, forbidden: bool) -> None:
     """Concurrent ADDs of one pod all end with their entry in it, while the kubelet changes the status; DELs end without."""
     api.faults += [Fault("PATCH", status=403)] if forbidden else []
-    failures: list[BaseException] = []
-
-    def guarded(ifname: str) -> None:
-        try:
-            driver.apply(of(note, ifname), soon(30))
-        except BaseException as error:
-            failures.append(error)
-
-    stopped = threading.Event()
-
-    def kubelet() -> None:
-        count = 0
-        while not stopped.wait(0.02):
-            count += 1
-            api.change("default", "app", {"status": {"observed": count}})
-
-    threads: list[Any] = [threading.Thread(target=guarded, args=(f"net{number}",)) for number in range(8)]
-    background = threading.Thread(target=kubelet)
-    for thread in (background, *threads):
-        thread.start()
-    for thread in threads:
-        thread.join()
-    stopped.set()
-    background.join()
-    assert failures == []
+    with busy_kubelet(api):
+        at_once(partial(driver.apply, of(note, f"net{number}"), soon(30)) for number in range(8))
     assert sorted(noted(api)) == [f"net{number}" for number in range(8)]
     assert api.pod("default", "app")["status"]["phase"] == "Pending"
     for number in range(8):
