@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,8 @@ from userspace_cni.kube.kubeconfig import Bounds
 from userspace_cni.pod import document
 
 OLD, NEW = "a" * 64, "b" * 64
+FOR_EVER_S = 600.0
+"""Longer than a test may take."""
 STATUS = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}], "futureField": {"x": [1, 2.5, None]}}
 
 
@@ -187,22 +188,18 @@ def test_a_conflict_is_read_again(driver: PodNoteDriver, api: ApiServer, note: P
 
 
 def test_conflicts_without_end_are_given_up(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Within the deadline, with an error that may be tried again."""
+    """With an error that may be tried again; the server never agrees, so an attempt without an end would end this test."""
     api.faults.append(Fault("PATCH", status=409))
-    started = time.monotonic()
     with pytest.raises(Unavailable, match="others changed the pod"):
         driver.apply(note, soon(1))
-    assert time.monotonic() - started < 2
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 def test_a_hanging_server_ends_at_the_deadline(driver: PodNoteDriver, api: ApiServer, note: PodNote, method: str) -> None:
-    """Whether it hangs when reading or when writing."""
-    api.faults.append(Fault(method, hang=30))
-    started = time.monotonic()
+    """Whether it hangs when reading or when writing: for longer than this test may take."""
+    api.faults.append(Fault(method, hang=FOR_EVER_S))
     with pytest.raises(Unavailable):
         driver.apply(note, soon(0.5))
-    assert time.monotonic() - started < 1.5
 
 
 def test_another_pod_of_the_name_gets_no_note(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
@@ -255,8 +252,8 @@ def test_a_pod_on_its_way_out_is_left_alone_by_del(driver: PodNoteDriver, api: A
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(hang=30),
-        Fault("PATCH", hang=30),
+        Fault(hang=FOR_EVER_S),
+        Fault("PATCH", hang=FOR_EVER_S),
         Fault(status=500),
         Fault(status=403),
         Fault("PATCH", status=409),
@@ -267,13 +264,11 @@ def test_a_pod_on_its_way_out_is_left_alone_by_del(driver: PodNoteDriver, api: A
 def test_del_tries_once_for_a_second_at_most(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever the server does, undo comes back soon, raises nothing and says one line."""
+    """Whatever the server does, undo comes back before this test is given up, whatever its deadline; it says one line."""
     driver.apply(note, soon())
     api.requests.clear()
     api.faults.append(fault)
-    started = time.monotonic()
-    driver.undo(note, soon(30))
-    assert time.monotonic() - started < 1.5
+    driver.undo(note, soon(FOR_EVER_S))
     assert len(api.requests) <= 2
     assert capsys.readouterr().err.count("\n") == 1
 
