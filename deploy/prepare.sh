@@ -20,7 +20,7 @@ if [[ ${1:-} != unit ]]; then
     packages+=(musl-tools openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps)
 fi
 if [[ -z ${1:-} ]]; then
-    packages+=(containerd runc podman busybox-static iptables qemu-system-x86 ipxe-qemu)
+    packages+=(containerd runc podman busybox-static curl iptables qemu-system-x86 ipxe-qemu)
     packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
     # libFuzzer's runtime comes with the compiler's version, which each Debian has another of
     [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.kubevirt.conftest import PAGES
-from tests.lab.switch.switch import SCRIPT
+from tests.lab.pages import ROOT, blocks
+from tests.lab.switch import SCRIPT
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make the guest
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "kubevirt-by-hand.md"
 SECONDS = 300
 """Of patience with what takes 25 on a quiet machine."""
@@ -24,11 +24,6 @@ ENDING = ["--pid", "--fork", "--kill-child", "--mount-proc"]
 """Of unshare: whatever the shell leaves running ends with it."""
 PLACES = [Path(name) for name in ("/run/kubevirt", "/run/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt")]
 NAMESPACE = Path("/run/netns/by-hand")
-
-
-def blocks() -> list[str]:
-    """The page's commands, block by block."""
-    return re.findall(r"^```bash\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def shell() -> list[str]:
@@ -55,8 +50,9 @@ def room() -> Iterator[Path]:
 
 def test_what_the_page_installs_is_what_the_tests_have() -> None:
     """The first block, the only one that is not run, installs packages of prepare.sh's list, and then runs that."""
-    install, *_ = blocks()
-    apt, prepare = install.replace("\\\n", " ").splitlines()
+    install, *others = blocks(PAGE)
+    assert [block.is_run for block in (install, *others)] == [False, *(True for _ in others)]
+    apt, prepare = install.text.replace("\\\n", " ").splitlines()
     words = apt.split()
     listed = re.findall(r"packages\+?=\(([^)]*)\)", (SCRIPT.parent / "prepare.sh").read_text())
     assert words[:2] == ["apt-get", "install"]
@@ -67,7 +63,7 @@ def test_what_the_page_installs_is_what_the_tests_have() -> None:
 def test_the_page_from_nothing_to_a_ping_and_back(room: Path) -> None:
     """Every command succeeds; the guest answers, the tools say so, and DEL and the last block leave nothing on the machine."""
     before = [path for path in PLACES if path.exists()]
-    commands = "".join(blocks()[1:])
+    commands = "".join(block.text for block in blocks(PAGE) if block.is_run)
     done = subprocess.run(
         shell(),
         input=commands,

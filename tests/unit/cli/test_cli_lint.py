@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.lab.pages import PAGES, blocks
 from userspace_cni.cli.cluster.networks import Judged, Place, judge_document, judge_text
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cni import keys
 
-ROOT = Path(__file__).resolve().parents[3]
 GOOD = {"cniVersion": "1.0.0", "name": "net", "type": "userspace", "host": {"engine": "ovs-dpdk", "vhost": {"mode": "client"}}}
 
 
@@ -223,11 +223,12 @@ def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in lint(path).stdout
 
 
-def test_the_documents_network_is_clean() -> None:
-    """The network to copy of the README has nothing wrong in it."""
-    text = (ROOT / "README.md").read_text()
-    start = text.index("apiVersion: k8s.cni.cncf.io/v1")
-    assert decoded("-", stdin=text[start : text.index("```", start)])["networks"] == 1
+def test_the_documents_networks_are_clean() -> None:
+    """The networks to copy of README and docs/network.md have nothing wrong in them."""
+    networks = [block.text for page in PAGES for block in blocks(page) if "NetworkAttachmentDefinition" in block.text]
+    assert len(networks) == 2
+    for network in networks:
+        assert decoded("-", stdin=network)["networks"] == 1
 
 
 @settings(max_examples=200, deadline=None)

@@ -151,7 +151,7 @@ def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, 
         if remark.code:
             judged.found.append(Found("refused", "error", place, remark.message, remark.remedy, key, remark.code))
         elif "is unknown and ignored" in remark.message or "are unknown and ignored" in remark.message:
-            judged.add(place, "warning", "unknown-key", remark.message, "leave it out, or write it as README.md has it", key)
+            judged.add(place, "warning", "unknown-key", remark.message, "leave it out, or write it as in docs/network.md", key)
         elif "deprecated" in remark.message:
             remedy = 'write "mode": "client" into host.vhost, with an application that makes the socket'
             judged.add(place, "warning", "server-mode", remark.message, remedy, key)

@@ -103,7 +103,7 @@ def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
     if config is None:
         return []
     told = any(finding.where == where and finding.name == "server-mode" for finding in judged.findings)
-    remedy = "leave it out, or write it as README.md has it"
+    remedy = "leave it out, or write it as in docs/network.md"
     found = []
     for remark in remarks_on(config):
         if remark.code and not (told and remark.key == "host.vhost.mode"):

@@ -1,0 +1,132 @@
+"""The commands of README and docs as they stand, page by page and in the order of the page, each page on a node of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.node import PLUGINS
+from tests.lab.pages import PAGES, ROOT, Block, blocks, named
+from tests.lab.switch import SCRIPT
+
+pytestmark = pytest.mark.timeout(300)
+
+README, NETWORK, METRICS = PAGES[0], ROOT / "docs" / "network.md", ROOT / "docs" / "metrics.md"
+ELSEWHERE = {ROOT / "docs" / "kubevirt-by-hand.md": ROOT / "tests" / "kubevirt" / "test_walkthrough.py"}
+"""Pages that another test runs, because they need more than this one makes."""
+WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(page)) and page not in ELSEWHERE]
+ENTER = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
+"""Whatever a page mounts or leaves running ends with its shell."""
+PORT_COUNTER = r"userspace_cni_port_[rt]x_(packets|bytes|dropped|errors)_total"
+SECONDS = 240
+"""Of patience with what takes 20 on a quiet machine."""
+SMALL_SWITCH = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_SOCKET_MEM": "128"}
+
+# Pages name the usual directories. So these are the machine's with a layer of the test's own over them, without what the machine
+# has of this project and of CNI. The lock on hugepages stays the machine's; network namespaces are the test's own.
+MACHINE = f"""
+touch /run/private-switch.lock lock && mount --bind /run/private-switch.lock lock
+mkdir layers && mount -t tmpfs layers layers
+for place in /etc /opt /run /usr/local /var/lib; do
+    mkdir -p layers$place layers/.work$place
+    mount -t overlay -o lowerdir=$place,upperdir=layers$place,workdir=layers/.work$place overlay $place
+done
+mount --bind lock /run/private-switch.lock
+rm -rf /etc/userspace-cni /etc/cni /run/userspace-cni /run/netns /var/lib/cni /var/lib/vhost_sockets /opt/cni
+mkdir -p /etc/cni/net.d /opt/cni/bin /opt/userspace-cni
+ln -s {PLUGINS}/* /opt/cni/bin/
+mount --bind {ROOT}/.venv /opt/userspace-cni
+mkdir clone && ln -s {ROOT}/deploy clone/deploy && cd clone
+"""
+
+# What all pages but the README speak of: a node with the plugin, an agent, and three pods of one network.
+NODE = """
+export PATH=/opt/userspace-cni/bin:$PATH OVS_RUNDIR=$(mktemp -d) CNI_PATH=/opt/cni/bin
+deploy/private-switch start $OVS_RUNDIR
+export USERSPACE_CNI_OVSDB=unix:$OVS_RUNDIR/db.sock
+userspace-cni install --bin-dir /opt/cni/bin
+userspace-cni agent &
+until userspace-cni agent probe readyz > /dev/null; do sleep 0.1; done
+echo '{"cniVersion": "1.0.0", "name": "blue", "plugins": [{"type": "userspace"}]}' > /etc/cni/net.d/blue.conflist
+number=0
+for pod in dpdk-app a b; do
+    uid=00000000-0000-0000-0000-00000000000$((++number))
+    mkdir -p /var/lib/kubelet/pods/$uid/volumes/kubernetes.io~empty-dir/shared-dir
+    ip netns add $pod
+    echo '{"cniVersion": "1.1.0", "name": "dpdk-net", "type": "userspace"}' |
+        CNI_COMMAND=ADD CNI_CONTAINERID=c0ffee$number CNI_NETNS=/run/netns/$pod CNI_IFNAME=net1 \\
+        CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$pod;K8S_POD_UID=$uid" /opt/cni/bin/userspace
+done
+"""
+
+
+@pytest.fixture
+def room() -> Iterator[Path]:
+    """Where pages make their directories; of a switch in it that a page left, the hugepages are given back."""
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Path(directory)
+        for mark in Path(directory).glob("*/.private-switch"):
+            subprocess.run([SCRIPT, "stop", mark.parent], check=True)
+
+
+def network() -> str:
+    """The network to copy, as a file."""
+    [found] = [block.text for block in blocks(NETWORK) if "NetworkAttachmentDefinition" in block.text]
+    return found
+
+
+def run(room: Path, page: Path) -> tuple[dict[Block, str], str]:
+    """Run the page's commands: what each block told, and what is attached then. AssertionError with all of it when one fails."""
+    chosen = [block for block in blocks(page) if block.is_run]
+    steps = [f"echo '=== {block.place}'\n{block.text}" for block in chosen] + ["echo '=== the end'\nuserspace-cni list\n"]
+    script = room / "commands.sh"
+    script.write_text("".join([MACHINE, NODE if page != README else "", "cat > net.yaml <<'END'\n", network(), "END\n", *steps]))
+    done = subprocess.run(
+        [*ENTER, "bash", "-e", "-o", "pipefail", script],
+        cwd=room,
+        env={"PATH": os.environ["PATH"], "TMPDIR": str(room), "LC_ALL": "C.UTF-8", **SMALL_SWITCH},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    _, *told, attached = re.split(r"^=== .*\n", done.stdout, flags=re.MULTILINE)
+    return dict(zip(chosen, told, strict=True)), attached
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=named)
+def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
+    """The page's blocks of commands end with 0, one after the other in one shell, and detach what they attached."""
+    told, attached = run(room, page)
+    assert "Traceback" not in "".join(told.values())
+    if page != README:
+        assert re.findall(r"^default/([\w-]+) +net1 ", attached, re.MULTILINE) == ["a", "b", "dpdk-app"]
+    else:
+        assert "no attachments on this node" in attached
+        [added] = [text for block, text in told.items() if "CNI_COMMAND=ADD" in block.text]
+        result = json.loads(added[added.index("{") : added.rindex("}") + 1])
+        assert result["interfaces"][0]["name"] == "net1"
+        assert "demo0001" in "".join(text for block, text in told.items() if "userspace-cni list" in block.text)
+    if page == METRICS:
+        [exposed] = told.values()
+        known = set(re.findall(r"^# TYPE (userspace_cni_\w+) (?:gauge|counter|histogram)$", exposed, re.MULTILINE))
+        written = set(re.findall(r"userspace_cni_\w+", page.read_text()))
+        # OVS counts at a port while its application is connected, and here none is
+        assert {name for name in written - known if not re.fullmatch(PORT_COUNTER, name)} == set()
+        assert {name for name in known - written if not name.endswith("_created")} == set()
+
+
+@pytest.mark.parametrize("page", ELSEWHERE, ids=named)
+def test_other_pages_are_run_elsewhere(page: Path) -> None:
+    """A page whose commands are not run here has a test that names it."""
+    assert page.name in ELSEWHERE[page].read_text()

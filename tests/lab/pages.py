@@ -1,0 +1,116 @@
+"""The project's pages as tests read them: README.md and docs/*.md, their blocks of code, spans of code, headings and links.
+
+A block of commands (```bash) is run by a test as it stands, unless the line above it says why not: `<!-- not run: … -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+COMMANDS: Final = "bash"
+_FENCE: Final = re.compile(r"```(\w*)")
+_MARK: Final = re.compile(r"<!-- not run: (.*) -->")
+_HEADING: Final = re.compile(r"#+ (.+)")
+_SPAN: Final = re.compile(r"`([^`]+)`")
+_LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where its first line is, its language, its text. `reason` why it is not run; "" for one that is."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    reason: str
+
+    @property
+    def place(self) -> str:
+        """As `docs/tap.md:38`."""
+        return f"{named(self.page)}:{self.line}"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it has commands that a test has to run."""
+        return self.language == COMMANDS and not self.reason
+
+
+def named(page: Path) -> str:
+    """The page's path in the repository."""
+    return str(page.relative_to(ROOT))
+
+
+@cache
+def _parts(page: Path) -> tuple[tuple[Block, ...], str]:
+    """The blocks of a page, and its text with an empty line for each line of them."""
+    blocks: list[Block] = []
+    prose: list[str] = []
+    lines = iter(enumerate(page.read_text(encoding="utf-8").splitlines(), 1))
+    for number, line in lines:
+        opened = _FENCE.fullmatch(line)
+        if not opened:
+            prose.append(line)
+            continue
+        inside = list(_until_closed(lines))
+        mark = _MARK.fullmatch(prose[-1]) if prose else None
+        blocks.append(
+            Block(page, number + 1, opened[1], "".join(f"{each}\n" for each in inside), mark[1].strip() if mark else "")
+        )
+        prose += [""] * (len(inside) + 2)
+    return tuple(blocks), "\n".join(prose)
+
+
+def _until_closed(lines: Iterator[tuple[int, str]]) -> Iterator[str]:
+    for _, line in lines:
+        if line == "```":
+            return
+        yield line
+    raise AssertionError("a block of code has no end")
+
+
+def blocks(page: Path) -> tuple[Block, ...]:
+    """Its blocks of code, in order."""
+    return _parts(page)[0]
+
+
+def prose(page: Path) -> str:
+    """All else, line by line."""
+    return _parts(page)[1]
+
+
+def marks(page: Path) -> int:
+    """How many comments say that something is not run, wherever they stand."""
+    return len(re.findall(r"^\s*<!-- not run", prose(page), re.MULTILINE))
+
+
+def spans(page: Path) -> list[str]:
+    """What its prose has between backticks."""
+    return _SPAN.findall(prose(page))
+
+
+def links(page: Path) -> list[str]:
+    """The targets of its links."""
+    return _LINK.findall(_SPAN.sub("", prose(page)))
+
+
+def headings(page: Path) -> dict[str, str]:
+    """Its headings by their anchors, as the forges make them: lower case, without punctuation, hyphens for spaces."""
+    found = [match[1] for line in prose(page).splitlines() if (match := _HEADING.fullmatch(line))]
+    anchors = [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found]
+    assert len(set(anchors)) == len(anchors), f"{named(page)} has a heading twice"
+    return dict(zip(anchors, found, strict=True))
+
+
+def section(page: Path, heading: str) -> str:
+    """The prose below `## heading`, up to the next heading of that rank."""
+    _, found, rest = f"\n{prose(page)}".partition(f"\n## {heading}\n")
+    assert found, f"{named(page)} has no section '{heading}'"
+    return rest.partition("\n## ")[0]
