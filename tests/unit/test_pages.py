@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -106,11 +108,15 @@ def test_blocks_of_code(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_blocks_that_are_data(page: Path) -> None:
-    """YAML and TOML can be read, and so can the JSON within a network."""
+def test_blocks_that_are_no_commands(page: Path) -> None:
+    """YAML and TOML can be read, and so can the JSON within a network; Python compiles, and what it imports is there."""
     for block in blocks(page):
         if block.language == "toml":
             assert tomllib.loads(block.text), block.place
+        if block.language == "python":
+            imports = [node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.ImportFrom)]
+            names = [(node.module or "", alias.name) for node in imports for alias in node.names]
+            assert [name for module, name in names if not hasattr(import_module(module), name)] == [], block.place
         if block.language == "yaml":
             for document in yaml.safe_load_all(block.text):
                 assert document, block.place
