@@ -54,8 +54,9 @@ rm -f "/tmp/userspace-cni-imports.$$"
 stage_over
 
 # What the image and the virtual machines need is made while other tests run. Those of the machines come last and alone, for a guest
-# takes both cores; so do those of ping and load, which look at every unix socket of the machine before they take a port
-alone=(tests/ovs/test_cli_ping.py tests/ovs/test_cli_load.py tests/kubevirt)
+# takes both cores; so do those of ping and load, which look at every unix socket of the machine before they take a port, and those of
+# the commands in README and docs, ping and load among them
+alone=(tests/ovs/test_cli_ping.py tests/ovs/test_cli_load.py tests/cni/test_page_commands.py tests/kubevirt)
 beds=/tmp/userspace-cni-beds.$$
 ((make_base) || :; make_beds) >"$beds" 2>&1 &
 status=0
