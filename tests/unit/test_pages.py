@@ -19,11 +19,13 @@ import yaml
 
 from tests.lab.pages import COMMANDS, PAGES, ROOT, blocks, headings, links, marks, named, prose, section, spans
 from userspace_cni.cli.main import userspace_cni
+from userspace_cni.cni import keys
 
 LANGUAGES = {COMMANDS, "yaml", "toml", "python", ""}
 """What a block of code can be; without a name it is a picture, a message or a form."""
 INDEX = ROOT / "docs" / "README.md"
 REFERENCE = ROOT / "docs" / "commands.md"
+NETWORK = ROOT / "docs" / "network.md"
 PROGRAMS = ("userspace_cni.pod", "kubevirt", "tests.crash.storm")
 """Modules with options of their own, which the pages name too."""
 OTHERS = {"--single-file-segments"}
@@ -151,6 +153,13 @@ def test_every_page_is_in_the_index() -> None:
     listed = {(INDEX.parent / link.partition("#")[0]).resolve() for link in links(INDEX)}
     assert set(PAGES) - {INDEX} <= listed
     assert "docs/README.md" in links(PAGES[0])
+
+
+def test_every_key_of_a_network_is_documented() -> None:
+    """The table of docs/network.md has each key that the plugin knows of a network, at the top and in its blocks."""
+    rows = re.findall(r"^\| (`.*?) \|", section(NETWORK, "Keys"), re.MULTILINE)
+    written = {part for row in rows for span in re.findall(r"`([\w.]+)`", row) for part in span.split(".")}
+    assert {*keys.TOP, *keys.BLOCK, *keys.VHOST, *keys.BRIDGE} - written == set()
 
 
 @pytest.mark.parametrize("name", leaves(userspace_cni))
