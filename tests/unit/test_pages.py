@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from tests.lab.pages import COMMANDS, PAGES, ROOT, blocks, headings, links, marks, named, prose, section, spans
+from userspace_cni.base.errors import UNEXPECTED, UserspaceError
 from userspace_cni.cli.main import userspace_cni
 from userspace_cni.cni import keys
 
@@ -26,6 +27,7 @@ LANGUAGES = {COMMANDS, "yaml", "toml", "python", ""}
 INDEX = ROOT / "docs" / "README.md"
 REFERENCE = ROOT / "docs" / "commands.md"
 NETWORK = ROOT / "docs" / "network.md"
+OPERATIONS = ROOT / "docs" / "operations.md"
 PROGRAMS = ("userspace_cni.pod", "kubevirt", "tests.crash.storm")
 """Modules with options of their own, which the pages name too."""
 OTHERS = {"--single-file-segments"}
@@ -58,6 +60,11 @@ def known_options() -> frozenset[str]:
         help_text = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, cwd=ROOT)
         ours |= set(_OPTION.findall(help_text.stdout))
     return frozenset(ours | OTHERS | {"--help", "--version"})
+
+
+def codes(error: type[UserspaceError]) -> set[int]:
+    """The codes of this error and of those below it."""
+    return {error.default_code}.union(*(codes(below) for below in error.__subclasses__()))
 
 
 def calls(page: Path) -> list[list[str]]:
@@ -160,6 +167,12 @@ def test_every_key_of_a_network_is_documented() -> None:
     rows = re.findall(r"^\| (`.*?) \|", section(NETWORK, "Keys"), re.MULTILINE)
     written = {part for row in rows for span in re.findall(r"`([\w.]+)`", row) for part in span.split(".")}
     assert {*keys.TOP, *keys.BLOCK, *keys.VHOST, *keys.BRIDGE} - written == set()
+
+
+def test_every_code_is_documented() -> None:
+    """The table of docs/operations.md has the code of each error, and no other code."""
+    rows = re.findall(r"^\| ([\d, ]+) \|", section(OPERATIONS, "How a call fails"), re.MULTILINE)
+    assert {int(code) for row in rows for code in row.split(",")} == codes(UserspaceError) | {UNEXPECTED, 51}
 
 
 @pytest.mark.parametrize("name", leaves(userspace_cni))
