@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.node import PLUGINS
+from tests.lab.node.node import PLUGINS
 from tests.lab.pages import PAGES, ROOT, Block, blocks, named
-from tests.lab.switch import SCRIPT
+from tests.lab.switch.switch import SCRIPT
 
 pytestmark = pytest.mark.timeout(300)
 

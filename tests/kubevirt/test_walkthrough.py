@@ -13,7 +13,7 @@ import pytest
 
 from tests.kubevirt.conftest import PAGES
 from tests.lab.pages import ROOT, blocks
-from tests.lab.switch import SCRIPT
+from tests.lab.switch.switch import SCRIPT
 
 pytestmark = pytest.mark.timeout(600)  # the first one may have to make the guest
 
