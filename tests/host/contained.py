@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.host.places import soon
+from userspace_cni.attachment.drift import told
 from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HostRoot
@@ -37,7 +38,7 @@ def lacking(room: str) -> object:
 def mount(room: str) -> object:
     """Mount a pod's directory for OVS; what is drift right after."""
     _MOUNTS.apply(_step(room), soon())
-    return [drift.message for drift in _MOUNTS.check(_step(room), soon())]
+    return [told(drift) for drift in _MOUNTS.check(_step(room), soon())]
 
 
 def unmount(room: str) -> object:

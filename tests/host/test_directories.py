@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import UNUSED_ID, descriptors, drop_privileges, in_child, mode, soon, tree
+from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.steps import Directory, Resource
 from userspace_cni.base.beneath import open_directory
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
@@ -195,7 +196,7 @@ def test_something_else_in_the_way(room: Path, at: str, found: str) -> None:
     with pytest.raises(DirectoryRefused, match=rf"pods/{at} is {found}"):
         driver.apply(step, soon())
     assert mode(room / "victim" / "shared-dir") != 0o777
-    assert [f"{place} is {found}" in drift.message for drift in driver.check(step, soon())] == [True]
+    assert [f"{place} is {found}" in str(drift.found) for drift in driver.check(step, soon())] == [True]
 
 
 def test_creation_does_not_follow(room: Path) -> None:
@@ -246,12 +247,11 @@ def test_check_reports_each_difference(room: Path) -> None:
     os.chown(directory, UNUSED_ID, UNUSED_ID)
     directory.chmod(0o777)
     os.removexattr(directory, "security.selinux")
-    drifts = [drift.message.removeprefix(f"directory {directory}: ") for drift in driver.check(step, soon())]
-    assert drifts == [
-        f"uid: expected 0, found {UNUSED_ID}",
-        f"gid: expected 0, found {UNUSED_ID}",
-        "mode: expected 0750, found 0777",
-        f"SELinux label: expected {LABEL}, found none",
+    assert driver.check(step, soon()) == [
+        Drift(f"directory {directory}", "uid", 0, UNUSED_ID),
+        Drift(f"directory {directory}", "gid", 0, UNUSED_ID),
+        Drift(f"directory {directory}", "mode", "0750", "0777"),
+        Drift(f"directory {directory}", "SELinux label", LABEL, Absent("none")),
     ]
     directory.rmdir()
     assert len(driver.check(step, soon())) == 1

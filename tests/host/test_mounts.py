@@ -21,6 +21,7 @@ from tests.host.places import (
     soon,
     tree,
 )
+from userspace_cni.attachment.drift import Drift, Other
 from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.fastpath.sys import paths
@@ -160,7 +161,8 @@ def test_mount_of_something_else(driver: PodMountDriver, step: PodMount, target:
     assert step.target in str(caught.value)
     assert step.source in str(caught.value)
     assert len(mounts_at(target)) == 1
-    assert "another directory" in driver.check(step, soon())[0].message
+    [drift] = driver.check(step, soon())
+    assert (drift.subject, drift.found) == (f"mount {target}", Other("another directory"))
 
 
 def test_mount_of_a_removed_directory(driver: PodMountDriver, step: PodMount) -> None:
@@ -175,7 +177,7 @@ def test_mount_of_a_removed_directory(driver: PodMountDriver, step: PodMount) ->
 def test_plain_mount_of_the_same(driver: PodMountDriver, step: PodMount, target: Path) -> None:
     """A mount made by the plugin that we replace is used, and protected from then on."""
     bind(Path(step.source), target)
-    assert any("nosymfollow" in drift.message for drift in driver.check(step, soon()))
+    assert Drift(f"mount {target}", "", "nosymfollow", "a mount without it") in driver.check(step, soon())
     assert driver.present(step)
     driver.apply(step, soon())
     assert [options >= FLAGS for options in mounts_at(target)] == [True]

@@ -42,14 +42,14 @@ def test_a_device_in_place_of_the_pods_file_is_not_opened(room: Path, device: Pa
     """CHECK says that no file is there, and the device has not been opened."""
     step = ConfigFile(str(room), str(room), device.name, "{}")
     [drift] = ConfigFileDriver().check(step, soon())
-    assert "expected a file, found nothing that could be read" in drift.message
+    assert (drift.expected, drift.found) == ("a file", "nothing that could be read")
     assert stat.S_ISCHR(device.stat().st_mode)
 
 
 def test_a_device_in_place_of_device_info_is_not_opened(room: Path, device: Path) -> None:
     """CHECK names what is there instead."""
     [drift] = DeviceInfoDriver(str(room)).check(DeviceInfo(str(device), "{}"), soon())
-    assert "a character device" in drift.message
+    assert "a character device" in str(drift.found)
 
 
 def test_a_device_in_place_of_a_namespace_is_not_opened(device: Path) -> None:

@@ -113,7 +113,7 @@ def test_directory(root: HostRoot, host: Path) -> None:
     assert driver.present(step)
     assert driver.check(step, soon()) == []
     os.chown(made, 0, 0)
-    assert [drift.message.partition(":")[0] for drift in driver.check(step, soon())] == [f"directory {PODS}/c0ffee"] * 2
+    assert [drift.subject for drift in driver.check(step, soon())] == [f"directory {PODS}/c0ffee"] * 2
     driver.undo(step, soon())
     driver.undo(step, soon())
     assert not made.exists()
@@ -170,7 +170,7 @@ def test_pod_mount(root: HostRoot, host: Path, pod: Path) -> None:
     driver.undo(step, soon())
     assert mounts_at(target) == []
     assert tree(target.parent) == set()
-    assert step.target in driver.check(step, soon())[0].message
+    assert driver.check(step, soon())[0].subject == f"mount {step.target}"
 
 
 @pytest.mark.parametrize("same_device", [True, False])
@@ -189,7 +189,7 @@ def test_placed_socket(root: HostRoot, host: Path, pod: Path, shm: Path, same_de
         assert (pod / "vhost.sock").stat().st_uid == UNUSED_ID
         assert driver.check(step, soon()) == []
         with listening(ovs / "c0ffee-net1"):
-            assert "newer socket at /var/run/ovs/c0ffee-net1" in driver.check(step, soon())[0].message
+            assert driver.check(step, soon())[0].found == "a newer socket at /var/run/ovs/c0ffee-net1"
     driver.undo(step, soon())
     assert tree(pod) == set()
 

@@ -25,6 +25,7 @@ from tests.host.places import (
     soon,
     tree,
 )
+from userspace_cni.attachment.drift import Absent, Dead, Other
 from userspace_cni.attachment.steps import PlacedSocket
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.placement import PlacedSocketDriver, free_source, is_source_dead
@@ -132,7 +133,7 @@ def test_ovs_restarted(step: PlacedSocket, source: Path, placed: Path) -> None:
         driver.apply(step, soon())
     with listening(source) as server:
         assert not connects(placed)
-        assert "newer socket" in driver.check(step, soon())[0].message
+        assert "newer socket" in str(driver.check(step, soon())[0].found)
         driver.apply(step, soon())
         assert answers(placed, server)
         assert driver.check(step, soon()) == []
@@ -147,12 +148,12 @@ def test_a_dead_socket_is_never_placed(step: PlacedSocket, source: Path, placed:
         driver.apply(step, soon())
     with listening(source):
         pass
-    assert "a dead socket of a killed OVS" in driver.check(step, soon())[0].message
+    assert "a dead socket of a killed OVS" in str(driver.check(step, soon())[0].found)
     with pytest.raises(Unavailable, match="did not make it in time"):
         driver.apply(step, soon().within(0.03))
     assert is_source_dead(step.source)
     source.unlink()
-    assert "found a dead socket" in driver.check(step, soon())[0].message
+    assert isinstance(driver.check(step, soon())[0].found, Dead)
     with listening(source) as server:
         driver.apply(step, soon())
         assert answers(placed, server)
@@ -326,7 +327,7 @@ def test_other_objects_are_refused_and_kept(step: PlacedSocket, source: Path, pl
         with pytest.raises(DirectoryRefused, match=f"{placed}: {found}"):
             driver.apply(step, soon())
         assert source.is_socket()
-    assert f"found {found}" in driver.check(step, soon())[0].message
+    assert driver.check(step, soon())[0].found == Other(found)
     driver.undo(step, soon())
     assert tree(placed.parent) == {step.name}
     assert (room / "victim").read_text() == "precious"
@@ -343,9 +344,9 @@ def test_source_that_is_no_socket(step: PlacedSocket, source: Path, placed: Path
 
 def test_check_without_socket(step: PlacedSocket, placed: Path) -> None:
     """A missing socket is reported, and so is a missing directory."""
-    assert "found nothing" in driver.check(step, soon())[0].message
+    assert driver.check(step, soon())[0].found == Absent()
     placed.parent.rmdir()
-    assert "found nothing" in driver.check(step, soon())[0].message
+    assert driver.check(step, soon())[0].found == Absent()
 
 
 def test_no_descriptor_is_left_open(step: PlacedSocket, source: Path, placed: Path) -> None:

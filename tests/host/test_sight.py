@@ -14,6 +14,7 @@ from tests.lab.runtimes.containerd_host import shared_mounts
 from tests.lab.runtimes.inhabitant import Inhabitant, inhabitant
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.drift import Other, Value
 from userspace_cni.attachment.steps import PlacedSocket
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
@@ -58,12 +59,15 @@ def _nothing_is_left_open() -> Iterator[None]:
     assert descriptors() <= before
 
 
-def told(step: PlacedSocket, sandbox: str, root: str = "/") -> list[str]:
-    """What is found, from the pod's side of the sentence on."""
-    return [
-        drift.message.partition(" of the pod sees it: ")[2]
-        for drift in unseen(step, Path(sandbox).stat().st_ino, soon(), HostRoot(root))
-    ]
+PRIVATE = ("a mount that follows the host's", "a private one")
+COVERED = ("the socket on which OVS listens", Other("a regular file in its place"))
+
+
+def told(step: PlacedSocket, sandbox: str, root: str = "/") -> list[tuple[Value, Value]]:
+    """What is expected and found, each by a process of the pod."""
+    drifts = unseen(step, Path(sandbox).stat().st_ino, soon(), HostRoot(root))
+    assert all(drift.subject.endswith(" of the pod sees it") for drift in drifts)
+    return [(drift.expected, drift.found) for drift in drifts]
 
 
 def inside(pod: Inhabitant, *argv: str) -> None:
@@ -106,7 +110,7 @@ def test_a_parent_of_the_directory(step: PlacedSocket, volume: Path, sandbox: st
     with inhabitant(sandbox, volume.parent, INSIDE, "rslave"):
         assert told(step, sandbox) == []
     with inhabitant(sandbox, volume.parent, INSIDE, "rprivate"):
-        assert told(step, sandbox) == ["expected a mount that follows the host's, found a private one"]
+        assert told(step, sandbox) == [PRIVATE]
 
 
 def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Path) -> None:
@@ -118,7 +122,7 @@ def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Pat
         listening(shm / "port"),
     ):
         driver.apply(step, soon())
-        assert told(step, sandbox) == ["expected the socket on which OVS listens, found a regular file in its place"] * 2
+        assert told(step, sandbox) == [COVERED] * 2
 
 
 def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Path, shm: Path, room: Path) -> None:
@@ -136,8 +140,7 @@ def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Pa
                 assert told(step, sandbox, str(root)) == []
             with inhabitant(sandbox, volume, INSIDE, "rprivate"), listening(shm / "port"):
                 driver.apply(step, soon())
-                [found] = told(step, sandbox, str(root))
-                assert found.endswith("found a regular file in its place")
+                assert told(step, sandbox, str(root)) == [COVERED]
     finally:
         wait_until(lambda: not os.path.ismount(root), what=f"the end of the mount {root}")
         subprocess.run(["rm", "-rf", "--one-file-system", str(root)], check=True)
@@ -160,7 +163,7 @@ def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandb
         point = pod.sees("/a\rb\n c")
         point.mkdir()
         inside(pod, "mount", "-t", "tmpfs", "tmpfs", str(point))
-        assert told(step, sandbox) == ["expected a mount that follows the host's, found a private one"]
+        assert told(step, sandbox) == [PRIVATE]
 
 
 def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) -> None:
@@ -168,6 +171,6 @@ def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) 
     script = 'for i in 1 2 3 4 5; do mkdir "$1$i" && mount --rbind "$1" "$1$i" || exit 1; done'
     with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
         inside(pod, "sh", "-c", script, "sh", str(pod.sees(INSIDE)))
-        assert told(step, sandbox) == ["expected a mount that follows the host's, found a private one"]
+        assert told(step, sandbox) == [PRIVATE]
         with pytest.raises(Unavailable, match="of the pod sees it"):
             unseen(step, Path(sandbox).stat().st_ino, Deadline.after(0))

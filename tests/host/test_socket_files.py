@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.host.places import listening, soon, tree
+from userspace_cni.attachment.drift import Dead, Other
 from userspace_cni.attachment.steps import SocketFile
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.host.sockets import SocketFileDriver
@@ -54,7 +55,7 @@ def test_a_dead_socket_is_told(step: SocketFile, pod: Path) -> None:
         assert driver.check(step, soon()) == []
         assert not driver.is_dead(step)
     [drift] = driver.check(step, soon())
-    assert "found a dead socket" in drift.message
+    assert isinstance(drift.found, Dead)
     assert "started again" in drift.details
     assert driver.is_dead(step)
     driver.apply(step, soon())
@@ -100,7 +101,7 @@ def test_other_objects_are_refused_and_kept(step: SocketFile, pod: Path, room: P
             place.symlink_to(room / "elsewhere")
         with pytest.raises(DirectoryRefused, match=f"{place}: {found}"):
             driver.apply(step, soon())
-        assert f"found {found}" in driver.check(step, soon())[0].message
+        assert driver.check(step, soon())[0].found == Other(found)
         driver.undo(step, soon())
     assert tree(pod) == {step.name}
     assert (room / "elsewhere").is_socket()

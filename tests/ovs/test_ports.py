@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
+from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import Port
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, NotServing, SwitchRefused
@@ -148,9 +149,9 @@ def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: P
     with pytest.raises(SwitchRefused, match="could not open network device"):
         attach(driver, step, soon())
     assert switch.interface(step.name)["ofport"] == -1
-    assert [drift.message for drift in driver.check(step, soon())] == [
-        f"port {step.name}, state: expected an open interface, found {switch.interface(step.name)['error']}"
-    ]
+    [drift] = driver.check(step, soon())
+    assert (drift.subject, drift.field) == (f"port {step.name}", "state")
+    assert (drift.expected, drift.found) == ("an open interface", switch.interface(step.name)["error"])
     driver.undo(step, soon())
     assert switch.bridges() == []
 
@@ -284,14 +285,15 @@ def test_check_names_every_difference(switch: Switch, driver: PortDriver, port: 
     attach(driver, step, soon())
     switch.vsctl("--no-wait", "set", "Port", step.name, "tag=6", "trunks=1,2", "external_ids:network=other")
     switch.vsctl("--no-wait", "set", "Interface", step.name, "options:vhost-server-path=/elsewhere", "mtu_request=1400")
-    assert [drift.message.partition(", ")[2] for drift in driver.check(step, soon())] == [
-        f"options:vhost-server-path: expected {step.server_path}, found /elsewhere",
-        "tag: expected 5, found 6",
-        "trunks: expected nothing, found (1, 2)",
-        "mtu_request: expected 1500, found 1400",
-        "Port external_ids:network: expected dpdk-net, found other",
+    assert [(drift.field, drift.expected, drift.found) for drift in driver.check(step, soon())] == [
+        ("options:vhost-server-path", step.server_path, "/elsewhere"),
+        ("tag", 5, 6),
+        ("trunks", Absent(), (1, 2)),
+        ("mtu_request", 1500, 1400),
+        ("Port external_ids:network", "dpdk-net", "other"),
     ]
-    assert "expected a port on bridge br-test, found none" in driver.check(port(2), soon())[0].message
+    [gone] = driver.check(port(2), soon())
+    assert (gone.field, gone.expected, gone.found) == ("", "a port on bridge br-test", Absent("none"))
 
 
 def test_marked_chooses_by_network_container_and_interface(switch: Switch, driver: PortDriver, port: MakePort) -> None:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
 
+from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, Shared, keys_of
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Directory, Resource, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift, NameTaken, UserspaceError
+from userspace_cni.base.errors import NameTaken, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.stages import Stage, stage
 
@@ -44,7 +45,7 @@ class Driver(Protocol[S_contra]):
         ...
 
     def check(self, step: S_contra, deadline: Deadline) -> list[Drift]:
-        """Every difference between the step and reality, each with expected and found. Changes nothing."""
+        """Every difference between the step and reality. Changes nothing."""
         ...
 
     def present(self, step: S_contra) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from userspace_cni.attachment import apply, cleanup
+from userspace_cni.attachment.drift import refusal
 from userspace_cni.attachment.facts import Facts
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.plan import plan
@@ -373,7 +374,7 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
     deadline = Deadline.after(node.deadline_s)
     drifts = apply.check_steps(record, node, deadline)
     if drifts:
-        raise combined("CHECK", drifts)
+        raise refusal(drifts)
     node.forward("CHECK", request, deadline)
     return b""
 

@@ -16,7 +16,7 @@
     ├── StepFailed               100…   one step of an attachment could not be applied or undone
     │   ├── AlreadyAttached       101
     │   ├── NotAttached           102
-    │   ├── Drift                 103   CHECK found something else than what was made
+    │   ├── Drifted               103   CHECK found something else than what was made
     │   ├── SwitchRefused         104   OVS took the rows and reports an error
     │   ├── NameTaken             105   the port belongs to somebody else
     │   ├── DirectoryRefused      106   a directory, mount, socket or file of the pod
@@ -160,7 +160,7 @@ class NotAttached(StepFailed):
     default_code = 102
 
 
-class Drift(StepFailed):
+class Drifted(StepFailed):
     """CHECK found something else than what ADD made; the message has expected and found."""
 
     default_code = 103
@@ -228,8 +228,6 @@ def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
     collected = list(errors)
     if len(collected) == 1:
         return collected[0]
-    if all(isinstance(error, Drift) for error in collected):
-        return Drift("; ".join(error.message for error in collected), "; ".join({error.details: None for error in collected}))
     if all(isinstance(error, Unavailable) for error in collected):
         return Unavailable(f"{what}: {len(collected)} steps could not be done now", " | ".join(map(str, collected)))
     return Incomplete(f"{what}: {len(collected)} steps failed", " | ".join(map(str, collected)))

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from userspace_cni.attachment.drift import Dead, Drift
 from userspace_cni.attachment.steps import OWNER, Port
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift, NotServing, SwitchRefused, Unavailable
+from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.dataplane import vswitchd
 from userspace_cni.dataplane.ovsdb import rows as ovs_rows
@@ -182,7 +183,7 @@ class PortDriver:
         drifts = self._read(look, self._names(step), what, deadline, enough=lambda found: not found)
         liveness = self._liveness(deadline)
         if liveness.state == "dead":
-            drifts.append(Drift(f"port {step.name}: expected a switch that serves it, found ovs-vswitchd dead", liveness.reason))
+            drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
 
     def present(self, step: Port) -> bool:  # noqa: ARG002 - the interface

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Allocation
 from userspace_cni.attachment.steps import DeviceInfo
 from userspace_cni.base.beneath import directory_if_there, kind, look, make_directory, make_trusted, plain, translated
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DirectoryRefused, Drift, InvalidConfig
+from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.files import read_file, remove_file, replace_file
@@ -124,13 +125,13 @@ class DeviceInfoDriver:
             with directory_if_there(_parent(path), trusted, self._root) as dirfd:
                 found = None if dirfd is None else _read(dirfd, path)
         except (DirectoryRefused, InvalidConfig) as error:
-            return [Drift(f"{what}: expected the content that ADD wrote, found that {error.message}")]
+            return [Drift(what, "", "the content that ADD wrote", f"that {error.message}")]
         if found is None:
-            return [Drift(f"{what}: expected a file, found none")]
+            return [Drift(what, "", "a file", Absent("none"))]
         expected = json.loads(step.content)
         merged = _merged(found, expected)  # what is there beside our facts is somebody else's
         return [
-            Drift(f"{what}: {key}: expected {expected.get(key)!r}, found {found.get(key)!r}")
+            Drift(what, key, repr(expected.get(key)), repr(found.get(key)))
             for key in ("type", _VHOST_USER)
             if found.get(key) != merged.get(key)
         ]

@@ -12,10 +12,11 @@ import os
 import stat
 from contextlib import suppress
 
+from userspace_cni.attachment.drift import Drift, Other
 from userspace_cni.attachment.steps import ConfigFile
 from userspace_cni.base.beneath import directory, directory_if_there, kind, look, open_regular, plain
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HERE, HostRoot
 
 _MODE = 0o644
@@ -51,9 +52,9 @@ class ConfigFileDriver:
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             found = None if dirfd is None else read_file(dirfd, plain(step.name), len(step.content.encode()) + 1)
         if found is None:
-            return [Drift(f"{_what(step)}: expected a file, found nothing that could be read")]
+            return [Drift(_what(step), "", "a file", "nothing that could be read")]
         if found != step.content.encode():
-            return [Drift(f"{_what(step)}: expected the content that ADD wrote, found another")]
+            return [Drift(_what(step), "", "the content that ADD wrote", Other("another"))]
         return []
 
     def present(self, step: ConfigFile) -> bool:  # noqa: ARG002 - the same answer for every step

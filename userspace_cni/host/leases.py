@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.steps import Lease
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import BadEnvironment, DelegateFailed, Drift, StepFailed
+from userspace_cni.base.errors import BadEnvironment, DelegateFailed, StepFailed
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.cni.request import DELEGATED

@@ -21,10 +21,11 @@ import errno
 import os
 from contextlib import suppress
 
+from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.beneath import directory, make_trusted, open_directory, plain, translated
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.sys import paths
@@ -87,13 +88,13 @@ class PodMountDriver:
             try:
                 parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             except FileNotFoundError:
-                return [Drift(f"{what}: expected {step.source}, found no directory for it")]
+                return [Drift(what, "", step.source, Absent("no directory for it"))]
             try:
                 target = mounted(parent, name)
             finally:
                 os.close(parent)
             if target is None:
-                return [Drift(f"{what}: expected {step.source}, found no mount")]
+                return [Drift(what, "", step.source, Absent("no mount"))]
             try:
                 return _differences(target, step, self._root)
             finally:
@@ -244,18 +245,19 @@ def _use(existing: int, source: int, step: PodMount) -> None:
 
 
 def _differences(target: int, step: PodMount, root: HostRoot) -> list[Drift]:
+    what = f"mount {step.target}"
     try:
         source = open_directory(step.source, step.trusted, root)
     except DirectoryRefused as error:
-        return [Drift(f"mount {step.target}: expected {step.source}, found that {error.message}")]
+        return [Drift(what, "", step.source, f"that {error.message}")]
     found = []
     try:
         if not os.path.samestat(os.stat(target), os.stat(source)):
-            found.append(Drift(f"mount {step.target}: expected {step.source}, found another directory", _facts(target, source)))
+            found.append(Drift(what, "", step.source, Other("another directory"), _facts(target, source)))
     finally:
         os.close(source)
     if not os.fstatvfs(target).f_flag & _ST_NOSYMFOLLOW:
-        found.append(Drift(f"mount {step.target}: expected nosymfollow, found a mount without it"))
+        found.append(Drift(what, "", "nosymfollow", "a mount without it"))
     return found
 
 

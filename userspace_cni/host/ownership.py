@@ -14,9 +14,10 @@ import stat
 from contextlib import suppress
 from dataclasses import dataclass
 
+from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import Directory, PlacedSocket
 from userspace_cni.base.beneath import refusal
-from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HERE, HostRoot
 
 _SELINUX = "security.selinux"
@@ -100,17 +101,13 @@ def set_ownership(fd: int, wanted: Ownership, what: str) -> None:
 def ownership_drift(fd: int, wanted: Ownership, what: str) -> list[Drift]:
     """Every difference between `wanted` and the object behind `fd`."""
     now = os.stat(fd)
-    facts = [
-        ("uid", _text(wanted.uid), str(now.st_uid)),
-        ("gid", _text(wanted.gid), str(now.st_gid)),
-        ("mode", _text(wanted.mode, "04o"), f"{stat.S_IMODE(now.st_mode):04o}"),
-        ("SELinux label", wanted.label, _label(fd) if wanted.label else ""),
+    facts: list[tuple[str, Value | None, Value]] = [
+        ("uid", wanted.uid, now.st_uid),
+        ("gid", wanted.gid, now.st_gid),
+        ("mode", None if wanted.mode is None else f"{wanted.mode:04o}", f"{stat.S_IMODE(now.st_mode):04o}"),
+        ("SELinux label", wanted.label or None, (_label(fd) if wanted.label else None) or Absent("none")),
     ]
-    return [
-        Drift(f"{what}: {name}: expected {expected}, found {found or 'none'}")
-        for name, expected, found in facts
-        if expected and expected != found
-    ]
+    return [Drift(what, name, expected, found) for name, expected, found in facts if expected is not None and expected != found]
 
 
 def _listed(name: str, path: str, root: HostRoot) -> int | None:
@@ -124,10 +121,6 @@ def _listed(name: str, path: str, root: HostRoot) -> int | None:
     except OSError as error:
         raise refusal(f"name {name!r}: reading the host's {path}", error) from error
     return None
-
-
-def _text(value: int | None, form: str = "d") -> str:
-    return "" if value is None else format(value, form)
 
 
 def _label(fd: int) -> str | None:

@@ -32,10 +32,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from userspace_cni.attachment.drift import Absent, Dead, Drift, Other
 from userspace_cni.attachment.steps import PlacedSocket
 from userspace_cni.base.beneath import directory, directory_if_there, kind, look, plain, translated
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DirectoryRefused, Drift, Unavailable
+from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.sys import paths
@@ -99,9 +100,9 @@ class PlacedSocketDriver:
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             facts = None if dirfd is None else look(dirfd, plain(step.name))
             if dirfd is None or facts is None:
-                drift.append(Drift(f"{what}: expected a socket, found nothing"))
+                drift.append(Drift(what, "", "a socket", Absent()))
             elif not stat.S_ISSOCK(facts.st_mode):
-                drift.append(Drift(f"{what}: expected a socket, found {kind(facts.st_mode)}"))
+                drift.append(Drift(what, "", "a socket", Other(kind(facts.st_mode))))
             else:
                 fd = _open_socket(dirfd, step.name)
                 try:
@@ -111,9 +112,9 @@ class PlacedSocketDriver:
             dead = dirfd is not None and sockets.is_dead(dirfd, step.name)
         newer = self._newer(step)
         if newer:
-            drift.append(Drift(f"{what}: expected OVS to listen on it, found {newer} at {step.source}"))
+            drift.append(Drift(what, "", "OVS to listen on it", f"{newer} at {step.source}"))
         elif dead:
-            drift.append(Drift(f"{what}: expected OVS to listen on it, found a dead socket", _DEAD))
+            drift.append(Drift(what, "", "OVS to listen on it", Dead("a dead socket"), _DEAD))
         return drift
 
     def present(self, step: PlacedSocket) -> bool:  # noqa: ARG002 - the same answer for every step

@@ -17,10 +17,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 
+from userspace_cni.attachment.drift import Absent, Condition, Drift, Other, Value
 from userspace_cni.attachment.steps import PlacedSocket
 from userspace_cni.base.beneath import directory_if_there, kind, look, plain, translated
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.host import mountinfo
@@ -53,15 +53,15 @@ def unseen(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostR
                 return []
             place = mountinfo.place_of(dirfd, volume)
             proc = root.path("/proc")
-            found = []
+            found: list[Drift] = []
             for pid in _processes(proc, netns_inode):
                 # it may end at any moment, and its tree may change
                 with suppress(OSError):
+                    seen = f"{what}, as process {pid} of the pod sees it"
                     for sight in _judged(f"{proc}/{pid}", step.name, (dirfd, socket), (volume, place)):
-                        deadline.require(f"{what}, as process {pid} of the pod sees it")
-                        found += [(str(pid), *sight)] if sight else []
-            told = dict.fromkeys(found)
-            return [Drift(f"{what}, as process {pid} of the pod sees it: {text}", why) for pid, text, why in told]
+                        deadline.require(seen)
+                        found += [Drift(seen, "", *sight)] if sight else []
+            return list(dict.fromkeys(found))
 
 
 def _processes(proc: str, netns_inode: int) -> Iterator[int]:
@@ -79,7 +79,7 @@ def _processes(proc: str, netns_inode: int) -> Iterator[int]:
 
 def _judged(
     process: str, name: str, host: tuple[int, os.stat_result], where: tuple[Mount, str]
-) -> Iterator[tuple[str, str] | None]:
+) -> Iterator[tuple[str, Value, str] | None]:
     """For each mount of the process: what was expected and found where it shows the directory, and why; None when all is well."""
     (dirfd, socket), (volume, place) = host, where
     top = os.open(f"{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -98,10 +98,10 @@ def _judged(
             if not same:
                 yield None
             elif facts is None or not os.path.samestat(facts, socket):
-                yield f"expected the socket on which OVS listens, found {_named(facts)}", f"remedy: {_REMEDY}"
+                yield "the socket on which OVS listens", _named(facts), f"remedy: {_REMEDY}"
             elif not _follows(mount, volume):
                 why = f"the pod loses the socket when ovs-vswitchd restarts; remedy: {_REMEDY}"
-                yield "expected a mount that follows the host's, found a private one", why
+                yield "a mount that follows the host's", "a private one", why
             else:
                 yield None
     finally:
@@ -129,7 +129,7 @@ def _follows(mount: Mount, volume: Mount) -> bool:
     return mount.ident == volume.ident or slave or bool(mount.shared & volume.shared)
 
 
-def _named(facts: os.stat_result | None) -> str:
+def _named(facts: os.stat_result | None) -> Condition:
     if facts is None:
-        return "nothing"
-    return "an older one" if stat.S_ISSOCK(facts.st_mode) else f"{kind(facts.st_mode)} in its place"
+        return Absent()
+    return Other("an older one" if stat.S_ISSOCK(facts.st_mode) else f"{kind(facts.st_mode)} in its place")

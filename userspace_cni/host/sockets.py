@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from userspace_cni.attachment.drift import Dead, Drift, Other
 from userspace_cni.attachment.steps import Directory, Resource, SocketFile
 from userspace_cni.base.beneath import (
     DIRECTORY_MODE,
@@ -28,7 +29,7 @@ from userspace_cni.base.beneath import (
     translated,
 )
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import DirectoryRefused, Drift
+from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.vhost import sockets
 from userspace_cni.host.mounts import remove_directory
@@ -89,7 +90,7 @@ class DirectoryDriver:
         try:
             fd = open_directory(step.path, step.trusted, self._root)
         except DirectoryRefused as error:
-            return [Drift(f"{what}: expected a directory, found that {error.message}", error.details)]
+            return [Drift(what, "", "a directory", f"that {error.message}", error.details)]
         try:
             with translated(what):
                 return ownership_drift(fd, Ownership.of(step, self._root), what) if self._is_ours_to_own(step) else []
@@ -145,10 +146,10 @@ class SocketFileDriver:
             if dirfd is None or facts is None:
                 return []
             if not stat.S_ISSOCK(facts.st_mode):
-                return [Drift(f"{_what(step)}: expected a socket or nothing, found {kind(facts.st_mode)}")]
+                return [Drift(_what(step), "", "a socket or nothing", Other(kind(facts.st_mode)))]
             if not sockets.is_dead(dirfd, step.name):
                 return []
-            return [Drift(f"{_what(step)}: expected an application that listens, or nothing, found a dead socket", _DEAD)]
+            return [Drift(_what(step), "", "an application that listens, or nothing", Dead("a dead socket"), _DEAD)]
 
     def is_dead(self, step: SocketFile) -> bool:
         """Whether the application has ended and left its socket, so that the next one cannot have the name."""

@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from userspace_cni.attachment.drift import Absent, Drift, Other, Value
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift, InvalidConfig, NoteRefused, Unavailable, UserspaceError
+from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.kube.credentials import SERVICE_ACCOUNT, Answer, Session, load_library
@@ -245,15 +246,14 @@ class PodNoteDriver:
         wanted = document.parse_entry(step.entry)
         found = [entry for entry in entries if entry["ifName"] == step.ifname]
         if not found:
-            return [] if step.optional else [_drift(step, "our entry", "none for this interface")]
-        drifts = [] if wanted in found else [_drift(step, "the entry made by ADD", "another one")]
+            return [] if step.optional else [_drift(step, "our entry", Absent("none for this interface"))]
+        drifts = [] if wanted in found else [_drift(step, "the entry made by ADD", Other("another one"))]
         directory = annotations.get(document.MAPPED_DIR, "")
         if not document.same_directory(directory, step.mapped_dir):
-            drifts.append(_drift(step, f"{document.MAPPED_DIR} {step.mapped_dir}", directory or "none"))
+            drifts.append(_drift(step, f"{document.MAPPED_DIR} {step.mapped_dir}", directory or Absent("none")))
         if not drifts and not _told_in_args(entries, annotations):
-            drifts.append(
-                _drift(step, f"{document.DPDK_ARGS} for all interfaces", annotations.get(document.DPDK_ARGS, "") or "none")
-            )
+            arguments = annotations.get(document.DPDK_ARGS, "")
+            drifts.append(_drift(step, f"{document.DPDK_ARGS} for all interfaces", arguments or Absent("none")))
         return drifts
 
     def present(self, step: PodNote) -> bool:  # noqa: ARG002 -- a note is never shared
@@ -434,8 +434,8 @@ def _named(step: PodNote) -> str:
     return f"{step.namespace}/{step.pod}"
 
 
-def _drift(step: PodNote, expected: str, found: str) -> Drift:
-    return Drift(f"annotations of pod {_named(step)} for {step.ifname}: expected {expected}, found {found}")
+def _drift(step: PodNote, expected: str, found: Value) -> Drift:
+    return Drift(f"annotations of pod {_named(step)} for {step.ifname}", "", expected, found)
 
 
 def _path(namespace: str, name: str) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from userspace_cni.attachment.apply import adopt
+from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.steps import LegacyRecord, PlacedSocket, PodMount, Port, Resource
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift
 from userspace_cni.base.root import HostRoot
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import Any
 from tests.lab.node.forked import server
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.apply import Driver, Rest
+from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, Shared
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Lease, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.host.link import boot_id
 from userspace_cni.node.drivers import Drivers

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Facts, Place, Pod
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.attachment.steps import Lease, LegacyRecord, PlacedSocket, Port, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift, UserspaceError
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 
@@ -56,7 +57,8 @@ class MemoryDriver:
 
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
         """Missing or not."""
-        return [] if name_of(step) in self.world.true or isinstance(step, Lease) else [Drift(f"{name_of(step)} is missing")]
+        is_there = name_of(step) in self.world.true or isinstance(step, Lease)
+        return [] if is_there else [Drift(name_of(step), "", "what ADD made", Absent())]
 
     def present(self, step: Step) -> bool:
         """Whether it is there."""

@@ -12,8 +12,9 @@ import pytest
 
 from kubevirt.findings import TRAPS, Finding
 from tests.unit.cli.test_cli_commands import Facts, Seen, Town, decoded
+from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Directory, Port, SocketFile
+from userspace_cni.attachment.steps import Directory, PodMount, Port, SocketFile
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli.kubevirt.drifts import Access
 from userspace_cni.cli.kubevirt.node import (
@@ -50,12 +51,17 @@ PORT = Port(
 PLACE = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/public/vhostuser"
 RECORD = Record(
     "ready", "net", "c0ffee0123456789", IFNAME, pod_namespace="ns", pod_name="virt-launcher-vm-abcde",
-    steps=(Directory(PLACE, "/var/lib/kubelet"), SocketFile(PLACE, "/var/lib/kubelet", f"{IFNAME}.sock"), PORT),
+    steps=(
+        Directory(PLACE, "/var/lib/kubelet"), SocketFile(PLACE, "/var/lib/kubelet", f"{IFNAME}.sock"),
+        PodMount(PLACE, "/var/lib/kubelet", "/short/0123456789abcdef"), PORT,
+    ),
 )  # fmt: skip
 DISCONNECTED = Seen(PORT.name, link_state="down", status={"mode": "client", "status": "disconnected"})
 GUEST = Guest(RECORD, Seen(PORT.name), Socket("socket", launcher.QEMU_ID, True, "connected"), mtu=9000, age_s=600.0)
 WAITING = replace(GUEST, port=DISCONNECTED)
-DRIFT = {"what": "port x, state", "expected": "an open interface", "found": "not opened by ovs-vswitchd", "details": ""}
+DRIFT = Drift("port x", "state", "an open interface", "not opened by ovs-vswitchd", joint=", ")
+MOUNT = Drift("mount /short/0123456789abcdef", "", PLACE, Absent("no mount"))
+DIRECTORY = Drift("directory /d", "", "a directory", "that /d does not exist")
 
 
 def names(found: Any) -> list[tuple[str, str]]:
@@ -76,9 +82,19 @@ def with_port(guest: Guest, **changes: Any) -> Guest:
     return replace(guest, record=replace(guest.record, steps=(*guest.record.steps[:-1], port)))
 
 
-def drifted(step: str, *what: str, **changes: str) -> Guest:
+def drifted(step: str, *drifts: Drift) -> Guest:
     """A connected guest of which something is not as ADD made it."""
-    return replace(GUEST, drifts=[{**DRIFT, "step": step, "what": each, **changes} for each in what or (DRIFT["what"],)])
+    return replace(GUEST, drifts={step: drifts})
+
+
+def columns(*fields: str, **changes: Any) -> Guest:
+    """One whose port differs in these."""
+    return drifted("port", *(replace(DRIFT, field=each, **changes) for each in fields))
+
+
+def ownership(*fields: str) -> Guest:
+    """One whose directory differs in these."""
+    return drifted("directory", *(replace(DIRECTORY, field=each) for each in fields))
 
 
 def owned(guest: Guest, uid: int, gid: int, mode: int) -> Guest:
@@ -108,49 +124,57 @@ GUESTS = {
     "server mode": (with_port(GUEST, interface_type="dpdkvhostuser", server_path=""), "server-mode", "error"),
     "long path": (with_port(GUEST, server_path=f"/{'a' * 120}"), "path-too-long", "error"),
     "being attached": (replace(GUEST, record=replace(RECORD, state="applying")), "port-down", "warning"),
-    "port differs": (drifted("port"), "port-down", "error"),
-    "port is gone": (drifted("port", "port x"), "port-down", "error"),
-    "MTU asked for differs": (drifted("port", "port x, mtu_request"), "mtu-mismatch", "error"),
-    "MTU that it has differs": (drifted("port", "port x, MTU"), "mtu-mismatch", "error"),
+    "port differs": (columns("state"), "port-down", "error"),
+    "port is gone": (columns(""), "port-down", "error"),
+    "MTU asked for differs": (columns("mtu_request"), "mtu-mismatch", "error"),
+    "MTU that it has differs": (columns("MTU"), "mtu-mismatch", "error"),
     "MTU differs in all ways": (
-        replace(drifted("port", "port x, mtu_request", "port x, MTU"), mtu=1500),
+        replace(columns("mtu_request", "MTU"), mtu=1500),
         "mtu-mismatch",
         "error",
     ),
-    "type differs": (drifted("port", "port x, Interface.type", found="dpdkvhostuser"), "server-mode", "error"),
-    "type is a kernel's": (drifted("port", "port x, Interface.type", "port x, state", found="tap"), "port-changed", "error"),
-    "VLAN differs": (drifted("port", "port x, tag", "port x, vlan_mode"), "port-changed", "error"),
-    "marks differ": (drifted("port", "port x, Interface external_ids:owner"), "port-changed", "warning"),
-    "open port is not": (replace(drifted("port"), port=Seen(PORT.name, error="could not open")), "port-down", "error"),
-    "directory is gone": (drifted("directory", "directory /d", expected="a directory"), "no-vhost-directory", "error"),
+    "type differs": (columns("Interface.type", found="dpdkvhostuser"), "server-mode", "error"),
+    "type is a kernel's": (columns("Interface.type", "state", found="tap"), "port-changed", "error"),
+    "VLAN differs": (columns("tag", "vlan_mode"), "port-changed", "error"),
+    "marks differ": (columns("Interface external_ids:owner"), "port-changed", "warning"),
+    "open port is not": (replace(columns("state"), port=Seen(PORT.name, error="could not open")), "port-down", "error"),
+    "directory is gone": (drifted("directory", DIRECTORY), "no-vhost-directory", "error"),
     "directory and mount are": (
-        replace(
-            GUEST, drifts=[*drifted("directory", "directory /d", expected="a directory").drifts, *drifted("pod-mount").drifts]
-        ),
+        replace(GUEST, drifts={"directory": [DIRECTORY], "pod-mount": [MOUNT]}),
         "no-vhost-directory",
         "error",
     ),
     "directory is root's": (
-        owned(drifted("directory", "directory /d: uid", "directory /d: gid", "directory /d: mode"), 0, 0, 0o700),
+        owned(ownership("uid", "gid", "mode"), 0, 0, 0o700),
         "no-vhost-directory",
         "error",
     ),
     "directory is open to all": (
-        owned(drifted("directory", "directory /d: mode"), launcher.QEMU_ID, launcher.QEMU_ID, 0o777),
+        owned(ownership("mode"), launcher.QEMU_ID, launcher.QEMU_ID, 0o777),
         "directory-changed",
         "warning",
     ),
     "directory not for QEMU, as asked": (owned(GUEST, 1000, launcher.QEMU_ID, 0o755), "no-vhost-directory", "warning"),
     "directory for nobody, as asked": (owned(GUEST, launcher.QEMU_ID, launcher.QEMU_ID, 0), "no-vhost-directory", "warning"),
     "another VM's MAC": (replace(GUEST, rivals=("ns/other, interface net1",)), "mac-conflict", "warning"),
-    "device-info differs": (drifted("device-info"), "no-device-info", "warning"),
+    "device-info differs": (
+        drifted("device-info", Drift("device-info /i", "", "a file", Absent("none"))),
+        "no-device-info",
+        "warning",
+    ),
     "record and state of it": (
-        replace(GUEST, record=replace(RECORD, state="deleting"), drifts=drifted("").drifts),
+        replace(
+            GUEST, record=replace(RECORD, state="deleting"), drifts={"": [Drift("state of the record", "", "ready", "deleting")]}
+        ),
         "port-down",
         "warning",
     ),
-    "mount differs": (drifted("pod-mount"), "short-mount", "error"),
-    "something else in place of the socket": (drifted("socket-file"), "no-listener", "error"),
+    "mount differs": (drifted("pod-mount", MOUNT), "short-mount", "error"),
+    "something else in place of the socket": (
+        drifted("socket-file", Drift("socket /s", "", "a socket or nothing", Other("a directory"))),
+        "no-listener",
+        "error",
+    ),
 }
 
 
@@ -196,6 +220,25 @@ def test_whose_socket_it_is(tmp_path: Path) -> None:
     assert [told(listener, is_whole=False), told(is_whole=False)] == ["", ""]
     assert told(replace(listener, device=device + 1)) == ""
     assert told(replace(listener, device=device + 1, name="/q/b.sock")) == "nobody"
+
+
+def test_a_dead_socket_is_told_by_its_connection() -> None:
+    """That QEMU's socket is dead is no finding of its own, and hides none of what is seen of QEMU's connection."""
+    dead = {"socket-file": [Drift("socket /s", "", "an application that listens, or nothing", Dead("a dead socket"))]}
+    assert judge_guest(replace(GUEST, drifts=dead)) == []
+    assert names(judge_guest(replace(WAITING, socket=at_socket("nobody"), drifts=dead))) == [("no-listener", "warning")]
+
+
+def test_remedies_of_a_mount() -> None:
+    """One that is gone is made again by gc; one that shows something else has to be taken off first."""
+
+    def remedy(found: Value) -> str:
+        return judge_guest(drifted("pod-mount", replace(MOUNT, found=found)))[0].remedy
+
+    assert remedy(Absent("no mount")) == "run userspace-cni gc, which mounts it again"
+    off = "umount -l /short/0123456789abcdef, and run userspace-cni gc, which mounts it anew"
+    assert remedy("a mount without it") == off
+    assert remedy(Other("another directory")) == f"{off}; then restart or migrate the VM if QEMU's socket is not in the directory"
 
 
 def test_names_of_a_guest() -> None:
@@ -293,9 +336,8 @@ def test_whose_interfaces_are_looked_at() -> None:
 def test_remedies_of_a_port() -> None:
     """What is put back is written as ovs-vsctl takes it; what ADD did not set is taken out."""
 
-    def remedy(*columns: str, **port: Any) -> str:
-        guest = with_port(drifted("port", *(f"port x, {each}" for each in columns)), name="x", **port)
-        return judge_guest(guest)[0].remedy
+    def remedy(*fields: str, **port: Any) -> str:
+        return judge_guest(with_port(columns(*fields), name="x", **port))[0].remedy
 
     assert remedy("tag", "trunks", tag=5, trunks=(7, 9)) == "ovs-vsctl set Port x tag=5 -- set Port x trunks=7,9"
     assert remedy("tag", "vlan_mode", "trunks") == "ovs-vsctl clear Port x tag -- clear Port x vlan_mode -- clear Port x trunks"

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import Port
 from userspace_cni.dataplane.ovsdb import rows
 from userspace_cni.dataplane.ovsdb.rows import PortRow
@@ -29,6 +30,11 @@ def row_of(step: Port, store: str = "s1", **interface: Any) -> PortRow:
     state: dict[str, Any] = {"ofport": [1], "error": [], "mtu": [0]}
     columns = rows.interface_columns(step, marks)
     return PortRow(step.bridge, rows.port_columns(step, marks), columns | state | interface)
+
+
+def differing(field: str, expected: Value, found: Value) -> Drift:
+    """A drift of STEP's port as `check` joins and explains it."""
+    return Drift(f"port {STEP.name}", field, expected, found, f"ovs-vsctl list Interface {STEP.name}", joint=", ")
 
 
 @st.composite
@@ -83,46 +89,45 @@ def test_no_queue_count_is_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "expected"),
+    ("changes", "field", "expected", "found"),
     [
-        ({"tag": 1}, "tag: expected 1, found nothing"),
-        ({"tag": 0}, "tag: expected 0, found nothing"),
-        ({"trunks": (2, 1)}, "trunks: expected (1, 2), found nothing"),
-        ({"vlan_mode": "access"}, "vlan_mode: expected access, found nothing"),
-        ({"mtu": 9000}, "mtu_request: expected 9000, found nothing"),
-        ({"mac": "02:00:00:00:00:01"}, "external_ids:attached-mac: expected 02:00:00:00:00:01, found nothing"),
-        ({"bridge": "br1"}, "bridge: expected br1, found br0"),
-        ({"server_path": "/else"}, "options:vhost-server-path: expected /else, found /run/pod/net1"),
-        ({"interface_type": "dpdkvhostuser"}, "Interface.type: expected dpdkvhostuser, found dpdkvhostuserclient"),
+        ({"tag": 1}, "tag", 1, Absent()),
+        ({"tag": 0}, "tag", 0, Absent()),
+        ({"trunks": (2, 1)}, "trunks", (1, 2), Absent()),
+        ({"vlan_mode": "access"}, "vlan_mode", "access", Absent()),
+        ({"mtu": 9000}, "mtu_request", 9000, Absent()),
+        ({"mac": "02:00:00:00:00:01"}, "external_ids:attached-mac", "02:00:00:00:00:01", Absent()),
+        ({"bridge": "br1"}, "bridge", "br1", "br0"),
+        ({"server_path": "/else"}, "options:vhost-server-path", "/else", "/run/pod/net1"),
+        ({"interface_type": "dpdkvhostuser"}, "Interface.type", "dpdkvhostuser", "dpdkvhostuserclient"),
     ],
 )
-def test_each_difference_has_expected_and_found(changes: dict[str, Any], expected: str) -> None:
+def test_each_difference_has_expected_and_found(changes: dict[str, Any], field: str, expected: Value, found: Value) -> None:
     """One Drift per property that is not as the step says."""
     drifts = rows.differences(replace(STEP, **changes), row_of(STEP))
-    assert [drift.message for drift in drifts] == [f"port {STEP.name}, {expected}"]
+    assert drifts == [differing(field, expected, found)]
 
 
 @pytest.mark.parametrize(("mark", "other", "own"), [("network", "m", "n"), ("store", "s2", "s1")])
 def test_marks_are_compared_in_both_rows(mark: str, other: str, own: str) -> None:
     """A mark that is not as the step says is a Drift in the Port row and one in the Interface row."""
     drifts = rows.differences(replace(STEP, marks={**STEP.marks, mark: other}), row_of(STEP))
-    expected = f"external_ids:{mark}: expected {other}, found {own}"
-    assert [drift.message for drift in drifts] == [f"port {STEP.name}, {table} {expected}" for table in ("Port", "Interface")]
+    assert drifts == [differing(f"{table} external_ids:{mark}", other, own) for table in ("Port", "Interface")]
 
 
 @pytest.mark.parametrize(
-    ("state", "expected"),
+    ("state", "field", "expected", "found"),
     [
-        ({"ofport": []}, "state: expected an open interface, found not opened by ovs-vswitchd"),
-        ({"ofport": [-1], "error": ["could not open"]}, "state: expected an open interface, found could not open"),
-        ({"mtu": [1500]}, "MTU: expected 9000, found 1500"),
+        ({"ofport": []}, "state", "an open interface", "not opened by ovs-vswitchd"),
+        ({"ofport": [-1], "error": ["could not open"]}, "state", "an open interface", "could not open"),
+        ({"mtu": [1500]}, "MTU", 9000, 1500),
     ],
 )
-def test_the_state_that_ovs_reports_counts(state: dict[str, Any], expected: str) -> None:
+def test_the_state_that_ovs_reports_counts(state: dict[str, Any], field: str, expected: Value, found: Value) -> None:
     """An interface that is not open, and an MTU that the peer did not get, are differences."""
     step = replace(STEP, mtu=9000)
     drifts = rows.differences(step, row_of(step, **state))
-    assert [drift.message for drift in drifts] == [f"port {STEP.name}, {expected}"]
+    assert drifts == [differing(field, expected, found)]
 
 
 def test_what_opens_a_socket_that_ovs_failed_to_make() -> None:
@@ -141,9 +146,7 @@ def test_a_peer_that_is_not_connected_is_no_difference() -> None:
 
 def test_a_missing_port_is_one_difference() -> None:
     """No row: one Drift that says so, instead of one for each column."""
-    assert [drift.message for drift in rows.differences(STEP, None)] == [
-        f"port {STEP.name}: expected a port on bridge br0, found none"
-    ]
+    assert rows.differences(STEP, None) == [differing("", "a port on bridge br0", Absent("none"))]
 
 
 def test_a_legacy_port_has_no_marks_to_compare() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import ConfigFile, DeviceInfo
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
@@ -92,9 +93,10 @@ def test_config_file_without_directory(config: ConfigFile) -> None:
 def test_config_file_drift(config: ConfigFile) -> None:
     """Another content and a missing file are reported."""
     driver = ConfigFileDriver()
-    assert "found nothing" in driver.check(config, soon())[0].message
+    file = f"file {config.directory}/{config.name}"
+    assert driver.check(config, soon()) == [Drift(file, "", "a file", "nothing that could be read")]
     Path(config.directory, config.name).write_text('{"a":2}')
-    assert "another" in driver.check(config, soon())[0].message
+    assert driver.check(config, soon()) == [Drift(file, "", "the content that ADD wrote", Other("another"))]
 
 
 def test_device_info(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
@@ -199,7 +201,7 @@ def test_device_info_of_an_older_record(info: DeviceInfo, infos: DeviceInfoDrive
         step = DeviceInfo(str(other), info.content, existed=existed)
         with pytest.raises(InvalidConfig, match="CNIDeviceInfoFile"):
             infos.apply(step, soon())
-        assert "is not below" in infos.check(step, soon())[0].message
+        assert "is not below" in str(infos.check(step, soon())[0].found)
         infos.undo(step, soon())
         assert other.read_text() == text
 
@@ -216,13 +218,16 @@ def test_device_info_undone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
 
 def test_device_info_drift(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
     """A missing file and other facts about the socket are reported."""
-    assert "found none" in infos.check(info, soon())[0].message
+    assert infos.check(info, soon()) == [Drift(f"device-info {info.path}", "", "a file", Absent("none"))]
     other = json.dumps({**CONTENT, "vhost-user": {"mode": "client", "path": "/x"}})
     infos.apply(replace(info, content=other), soon())
-    assert "'mode': 'server'" in infos.check(info, soon())[0].message
+    [drift] = infos.check(info, soon())
+    assert drift.field == "vhost-user"
+    assert "'mode': 'server'" in str(drift.expected)
+    assert "'mode': 'client'" in str(drift.found)
     Path(info.path).unlink()
     Path(info.path).write_text("{")
-    assert "not a JSON object" in infos.check(info, soon())[0].message
+    assert "not a JSON object" in str(infos.check(info, soon())[0].found)
 
 
 def test_allocation(info: DeviceInfo, infos: DeviceInfoDriver) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.pods import at_once, busy_kubelet
+from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
@@ -210,7 +211,7 @@ def test_another_pod_of_the_name_gets_no_note(driver: PodNoteDriver, api: ApiSer
         driver.apply(of(note, "net2"), soon())
     driver.undo(note, soon())
     assert noted(api) == [("net1", NEW)]
-    assert "another one of its name" in str(driver.check(note, soon())[0])
+    assert "another one of its name" in str(driver.check(note, soon())[0].found)
 
 
 def test_a_pod_exchanged_between_read_and_write_gets_no_note(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
@@ -291,16 +292,18 @@ def test_del_without_the_library_raises_nothing(
 
 def test_check_finds_what_is_missing_or_different(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
     """Nothing when it is as made; a drift with expected and found otherwise; CHECK writes nothing."""
-    assert "none for this interface" in str(driver.check(note, soon())[0])
+    subject = "annotations of pod default/app for net1"
+    assert driver.check(note, soon()) == [Drift(subject, "", "our entry", Absent("none for this interface"))]
     driver.apply(note, soon())
     assert driver.check(note, soon()) == []
     changed = document.render([made("net1", mode="client")])
     api.change("default", "app", {"metadata": {"annotations": {document.CONFIGURATION_DATA: changed, document.MAPPED_DIR: "/y"}}})
-    first, second = map(str, driver.check(note, soon()))
-    assert "another one" in first
-    assert "expected userspace/mapped-dir /x/, found /y" in second
+    assert driver.check(note, soon()) == [
+        Drift(subject, "", "the entry made by ADD", Other("another one")),
+        Drift(subject, "", "userspace/mapped-dir /x/", "/y"),
+    ]
     api.change("default", "app", {"metadata": {"annotations": {document.CONFIGURATION_DATA: "{"}}})
-    assert "not JSON" in str(driver.check(note, soon())[0])
+    assert "not JSON" in str(driver.check(note, soon())[0].found)
     assert api.count("PATCH") == 1
 
 

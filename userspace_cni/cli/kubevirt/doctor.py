@@ -14,6 +14,7 @@ import click
 
 from kubevirt.findings import Finding
 from kubevirt.quantity import amount
+from userspace_cni.attachment.drift import Dead
 from userspace_cni.attachment.listing import SwitchPort, name_of, port_step
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
@@ -174,12 +175,13 @@ def _look(record: Record, site: Site, seen: _Seen, parties: Parties) -> Guest:
     """What is looked at of one interface; what is the switch's own trouble is told of the switch, not of each."""
     step = port_step(record)
     outcome = check_one(record, site, seen.away)
+    ports = [each for each in outcome.drifts.get("port", ()) if not isinstance(each.found, Dead)]
     name = step.name if step else ""
     return Guest(
         record=record,
         port=seen.ports.get(name),
         socket=_socket(step.server_path, site, seen.process, parties) if step and step.server_path else Socket(),
-        drifts=[each for each in outcome.drifts if not (seen.switch.problem and each["found"].startswith(_VSWITCHD))],
+        drifts={**outcome.drifts, "port": ports} if seen.switch.problem else outcome.drifts,
         unchecked=[each for each in outcome.unchecked if each["error"] != str(seen.away)],
         mtu=seen.mtus.get(name),
         age_s=max(0.0, (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - record.boottime_ns) / 1e9),

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubevirt.findings import Severity
+from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, told
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OWNER, Directory, Port, SocketFile
+from userspace_cni.attachment.steps import OWNER, Directory, PodMount, Port, SocketFile
 from userspace_cni.pod import launcher
 
-Drift = Mapping[str, str]
-"""As `check` has it: step (its kind), what, expected, found."""
+Drifts = Mapping[str, Sequence[Drift]]
+"""As `check` has them: by kind of step, "" for the record."""
 Fault = tuple[str, Severity, str, str]
 """Name of the trap, severity, message, remedy."""
 ANEW: Final = "restart or migrate the VM: its next pod has its own"
-_DEAD: Final = ("socket-file", "a dead socket")
-"""The drift of a socket that no process has: who looks at QEMU's connection knows more about it, and tells it."""
+_CUTTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
+"""Fields of a port without which the switch does not come to QEMU's socket; "" is the port itself."""
 _TRAFFIC: Final = ("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path")
 """Columns without which there are no packets."""
 
@@ -46,64 +47,58 @@ class Access:
         return f"{self.uid}:{self.gid}, mode {stat.S_IMODE(self.mode):04o}"
 
 
-def judge_drifts(record: Record, drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
+def judge_drifts(record: Record, drifts: Drifts, access: Access | None) -> Iterator[Fault]:
     """A finding for each fault, however many drifts it made. `access`: the directory's, None when it was not seen."""
-    drifts = [each for each in drifts if not _is_dead(each)]
-    found = {kind: [each for each in drifts if each["step"] == kind] for kind in dict.fromkeys(each["step"] for each in drifts)}
-    for kind, mine in found.items():
-        if kind == "pod-mount" and any(_is_gone(each) for each in found.get("directory", ())):
+    for kind, found in drifts.items():
+        if kind == "pod-mount" and any(map(_is_gone, drifts.get("directory", ()))):
             continue  # the mount is bound to differ: it shows what is gone
-        if kind:  # "" is the state of the record
-            yield from _JUDGES.get(kind, _of_rest)(record, mine, access)
+        if kind and found:  # "" is the state of the record
+            yield from _JUDGES.get(kind, _of_rest)(record, found, access)
 
 
-def cuts_off(drift: Drift) -> bool:
-    """Whether it is bound to keep the switch from QEMU's socket, about which nothing more is said then."""
-    column = _column(drift)
-    if _is_dead(drift):
-        return False
-    return drift["step"] in ("directory", "pod-mount", "socket-file") or (
-        drift["step"] == "port" and column in ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
-    )
+def cuts_off(drifts: Drifts) -> bool:
+    """Whether they are bound to keep the switch from QEMU's socket, about which nothing more is said then."""
+    is_closed = any(each.field in _CUTTING for each in drifts.get("port", ()))
+    return is_closed or any(map(drifts.get, ("directory", "pod-mount"))) or bool(_in_place(drifts.get("socket-file", ())))
 
 
 def _of_port(record: Record, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
     step = next(each for each in record.steps if isinstance(each, Port))
-    columns = {_column(each): each for each in drifts}
+    columns = {each.field: each for each in drifts}
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
         remedy = f"make bridge {step.bridge}, and {again}" if step.foreign_bridge else again
-        yield "port-down", "error", _told(columns[""]), remedy
+        yield "port-down", "error", told(columns[""]), remedy
         return
     if "bridge" in columns:  # it was made anew by somebody: whatever else differs goes with it
         yield (
             "port-changed",
             "error",
-            _told(columns["bridge"]),
+            told(columns["bridge"]),
             (f"ovs-vsctl del-port {step.name}, and run userspace-cni gc, which makes it again on {step.bridge}"),
         )
         return
     if "mtu_request" in columns:
-        yield "mtu-mismatch", "error", _told(columns["mtu_request"]), _commands(step, ["mtu_request"])
+        yield "mtu-mismatch", "error", told(columns["mtu_request"]), _commands(step, ["mtu_request"])
     elif "MTU" in columns:
-        yield "mtu-mismatch", "error", _told(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
+        yield "mtu-mismatch", "error", told(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
     changed = [each for each in columns if each not in ("MTU", "mtu_request", "state")]
     if changed:
-        is_server = "Interface.type" in changed and columns["Interface.type"]["found"] == "dpdkvhostuser"
+        is_server = "Interface.type" in changed and columns["Interface.type"].found == "dpdkvhostuser"
         severity: Severity = "error" if any(each in _TRAFFIC for each in changed) else "warning"
-        facts = "; ".join(_told(columns[each], each) for each in changed)
+        facts = "; ".join(told(columns[each], each) for each in changed)
         yield "server-mode" if is_server else "port-changed", severity, f"port {step.name}: {facts}", _commands(step, changed)
-    if "state" in columns and not any(cuts_off(columns[each]) for each in changed):
-        yield "port-down", "error", _told(columns["state"]), "see the log of ovs-vswitchd; a VM that is started meanwhile waits"
+    if "state" in columns and not any(each in _CUTTING for each in changed):
+        yield "port-down", "error", told(columns["state"]), "see the log of ovs-vswitchd; a VM that is started meanwhile waits"
 
 
 def _of_directory(record: Record, drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
     if any(map(_is_gone, drifts)):
-        yield "no-vhost-directory", "error", _told(drifts[0]), ANEW
+        yield "no-vhost-directory", "error", told(drifts[0]), ANEW
         return
     step = next(each for each in record.steps if isinstance(each, Directory))
     place = shlex.quote(step.path)
-    what = {each["what"].rpartition(": ")[2] for each in drifts}
+    what = {each.field for each in drifts}
     commands = []
     if what & {"uid", "gid"}:
         commands.append(f"chown {step.user}:{step.group} {place}")
@@ -111,7 +106,7 @@ def _of_directory(record: Record, drifts: Sequence[Drift], access: Access | None
         commands.append(f"chmod {step.mode:05o} {place}")  # five digits: with four, a directory keeps its set-group-ID
     if "SELinux label" in what:
         commands.append(f"chcon {shlex.quote(step.selinux_label)} {place}")
-    facts = ", ".join(_told(each, each["what"].rpartition(": ")[2]) for each in drifts)
+    facts = ", ".join(told(each, each.field) for each in drifts)
     message, remedy = f"directory {step.path}: {facts}", " && ".join(commands) or ANEW
     if access is None or access.is_qemu_s:
         yield "directory-changed", "warning", message, remedy
@@ -119,31 +114,34 @@ def _of_directory(record: Record, drifts: Sequence[Drift], access: Access | None
         yield "no-vhost-directory", "error", f"{message}: QEMU, user {launcher.QEMU_ID}, can not make its socket there", remedy
 
 
-def _of_mount(_: Record, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
-    told = "; ".join(map(_told, drifts))
-    target = shlex.quote(drifts[0]["what"].removeprefix("mount "))
+def _of_mount(record: Record, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+    target = shlex.quote(next(each.target for each in record.steps if isinstance(each, PodMount)))
     remedy = f"umount -l {target}, and run userspace-cni gc, which mounts it anew"
-    if any(each["found"] == "another directory" for each in drifts):
+    if any(isinstance(each.found, Other) for each in drifts):
         remedy += "; then restart or migrate the VM if QEMU's socket is not in the directory"
-    elif any(each["found"].startswith("no ") for each in drifts):
+    elif any(isinstance(each.found, Absent) for each in drifts):
         remedy = "run userspace-cni gc, which mounts it again"
-    yield "short-mount", "error", told, remedy
+    yield "short-mount", "error", "; ".join(map(told, drifts)), remedy
 
 
 def _of_socket_file(record: Record, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
     files = [f"{each.directory}/{each.name}" for each in record.steps if isinstance(each, SocketFile)]
     remedy = f"look who put it there, remove {shlex.quote(files[0])}, and restart the VM" if files else ANEW
-    yield "no-listener", "error", _told(drifts[0]), remedy
+    for each in _in_place(drifts)[:1]:
+        yield "no-listener", "error", told(each), remedy
+
+
+def _of_device_info(_: Record, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+    yield "no-device-info", "warning", "; ".join(map(told, drifts)), ANEW
 
 
 def _of_rest(_: Record, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
     """Files and annotations that only a pod's start reads."""
-    name = "no-device-info" if drifts[0]["step"] == "device-info" else "bad-input"
-    yield name, "warning", "; ".join(map(_told, drifts)), ANEW
+    yield "bad-input", "warning", "; ".join(map(told, drifts)), ANEW
 
 
 def _of_placed(_: Record, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
-    yield "server-mode", "error", "; ".join(map(_told, drifts)), 'write `"consumer": "kubevirt"` in the network; restart the VM'
+    yield "server-mode", "error", "; ".join(map(told, drifts)), 'write `"consumer": "kubevirt"` in the network; restart the VM'
 
 
 _JUDGES: Final[Mapping[str, Callable[[Record, Sequence[Drift], Access | None], Iterator[Fault]]]] = {
@@ -152,25 +150,18 @@ _JUDGES: Final[Mapping[str, Callable[[Record, Sequence[Drift], Access | None], I
     "pod-mount": _of_mount,
     "socket-file": _of_socket_file,
     "placed-socket": _of_placed,
+    "device-info": _of_device_info,
 }
 
 
-def _is_dead(drift: Drift) -> bool:
-    return (drift["step"], drift["found"]) == _DEAD
-
-
 def _is_gone(drift: Drift) -> bool:
-    return drift["expected"] == "a directory"
+    """Whether it is the directory that differs, and not its owner, mode or label."""
+    return not drift.field
 
 
-def _column(drift: Drift) -> str:
-    """What of a port differs: `tag`, `Interface external_ids:owner`, `state`, ...; "" when there is none."""
-    return drift["what"].partition(", ")[2]
-
-
-def _told(drift: Drift, what: str = "") -> str:
-    facts = f": expected {drift['expected']}, found {drift['found']}" if drift["expected"] or drift["found"] else ""
-    return (what or drift["what"]) + facts
+def _in_place(drifts: Sequence[Drift]) -> list[Drift]:
+    """What is in the place of QEMU's socket. Of its own socket, dead, nothing: who looks at its connection tells more."""
+    return [each for each in drifts if not isinstance(each.found, Dead)]
 
 
 def _commands(step: Port, columns: Sequence[str]) -> str:
@@ -179,28 +170,29 @@ def _commands(step: Port, columns: Sequence[str]) -> str:
     return "ovs-vsctl " + " -- ".join(done)
 
 
-def _command(step: Port, column: str) -> str:
-    table, _, mark = column.partition(" external_ids:")
-    if mark:
-        return _of_map(table, step.name, ("external_ids", mark), ({"owner": OWNER} | dict(step.marks))[mark])
-    name, _, key = column.partition(":")
-    if key:
-        return _of_map("Interface", step.name, (name, key), step.mac if name == "external_ids" else step.server_path)
-    values: dict[str, tuple[str, object]] = {
-        "Interface.type": ("Interface", step.interface_type),
-        "tag": ("Port", step.tag),
-        "trunks": ("Port", ",".join(map(str, sorted(step.trunks)))),
-        "vlan_mode": ("Port", step.vlan_mode),
-        "mtu_request": ("Interface", step.mtu),
+def _command(step: Port, field: str) -> str:
+    marks = {"owner": OWNER} | dict(step.marks)
+    keys = {
+        "options:vhost-server-path": ("Interface", "options", "vhost-server-path", step.server_path),
+        "external_ids:attached-mac": ("Interface", "external_ids", "attached-mac", step.mac),
     }
-    table, value = values[column]
-    name = column.rpartition(".")[2]
-    return f"clear {table} {step.name} {name}" if value in (None, "") else f"set {table} {step.name} {name}={value}"
+    for table in ("Port", "Interface"):
+        keys |= {f"{table} external_ids:{mark}": (table, "external_ids", mark, value) for mark, value in marks.items()}
+    columns: dict[str, tuple[str, str, object]] = {
+        "Interface.type": ("Interface", "type", step.interface_type),
+        "tag": ("Port", "tag", step.tag),
+        "trunks": ("Port", "trunks", ",".join(map(str, sorted(step.trunks)))),
+        "vlan_mode": ("Port", "vlan_mode", step.vlan_mode),
+        "mtu_request": ("Interface", "mtu_request", step.mtu),
+    }
+    if field in keys:
+        return _of_map(step.name, *keys[field])
+    table, column, given = columns[field]
+    return f"clear {table} {step.name} {column}" if given in (None, "") else f"set {table} {step.name} {column}={given}"
 
 
-def _of_map(table: str, row: str, column: tuple[str, str], value: str) -> str:
+def _of_map(row: str, table: str, column: str, key: str, value: str) -> str:
     """A key of a map put back, or taken out for ""; ovs-vsctl takes the value as a quoted string of OVSDB, through a shell."""
-    name, key = column
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    given = shlex.quote(f'{name}:{key}="{escaped}"')
-    return f"set {table} {row} {given}" if value else f"remove {table} {row} {name} {key}"
+    given = shlex.quote(f'{column}:{key}="{escaped}"')
+    return f"set {table} {row} {given}" if value else f"remove {table} {row} {column} {key}"

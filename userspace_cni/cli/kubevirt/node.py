@@ -14,7 +14,7 @@ from kubevirt.findings import SEVERITIES, Finding, Severity
 from userspace_cni.attachment.listing import SwitchPort, name_of, objects, port_step
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Directory, SocketFile
-from userspace_cni.cli.kubevirt.drifts import ANEW, Access, cuts_off, judge_drifts
+from userspace_cni.cli.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.cli.kubevirt.sockets import Party
 from userspace_cni.fastpath.memory.hugepages import Pool, size_text
 from userspace_cni.pod import launcher
@@ -54,7 +54,7 @@ class Guest:
     record: Record
     port: SwitchPort | None
     socket: Socket = Socket()
-    drifts: Sequence[Mapping[str, str]] = ()
+    drifts: Drifts = field(default_factory=dict)
     unchecked: Sequence[Mapping[str, str]] = ()
     mtu: int | None = None
     age_s: float = 0.0
@@ -257,11 +257,11 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
         yield _finding("path-too-long", "error", guest, message, "set short_dir to a shorter directory, and restart the VM")
     if guest.port is None:
         return
-    columns = {each["what"].partition(", ")[2].lower() for each in guest.drifts if each["step"] == "port"}
-    if guest.port.error and not columns & {"state", "bridge", "interface.type", "options:vhost-server-path"}:
+    columns = {each.field for each in guest.drifts.get("port", ())}
+    if guest.port.error and not columns & {"state", "bridge", "Interface.type", "options:vhost-server-path"}:
         message = f"port {step.name} is not open: {guest.port.error}"
         yield _finding("port-down", "error", guest, message, "see the log of ovs-vswitchd; a VM that is started meanwhile waits")
-    elif step.mtu and guest.mtu and guest.mtu != step.mtu and not columns & {"mtu", "mtu_request", "bridge"}:
+    elif step.mtu and guest.mtu and guest.mtu != step.mtu and not columns & {"MTU", "mtu_request", "bridge"}:
         message = f"port {step.name} has MTU {guest.mtu}, and the network asks for {step.mtu}"
         yield _finding("mtu-mismatch", "warning", guest, message, "see the log of ovs-vswitchd: is there memory for such frames?")
 
@@ -269,7 +269,7 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
 def _of_directory(guest: Guest) -> Iterator[Finding]:
     """A directory that is as the network asks for, and that QEMU can not use."""
     access = guest.socket.access
-    if access and not access.is_qemu_s and not any(each["step"] in ("directory", "pod-mount") for each in guest.drifts):
+    if access and not access.is_qemu_s and not any(map(guest.drifts.get, ("directory", "pod-mount"))):
         message = f"the socket's directory is {access}: QEMU, user {launcher.QEMU_ID}, can not make its socket there"
         remedy = "leave user, group and dirmode out of the network's host.vhost, and restart the VM"
         yield _finding("no-vhost-directory", "warning", guest, message, remedy)
@@ -285,7 +285,7 @@ def _of_mac(guest: Guest) -> Iterator[Finding]:
 def _of_socket(guest: Guest) -> Iterator[Finding]:
     """Nobody behind the socket: whose fault that is."""
     socket, step = guest.socket, port_step(guest.record)
-    if any(map(cuts_off, guest.drifts)) or guest.record.state != "ready":
+    if cuts_off(guest.drifts) or guest.record.state != "ready":
         return
     if step is None or step.interface_type == "dpdkvhostuser":
         return

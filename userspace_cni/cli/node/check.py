@@ -6,33 +6,32 @@ node's processes. Nothing is changed here.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import click
 
+from userspace_cni.attachment.drift import Drift, row
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import PlacedSocket, Port, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Drift, UserspaceError
+from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 
 RECORD_S: Final = 3.0
 """What looking at one attachment may take."""
-_DRIFT: Final = re.compile(r"(.+?): expected (.*), found (.*)", re.DOTALL)
 _COLUMNS: Final = (Column("ATTACHMENT"), Column("STEP", rank=1), Column("WHAT"), Column("EXPECTED"), Column("FOUND"))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found of one attachment: drifts, and what could not be looked at, each as JSON values."""
+    """What was found of one attachment: drifts by kind of step, "" for the record; and as JSON what could not be looked at."""
 
-    drifts: tuple[dict[str, str], ...] = ()
+    drifts: Mapping[str, Sequence[Drift]] = field(default_factory=dict)
     unchecked: tuple[dict[str, str], ...] = ()
 
 
@@ -56,7 +55,7 @@ def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
         for number, record in enumerate(records, 1):
             tell(f"checking {number} of {len(records)}: {name_of(record)}")
             outcome = check_one(record, site, away)
-            drifts += outcome.drifts
+            drifts += _rows(record, outcome)
             unchecked += outcome.unchecked
     _tell_silence(site, away)
     if as_json:
@@ -81,21 +80,21 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
     """
     if record.state != "ready":
         return _unfinished(record, site)
-    drifts: list[dict[str, str]] = []
+    drifts: dict[str, list[Drift]] = {}
     unchecked = []
     deadline = Deadline.after(RECORD_S)
     for step in record.steps:
         try:
             if away and isinstance(step, Port):
                 raise away
-            drifts += [_told(record, step, drift) for drift in site.node.driver(step).check(step, deadline)]
+            _add(drifts, step, site.node.driver(step).check(step, deadline))
             if isinstance(step, PlacedSocket):
-                drifts += [_told(record, step, drift) for drift in _unseen(step, record, site, deadline)]
+                _add(drifts, step, _unseen(step, record, site, deadline))
         except UserspaceError as error:
             unchecked.append({**_whose(record), "step": step.kind, "error": str(error)})
     if (drifts or unchecked) and site.node.journal.read_key(record.key) != record:
         return Outcome()
-    return Outcome(tuple(drifts), tuple(unchecked))
+    return Outcome(drifts, tuple(unchecked))
 
 
 def _unseen(step: PlacedSocket, record: Record, site: Site, deadline: Deadline) -> list[Drift]:
@@ -115,22 +114,21 @@ def _unfinished(record: Record, site: Site) -> Outcome:
     if current != record:
         return Outcome()
     details = "userspace-cni gc --dry-run tells what would be done"
-    parts = {"what": "state of the record", "expected": "ready", "found": record.state, "details": details}
-    return Outcome(({**_whose(record), "step": "", **parts},))
+    return Outcome({"": [Drift("state of the record", "", "ready", record.state, details)]})
 
 
-def _told(record: Record, step: Step, drift: Drift) -> dict[str, str]:
-    return {**_whose(record), "step": step.kind, **_parts(drift)}
+def _add(drifts: dict[str, list[Drift]], step: Step, found: list[Drift]) -> None:
+    if found:
+        drifts.setdefault(step.kind, []).extend(found)
+
+
+def _rows(record: Record, outcome: Outcome) -> list[dict[str, str]]:
+    """Drifts as JSON values."""
+    return [{**_whose(record), "step": kind, **row(drift)} for kind, found in outcome.drifts.items() for drift in found]
 
 
 def _whose(record: Record) -> dict[str, str]:
     return {"name": name_of(record), "container": record.container_id, "ifname": record.ifname}
-
-
-def _parts(drift: Drift) -> dict[str, str]:
-    match = _DRIFT.fullmatch(drift.message)
-    what, expected, found = match.groups() if match else (drift.message, "", "")
-    return {"what": what, "expected": expected, "found": found, "details": drift.details}
 
 
 def _show(count: int, drifts: list[dict[str, str]], unchecked: list[dict[str, str]]) -> None:
@@ -145,7 +143,7 @@ def _show(count: int, drifts: list[dict[str, str]], unchecked: list[dict[str, st
     view.note(told + (f", {view.counted(len(unchecked), 'step')} could not be looked at" if unchecked else ""))
 
 
-def _row(drift: Mapping[str, Any]) -> list[Cell | str]:
+def _row(drift: Mapping[str, str]) -> list[Cell | str]:
     return [
         drift["name"],
         drift["step"],

@@ -7,11 +7,11 @@ those of ovs-vswitchd.conf.db(5).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
+from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, Port
-from userspace_cni.base.errors import Drift
 
 IDENTITY = ("owner", "container-id", "network", "ifname")
 """The marks that say whose port it is."""
@@ -159,7 +159,7 @@ def port_from_row(row: PortRow) -> Port:
 def differences(step: Port, row: PortRow | None) -> list[Drift]:
     """Every difference between the step and what OVSDB has; a peer that is not connected is none."""
     if row is None:
-        return [_drift(step, "", f"a port on bridge {step.bridge}", "none")]
+        return [_drift(step, "", f"a port on bridge {step.bridge}", Absent("none"))]
     found = port_from_row(row)
     compared = [
         ("bridge", step.bridge, found.bridge),
@@ -175,7 +175,7 @@ def differences(step: Port, row: PortRow | None) -> list[Drift]:
         wanted = {"owner": OWNER} | dict(step.marks)
         for table, row_marks in (("Port", row.port["external_ids"]), ("Interface", row.interface["external_ids"])):
             compared += [(f"{table} external_ids:{key}", wanted[key], row_marks.get(key)) for key in sorted(wanted)]
-    drifts = [_drift(step, what, expected, actual) for what, expected, actual in compared if expected != actual]
+    drifts = [_drift(step, column, expected, actual) for column, expected, actual in compared if expected != actual]
     return drifts + _state_differences(step, row)
 
 
@@ -185,7 +185,7 @@ def _state_differences(step: Port, row: PortRow) -> list[Drift]:
     error, ofport, mtu = row.interface["error"], row.interface["ofport"], row.interface["mtu"]
     if error or not ofport or ofport[0] <= 0:
         drift = _drift(step, "state", "an open interface", error[0] if error else "not opened by ovs-vswitchd")
-        drifts.append(Drift(drift.message, drift.details + when_opened(step)))
+        drifts.append(replace(drift, details=drift.details + when_opened(step)))
     if step.mtu is not None and mtu and mtu[0] > 0 and mtu[0] != step.mtu:
         drifts.append(_drift(step, "MTU", step.mtu, mtu[0]))
     return drifts
@@ -196,13 +196,13 @@ def when_opened(step: Port) -> str:
     return "; a socket that it failed to make, it makes after a restart" if step.interface_type == "dpdkvhostuser" else ""
 
 
-def _drift(step: Port, what: str, expected: object, found: object) -> Drift:
-    of = f"port {step.name}, {what}" if what else f"port {step.name}"
-    return Drift(f"{of}: expected {_shown(expected)}, found {_shown(found)}", f"ovs-vsctl list Interface {step.name}")
+def _drift(step: Port, column: str, expected: Value | None, found: Value | None) -> Drift:
+    look = f"ovs-vsctl list Interface {step.name}"
+    return Drift(f"port {step.name}", column, _value(expected), _value(found), look, joint=", ")
 
 
-def _shown(value: object) -> str:
-    return str(value) if value or value == 0 else "nothing"
+def _value(value: Value | None) -> Value:
+    return Absent() if value in (None, "", ()) else value
 
 
 def _optional(value: object) -> list[Any]:
