@@ -67,7 +67,7 @@ fi
 
 # The environment is made anew when what it was made from has changed.
 native=userspace_cni/fastpath shim=userspace_cni/shim
-stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*.cdef $native/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
+stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*/*.cdef $native/*/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
 if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then
     [[ -x .venv/bin/python ]] || {
         stage "making .venv"

@@ -9,7 +9,7 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
-from cffi import FFI
+from userspace_cni.fastpath.extension import emit
 
 ROOT = Path(__file__).parents[2]
 OURS = Path("userspace_cni") / "fastpath"
@@ -25,7 +25,7 @@ def _mirror(place: Path) -> Path:
         if source.name != OURS.name:
             (place / "userspace_cni" / source.name).symlink_to(source)
     for source in (ROOT / OURS).iterdir():
-        if source.suffix not in {".so", ""}:
+        if source.suffix != ".so" and source.name != "__pycache__":
             (place / OURS / source.name).symlink_to(source)
     (place / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p no:cacheprovider\npythonpath = .\n")
     return place
@@ -34,15 +34,9 @@ def _mirror(place: Path) -> Path:
 def _build(place: Path) -> None:
     modules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
     sources = [ROOT / source for module in modules if module["name"].endswith("_native") for source in module["sources"]]
-    ffi = FFI()
-    for source in sources:
-        ffi.cdef(source.with_suffix(".cdef").read_text())
-    ffi.set_source(
-        "userspace_cni.fastpath._native", "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in sources)
-    )
-    ffi.emit_c_code(str(place / "_native.c"))
+    emit("userspace_cni.fastpath._native", sources, place / "_native.c")
     target = place / OURS / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    paths = [f"-I{ROOT / OURS}", f"-I{sysconfig.get_path('include')}"]
+    paths = [f"-I{place}" for place in {*(source.parent for source in sources), Path(sysconfig.get_path("include"))}]
     subprocess.run(["gcc", *FLAGS, *paths, "-o", target, place / "_native.c", *sources, "-pthread"], check=True)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2] / "userspace_cni" / "fastpath"
-STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", f"-I{SOURCE}"]
+FASTPATH = Path(__file__).parents[2] / "userspace_cni" / "fastpath"
+RINGS, MEMORY = FASTPATH / "rings", FASTPATH / "memory"
+STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", f"-I{RINGS}"]
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 ALL_BUT_MEMORY = 0b111_1110
 """Bits of enum fp_fault from FP_INDEX_JUMP to FP_BAD_FLAGS."""
@@ -20,8 +21,9 @@ def _build(place: Path, *flags: str) -> Path:
     """The trial; only device.c tells which of its code was reached."""
     device, trial = place / "device.o", place / "trial"
     compiler = ["gcc", *STRICT, *flags]
-    subprocess.run([*compiler, "-fsanitize-coverage=trace-pc", "-c", SOURCE / "device.c", "-o", device], check=True)
-    own = [Path(__file__).with_name("device_trial.c"), *(SOURCE / name for name in ("queue.c", "guard.c", "events.c", "lent.c"))]
+    subprocess.run([*compiler, "-fsanitize-coverage=trace-pc", "-c", RINGS / "device.c", "-o", device], check=True)
+    trusted = [RINGS / "queue.c", RINGS / "events.c", MEMORY / "guard.c", MEMORY / "lent.c"]
+    own = [Path(__file__).with_name("device_trial.c"), *trusted]
     subprocess.run([*compiler, *own, device, "-o", trial, "-pthread"], check=True)
     return trial
 

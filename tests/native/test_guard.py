@@ -16,7 +16,7 @@ import pytest
 
 from userspace_cni.fastpath._native import ffi, lib
 
-SOURCE = Path(__file__).parents[2] / "userspace_cni" / "fastpath"
+MEMORY = Path(__file__).parents[2] / "userspace_cni" / "fastpath" / "memory"
 BEGIN = """
 import ctypes, faulthandler, mmap, os, resource, signal, sys, threading
 from userspace_cni.fastpath._native import ffi, lib
@@ -222,9 +222,9 @@ def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     flags = (
         ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if request.param == "sanitized" else ["-O2"]
     )
-    own = [Path(__file__).with_name("guard_trial.c"), SOURCE / "guard.c"]
+    own = [Path(__file__).with_name("guard_trial.c"), MEMORY / "guard.c"]
     subprocess.run(
-        ["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", *flags, f"-I{SOURCE}", "-o", target, *own, "-pthread"], check=True
+        ["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", *flags, f"-I{MEMORY}", "-o", target, *own, "-pthread"], check=True
     )
     return target
 

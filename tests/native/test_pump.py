@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FASTPATH = ROOT / "userspace_cni" / "fastpath"
-SOURCES = (ROOT / "tests" / "lab" / "pump_trial.c", FASTPATH / "pump.c", FASTPATH / "queue.c")
+RINGS = ROOT / "userspace_cni" / "fastpath" / "rings"
+SOURCES = (ROOT / "tests" / "lab" / "pump_trial.c", RINGS / "pump.c", RINGS / "queue.c")
 STRICT = ("gcc", "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
 SANITIZED = (*STRICT, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TRIALS = {
@@ -33,7 +33,7 @@ def program() -> Iterator[str]:
     """The trials, compiled."""
     with TemporaryDirectory(prefix="uc-") as directory:
         path = f"{directory}/trial"
-        subprocess.run([*SANITIZED, f"-I{FASTPATH}", "-o", path, *SOURCES], check=True)
+        subprocess.run([*SANITIZED, f"-I{RINGS}", "-o", path, *SOURCES], check=True)
         yield path
 
 

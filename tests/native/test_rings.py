@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 HERE = Path(__file__).resolve().parent
-FASTPATH = HERE.parents[1] / "userspace_cni" / "fastpath"
-SOURCES = [str(FASTPATH / name) for name in ("queue.c", "driver.c", "events.c")]
-STRICT = ("gcc", "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{FASTPATH}", f"-I{HERE}")
+RINGS = HERE.parents[1] / "userspace_cni" / "fastpath" / "rings"
+SOURCES = [str(RINGS / name) for name in ("queue.c", "driver.c", "events.c")]
+STRICT = ("gcc", "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{RINGS}", f"-I{HERE}")
 CLANG = shutil.which("clang-14") or "clang"
 BUILDS = {
     "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),

@@ -39,7 +39,7 @@ class BuildExtension(build_ext):
             return
         wrapper = Path(self.build_temp, *ext.name.split(".")).with_suffix(".c")
         wrapper.parent.mkdir(parents=True, exist_ok=True)
-        _emit(ext.name, own, wrapper)
+        emit(ext.name, own, wrapper)
         ext.extra_objects += self.compiler.compile(
             [str(source) for source in own],
             output_dir=self.build_temp,
@@ -51,11 +51,13 @@ class BuildExtension(build_ext):
         super().build_extension(ext)
 
 
-def _emit(name: str, sources: list[Path], wrapper: Path) -> None:
+def emit(name: str, sources: list[Path], wrapper: Path) -> None:
+    """Write the C of module `name` to `wrapper`; it includes the headers of those `sources` that have a *.cdef by their names."""
     ffi = FFI()
-    for source in sources:
+    seen = [source for source in sources if source.with_suffix(".cdef").exists()]
+    for source in seen:
         ffi.cdef(source.with_suffix(".cdef").read_text(encoding="utf-8"))
-    ffi.set_source(name, "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in sources))
+    ffi.set_source(name, "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in seen))
     ffi.emit_c_code(str(wrapper))
 
 

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "lent.h"
+#include "../memory/lent.h"
 #include "queue.h"
 
 #define FP_RING_MAX	32768	/* descriptors of a ring */
