@@ -10,6 +10,7 @@ import pytest
 
 FASTPATH = Path(__file__).parents[2] / "userspace_cni" / "fastpath"
 RINGS, MEMORY = FASTPATH / "rings", FASTPATH / "memory"
+DEVICE = [RINGS / name for name in ("device.c", "device_receive.c", "device_transmit.c")]
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", f"-I{RINGS}"]
 SANITIZED = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 ALL_BUT_MEMORY = 0b111_1110
@@ -18,13 +19,16 @@ MEMORY_GONE = 1 << 7
 
 
 def _build(place: Path, *flags: str) -> Path:
-    """The trial; only device.c tells which of its code was reached."""
-    device, trial = place / "device.o", place / "trial"
+    """The trial; only the code of the device tells which of it was reached."""
+    trial = place / "trial"
+    devices = []
     compiler = ["gcc", *STRICT, *flags]
-    subprocess.run([*compiler, "-fsanitize-coverage=trace-pc", "-c", RINGS / "device.c", "-o", device], check=True)
+    for source in DEVICE:
+        devices.append(place / f"{source.stem}.o")
+        subprocess.run([*compiler, "-fsanitize-coverage=trace-pc", "-c", source, "-o", devices[-1]], check=True)
     trusted = [RINGS / "queue.c", RINGS / "events.c", MEMORY / "guard.c", MEMORY / "lent.c"]
     own = [Path(__file__).with_name("device_trial.c"), *trusted]
-    subprocess.run([*compiler, *own, device, "-o", trial, "-pthread"], check=True)
+    subprocess.run([*compiler, *own, *devices, "-o", trial, "-pthread"], check=True)
     return trial
 
 

@@ -26,319 +26,30 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "device.h"
-#include "events.h"
-#include "vring.h"
-
-/** struct fp_device - A queue as its device sees it
- * @queue:	What is common; its event is an epoll descriptor of ours
- * @memory:	Where rings and buffers are
- * @desc:	Table of @size descriptors
- * @avail:	Ring that the driver writes
- * @used:	Ring that we write
- * @size:	A power of two
- * @next_avail:	Index of the next available buffer to look at
- * @next_used:	Index of the next used element to write
- * @transmit:	Whether buffers are for us to write: frames go to the guest
- * @mergeable:	Whether a frame may be spread over several of them
- * @kick:	Watched by the epoll descriptor, -1 for none
- * @call:	Notified when buffers have been used, -1 for none
- * @alarm:	Notified of a fault, -1 for none
- */
-struct fp_device {
-	struct fp_queue queue;
-	const struct fp_memory *memory;
-	const struct desc *desc;
-	struct avail *avail;
-	struct used *used;
-	uint32_t size;
-	uint16_t next_avail;
-	uint16_t next_used;
-	int transmit;
-	int mergeable;
-	int kick;
-	int call;
-	int alarm;
-};
-
-/** struct walk - A chain of descriptors that is being followed
- * @index:	Next descriptor, when @more
- * @more:	Whether there is one
- * @left:	How many may still follow
- */
-struct walk {
-	uint32_t index;
-	uint32_t left;
-	int more;
-};
-
-/** struct fill - A frame on its way into buffers of the guest
- * @frame:	Its bytes
- * @length:	Their number
- * @done:	Bytes written, of FP_HEADER + @length
- * @last:	Where the last two bytes of the header went, as a buffer may end between them
- */
-struct fill {
-	const uint8_t *frame;
-	uint32_t length;
-	uint32_t done;
-	uint8_t *last[2];
-};
-
-/* A fault, for which zeros in place of memory that was taken away may be the reason */
-static int fail(struct fp_device *device, enum fp_fault fault)
-{
-	atomic_store(&device->queue.fault, fp_memory_gone(device->memory) ? FP_MEMORY_GONE : fault);
-	if (device->alarm >= 0)
-		fp_notify(device->alarm);
-	return -EBADMSG;
-}
-
-/* Ends a burst: memory that is gone makes its result worthless */
-static int settled(struct fp_device *device, int result)
-{
-	return fp_memory_gone(device->memory) ? fail(device, FP_MEMORY_GONE) : result;
-}
-
-/* Buffers that the driver has made available, -EBADMSG */
-static int available(struct fp_device *device)
-{
-	uint16_t index, count;
-
-	fp_guard_unblock();
-	index = __atomic_load_n(&device->avail->index, __ATOMIC_ACQUIRE);
-	count = (uint16_t)(index - device->next_avail);
-	return count > device->size ? fail(device, FP_INDEX_JUMP) : count;
-}
-
-/* Begin the chain that is @ahead buffers after the next one; its number, or -EBADMSG */
-static int begin(struct fp_device *device, uint32_t ahead, struct walk *walk)
-{
-	uint32_t slot = (device->next_avail + ahead) & (device->size - 1);
-	uint16_t head = __atomic_load_n(&device->avail->ring[slot], __ATOMIC_RELAXED);
-
-	if (head >= device->size)
-		return fail(device, FP_BAD_ID);
-	walk->index = head;
-	walk->more = 1;
-	return head;
-}
-
-/* The next buffer of a chain: 0, -EBADMSG. One without bytes has no place, and is passed over by whoever uses it. */
-static int step(struct fp_device *device, struct walk *walk, uint8_t **data, uint32_t *length)
-{
-	const struct desc *shared = &device->desc[walk->index];
-	uint64_t address = __atomic_load_n(&shared->address, __ATOMIC_RELAXED);
-	uint16_t flags = __atomic_load_n(&shared->flags, __ATOMIC_RELAXED);
-	uint16_t next = __atomic_load_n(&shared->next, __ATOMIC_RELAXED);
-
-	*length = __atomic_load_n(&shared->length, __ATOMIC_RELAXED);
-	*data = NULL;
-	if (!walk->left--)
-		return fail(device, FP_LOOP);
-	if ((flags & DESC_INDIRECT) || !(flags & DESC_WRITE) != !device->transmit)
-		return fail(device, FP_BAD_FLAGS);
-	if (*length && !(*data = fp_by_guest(device->memory, address, *length)))
-		return fail(device, FP_BAD_ADDRESS);
-	walk->more = flags & DESC_NEXT;
-	if (walk->more && next >= device->size)
-		return fail(device, FP_BAD_ID);
-	walk->index = next;
-	return 0;
-}
-
-/* Write an element of the used ring, which nobody looks at before publish() */
-static void use(struct fp_device *device, uint32_t ahead, uint32_t id, uint32_t length)
-{
-	struct used_element *element = &device->used->ring[(device->next_used + ahead) & (device->size - 1)];
-
-	__atomic_store_n(&element->id, id, __ATOMIC_RELAXED);
-	__atomic_store_n(&element->length, length, __ATOMIC_RELAXED);
-}
-
-/* Hand buffers back, and tell the driver unless it does not want to be told */
-static void publish(struct fp_device *device, uint32_t count)
-{
-	device->next_avail = (uint16_t)(device->next_avail + count);
-	device->next_used = (uint16_t)(device->next_used + count);
-	__atomic_store_n(&device->used->index, device->next_used, __ATOMIC_RELEASE);
-	if (device->call < 0)
-		return;
-	atomic_thread_fence(memory_order_seq_cst);
-	if (__atomic_load_n(&device->avail->flags, __ATOMIC_RELAXED) & NO_INTERRUPT)
-		return;
-	fp_count(&device->queue.counters.kicks, (uint64_t)fp_notify(device->call));
-}
-
-/* Write as much of header and frame into a buffer as fits; the number of buffers is not known yet */
-static uint32_t fill_buffer(struct fill *fill, uint8_t *data, uint32_t room)
-{
-	uint32_t written = 0, part;
-
-	while (fill->done < FP_HEADER && written < room) {
-		if (fill->done >= NUM_BUFFERS)
-			fill->last[fill->done - NUM_BUFFERS] = data + written;
-		data[written++] = 0;
-		fill->done++;
-	}
-	part = FP_HEADER + fill->length - fill->done;
-	if (part > room - written)
-		part = room - written;
-	if (part) {
-		memcpy(data + written, fill->frame + (fill->done - FP_HEADER), part);
-		fill->done += part;
-	}
-	return written + part;
-}
-
-/* Fill one chain: bytes written, -EBADMSG */
-static int64_t fill_chain(struct fp_device *device, struct walk *walk, struct fill *fill)
-{
-	int64_t written = 0;
-
-	while (walk->more && fill->done < FP_HEADER + fill->length) {
-		uint32_t room;
-		uint8_t *data;
-		int rc = step(device, walk, &data, &room);
-
-		if (rc)
-			return rc;
-		if (room)
-			written += fill_buffer(fill, data, room);
-	}
-	return written;
-}
-
-/* Send a frame in buffers from @ahead on of @count: buffers used, 0 when they are too few, -EMSGSIZE: it never fits, -EBADMSG */
-static int put(struct fp_device *device, struct fill *fill, uint32_t ahead, uint32_t count)
-{
-	struct walk walk = { .left = FP_CHAIN_MAX };
-	uint32_t buffers = 0;
-
-	while (fill->done < FP_HEADER + fill->length) {
-		int64_t written;
-		int head;
-
-		if (buffers && !device->mergeable)
-			return -EMSGSIZE;
-		if (ahead + buffers == count)
-			return count == device->size && !ahead ? -EMSGSIZE : 0;
-		if ((head = begin(device, ahead + buffers, &walk)) < 0)
-			return head;
-		if ((written = fill_chain(device, &walk, fill)) < 0)
-			return (int)written;
-		if (written < FP_HEADER && fill->done < FP_HEADER + fill->length)
-			return fail(device, FP_BAD_LENGTH);
-		use(device, ahead + buffers, (uint32_t)head, (uint32_t)written);
-		buffers++;
-	}
-	*fill->last[0] = (uint8_t)buffers;
-	*fill->last[1] = (uint8_t)(buffers >> 8);
-	return (int)buffers;
-}
+#include "device_ring.h"
 
 /**
- * device_send() - Send frames to the guest; see struct fp_operations
- *
- * A frame that can never fit in what the guest provides is dropped and counted as refused, although it counts as taken: it does
- * not stand in the way of those behind it.
+ * want_kicks() - Tell the driver whether to notify us
+ * @device:	Device
+ * @wanted:	Whether
  */
-static int device_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
-{
-	struct fp_device *device = (struct fp_device *)queue;
-	uint32_t longest = stride < queue->room ? stride : queue->room, used = 0, i;
-	int ready = available(device);
-
-	if (ready < 0)
-		return ready;
-	for (i = 0; i < count; i++) {
-		struct fill fill = { .frame = frames + (size_t)i * stride };
-		int taken;
-
-		fill.length = __atomic_load_n(&lengths[i], __ATOMIC_RELAXED);
-		if (fill.length > longest)
-			break;
-		taken = put(device, &fill, used, (uint32_t)ready);
-		if (taken == -EMSGSIZE)
-			fp_count(&queue->counters.refused, 1);
-		else if (taken < 0)
-			return taken;
-		else if (!taken)
-			break;
-		else
-			used += (uint32_t)taken;
-	}
-	if (used)
-		publish(device, used);
-	return settled(device, (int)i);
-}
-
-/* Copy the frame of one chain out: 1, 0 when it is dropped, -EBADMSG */
-static int take(struct fp_device *device, struct walk *walk, uint8_t *frame, uint32_t stride, uint32_t *length)
-{
-	uint32_t header = FP_HEADER;
-	uint64_t got = 0;
-
-	while (walk->more) {
-		uint32_t part, skip;
-		uint8_t *data;
-		int rc = step(device, walk, &data, &part);
-
-		if (rc)
-			return rc;
-		skip = part < header ? part : header;
-		header -= skip;
-		part -= skip;
-		if (part && got + part <= stride)
-			memcpy(frame + got, data + skip, part);
-		got += part;
-	}
-	if (header)
-		return fail(device, FP_BAD_LENGTH);
-	if (got > stride) {
-		fp_count(&device->queue.counters.oversize, 1);
-		return 0;
-	}
-	*length = (uint32_t)got;
-	return got > 0;
-}
-
-/** device_receive() - Receive frames from the guest; see struct fp_operations */
-static int device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
-{
-	struct fp_device *device = (struct fp_device *)queue;
-	uint32_t received = 0, used;
-	int ready = available(device);
-
-	for (used = 0; ready > 0 && used < (uint32_t)ready && used < capacity; used++) {
-		struct walk walk = { .left = FP_CHAIN_MAX };
-		int head = begin(device, used, &walk), rc;
-
-		if (head < 0)
-			return head;
-		rc = take(device, &walk, frames + (size_t)received * stride, stride, &lengths[received]);
-		if (rc < 0)
-			return rc;
-		use(device, used, (uint32_t)head, 0);
-		received += (uint32_t)rc;
-	}
-	if (ready < 0)
-		return ready;
-	if (used)
-		publish(device, used);
-	return settled(device, (int)received);
-}
-
 static void want_kicks(struct fp_device *device, int wanted)
 {
 	__atomic_store_n(&device->used->flags, wanted ? 0 : NO_NOTIFY, __ATOMIC_RELAXED);
 }
 
-/** device_arm() - Ask to be notified; see struct fp_operations. A driver that gave no eventfd has to be polled: 1 */
+/**
+ * device_arm() - Ask to be notified of what comes
+ * @queue:	A device, taken
+ *
+ * A driver that gave no eventfd has to be polled: there is always something.
+ *
+ * Return: 1 when something is there already (then nothing is asked), 0, -EBADMSG
+ */
 static int device_arm(struct fp_queue *queue)
 {
 	struct fp_device *device = (struct fp_device *)queue;
@@ -356,7 +67,10 @@ static int device_arm(struct fp_queue *queue)
 	return settled(device, ready);
 }
 
-/** device_disarm() - Take that back; see struct fp_operations */
+/**
+ * device_disarm() - Take that back
+ * @queue:	A device, taken
+ */
 static void device_disarm(struct fp_queue *queue)
 {
 	struct fp_device *device = (struct fp_device *)queue;
@@ -365,20 +79,32 @@ static void device_disarm(struct fp_queue *queue)
 	(void)settled(device, 0);
 }
 
-static int refuse(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
+/**
+ * refuse_to_send() - The send of a queue that receives
+ * @queue, @frames, @stride, @lengths, @count: As struct fp_operations has them
+ *
+ * Return: -EOPNOTSUPP
+ */
+static int refuse_to_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
 {
 	(void)queue, (void)frames, (void)stride, (void)lengths, (void)count;
 	return -EOPNOTSUPP;
 }
 
-static int refuse_too(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
+/**
+ * refuse_to_receive() - The receive of a queue that sends
+ * @queue, @frames, @stride, @lengths, @capacity: As struct fp_operations has them
+ *
+ * Return: -EOPNOTSUPP
+ */
+static int refuse_to_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
 {
 	(void)queue, (void)frames, (void)stride, (void)lengths, (void)capacity;
 	return -EOPNOTSUPP;
 }
 
-static const struct fp_operations to_guest = { device_send, refuse_too, device_arm, device_disarm };
-static const struct fp_operations from_guest = { refuse, device_receive, device_arm, device_disarm };
+static const struct fp_operations to_guest = { fp_device_send, refuse_to_receive, device_arm, device_disarm };
+static const struct fp_operations from_guest = { refuse_to_send, fp_device_receive, device_arm, device_disarm };
 
 /**
  * fp_device_new() - A queue without rings, stopped
@@ -407,7 +133,13 @@ struct fp_queue *fp_device_new(int transmit, int alarm)
 	return &device->queue;
 }
 
-/* Watch another eventfd, or the same again, or none */
+/**
+ * watch() - Watch another eventfd for kicks, or the same again, or none
+ * @device:	Device, stopped
+ * @kick:	eventfd, -1 for none
+ *
+ * Return: 0, -errno of epoll_ctl(): none is watched then
+ */
 static int watch(struct fp_device *device, int kick)
 {
 	struct epoll_event event = { .events = EPOLLIN | EPOLLET };
@@ -421,7 +153,13 @@ static int watch(struct fp_device *device, int kick)
 	return 0;
 }
 
-/* Where to go on. A front-end whose last back-end died says how far that one had looked; what it has not used is looked at again. */
+/**
+ * resume() - Find out where to go on
+ * @device:	Device with its rings in place
+ * @base:	Where the front-end says
+ *
+ * A front-end whose last back-end died says how far that one had looked; what it has not used is looked at again.
+ */
 static void resume(struct fp_device *device, uint32_t base)
 {
 	uint16_t used = __atomic_load_n(&device->used->index, __ATOMIC_RELAXED), lost = (uint16_t)(base - used);
@@ -435,7 +173,7 @@ static void resume(struct fp_device *device, uint32_t base)
  * @memory:	Where they are; stays until the queue is detached, attached anew or closed
  * @ring:	What the front-end says; its eventfds stay open as long
  *
- * Return: 0; -EINVAL: size or base can not be, -EFAULT: a ring is not wholly in a region, -EDOM: not aligned; -EBADMSG: memory is
+ * Return: 0; -EINVAL: size or base cannot be, -EFAULT: a ring is not wholly in a region, -EDOM: not aligned; -EBADMSG: memory is
  *	   gone; -errno of epoll_ctl(). The queue is detached then.
  */
 int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, const struct fp_ring *ring)

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+/* device_receive.c - frames out of buffers of the guest; see device.c */
+
+#include <string.h>
+
+#include "device_ring.h"
+
+/**
+ * take() - Copy the frame of one chain out
+ * @device:	Device
+ * @walk:	Chain, at its begin
+ * @frame:	Where to
+ * @stride:	Bytes that there is room for
+ * @length:	Set to the bytes of the frame, when there is one
+ *
+ * Return: 1, 0 when it is dropped, -EBADMSG
+ */
+static int take(struct fp_device *device, struct walk *walk, uint8_t *frame, uint32_t stride, uint32_t *length)
+{
+	uint32_t header = FP_HEADER;
+	uint64_t got = 0;
+
+	while (walk->more) {
+		uint32_t part, skip;
+		uint8_t *data;
+		int rc = step(device, walk, &data, &part);
+
+		if (rc)
+			return rc;
+		skip = part < header ? part : header;
+		header -= skip;
+		part -= skip;
+		if (part && got + part <= stride)
+			memcpy(frame + got, data + skip, part);
+		got += part;
+	}
+	if (header)
+		return fail(device, FP_BAD_LENGTH);
+	if (got > stride) {
+		fp_count(&device->queue.counters.oversize, 1);
+		return 0;
+	}
+	*length = (uint32_t)got;
+	return got > 0;
+}
+
+/**
+ * fp_device_receive() - Receive frames from the guest
+ * @queue, @frames, @stride, @lengths, @capacity: As struct fp_operations has them
+ *
+ * Return: frames, -EBADMSG; no frame of that burst is the caller's then
+ */
+int fp_device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
+{
+	struct fp_device *device = (struct fp_device *)queue;
+	uint32_t received = 0, used;
+	int ready = available(device);
+
+	for (used = 0; ready > 0 && used < (uint32_t)ready && used < capacity; used++) {
+		struct walk walk = { .left = FP_CHAIN_MAX };
+		int head = begin(device, used, &walk), rc;
+
+		if (head < 0)
+			return head;
+		rc = take(device, &walk, frames + (size_t)received * stride, stride, &lengths[received]);
+		if (rc < 0)
+			return rc;
+		use(device, used, (uint32_t)head, 0);
+		received += (uint32_t)rc;
+	}
+	if (ready < 0)
+		return ready;
+	if (used)
+		publish(device, used);
+	return settled(device, (int)received);
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+/* device_transmit.c - frames into buffers of the guest; see device.c */
+
+#include <string.h>
+
+#include "device_ring.h"
+
+/** struct fill - A frame on its way into buffers of the guest
+ * @frame:	Its bytes
+ * @length:	Their number
+ * @done:	Bytes written, of FP_HEADER + @length
+ * @last:	Where the last two bytes of the header went, as a buffer may end between them
+ */
+struct fill {
+	const uint8_t *frame;
+	uint32_t length;
+	uint32_t done;
+	uint8_t *last[2];
+};
+
+/**
+ * fill_buffer() - Write as much of header and frame into a buffer as fits
+ * @fill:	Frame; the number of its buffers is not known yet, and the header has zeros there
+ * @data:	Buffer
+ * @room:	Bytes of it
+ *
+ * Return: bytes written
+ */
+static uint32_t fill_buffer(struct fill *fill, uint8_t *data, uint32_t room)
+{
+	uint32_t written = 0, part;
+
+	while (fill->done < FP_HEADER && written < room) {
+		if (fill->done >= NUM_BUFFERS)
+			fill->last[fill->done - NUM_BUFFERS] = data + written;
+		data[written++] = 0;
+		fill->done++;
+	}
+	part = FP_HEADER + fill->length - fill->done;
+	if (part > room - written)
+		part = room - written;
+	if (part) {
+		memcpy(data + written, fill->frame + (fill->done - FP_HEADER), part);
+		fill->done += part;
+	}
+	return written + part;
+}
+
+/**
+ * fill_chain() - Write as much of a frame into a chain of buffers as fits
+ * @device:	Device
+ * @walk:	Chain, at its begin
+ * @fill:	Frame
+ *
+ * Return: bytes written, -EBADMSG
+ */
+static int64_t fill_chain(struct fp_device *device, struct walk *walk, struct fill *fill)
+{
+	int64_t written = 0;
+
+	while (walk->more && fill->done < FP_HEADER + fill->length) {
+		uint32_t room;
+		uint8_t *data;
+		int rc = step(device, walk, &data, &room);
+
+		if (rc)
+			return rc;
+		if (room)
+			written += fill_buffer(fill, data, room);
+	}
+	return written;
+}
+
+/**
+ * put() - Write a frame into the guest's buffers
+ * @device:	Device
+ * @fill:	Frame
+ * @ahead:	How many of the available buffers are used already
+ * @count:	How many are available
+ *
+ * Return: buffers used, 0 when they are too few, -EMSGSIZE: it never fits, -EBADMSG
+ */
+static int put(struct fp_device *device, struct fill *fill, uint32_t ahead, uint32_t count)
+{
+	struct walk walk = { .left = FP_CHAIN_MAX };
+	uint32_t buffers = 0;
+
+	while (fill->done < FP_HEADER + fill->length) {
+		int64_t written;
+		int head;
+
+		if (buffers && !device->mergeable)
+			return -EMSGSIZE;
+		if (ahead + buffers == count)
+			return count == device->size && !ahead ? -EMSGSIZE : 0;
+		if ((head = begin(device, ahead + buffers, &walk)) < 0)
+			return head;
+		if ((written = fill_chain(device, &walk, fill)) < 0)
+			return (int)written;
+		if (written < FP_HEADER && fill->done < FP_HEADER + fill->length)
+			return fail(device, FP_BAD_LENGTH);
+		use(device, ahead + buffers, (uint32_t)head, (uint32_t)written);
+		buffers++;
+	}
+	*fill->last[0] = (uint8_t)buffers;
+	*fill->last[1] = (uint8_t)(buffers >> 8);
+	return (int)buffers;
+}
+
+/**
+ * fp_device_send() - Send frames to the guest
+ * @queue, @frames, @stride, @lengths, @count: As struct fp_operations has them
+ *
+ * A frame that can never fit in what the guest provides is dropped and counted as refused, although it counts as taken: it does
+ * not stand in the way of those behind it.
+ *
+ * Return: frames taken, -EBADMSG
+ */
+int fp_device_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count)
+{
+	struct fp_device *device = (struct fp_device *)queue;
+	uint32_t longest = stride < queue->room ? stride : queue->room, used = 0, i;
+	int ready = available(device);
+
+	if (ready < 0)
+		return ready;
+	for (i = 0; i < count; i++) {
+		struct fill fill = { .frame = frames + (size_t)i * stride };
+		int taken;
+
+		fill.length = __atomic_load_n(&lengths[i], __ATOMIC_RELAXED);
+		if (fill.length > longest)
+			break;
+		taken = put(device, &fill, used, (uint32_t)ready);
+		if (taken == -EMSGSIZE)
+			fp_count(&queue->counters.refused, 1);
+		else if (taken < 0)
+			return taken;
+		else if (!taken)
+			break;
+		else
+			used += (uint32_t)taken;
+	}
+	if (used)
+		publish(device, used);
+	return settled(device, (int)i);
+}

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+/* driver_ring.h - a driver's queue from inside: for driver.c, driver_transmit.c and driver_receive.c alone
+ *
+ * What runs per frame is inline here, so that the compiler sees it in each of the three.
+ */
+
+#ifndef FASTPATH_DRIVER_RING_H
+#define FASTPATH_DRIVER_RING_H
+
+#include <errno.h>
+#include <string.h>
+
+#include "driver.h"
+#include "events.h"
+#include "vring.h"
+
+#define LINE 64
+
+/** struct driver - A queue of this kind; all indices run freely and wrap at 65536
+ * @queue:	What every queue has
+ * @desc, avail, used: The ring, in shared memory
+ * @buffers:	@size buffers of @pitch bytes, in shared memory
+ * @size:	Descriptors, a power of two
+ * @span:	Bytes of a buffer from its header on: what a descriptor covers
+ * @made:	avail.idx to be; [@seen, @made) are with the other side or, up to @used, back
+ * @published:	avail.idx as the other side sees it
+ * @seen:	used.idx up to which we have worked
+ * @behind:	used.idx as last loaded
+ * @lump:	Received buffers that are given back at once
+ * @kick:	eventfd by which we notify the other side, -1 for none
+ * @free:	Without IN_ORDER, of a transmit queue: numbers of descriptors that are ours, the first @frees; of a receive
+ *		queue: what is in the avail ring, which can not be believed when it is read back
+ * @lent:	Without IN_ORDER, per descriptor: it is with the other side
+ */
+struct driver {
+	struct fp_queue queue;
+	struct desc *desc;
+	struct avail *avail;
+	struct used *used;
+	uint8_t *buffers;
+	uint32_t size;
+	uint32_t pitch;
+	uint32_t span;
+	uint32_t lump;
+	uint16_t made;
+	uint16_t published;
+	uint16_t seen;
+	uint16_t behind;
+	bool transmit;
+	bool in_order;
+	bool mergeable;
+	int kick;
+	uint32_t frees;
+	uint16_t *free;
+	uint8_t *lent;
+};
+
+/**
+ * driver_of() - The driver that a queue belongs to
+ * @queue:	A queue of this kind
+ *
+ * Return: the driver
+ */
+static inline struct driver *driver_of(struct fp_queue *queue)
+{
+	return (struct driver *)queue;	/* its first member */
+}
+
+/**
+ * frame_at() - Where the frame of a buffer begins
+ * @driver:	Driver
+ * @id:		Number of the buffer, below the size of the ring
+ *
+ * Return: first byte of the frame; its header is in the FP_HEADER bytes before it
+ */
+static inline uint8_t *frame_at(const struct driver *driver, uint32_t id)
+{
+	return driver->buffers + (size_t)id * driver->pitch + LINE;
+}
+
+/**
+ * slot() - Place of an index in its ring
+ * @driver:	Driver
+ * @index:	Index, which runs freely
+ *
+ * Return: number of the entry
+ */
+static inline uint32_t slot(const struct driver *driver, uint16_t index)
+{
+	return index & (driver->size - 1);
+}
+
+/**
+ * faulty() - End the use of a queue because of what the other side wrote
+ * @driver:	Driver
+ * @fault:	What it did
+ *
+ * Return: -EBADMSG, for the caller to return
+ */
+static inline int faulty(struct driver *driver, enum fp_fault fault)
+{
+	atomic_store(&driver->queue.fault, fault);
+	return -EBADMSG;
+}
+
+/**
+ * copy() - memcpy() without the call for what is common and short
+ * @to:		Where to; must not overlap @from
+ * @from:	What to copy
+ * @length:	Bytes
+ *
+ * At most 16 bytes are moved at a time, each wholly within both ranges.
+ */
+static inline void copy(uint8_t *restrict to, const uint8_t *restrict from, size_t length)
+{
+	if (length > 2 * LINE || length < 16) {
+		memcpy(to, from, length);
+		return;
+	}
+	if (length > LINE) {
+		memcpy(to, from, LINE);
+		to += LINE;
+		from += LINE;
+		length -= LINE;
+		if (length < 16) {	/* reach back into what has been copied */
+			memcpy(to + length - 16, from + length - 16, 16);
+			return;
+		}
+	}
+	if (length >= 32) {
+		memcpy(to, from, 32);
+		memcpy(to + length - 32, from + length - 32, 32);
+	} else {
+		memcpy(to, from, 16);
+		memcpy(to + length - 16, from + length - 16, 16);
+	}
+}
+
+/**
+ * hand_over() - Let another core have a line that was written
+ * @line:	Address in it
+ *
+ * The other core reads the line next, from the cache that both share, which is faster than from ours. It is a hint, and no
+ * instruction at all on processors that do not know it.
+ */
+static inline void hand_over(const void *line)
+{
+#if defined(__x86_64__)
+	__asm__ volatile("cldemote %0" : : "m"(*(const char *)line));
+#else
+	(void)line;
+#endif
+}
+
+/**
+ * look() - Load used.idx
+ * @driver:	Driver
+ *
+ * Afterwards what the index covers may be read, and buffers of ours that are back may be written.
+ *
+ * Return: 0, -EBADMSG: the index moved beyond what was published
+ */
+static inline int look(struct driver *driver)
+{
+	uint16_t index = __atomic_load_n(&driver->used->index, __ATOMIC_ACQUIRE);
+
+	if ((uint16_t)(index - driver->seen) > (uint16_t)(driver->published - driver->seen))
+		return faulty(driver, FP_INDEX_JUMP);
+	driver->behind = index;
+	return 0;
+}
+
+/**
+ * publish() - Let the other side see what was made, and notify it unless it does not want that
+ * @driver:	Driver
+ */
+static inline void publish(struct driver *driver)
+{
+	if (!driver->in_order && !driver->transmit)
+		while (driver->published != driver->made)
+			driver->lent[driver->free[slot(driver, driver->published++)]] = 1;
+	__atomic_store_n(&driver->avail->index, driver->made, __ATOMIC_RELEASE);
+	hand_over(driver->avail);
+	driver->published = driver->made;
+	if (driver->kick < 0)
+		return;
+	atomic_thread_fence(memory_order_seq_cst);
+	if (__atomic_load_n(&driver->used->flags, __ATOMIC_RELAXED) & NO_NOTIFY)
+		return;
+	fp_count(&driver->queue.counters.kicks, (uint64_t)fp_notify(driver->kick));
+}
+
+/**
+ * lend() - Put a descriptor where the other side finds it once it is published
+ * @driver:	Driver
+ * @id:		Number of the descriptor, which is ours
+ */
+static inline void lend(struct driver *driver, uint32_t id)
+{
+	if (!driver->in_order) {
+		__atomic_store_n(&driver->avail->ring[slot(driver, driver->made)], (uint16_t)id, __ATOMIC_RELAXED);
+		if (driver->transmit) {
+			driver->lent[id] = 1;
+			driver->frees--;
+		} else {
+			driver->free[slot(driver, driver->made)] = (uint16_t)id;
+		}
+	}
+	driver->made++;
+}
+
+/* The operations of this kind; see struct fp_operations */
+int fp_driver_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
+int fp_driver_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
+int fp_driver_arm(struct fp_queue *queue);
+void fp_driver_disarm(struct fp_queue *queue);
+
+#endif /* FASTPATH_DRIVER_RING_H */
