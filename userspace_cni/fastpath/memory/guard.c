@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-/* guard.c - mappings of memory that somebody else may take away
+/* guard.c - mappings of memory that its owner may take away
  *
  * THEORY OF OPERATION
  *
- * A front-end lends us its memory as a file. It may truncate that file while we copy a frame, and hugepage files can not be
+ * A front-end lends us its memory as a file. It may truncate that file while we copy a frame, and hugepage files cannot be
  * sealed against it: the access then ends in SIGBUS, which would end this process and every other connection in it.
  *
  * Therefore each such mapping has an entry in a table that one handler of SIGBUS reads. A fault inside of a mapping marks it
  * as gone and puts zero pages of our own in place of the whole of it; the access is repeated and succeeds, the burst ends, and
- * whoever ran it looks at the mark before it believes anything that it has read. Any other SIGBUS is none of our business and
- * goes to the handler that was there before us, the way the kernel would have called it.
+ * its caller looks at the mark before it believes anything that it has read. Any other SIGBUS goes to the handler that was there
+ * before us, the way the kernel would have called it.
  *
  * The handler takes no lock and calls nothing but mmap(), sigaction() and the like. An entry that is being changed is skipped
- * there: nobody can be inside of a mapping that is not made yet or that is being removed, as its queues have been stopped.
- * Before and after each mapping are pages that can not be touched; every address is checked before it is used, they are there
+ * there: no thread can be inside of a mapping that is not made yet or that is being removed, as its queues have been stopped.
+ * Before and after each mapping are pages that cannot be touched; every address is checked before it is used, they are there
  * for the day on which such a check is wrong.
  *
- * The handler is put in place with the first mapping, and again with a later one if somebody else's is found there then. The
+ * The handler is put in place with the first mapping, and again with a later one if another one is found there then. The
  * kernel ends a process whose fault finds SIGBUS blocked, whatever the handler: see fp_guard_unblock().
  */
 
@@ -35,7 +35,7 @@
 
 #include "guard.h"
 
-#define PREVIOUS 16	/* times that somebody else's handler can be found in our place */
+#define PREVIOUS 16	/* times that another handler can be found in our place */
 
 /* File systems whose pages come from this machine alone, so that a fault in them ends: a FUSE server could let it wait for ever */
 static const unsigned long local[] = {
@@ -142,7 +142,7 @@ static void chain(int number, siginfo_t *info, void *context)
 /**
  * on_bus_error() - The handler of SIGBUS
  * @number:	SIGBUS
- * @info:	Where and why; the address means nothing when the signal was sent by somebody (raise(), kill())
+ * @info:	Where and why; the address means nothing when the signal was sent (raise(), kill())
  * @context:	The thread's registers
  */
 static void on_bus_error(int number, siginfo_t *info, void *context)
@@ -202,7 +202,7 @@ static void publish(struct fp_guard *guard, uintptr_t start, uintptr_t length)
  *
  * The entry counts as used from here on: @around tells.
  *
- * Return: 0, -ENFILE when there is none, -EBUSY when the handler can not be put in place
+ * Return: 0, -ENFILE when there is none, -EBUSY when the handler cannot be put in place
  */
 static int claim(struct fp_guard **guard)
 {
@@ -240,7 +240,7 @@ static void yield(struct fp_guard *guard)
 }
 
 /**
- * vet() - Whether a file is one whose pages we can touch without waiting for anybody
+ * vet() - Whether a file is one whose pages we can touch without waiting for a server
  * @fd:		File
  * @end:	Bytes that it must have
  * @block:	Set to the size of its pages
@@ -276,7 +276,7 @@ static int vet(int fd, uint64_t end, uint64_t *block)
 }
 
 /**
- * map_between() - Map a part of a file amid pages that can not be touched
+ * map_between() - Map a part of a file amid pages that cannot be touched
  * @guard:	Entry to fill
  * @fd:		File
  * @offset:	Where the part begins
@@ -302,7 +302,7 @@ static int map_between(struct fp_guard *guard, int fd, uint64_t offset, uint64_t
 		munmap(around, reserved);
 		return -error;
 	}
-	madvise(data, span, MADV_DONTDUMP);	/* What the other side has there is nobody's business */
+	madvise(data, span, MADV_DONTDUMP);	/* A core dump must not hold the other side's data */
 	guard->around = around;
 	guard->reserved = reserved;
 	guard->data = data + (offset - start);
@@ -312,7 +312,7 @@ static int map_between(struct fp_guard *guard, int fd, uint64_t offset, uint64_t
 }
 
 /**
- * fp_guard_map() - Map a part of a file that belongs to somebody else, to read and to write
+ * fp_guard_map() - Map a part of another process's file, to read and to write
  * @fd:		File; may be closed afterwards
  * @offset:	Where the part begins, bytes
  * @length:	Its bytes

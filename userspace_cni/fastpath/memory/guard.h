@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* guard.h - mappings of memory that somebody else may take away; see guard.c */
+/* guard.h - mappings of memory that its owner may take away; see guard.c */
 
 #ifndef FASTPATH_GUARD_H
 #define FASTPATH_GUARD_H

@@ -24,12 +24,27 @@ struct fp_memory *fp_memory_new(void)
 	return calloc(1, sizeof(struct fp_memory));
 }
 
+/**
+ * overlap() - Whether two ranges of addresses have bytes in common
+ * @a:		Where one begins
+ * @a_size:	Its bytes
+ * @b:		Where the other begins
+ * @b_size:	Its bytes
+ *
+ * Return: 1 or 0
+ */
 static int overlap(uint64_t a, uint64_t a_size, uint64_t b, uint64_t b_size)
 {
 	return a < b ? b - a < a_size : a - b < b_size;
 }
 
-/* Whether a region could be in the table: 0, -EOVERFLOW: empty, too long or beyond the end of addresses, -EEXIST: overlaps, -E2BIG */
+/**
+ * judge() - Whether a region could be in the table
+ * @memory:	Table
+ * @region:	Region
+ *
+ * Return: 0, -EOVERFLOW: empty, too long or beyond the end of addresses, -EEXIST: overlaps another, -E2BIG: the table is full
+ */
 static int judge(const struct fp_memory *memory, const struct fp_region *region)
 {
 	uint32_t i;

@@ -12,14 +12,16 @@
  *   - every address is looked for among at most FP_REGIONS regions; a buffer must lie in one of them;
  *   - indirect tables are not offered, and so are a fault;
  *   - memory that is taken away reads as zeros (guard.c): a burst looks at the marks after its last access and before it returns,
- *     so that nobody is given what was made of them.
+ *     so that no caller is given what was made of them.
  *
  * A fault ends the queue: nothing of that burst is returned, used.idx is not moved for it, and `alarm` tells the control plane.
  *
  * Buffers are used in the order in which they are made available, always (VIRTIO_F_IN_ORDER), and the used ring is published
- * once per burst. While nobody sleeps, VIRTQ_USED_F_NO_NOTIFY is set. Who sleeps does so on an epoll descriptor of our own in
- * which the eventfd for kicks is watched edge-triggered: it never has to be read, so that nobody else can make that block, and
- * waiters stay where they are when the front-end gives another one.
+ * once per burst. While no thread sleeps, VIRTQ_USED_F_NO_NOTIFY is set. A thread sleeps on an epoll descriptor of our own in
+ * which the eventfd for kicks is watched edge-triggered: it never has to be read, so that the front-end cannot make that
+ * block, and waiters stay where they are when the front-end gives another one.
+ *
+ * This file sets a queue up. Frames to the guest are in device_transmit.c, frames from it in device_receive.c.
  */
 
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* device_ring.h - a device's queue from inside: for device.c, device_transmit.c and device_receive.c alone
  *
  * What runs per frame is inline here, so that the compiler sees it in each of the three.

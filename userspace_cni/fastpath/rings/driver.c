@@ -11,7 +11,7 @@
  * it there is a list of free descriptors, and the avail ring is written.
  *
  * What costs time is cache lines that wander between two cores, so:
- *   - a frame starts on a cache line of its own, the header of 12 bytes at the end of the line before, which nobody ever dirties
+ *   - a frame starts on a cache line of its own, the header of 12 bytes at the end of the line before, which is never dirtied
  *     (we zero it once, and the other side writes only what differs);
  *   - descriptors are written only when they change;
  *   - a transmit queue reads used.idx only when its room is too small, and descriptors come back unread;
@@ -22,6 +22,8 @@
  * Order of memory accesses: used.idx is loaded with acquire before what it covers is read, avail.idx is stored with release after
  * what it covers is written. One full fence stands between the store of avail.idx and the load of used.flags, and one between the
  * store of avail.flags and the last look at used.idx before sleeping: without them both sides could miss each other.
+ *
+ * This file sets a queue up. Frames to send are in driver_transmit.c, frames received in driver_receive.c.
  */
 
 #define _GNU_SOURCE
@@ -34,7 +36,7 @@
 #include "driver_ring.h"
 
 #define PAGE 4096
-#define HEADER_AT (LINE - FP_HEADER)	/* in a buffer: the frame then starts on a line */
+#define HEADER_AT (FP_LINE - FP_HEADER)	/* in a buffer: the frame then starts on a line */
 #define LARGEST_RING 32768
 #define LARGEST_ROOM 65535
 #define SMALL_RING 16			/* buffers go back at once */
@@ -66,7 +68,7 @@ static size_t rounded(size_t bytes, size_t to)
  */
 static size_t avail_at(uint32_t size)
 {
-	return rounded(size * sizeof(struct desc), LINE);
+	return rounded(size * sizeof(struct desc), FP_LINE);
 }
 
 /**
@@ -77,7 +79,7 @@ static size_t avail_at(uint32_t size)
  */
 static size_t used_at(uint32_t size)
 {
-	return avail_at(size) + rounded(sizeof(struct avail) + (size + 1) * sizeof(uint16_t), LINE);
+	return avail_at(size) + rounded(sizeof(struct avail) + (size + 1) * sizeof(uint16_t), FP_LINE);
 }
 
 /**
@@ -88,7 +90,7 @@ static size_t used_at(uint32_t size)
  */
 static size_t buffers_at(uint32_t size)
 {
-	return used_at(size) + rounded(sizeof(struct used) + size * sizeof(struct used_element) + sizeof(uint16_t), LINE);
+	return used_at(size) + rounded(sizeof(struct used) + size * sizeof(struct used_element) + sizeof(uint16_t), FP_LINE);
 }
 
 /**
@@ -99,7 +101,7 @@ static size_t buffers_at(uint32_t size)
  */
 static size_t pitch_of(uint32_t room)
 {
-	return LINE + rounded(room, LINE);
+	return FP_LINE + rounded(room, FP_LINE);
 }
 
 /**
@@ -128,11 +130,11 @@ struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int t
 	struct driver *driver;
 
 	if (size < 2 || size > LARGEST_RING || size & (size - 1) || room < FP_SHORTEST || room > LARGEST_ROOM ||
-	    (uintptr_t)memory % LINE) {
+	    (uintptr_t)memory % FP_LINE) {
 		errno = EINVAL;
 		return NULL;
 	}
-	if (!(driver = aligned_alloc(LINE, rounded(sizeof(*driver), LINE))))
+	if (!(driver = aligned_alloc(FP_LINE, rounded(sizeof(*driver), FP_LINE))))
 		return NULL;
 	memset(driver, 0, sizeof(*driver));
 	driver->queue.operations = &operations;

@@ -1,4 +1,4 @@
-// SPDX-License-Identifier: Apache-2.0
+/* SPDX-License-Identifier: Apache-2.0 */
 /* driver_ring.h - a driver's queue from inside: for driver.c, driver_transmit.c and driver_receive.c alone
  *
  * What runs per frame is inline here, so that the compiler sees it in each of the three.
@@ -14,8 +14,6 @@
 #include "events.h"
 #include "vring.h"
 
-#define LINE 64
-
 /** struct driver - A queue of this kind; all indices run freely and wrap at 65536
  * @queue:	What every queue has
  * @desc, avail, used: The ring, in shared memory
@@ -29,7 +27,7 @@
  * @lump:	Received buffers that are given back at once
  * @kick:	eventfd by which we notify the other side, -1 for none
  * @free:	Without IN_ORDER, of a transmit queue: numbers of descriptors that are ours, the first @frees; of a receive
- *		queue: what is in the avail ring, which can not be believed when it is read back
+ *		queue: what is in the avail ring, which cannot be believed when it is read back
  * @lent:	Without IN_ORDER, per descriptor: it is with the other side
  */
 struct driver {
@@ -75,7 +73,7 @@ static inline struct driver *driver_of(struct fp_queue *queue)
  */
 static inline uint8_t *frame_at(const struct driver *driver, uint32_t id)
 {
-	return driver->buffers + (size_t)id * driver->pitch + LINE;
+	return driver->buffers + (size_t)id * driver->pitch + FP_LINE;
 }
 
 /**
@@ -113,15 +111,15 @@ static inline int faulty(struct driver *driver, enum fp_fault fault)
  */
 static inline void copy(uint8_t *restrict to, const uint8_t *restrict from, size_t length)
 {
-	if (length > 2 * LINE || length < 16) {
+	if (length > 2 * FP_LINE || length < 16) {
 		memcpy(to, from, length);
 		return;
 	}
-	if (length > LINE) {
-		memcpy(to, from, LINE);
-		to += LINE;
-		from += LINE;
-		length -= LINE;
+	if (length > FP_LINE) {
+		memcpy(to, from, FP_LINE);
+		to += FP_LINE;
+		from += FP_LINE;
+		length -= FP_LINE;
 		if (length < 16) {	/* reach back into what has been copied */
 			memcpy(to + length - 16, from + length - 16, 16);
 			return;

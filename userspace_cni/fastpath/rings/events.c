@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* events.c - eventfds that somebody else has too
+/* events.c - eventfds that another process has too
  *
  * THEORY OF OPERATION
  *
  * A write to an eventfd blocks when its counter is full, unless O_NONBLOCK is set. That flag belongs to the open file, which the
  * other side shares: it can clear the flag and fill the counter at any moment, also between a look of ours and our write, and
- * hold a thread of ours for good. Linux has one way to add to an eventfd that can not block: asynchronous I/O does so when a
+ * hold a thread of ours for good. Linux has one way to add to an eventfd that cannot block: asynchronous I/O does so when a
  * request is completed. The request here is a read of no bytes from a file of our own, complete before io_submit() returns.
  *
  * One context serves the whole process. Where there is none (seccomp, no support in the kernel, a child after fork()), the write
- * is made after a look: it may then be held by somebody who wins that race.
+ * is made after a look: a process that wins that race may then hold it.
  */
 
 #define _GNU_SOURCE
@@ -35,6 +35,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static aio_context_t context;	/* 0: there is none */
 static int nothing = -1;	/* an empty file */
 
+/** begin() - Open the context and the empty file, once in a process; where that fails there is none */
 static void begin(void)
 {
 	aio_context_t made = 0;
@@ -44,7 +45,7 @@ static void begin(void)
 		context = made;
 }
 
-/* Let go of requests that are complete, so that there is room for new ones; waits for none */
+/** collect() - Let go of requests that are complete, so that there is room for new ones; waits for none */
 static void collect(void)
 {
 	struct io_event done[IN_FLIGHT];
@@ -53,7 +54,12 @@ static void collect(void)
 	(void)!syscall(SYS_io_getevents, context, 0, IN_FLIGHT, done, &now);
 }
 
-/* 1 when it was done, 0 when it can not be done in this way */
+/**
+ * complete() - Add one to an eventfd by completing a request
+ * @fd:		eventfd
+ *
+ * Return: 1 when it was done, 0 when it cannot be done in this way
+ */
 static int complete(int fd)
 {
 	struct iocb request, *requests = &request;
@@ -78,7 +84,7 @@ static int complete(int fd)
 
 /**
  * fp_notify() - Add one to an eventfd, and never wait
- * @fd:		eventfd that somebody else may have too
+ * @fd:		eventfd that another process may have too
  *
  * Return: 1; 0 when nothing was added, because its counter is full or it is no eventfd
  */

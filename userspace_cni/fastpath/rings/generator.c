@@ -4,7 +4,7 @@
  * THEORY OF OPERATION
  *
  * A loop in Python costs more per burst than the burst. These two run for a bounded time without the interpreter, on queues of
- * either kind, through the same calls that everybody uses: what they measure is what a program gets.
+ * either kind, through the calls that programs use: what they measure is what a program gets.
  *
  * fp_blast() keeps the source's ring full and the sink's empty from one thread. On a machine that is shared, the average of a
  * run says more about the scheduler than about the datapath; so frames are counted per window of a millisecond or so too. The
@@ -19,26 +19,16 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "clock.h"
 #include "driver.h"
 #include "generator.h"
 
-#define LINE 64
 #define MAC 6
 #define CLOCK_EVERY 4		/* turns of a load's loop between looks at the clock */
 #define POLLS 64		/* fruitless turns of an echo's loop between looks at the clock */
-#define SECOND_NS 1000000000
 #define ROOM 9728		/* longest frame that an echo's loop looks at: foreign ones may be long */
 #define LOT 8			/* frames that it takes at a time */
-
-static int64_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (int64_t)time.tv_sec * SECOND_NS + time.tv_nsec;
-}
 
 /** struct burst - Frames side by side
  * @frames:	On a cache line
@@ -51,14 +41,28 @@ struct burst {
 	uint32_t lengths[FP_LARGEST_BATCH];
 };
 
+/**
+ * make() - Make room for a burst
+ * @burst:	Set; its frames are the caller's to free
+ * @count:	Frames
+ * @room:	Bytes of each
+ *
+ * Return: 0, -ENOMEM
+ */
 static int make(struct burst *burst, uint32_t count, uint32_t room)
 {
-	burst->stride = (room + LINE - 1) / LINE * LINE;
-	burst->frames = aligned_alloc(LINE, (size_t)count * burst->stride);
+	burst->stride = (room + FP_LINE - 1) / FP_LINE * FP_LINE;
+	burst->frames = aligned_alloc(FP_LINE, (size_t)count * burst->stride);
 	return burst->frames ? 0 : -ENOMEM;
 }
 
-/* Send what the buffers of a driver hold */
+/**
+ * repeat() - Send what the buffers of a driver hold
+ * @queue:	Driver that transmits, filled by fp_driver_fill()
+ * @load:	Length and number of the frames
+ *
+ * Return: frames sent, as fp_send()
+ */
 static int repeat(struct fp_queue *queue, const struct fp_load *load)
 {
 	int sent = fp_take(queue);
@@ -74,7 +78,13 @@ static int repeat(struct fp_queue *queue, const struct fp_load *load)
 	return sent;
 }
 
-/* Receive into a driver's buffers, and leave it there */
+/**
+ * discard() - Receive into a driver's buffers, and leave it there
+ * @queue:	Driver that receives
+ * @load:	Number of frames, and whether to look for the mark; its foreign frames are counted
+ *
+ * Return: frames of ours, or what fp_receive() returns on error
+ */
 static int discard(struct fp_queue *queue, struct fp_load *load)
 {
 	uint64_t foreign = 0;
@@ -89,6 +99,14 @@ static int discard(struct fp_queue *queue, struct fp_load *load)
 	return received < 0 ? received : received - (int)foreign;
 }
 
+/**
+ * fetch() - Receive into a buffer of ours
+ * @queue:	Queue of any kind
+ * @burst:	Where to
+ * @load:	Number of frames, and whether to look for the mark; its foreign frames are counted
+ *
+ * Return: frames of ours, or what fp_receive() returns on error
+ */
 static int fetch(struct fp_queue *queue, struct burst *burst, struct fp_load *load)
 {
 	int received = fp_receive(queue, burst->frames, burst->stride, burst->lengths, load->batch), own = received;
@@ -101,7 +119,16 @@ static int fetch(struct fp_queue *queue, struct burst *burst, struct fp_load *lo
 	return own;
 }
 
-/* One burst out, one in */
+/**
+ * turn() - Send one burst, and receive one
+ * @source:	Queue that transmits
+ * @sink:	Queue that receives
+ * @out:	Frames to send
+ * @in:		Where to put those that come
+ * @load:	What is counted, and how
+ *
+ * Return: 0, or what fp_send() and fp_receive() return on error
+ */
 static int turn(struct fp_queue *source, struct fp_queue *sink, struct burst *out, struct burst *in, struct fp_load *load)
 {
 	int count;
@@ -121,7 +148,15 @@ static int turn(struct fp_queue *source, struct fp_queue *sink, struct burst *ou
 	return 0;
 }
 
-/* What goes out on each way, then room for what comes in */
+/**
+ * prepare() - Make what goes out on each way, and room for what comes in
+ * @sources:	Queue that transmits, of each way
+ * @ways:	How many
+ * @bursts:	Set: one for each way, the last for all that comes in; the caller frees their frames, on error too
+ * @load:	Frames and their number
+ *
+ * Return: 0, -ENOMEM, -EMSGSIZE: a frame is too long for a queue, -ESHUTDOWN: a queue is closed
+ */
 static int prepare(struct fp_queue *const *sources, uint32_t ways, struct burst bursts[FP_WAYS + 1], const struct fp_load *load)
 {
 	int result;
@@ -162,6 +197,14 @@ struct meter {
 	uint32_t count;
 };
 
+/**
+ * measure() - Count received frames per window
+ * @meter:	What is known of the window
+ * @load:	Frames received so far; its windows are filled
+ * @time:	By fp_now()
+ *
+ * A window that took longer, because this thread was not running, is scaled down.
+ */
 static void measure(struct meter *meter, const struct fp_load *load, int64_t time)
 {
 	int64_t passed = time - meter->start;
@@ -175,10 +218,20 @@ static void measure(struct meter *meter, const struct fp_load *load, int64_t tim
 	meter->before = load->received;
 }
 
+/**
+ * run() - Send and receive until the time is over
+ * @sources:	Queue that transmits, of each way
+ * @sinks:	Queue that receives, of each way
+ * @ways:	How many
+ * @bursts:	From prepare()
+ * @load:	How long; results
+ *
+ * Return: 0, or what fp_send() and fp_receive() return on error
+ */
 static int run(struct fp_queue *const *sources, struct fp_queue *const *sinks, uint32_t ways,
 	       struct burst bursts[FP_WAYS + 1], struct fp_load *load)
 {
-	int64_t start = now(), time = start;
+	int64_t start = fp_now(), time = start;
 	struct meter meter = { .start = start };
 	int result = 0;
 
@@ -186,7 +239,7 @@ static int run(struct fp_queue *const *sources, struct fp_queue *const *sinks, u
 		for (unsigned int turns = 0; turns < CLOCK_EVERY; turns++)
 			for (uint32_t way = 0; way < ways && !result; way++)
 				result = turn(sources[way], sinks[way], &bursts[way], &bursts[FP_WAYS], load);
-		time = now();
+		time = fp_now();
 		measure(&meter, load, time);
 	}
 	load->elapsed_ns = time - start;
@@ -220,6 +273,10 @@ int fp_blast(struct fp_queue *const *sources, struct fp_queue *const *sinks, uin
 	return result;
 }
 
+/**
+ * exchange() - Exchange a frame's MAC addresses
+ * @frame:	Frame
+ */
 static void exchange(uint8_t *frame)
 {
 	uint8_t kept[MAC];
@@ -229,7 +286,15 @@ static void exchange(uint8_t *frame)
 	memcpy(frame + MAC, kept, MAC);
 }
 
-/* Receive; the frame that is under way, NULL when it is not there. @code: < 0 on error, else how many frames came */
+/**
+ * look_for() - Receive, and look for the frame that is under way
+ * @queue:	Queue that receives
+ * @burst:	Where to
+ * @echo:	What was sent; its foreign frames are counted
+ * @code:	Set to how many frames came, or to the error
+ *
+ * Return: the frame, in @burst; NULL when it is not there
+ */
 static uint8_t *look_for(struct fp_queue *queue, struct burst *burst, struct fp_echo *echo, int *code)
 {
 	uint8_t *found = NULL;
@@ -247,17 +312,34 @@ static uint8_t *look_for(struct fp_queue *queue, struct burst *burst, struct fp_
 	return found;
 }
 
+/**
+ * send_one() - Send one frame, waiting for room
+ * @queue:	Queue that transmits
+ * @frame:	Frame
+ * @length:	Its bytes
+ * @until:	When to give up, by fp_now()
+ *
+ * Return: 0, -ETIMEDOUT, or as fp_send()
+ */
 static int send_one(struct fp_queue *queue, const uint8_t *frame, uint32_t length, int64_t until)
 {
 	int sent;
 
 	do {
 		sent = fp_send(queue, frame, length, &length, 1);
-	} while (!sent && now() < until);
+	} while (!sent && fp_now() < until);
 	return sent < 0 ? sent : sent ? 0 : -ETIMEDOUT;
 }
 
-/* Sleep, or poll on, until there may be something */
+/**
+ * pause_for() - Sleep, or poll on, until there may be something
+ * @queue:	Queue that receives
+ * @echo:	Whether to sleep
+ * @until:	When to give up, by fp_now()
+ * @polls:	Fruitless looks so far; incremented
+ *
+ * Return: 0, -ETIMEDOUT, or as fp_wait()
+ */
 static int pause_for(struct fp_queue *queue, const struct fp_echo *echo, int64_t until, unsigned int *polls)
 {
 	int64_t left;
@@ -265,7 +347,7 @@ static int pause_for(struct fp_queue *queue, const struct fp_echo *echo, int64_t
 
 	if (!echo->sleep && ++*polls % POLLS)
 		return 0;
-	left = until - now();
+	left = until - fp_now();
 	if (left <= 0)
 		return -ETIMEDOUT;
 	if (!echo->sleep)
@@ -274,7 +356,16 @@ static int pause_for(struct fp_queue *queue, const struct fp_echo *echo, int64_t
 	return result < 0 ? result : 0;
 }
 
-/* Receive until the frame that is under way comes; 0, or an error */
+/**
+ * await() - Receive until the frame that is under way comes
+ * @queue:	Queue that receives
+ * @burst:	Where to
+ * @echo:	What was sent
+ * @until:	When to give up, by fp_now()
+ * @frame:	Set to the frame, in @burst
+ *
+ * Return: 0, -ETIMEDOUT, or as fp_receive() and fp_wait()
+ */
 static int await(struct fp_queue *queue, struct burst *burst, struct fp_echo *echo, int64_t until, uint8_t **frame)
 {
 	unsigned int polls = 0;
@@ -283,7 +374,7 @@ static int await(struct fp_queue *queue, struct burst *burst, struct fp_echo *ec
 	while (!(*frame = look_for(queue, burst, echo, &code))) {
 		if (!code)
 			code = pause_for(queue, echo, until, &polls);
-		else if (code > 0 && now() >= until)	/* others' frames may come for ever */
+		else if (code > 0 && fp_now() >= until)	/* others' frames may come for ever */
 			code = -ETIMEDOUT;
 		if (code < 0)
 			return code;
@@ -291,10 +382,17 @@ static int await(struct fp_queue *queue, struct burst *burst, struct fp_echo *ec
 	return 0;
 }
 
-/* One frame there and back; nanoseconds, or an error */
+/**
+ * once() - Send one frame there and back
+ * @near, @far: As fp_bounce() has them
+ * @burst:	Where to receive
+ * @echo:	Frame and patience
+ *
+ * Return: nanoseconds that it took; -ETIMEDOUT, or as fp_send(), fp_receive() and fp_wait()
+ */
 static int64_t once(struct fp_queue *const near[2], struct fp_queue *const far[2], struct burst *burst, struct fp_echo *echo)
 {
-	int64_t start = now(), until = start + echo->timeout_ns;
+	int64_t start = fp_now(), until = start + echo->timeout_ns;
 	int code = send_one(near[0], echo->frame, echo->length, until);
 	uint8_t *frame;
 
@@ -304,7 +402,7 @@ static int64_t once(struct fp_queue *const near[2], struct fp_queue *const far[2
 	}
 	if (!code)
 		code = await(near[1], burst, echo, until, &frame);
-	return code ? code : now() - start;
+	return code ? code : fp_now() - start;
 }
 
 /**
@@ -320,7 +418,7 @@ static int64_t once(struct fp_queue *const near[2], struct fp_queue *const far[2
  */
 int fp_bounce(struct fp_queue *const near[2], struct fp_queue *const far[2], struct fp_echo *echo)
 {
-	int64_t end = now() + echo->budget_ns, took = 0;
+	int64_t end = fp_now() + echo->budget_ns, took = 0;
 	struct burst burst = { 0 };
 	uint32_t done = 0;
 
@@ -329,7 +427,7 @@ int fp_bounce(struct fp_queue *const near[2], struct fp_queue *const far[2], str
 	if (make(&burst, LOT, ROOM) < 0)
 		return -ENOMEM;
 	echo->foreign = 0;
-	for (; done < echo->count && (!done || now() < end); done++) {
+	for (; done < echo->count && (!done || fp_now() < end); done++) {
 		uint64_t number = echo->first + done;
 
 		memcpy(echo->frame + FP_NUMBER_AT, &number, sizeof(number));

@@ -27,9 +27,9 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "pump.h"
 
 #define SPIN_MIN_NS	2000		/* what looking for frames begins with */
@@ -38,22 +38,28 @@
 #define RETRY_NS	50000		/* until a full ring is tried again, when there is nothing else to do */
 #define LOOK_NS		1000000		/* how often a busy pump looks at what ends a run */
 #define SLACK		64		/* bytes beyond the longest frame, by which a longer one is recognised */
-#define LINE		64u		/* of the processor's cache */
 
-static int64_t now_ns(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
-
-/* read(2) and write(2) of libc are points of cancellation, which a process of several threads pays for at each frame */
+/**
+ * read_frame() - read(2), without being the point of cancellation for which a process of several threads pays at each frame
+ * @tap:	Tap
+ * @frame:	Where to
+ * @size:	Bytes that there is room for
+ *
+ * Return: bytes of the frame, cut off at @size; -1 with errno set
+ */
 static ssize_t read_frame(int tap, uint8_t *frame, size_t size)
 {
 	return syscall(SYS_read, tap, frame, size);
 }
 
+/**
+ * write_frame() - write(2), in the same way
+ * @tap:	Tap
+ * @frame:	Frame
+ * @size:	Its bytes
+ *
+ * Return: bytes written, -1 with errno set
+ */
 static ssize_t write_frame(int tap, const uint8_t *frame, size_t size)
 {
 	return syscall(SYS_write, tap, frame, size);
@@ -76,11 +82,11 @@ struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest)
 
 	pump->tap = tap;
 	pump->stop = stop;
-	pump->stride = (longest + SLACK + LINE - 1) / LINE * LINE;
+	pump->stride = (longest + SLACK + FP_LINE - 1) / FP_LINE * FP_LINE;
 	pump->spin_max_ns = SPIN_MAX_NS;
 	pump->hold_ns = HOLD_NS;
-	pump->up = aligned_alloc(LINE, (size_t)FP_PUMP_BATCH * pump->stride);
-	pump->down = aligned_alloc(LINE, (size_t)FP_PUMP_BATCH * pump->stride);
+	pump->up = aligned_alloc(FP_LINE, (size_t)FP_PUMP_BATCH * pump->stride);
+	pump->down = aligned_alloc(FP_LINE, (size_t)FP_PUMP_BATCH * pump->stride);
 	if (pump->up && pump->down)
 		return pump;
 
@@ -185,7 +191,12 @@ static int to_ring(struct fp_pump *pump, struct fp_queue *tx, int64_t now)
 	return count;
 }
 
-/* Frames that were longer than our buffers: the port's MTU is larger than the tap's */
+/**
+ * oversize_of() - Frames that were longer than our buffers: the port's MTU is larger than the tap's
+ * @rx:		Queue that receives
+ *
+ * Return: how many since the queue was made
+ */
 static uint64_t oversize_of(const struct fp_queue *rx)
 {
 	return __atomic_load_n(&rx->counters.oversize, __ATOMIC_RELAXED);
@@ -307,7 +318,7 @@ static void adapt(struct fp_pump *pump, int64_t slept_ns)
  */
 static int carry(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx, const int ends[2], int ready, int64_t slice_ns)
 {
-	int64_t now = now_ns(), end = now + slice_ns, busy_until = now, look_at = now;
+	int64_t now = fp_now(), end = now + slice_ns, busy_until = now, look_at = now;
 
 	for (;;) {
 		int up, down, found;
@@ -319,7 +330,7 @@ static int carry(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx,
 		if (down < 0)
 			return down;
 
-		now = now_ns();
+		now = fp_now();
 		if (up || down)
 			busy_until = now + pump->spin_ns;
 		if (now >= look_at) {
@@ -337,7 +348,7 @@ static int carry(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx,
 			found = rest(pump, rx, ready, end - now);
 			if (found < 0)
 				return found;
-			now = now_ns();
+			now = fp_now();
 			adapt(pump, now - before);
 			busy_until = now + pump->spin_ns;
 			look_at = now;	/* what has woken us may end the run */

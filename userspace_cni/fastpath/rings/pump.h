@@ -36,7 +36,7 @@ struct fp_flow {
 	uint64_t dropped;
 };
 
-/** struct fp_pump - One tap's descriptor and what is on its way; one thread runs it, anybody reads the counters
+/** struct fp_pump - One tap's descriptor and what is on its way; one thread runs it, any may read the counters
  * @to_ring, @to_tap:	What was carried
  * @sleeps:	How often there was nothing to do
  * @spin_max_ns: Longest time for which frames are looked for before sleeping

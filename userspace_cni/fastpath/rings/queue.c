@@ -3,13 +3,14 @@
  *
  * THEORY OF OPERATION
  *
- * A burst takes the queue, which is a compare-and-swap of one word, does its work and releases it. Whoever finds it taken waits:
- * a burst lasts microseconds and never blocks. fp_stop() and fp_close() set a bit in the same word, which keeps newcomers out, and
- * wait for the burst that is under way: when they return, no thread touches ring or buffers, and the memory may go.
+ * A burst takes the queue, which is a compare-and-swap of one word, does its work and releases it. A thread that finds it taken
+ * waits: a burst lasts microseconds and never blocks. fp_stop() and fp_close() set a bit in the same word, which keeps
+ * newcomers out, and wait for the burst that is under way: when they return, no thread touches ring or buffers, and the memory
+ * may go.
  *
- * fp_wait() sleeps without having taken anything. It holds no reference to the file descriptors that it polls, so it counts itself
- * among the waiters; fp_close() returns when they have left. Whoever closes makes `wake` readable first, and closes file
- * descriptors afterwards. A waiter that nobody wakes looks around ten times a second: a queue that is stopped and started anew
+ * fp_wait() sleeps without having taken anything. It holds no reference to the file descriptors that it polls, so it counts
+ * itself among the waiters; fp_close() returns when they have left. The closer makes `wake` readable first, and closes file
+ * descriptors afterwards. A waiter that is not woken looks around ten times a second: a queue that is stopped and started anew
  * may have got another file descriptor.
  */
 
@@ -23,14 +24,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "queue.h"
 
 #define SPINS 200			/* looks at a taken queue before its holder gets our time slice */
 #define LOOK_AROUND_NS 100000000	/* longest sleep of a waiter */
 #define UNATTACHED_NS 5000000		/* the same when a queue is stopped, or has nothing that would wake us */
 #define LEAVE_NS 20000			/* pause of a closer while waiters leave */
-#define SECOND_NS 1000000000
 
+/** relax() - Tell the processor that this thread waits for another one */
 static void relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -74,6 +76,11 @@ void fp_release(struct fp_queue *queue)
 	atomic_fetch_and_explicit(&queue->state, ~(uint32_t)FP_TAKEN, memory_order_release);
 }
 
+/**
+ * bar() - Keep newcomers out, and wait for the burst that is under way
+ * @queue:	The queue
+ * @bit:	FP_STOPPED or FP_CLOSED
+ */
 static void bar(struct fp_queue *queue, uint32_t bit)
 {
 	unsigned int spins = 0;
@@ -122,7 +129,15 @@ void fp_close(struct fp_queue *queue)
 		nanosleep(&pause, NULL);
 }
 
-/* How many of the first frames can be sent; -EINVAL or -EMSGSIZE when not even the first */
+/**
+ * acceptable() - How many of the first frames can be sent
+ * @queue:	Queue that transmits
+ * @stride:	Bytes from frame to frame
+ * @lengths:	Bytes of each
+ * @count:	Frames
+ *
+ * Return: frames; -EINVAL or -EMSGSIZE when not even the first can be
+ */
 static int acceptable(const struct fp_queue *queue, uint32_t stride, const uint32_t *lengths, uint32_t count)
 {
 	uint32_t longest = stride < queue->room ? stride : queue->room, i;
@@ -135,6 +150,13 @@ static int acceptable(const struct fp_queue *queue, uint32_t stride, const uint3
 	return lengths[0] > queue->room ? -EMSGSIZE : -EINVAL;
 }
 
+/**
+ * total() - Bytes of a burst
+ * @lengths:	Bytes of each frame
+ * @count:	Frames
+ *
+ * Return: their sum
+ */
 static uint64_t total(const uint32_t *lengths, int count)
 {
 	uint64_t sum = 0;
@@ -152,7 +174,7 @@ static uint64_t total(const uint32_t *lengths, int count)
  * @lengths:	Bytes of each frame, FP_SHORTEST to the queue's room
  * @count:	Frames; at most INT_MAX
  *
- * A frame of a length that can not be sent ends the burst before it; a burst that begins with one is an error.
+ * A frame of a length that cannot be sent ends the burst before it; a burst that begins with one is an error.
  *
  * Return: frames taken, fewer than @count when the ring is full, 0 when the queue is stopped; -ESHUTDOWN: closed; -EBADMSG: ring
  *	   fault, see fp_fault_of(); -EMSGSIZE, -EINVAL: the first frame is too long, too short or longer than @stride
@@ -206,16 +228,12 @@ int fp_receive(struct fp_queue *queue, void *frames, uint32_t stride, uint32_t *
 	return received;
 }
 
-static int64_t now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return (int64_t)time.tv_sec * SECOND_NS + time.tv_nsec;
-}
-
-/* Forget notifications that were received. The file may be the other side's, who can make it a blocking one at any time; false if
- * it can not be read without that risk. */
+/**
+ * drain() - Forget notifications that were received
+ * @fd:		eventfd; it may be the other side's, which can make it a blocking one at any time
+ *
+ * Return: false when it cannot be read without that risk
+ */
 static bool drain(int fd)
 {
 	uint64_t value;
@@ -229,7 +247,14 @@ static bool drain(int fd)
 	return true;
 }
 
-/* Ask for notifications; 1 when frames are there, 0 when it is to be slept, at most *@longest */
+/**
+ * arm() - Ask for notifications of what comes
+ * @queue:	Queue that receives
+ * @watch:	Set to what is to be polled for it, -1 when nothing would tell of a frame
+ * @longest:	Lowered to the longest sleep that is right for such a queue, nanoseconds
+ *
+ * Return: 1 when frames are there, 0 when the caller may sleep; -ESHUTDOWN, -EBADMSG
+ */
 static int arm(struct fp_queue *queue, struct pollfd *watch, int64_t *longest)
 {
 	int result = fp_take(queue);
@@ -250,7 +275,13 @@ static int arm(struct fp_queue *queue, struct pollfd *watch, int64_t *longest)
 	return result;
 }
 
-/* The reverse. Another waiter still needs notifications, and those who poll are not hurt by them. */
+/**
+ * disarm() - Take back what arm() has asked for
+ * @queue:	Queue that arm() was called for
+ * @watch:	What was polled for it
+ *
+ * While another waiter still needs notifications they stay, and threads that poll are not hurt by them.
+ */
 static void disarm(struct fp_queue *queue, const struct pollfd *watch)
 {
 	if (fp_take(queue) <= 0)
@@ -264,10 +295,18 @@ static void disarm(struct fp_queue *queue, const struct pollfd *watch)
 	fp_release(queue);
 }
 
-/* Sleep until anything is readable or @until: 0, or what ends the wait */
+/**
+ * sleep_on() - Sleep until anything is readable
+ * @watches:	One for each queue, behind them the control socket and the wake event
+ * @count:	Queues
+ * @longest:	Longest sleep, nanoseconds
+ * @until:	When to wake up at the latest, by fp_now()
+ *
+ * Return: 0, or what ends the wait: -ESHUTDOWN, -ECONNRESET, -errno of ppoll()
+ */
 static int sleep_on(struct pollfd *watches, uint32_t count, int64_t longest, int64_t until)
 {
-	int64_t left = until - now();
+	int64_t left = until - fp_now();
 	struct timespec timeout;
 
 	if (left > longest)
@@ -285,6 +324,15 @@ static int sleep_on(struct pollfd *watches, uint32_t count, int64_t longest, int
 	return watches[count].revents ? -ECONNRESET : 0;
 }
 
+/**
+ * wait_once() - Look at all queues, and sleep once when none has frames
+ * @queues:	Queues
+ * @count:	How many
+ * @watches:	Room for one each; behind them the control socket and the wake event
+ * @until:	When to wake up at the latest, by fp_now()
+ *
+ * Return: 1 when there are frames, 0 to look again; negative as fp_wait() has it
+ */
 static int wait_once(struct fp_queue *const *queues, uint32_t count, struct pollfd *watches, int64_t until)
 {
 	int64_t longest = LOOK_AROUND_NS;
@@ -314,7 +362,7 @@ static int wait_once(struct fp_queue *const *queues, uint32_t count, struct poll
 int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns)
 {
 	struct pollfd watches[FP_WAIT_QUEUES + 2];
-	int64_t start = now(), until;
+	int64_t start = fp_now(), until;
 	int result;
 
 	if (!count || count > FP_WAIT_QUEUES)
@@ -327,7 +375,7 @@ int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wak
 		atomic_fetch_add(&queues[i]->waiters, 1);
 	do {
 		result = wait_once(queues, count, watches, until);
-	} while (!result && now() < until);
+	} while (!result && fp_now() < until);
 	for (uint32_t i = 0; i < count; i++)
 		atomic_fetch_sub(&queues[i]->waiters, 1);
 	return result;

@@ -2,7 +2,7 @@
 /* queue.h - what both ends of a virtqueue have in common; see queue.c
  *
  * A queue carries frames in one direction. It is one of two kinds: a "driver" owns memory and rings (the front-end, driver.c), a
- * "device" works on rings in memory that the other side has lent (the back-end, device.c). Whoever sends and receives does not care:
+ * "device" works on rings in memory that the other side has lent (the back-end, device.c). Callers need not know which:
  * fp_send(), fp_receive(), fp_wait() and fp_close() take either.
  */
 
@@ -15,6 +15,7 @@
 
 #define FP_HEADER 12	/* bytes of struct virtio_net_hdr_mrg_rxbuf, with VIRTIO_F_VERSION_1 always before a frame */
 #define FP_SHORTEST 14	/* bytes of the shortest frame that is sent: an Ethernet header */
+#define FP_LINE 64	/* bytes of a line of the processor's cache */
 #define FP_WAIT_QUEUES 64	/* most queues of one fp_wait() */
 
 /** enum fp_state - Bits that say who may touch a queue
@@ -43,7 +44,7 @@ enum fp_fault {
 	FP_BAD_EVENT,		/* the file descriptor for notifications is not one that can be waited for */
 };
 
-/** struct fp_counters - What a queue has carried since it was made; written by whoever has taken it, read by anybody
+/** struct fp_counters - What a queue has carried since it was made; written by the thread that has taken it, read by any
  *
  * fp_send() and fp_receive() count frames, bytes and refused; the kinds count oversize and kicks, with fp_count().
  */

@@ -4,7 +4,7 @@
  * THEORY OF OPERATION
  *
  * A pod writes in directories in which we act as root. Neither POSIX calls nor Python's os module can open a path "below this
- * directory and through no link", nor make a mount whose flags are there before anybody can see it. Linux can:
+ * directory and through no link", nor make a mount whose flags are there before it can be seen. Linux can:
  *
  *   openat2()         opens below a directory and refuses links (Linux 5.6: the oldest kernel that is supported)
  *   open_tree()       clones one mount into a detached one, which has a file descriptor and no place yet (5.2)
