@@ -31,15 +31,17 @@ static uint8_t frame[FRAME];
 static uint32_t windows[WINDOWS];
 static uint64_t foreign;
 
+/* Start a port with one queue each way, or end the program */
 static void open_port(uint16_t port, struct rte_mempool *pool)
 {
 	struct rte_eth_conf conf = { 0 };
 
 	if (rte_eth_dev_configure(port, 1, 1, &conf) < 0 || rte_eth_tx_queue_setup(port, 0, RING, SOCKET_ID_ANY, NULL) < 0 ||
 	    rte_eth_rx_queue_setup(port, 0, RING, SOCKET_ID_ANY, NULL, pool) < 0 || rte_eth_dev_start(port) < 0)
-		rte_exit(1, "port %u can not be started\n", port);
+		rte_exit(1, "port %u cannot be started\n", port);
 }
 
+/* Send one burst, each frame copied; frames sent */
 static uint16_t transmit(uint16_t port, struct rte_mempool *pool, uint16_t batch)
 {
 	struct rte_mbuf *mbufs[LARGEST_BATCH];
@@ -58,6 +60,7 @@ static uint16_t transmit(uint16_t port, struct rte_mempool *pool, uint16_t batch
 	return sent;
 }
 
+/* Receive one burst and free it; frames received */
 static uint16_t receive(uint16_t port, uint16_t batch, bool touch)
 {
 	struct rte_mbuf *mbufs[LARGEST_BATCH];
@@ -72,6 +75,7 @@ static uint16_t receive(uint16_t port, uint16_t batch, bool touch)
 	return received;
 }
 
+/* The load; see above */
 int main(int argc, char **argv)
 {
 	static const uint8_t addresses[] = { 2, 0, 0, 0, 0, 11, 2, 0, 0, 0, 0, 10, 0x88, 0xb5 };
@@ -92,7 +96,7 @@ int main(int argc, char **argv)
 	touch = atoi(argv[4]);
 	pool = rte_pktmbuf_pool_create("frames", 8191, 256, 0, RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
 	if (!pool || !batch || batch > LARGEST_BATCH || rte_eth_dev_count_avail() != 2)
-		rte_exit(1, "no memory, no two ports, or a batch that can not be\n");
+		rte_exit(1, "no memory, no two ports, or a batch that cannot be\n");
 	memcpy(frame, addresses, sizeof(addresses));
 	memset(frame + MARK_AT, 0x5a, MARK);
 	open_port(0, pool);

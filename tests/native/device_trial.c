@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* device_trial.c - guests that nobody has thought of, against device.c under sanitizers; exits 0 when all is well
+/* device_trial.c - guests made of random bytes, against device*.c under sanitizers; exits 0 when all is well
  *
  * The memory of the guest is on the heap and exactly as large as is said, as is what frames are copied to and from: a byte too many
  * anywhere ends the program.
  *
  *   explore SEED ROUNDS	bytes become a guest, see run(); those that reach code which none has reached before are kept and
- *				varied further. Needs device.c to be compiled with -fsanitize-coverage=trace-pc
+ *				varied further. Needs device*.c to be compiled with -fsanitize-coverage=trace-pc
  *   scribble SEED ROUNDS	another thread writes into rings and descriptors while bursts are under way
  *   shrink SEED ROUNDS		another thread truncates the memory while bursts are under way
  *   brim SEED ROUNDS		another thread keeps an eventfd full, and a blocking one, while it is notified
@@ -38,6 +38,8 @@ static int fresh;
 static unsigned int faults;	/* bit for each enum fp_fault that was seen */
 
 void __sanitizer_cov_trace_pc(void);
+
+/* What the compiler calls in each block of code: keeps which were reached after which, and whether one was new */
 void __sanitizer_cov_trace_pc(void)
 {
 	uintptr_t here = (uintptr_t)__builtin_return_address(0) * 0x9e3779b97f4a7c15u >> 40;
@@ -50,6 +52,7 @@ void __sanitizer_cov_trace_pc(void)
 	former = here >> 1;
 }
 
+/* A random number below @below (xorshift) */
 static uint32_t chance(uint32_t below)
 {
 	seed ^= seed << 13;
@@ -63,6 +66,7 @@ struct input {
 	size_t left;
 };
 
+/* The next @bytes of the input as a number, fewer at its end */
 static uint64_t next(struct input *input, size_t bytes)
 {
 	uint64_t value = 0;
@@ -100,6 +104,7 @@ static int burst(struct fp_queue *queue, int transmit, struct input *input)
 	return result;
 }
 
+/* Bursts, waits and writes of the guest, as the input says, until a fault */
 static void operate(struct fp_queue *queue, int transmit, uint8_t *data, size_t size, struct input *input)
 {
 	int rounds = 0, result = 0;
@@ -134,11 +139,13 @@ static void operate(struct fp_queue *queue, int transmit, uint8_t *data, size_t 
 	}
 }
 
+/* @address rounded up to an alignment */
 static uint64_t up(uint64_t address, uint64_t alignment)
 {
 	return (address + alignment - 1) & ~(alignment - 1);
 }
 
+/* The greater one */
 static uint64_t further(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
@@ -249,6 +256,7 @@ static size_t begin(uint8_t *data)
 	return LONGEST;
 }
 
+/* Change the input in up to six places; its size */
 static size_t vary(uint8_t *data, size_t size)
 {
 	static const uint64_t edgy[] = { 0, 1, 11, 12, 13, 255, 256, 32767, 32768, 65535, 65536, 0xffffffff, 0x100000000, UINT64_MAX };
@@ -277,6 +285,7 @@ static size_t vary(uint8_t *data, size_t size)
 	return size;
 }
 
+/* Search @rounds times for code that was not reached before */
 static void explore(uint32_t rounds)
 {
 	static uint8_t *corpus[CORPUS];
@@ -315,6 +324,7 @@ static uint8_t *shared;
 static int shared_fd = -1;
 static _Atomic int over;
 
+/* Thread: writes into descriptors and avail ring */
 static void *scribble(void *none)
 {
 	while (!over) {
@@ -328,6 +338,7 @@ static void *scribble(void *none)
 	return none;
 }
 
+/* Thread: truncates the memory after a moment */
 static void *shrink(void *none)
 {
 	usleep((useconds_t)(rand() % 300));
@@ -335,7 +346,7 @@ static void *shrink(void *none)
 	return none;
 }
 
-/* Chains that are good until somebody else writes there */
+/* Chains that are good until the other thread writes there */
 static void lay(uint8_t *data, int transmit)
 {
 	uint32_t i;
@@ -352,6 +363,7 @@ static void lay(uint8_t *data, int transmit)
 	}
 }
 
+/* Offer the guest's buffers anew, all of the ring */
 static void make_available(uint8_t *data, struct fp_queue *queue)
 {
 	uint16_t index = (uint16_t)(fp_device_base(queue) + RING);
@@ -359,6 +371,7 @@ static void make_available(uint8_t *data, struct fp_queue *queue)
 	memcpy(data + 16 * RING + 2, &index, 2);
 }
 
+/* Bursts in a queue of each direction in turn, while the other thread does its work */
 static void poll_while(void *(*other)(void *), uint32_t rounds)
 {
 	static const uint8_t script[64] = { 3, 40, 40, 1, 2, 3 };
@@ -416,7 +429,7 @@ static void poll_while(void *(*other)(void *), uint32_t rounds)
 
 static _Atomic uint32_t progress;
 
-/* Whoever waits for it to be emptied waits for ever: that happens only after the next notification */
+/* Thread: keeps the eventfd full and blocking; a writer that waits for room waits for ever, as that comes after its next write */
 static void *fill_to_the_brim(void *none)
 {
 	int flags = fcntl(shared_fd, F_GETFL);
@@ -436,6 +449,7 @@ static void *fill_to_the_brim(void *none)
 	return none;
 }
 
+/* Notify an eventfd @rounds times that another thread keeps full: no write may block */
 static void brim(uint32_t rounds)
 {
 	uint32_t notified = 0, i;
@@ -451,6 +465,7 @@ static void brim(uint32_t rounds)
 	printf("%u of %u, faults 0\n", notified, rounds);
 }
 
+/* Run the trial of that name */
 int main(int argc, char **argv)
 {
 	uint32_t rounds;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* guard_trial.c - what test_guard.py can not do in Python: handlers of every kind, and faults by the thousand; exits 0 when all is well */
+/* guard_trial.c - what test_guard.py cannot do in Python: handlers of every kind, and faults by the thousand; exits 0 when all is well */
 
 #define _GNU_SOURCE
 
@@ -23,6 +23,7 @@ static sigjmp_buf back;
 static volatile uintptr_t where;
 static volatile int calls;
 
+/* A file in memory */
 static int file(size_t size)
 {
 	int fd = memfd_create("trial", 0);
@@ -31,6 +32,7 @@ static int file(size_t size)
 	return fd;
 }
 
+/* A guarded mapping of the first page of a file */
 static struct fp_guard *guard(int fd)
 {
 	struct fp_guard *made;
@@ -39,7 +41,7 @@ static struct fp_guard *guard(int fd)
 	return made;
 }
 
-/* Fault in a mapping that is not guarded */
+/* A page that faults when it is read, in a mapping that is not guarded */
 static volatile uint8_t *foreign(void)
 {
 	int fd = file(PAGE);
@@ -50,6 +52,7 @@ static volatile uint8_t *foreign(void)
 	return data;
 }
 
+/* A handler with SA_SIGINFO, which leaves by a jump */
 static void with_info(int number, siginfo_t *info, void *context)
 {
 	CHECK(number == SIGBUS && context);
@@ -58,6 +61,7 @@ static void with_info(int number, siginfo_t *info, void *context)
 	siglongjmp(back, 1);
 }
 
+/* A handler without, which leaves by a jump */
 static void without(int number)
 {
 	CHECK(number == SIGBUS);
@@ -65,14 +69,15 @@ static void without(int number)
 	siglongjmp(back, 1);
 }
 
+/* A handler that is entered again from within, as SA_NODEFER allows: the second time is the end */
 static void again(int number)
 {
-	/* Entered again from within, as SA_NODEFER allows: the second time is the end */
 	calls++;
 	if (calls == 1)
 		raise(number);
 }
 
+/* Make one of two functions the handler of SIGBUS, before ours */
 static void install(void (*plain)(int), void (*info)(int, siginfo_t *, void *), int flags)
 {
 	struct sigaction action;
@@ -86,6 +91,7 @@ static void install(void (*plain)(int), void (*info)(int, siginfo_t *, void *), 
 	CHECK(!sigaction(SIGBUS, &action, NULL));
 }
 
+/* Faults of others reach the handler that was there before, @times times; one in a guarded mapping does not */
 static void chained(int times)
 {
 	struct fp_guard *ours;
@@ -109,6 +115,7 @@ static void chained(int times)
 
 static _Atomic int over;
 
+/* Thread: makes mappings and removes them */
 static void *comes_and_goes(void *none)
 {
 	while (!over) {
@@ -122,6 +129,7 @@ static void *comes_and_goes(void *none)
 	return none;
 }
 
+/* Faults are mended while mappings come and go in other threads */
 static void race(void)
 {
 	pthread_t threads[2];
@@ -144,6 +152,7 @@ static void race(void)
 	CHECK(!fp_guard_count());
 }
 
+/* The table can be filled, its last entry works, and one more is refused */
 static void many(void)
 {
 	static struct fp_guard *all[FP_GUARDS];
@@ -174,6 +183,7 @@ static void nested(void)
 	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
 }
 
+/* Run the trial of that name; "before" and "behind" end with the signal that they provoke */
 int main(int argc, char **argv)
 {
 	const char *name = argc > 1 ? argv[1] : "";

@@ -30,6 +30,7 @@
 #define CHECK(condition) do { if (!(condition)) fail(__LINE__, #condition); } while (0)
 #define SHORTEST 14
 
+/* End the program, naming the @line and the condition that does not hold */
 static inline void fail(int line, const char *what)
 {
 	fprintf(stderr, "line %d: not so: %s\n", line, what);
@@ -60,6 +61,7 @@ static const struct kind kinds[] = { { true, false }, { false, false }, { true, 
 
 #define EACH_KIND(kind) for (const struct kind *kind = kinds; kind < kinds + sizeof(kinds) / sizeof(*kinds); kind++)
 
+/* Poison what neither side may touch, and check where each buffer is */
 static inline void fence_off(const struct end *end)
 {
 	uint64_t rings[3];
@@ -78,6 +80,7 @@ static inline void fence_off(const struct end *end)
 	}
 }
 
+/* Attach the queue anew as @kind says, with eventfds for both directions or -1, and start it */
 static inline void attach_events(struct end *end, const struct kind *kind, int kick, int call)
 {
 	ASAN_UNPOISON_MEMORY_REGION(end->memory, end->bytes);
@@ -88,11 +91,13 @@ static inline void attach_events(struct end *end, const struct kind *kind, int k
 	fp_start(end->queue);
 }
 
+/* The same without eventfds */
 static inline void attach(struct end *end, const struct kind *kind)
 {
 	attach_events(end, kind, -1, -1);
 }
 
+/* A queue of @size descriptors and frames of @room bytes, closed to all until attach() */
 static inline struct end make(uint32_t size, uint32_t room, bool transmit)
 {
 	struct end end = { .size = size, .room = room, .transmit = transmit, .bytes = fp_driver_bytes(size, room) };
@@ -104,6 +109,7 @@ static inline struct end make(uint32_t size, uint32_t room, bool transmit)
 	return end;
 }
 
+/* Close and free the queue, its memory and its other side */
 static inline void unmake(struct end *end)
 {
 	fp_close(end->queue);
@@ -113,6 +119,7 @@ static inline void unmake(struct end *end)
 	free(end->memory);
 }
 
+/* Fill a frame with bytes that tell its @number and each place in it */
 static inline void paint(uint8_t *frame, uint32_t length, uint32_t number)
 {
 	for (uint32_t i = 0; i < length; i++)
@@ -120,6 +127,7 @@ static inline void paint(uint8_t *frame, uint32_t length, uint32_t number)
 	memcpy(frame, &number, sizeof(number));
 }
 
+/* The other side's work: what @out has sent arrives at @in, as far as half of its buffers go */
 static inline void carry(struct end *out, struct end *in, const struct kind *kind)
 {
 	uint32_t length;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ring_fuzz.c - random events and lies between driver.c and its other side: ring_fuzz [SEED], or with libFuzzer */
+/* ring_fuzz.c - random events and lies between driver*.c and its other side: ring_fuzz [SEED], or with libFuzzer */
 
 #define _GNU_SOURCE
 
@@ -11,6 +11,7 @@ struct input {
 	size_t left;
 };
 
+/* A number from the input, 0 when that is used up */
 static uint32_t draw(struct input *input, uint32_t below)
 {
 	uint32_t value = 0;
@@ -70,6 +71,7 @@ static void behave(struct end *end, struct input *input)
 	peer_publish(peer);
 }
 
+/* Something that a user of the queue may do, with what must hold of its result */
 static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t *lengths)
 {
 	uint32_t count = draw(input, 16), stride = SHORTEST + draw(input, 200);
@@ -93,8 +95,9 @@ static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t 
 	CHECK(result != -EBADMSG || fp_fault_of(end->queue) != FP_SOUND);
 }
 
-/* One sequence of events that @data stands for */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* One sequence of events that @data stands for; returns 0, as libFuzzer wants it */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
 	struct input input = { data, bytes };
@@ -128,6 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 }
 
 #ifndef LIBFUZZER
+/* Sequences of random bytes, from a seed that may be given */
 int main(int argc, char **argv)
 {
 	uint8_t data[2048];

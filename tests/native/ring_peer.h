@@ -37,6 +37,7 @@ struct peer {
 	uint32_t holds;
 };
 
+/* Begin with an empty ring, at the addresses that @queue has */
 static inline void peer_attach(struct peer *peer, struct fp_queue *queue, uint32_t size, bool shuffled)
 {
 	uint64_t rings[3];
@@ -47,11 +48,13 @@ static inline void peer_attach(struct peer *peer, struct fp_queue *queue, uint32
 			       size, 0, 0, shuffled, malloc(size * sizeof(uint16_t)), 0 };
 }
 
+/* Buffers that the driver has made available and that were not taken */
 static inline uint16_t peer_available(const struct peer *peer)
 {
 	return (uint16_t)(__atomic_load_n((uint16_t *)(peer->avail + 2), __ATOMIC_ACQUIRE) - peer->taken);
 }
 
+/* Where the buffer of a descriptor is */
 static inline uint8_t *peer_address(const struct peer *peer, uint16_t id)
 {
 	uint64_t address;
@@ -60,6 +63,7 @@ static inline uint8_t *peer_address(const struct peer *peer, uint16_t id)
 	return (uint8_t *)(uintptr_t)address;
 }
 
+/* Bytes of a descriptor's buffer */
 static inline uint32_t peer_length(const struct peer *peer, uint16_t id)
 {
 	uint32_t length;
@@ -74,6 +78,7 @@ static inline uint16_t peer_next(struct peer *peer)
 	return __atomic_load_n((uint16_t *)(peer->avail + 4) + peer->taken++ % peer->size, __ATOMIC_RELAXED);
 }
 
+/* Write a used element for a buffer; peer_publish() shows it */
 static inline void peer_use(struct peer *peer, uint32_t id, uint32_t length)
 {
 	uint32_t *element = (uint32_t *)(peer->used + 4) + 2 * (size_t)(peer->done++ % peer->size);
@@ -82,11 +87,13 @@ static inline void peer_use(struct peer *peer, uint32_t id, uint32_t length)
 	__atomic_store_n(&element[1], length, __ATOMIC_RELAXED);
 }
 
+/* Write used.idx */
 static inline void peer_publish(struct peer *peer)
 {
 	__atomic_store_n((uint16_t *)(peer->used + 2), peer->done, __ATOMIC_RELEASE);
 }
 
+/* Whether the driver wants to be notified of what was published */
 static inline bool peer_wants_interrupt(const struct peer *peer)
 {
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);

@@ -33,6 +33,7 @@ struct life {
 	_Atomic uint32_t received;
 };
 
+/* Thread: carries frames from one ring to the other, and notifies where that is wanted */
 static void *carrier(void *argument)
 {
 	struct life *life = argument;
@@ -49,6 +50,7 @@ static void *carrier(void *argument)
 	return NULL;
 }
 
+/* Thread: sends in bursts of four until enough frames are sent */
 static void *sender(void *argument)
 {
 	struct life *life = argument;
@@ -87,6 +89,7 @@ static void *receiver(void *argument)
 	return NULL;
 }
 
+/* Make both queues, attached as @kind says, with eventfds */
 static void begin(struct life *life, const struct kind *kind)
 {
 	*life = (struct life){ .out = make(64, 64, true), .in = make(64, 64, false), .kind = kind };
@@ -97,6 +100,7 @@ static void begin(struct life *life, const struct kind *kind)
 	attach_events(&life->in, kind, -1, life->call);
 }
 
+/* Free them */
 static void end(struct life *life)
 {
 	unmake(&life->out);
@@ -146,6 +150,7 @@ static void threads(void)
 	}
 }
 
+/* Thread: closes the queue when another thread waits for it */
 static void *closer(void *argument)
 {
 	struct life *life = argument;
@@ -156,7 +161,7 @@ static void *closer(void *argument)
 	return NULL;
 }
 
-/* What ends a wait: frames, time, a hang-up, a wake, a close by somebody else; a queue that is stopped is waited for */
+/* What ends a wait: frames, time, a hang-up, a wake, a close by another thread; a queue that is stopped is waited for */
 static void waits(void)
 {
 	int ends[2], control[2];
@@ -184,7 +189,7 @@ static void waits(void)
 		CHECK(fp_wait(&life.in.queue, 1, control[0], -1, -1) == -ECONNRESET);
 		fp_stop(life.in.queue);
 		CHECK(fp_wait(&life.in.queue, 1, -1, -1, 20 * MILLISECOND) == 0);
-		attach_events(&life.in, kind, -1, ends[0]);	/* a notifier that nobody can tell from an eventfd, until it hangs up */
+		attach_events(&life.in, kind, -1, ends[0]);	/* a notifier that cannot be told from an eventfd, until it hangs up */
 		close(ends[1]);
 		CHECK(fp_wait(&life.in.queue, 1, -1, -1, -1) == -EBADMSG);
 		CHECK(fp_fault_of(life.in.queue) == FP_BAD_EVENT);
@@ -205,6 +210,7 @@ static const struct {
 	{ "threads", threads }, { "waits", waits },
 };
 
+/* Run the trial of that name */
 int main(int argc, char **argv)
 {
 	srand(argc > 2 ? (unsigned int)atoi(argv[2]) : 1);

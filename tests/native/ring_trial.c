@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* ring_trial.c - trials of queue.c and driver.c against ring_peer.h: ring_trial NAME [SEED] */
+/* ring_trial.c - trials of queue.c and driver*.c against ring_peer.h: ring_trial NAME [SEED] */
 
 #define _GNU_SOURCE
 
@@ -43,6 +43,7 @@ static void lengths(void)
 	}
 }
 
+/* Check frames against paint() by their numbers from @next on; the number after them */
 static uint32_t compare(const uint8_t *frames, uint32_t stride, const uint32_t *lengths, int count, uint32_t next)
 {
 	uint8_t expected[2048];
@@ -85,6 +86,7 @@ static void wrap_with(uint32_t size, const struct kind *kind, uint32_t frames_wa
 	unmake(&in);
 }
 
+/* Indices of 16 bits wrap, in rings of 2 to 32768 descriptors */
 static void wrap(void)
 {
 	EACH_KIND(kind) {
@@ -96,7 +98,7 @@ static void wrap(void)
 	wrap_with(32768, &kinds[1], 140000);
 }
 
-/* A full ring takes what fits, counts the rest, and goes on when room comes back; lengths that can not be are refused */
+/* A full ring takes what fits, counts the rest, and goes on when room comes back; lengths that cannot be are refused */
 static void full(void)
 {
 	EACH_KIND(kind) {
@@ -237,6 +239,7 @@ static void give_unused(struct peer *peer)
 	peer_use(peer, id, HEADER);
 }
 
+/* One @lie to a queue that receives is found and named, and the queue works after a new attachment */
 static void hostile_receive(const struct kind *kind, enum lie lie)
 {
 	struct end in = make(64, 200, false);
@@ -271,6 +274,7 @@ static void hostile_receive(const struct kind *kind, enum lie lie)
 	unmake(&in);
 }
 
+/* The same for a queue that transmits */
 static void hostile_send(const struct kind *kind, enum lie lie)
 {
 	struct end out = make(64, 200, true);
@@ -327,6 +331,7 @@ static const struct {
 	{ "lengths", lengths }, { "wrap", wrap }, { "full", full }, { "oversize", oversize }, { "hostile", hostile },
 };
 
+/* Run the trial of that name */
 int main(int argc, char **argv)
 {
 	srand(argc > 2 ? (unsigned int)atoi(argv[2]) : 1);

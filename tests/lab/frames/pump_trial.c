@@ -24,6 +24,7 @@
 #define SECOND 1000000000
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "%s:%d: %s\n", __func__, __LINE__, #what); exit(1); } } while (0)
 
+/** struct mirror - One end of it, a queue */
 struct mirror {
 	struct fp_queue queue;		/* must be first */
 	struct mirror *other;		/* whose frames are sent into this one */
@@ -50,6 +51,7 @@ static int mirror_send(struct fp_queue *queue, const uint8_t *frames, uint32_t s
 	return (int)i;
 }
 
+/* Receive what the other end has sent */
 static int mirror_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
 {
 	struct mirror *from = (struct mirror *)queue;
@@ -67,6 +69,7 @@ static int mirror_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stri
 	return (int)i;
 }
 
+/* As struct fp_operations has it */
 static int mirror_arm(struct fp_queue *queue)
 {
 	struct mirror *from = (struct mirror *)queue;
@@ -75,6 +78,7 @@ static int mirror_arm(struct fp_queue *queue)
 	return !from->armed;
 }
 
+/* As struct fp_operations has it */
 static void mirror_disarm(struct fp_queue *queue)
 {
 	((struct mirror *)queue)->armed = 0;
@@ -82,6 +86,7 @@ static void mirror_disarm(struct fp_queue *queue)
 
 static const struct fp_operations operations = { mirror_send, mirror_receive, mirror_arm, mirror_disarm };
 
+/** struct trial - A pump and what it is given */
 struct trial {
 	int tap[2], control[2], stop, wake;
 	struct mirror *tx, *rx;
@@ -91,6 +96,7 @@ struct trial {
 	int end;
 };
 
+/* One end of a mirror */
 static struct mirror *mirror_new(uint32_t capacity)
 {
 	struct mirror *mirror = calloc(1, sizeof(*mirror));
@@ -103,6 +109,7 @@ static struct mirror *mirror_new(uint32_t capacity)
 	return mirror;
 }
 
+/* Make tap, control socket, events, mirror and pump */
 static void begin(struct trial *trial, uint32_t capacity)
 {
 	memset(trial, 0, sizeof(*trial));
@@ -118,11 +125,13 @@ static void begin(struct trial *trial, uint32_t capacity)
 	CHECK(trial->pump);
 }
 
+/* Run the pump in this thread; what its run returns */
 static int run(struct trial *trial)
 {
 	return fp_pump_run(trial->pump, &trial->tx->queue, &trial->rx->queue, trial->control[0], trial->wake, trial->slice);
 }
 
+/* Thread: runs the pump */
 static void *run_thread(void *context)
 {
 	struct trial *trial = context;
@@ -131,17 +140,20 @@ static void *run_thread(void *context)
 	return NULL;
 }
 
+/* Run the pump in a thread */
 static void start(struct trial *trial)
 {
 	CHECK(!pthread_create(&trial->thread, NULL, run_thread, trial));
 }
 
+/* Wait for that thread; what its run has returned */
 static int joined(struct trial *trial)
 {
 	CHECK(!pthread_join(trial->thread, NULL));
 	return trial->end;
 }
 
+/* Make an event readable */
 static void ring(int event)
 {
 	uint64_t one = 1;
@@ -149,6 +161,7 @@ static void ring(int event)
 	CHECK(write(event, &one, sizeof(one)) == sizeof(one));
 }
 
+/* Close and free all that begin() has made */
 static void finish(struct trial *trial)
 {
 	close(trial->tap[0]);
@@ -164,6 +177,7 @@ static void finish(struct trial *trial)
 	fp_pump_free(trial->pump);
 }
 
+/* Send a frame from the tap's other side, whose bytes follow from @seed */
 static void give(struct trial *trial, uint32_t length, uint8_t seed)
 {
 	static uint8_t frame[LONGEST + 100];
@@ -177,6 +191,7 @@ static void give(struct trial *trial, uint32_t length, uint8_t seed)
 	}
 }
 
+/* Receive a frame there, and check that it is of that length and seed */
 static void expect(struct trial *trial, uint32_t length, uint8_t seed)
 {
 	static uint8_t frame[LONGEST + 100];
@@ -391,6 +406,7 @@ static const struct {
 	{ "ends", ends }, { "idle", idle }, { "stopped", stopped }, { "fault", fault },
 };
 
+/* Run the trial of that name */
 int main(int count, char **arguments)
 {
 	for (size_t i = 0; count > 1 && i < sizeof(trials) / sizeof(*trials); i++) {
