@@ -158,7 +158,7 @@ def test_refused_add_is_not_undone(caller: Caller) -> None:
 def test_stdout_that_is_never_read(impatient: Caller) -> None:
     """A runtime that reads nothing is given up at the deadline: the ADD's DEL is spooled, and no byte of an error follows."""
     reader, writer = full_pipe()
-    with Agent(impatient.socket, answers(200, RESULT)), reader, writer:
+    with Agent(impatient.socket, answers(200, RESULT), resets), reader, writer:
         with impatient.start("ADD", stdout=writer) as process:
             assert finish(process).code == 1
         assert len(impatient.entries) == 1

@@ -17,8 +17,8 @@
  *
  *   DEL   that got no definite answer (agent absent, silent, dead amid it) goes to the spool, a directory of files which the agent
  *         turns into work, and is answered with success. Not when nothing can be written there: the runtime tries again then.
- *   ADD   whose answer can not be written to stdout is undone by a DEL of our own, as nobody has learned of it. (An ADD that is
- *         killed or gives up closes the connection: the agent sees that and undoes it.)
+ *   ADD   whose answer cannot be written to stdout is undone by a DEL of our own, as the runtime has not learned of it. (An ADD
+ *         that is killed or gives up closes the connection: the agent sees that and undoes it.)
  *
  * A file of the spool is complete and durable before it has its name: temporary name, fsync, rename, fsync of the directory. All of
  * that, and the counting before it, is done under a lock on the directory, so that the bound is exact, and a temporary file seen
@@ -33,6 +33,22 @@
  * agent's switch.
  *
  * There is no allocation: buffers are static and as large as the protocol allows; the kernel gives pages for what is used of them.
+ *
+ * CONTENTS
+ *
+ *   bounds and fixed texts   deadlines, sizes, what is answered without an agent
+ *   tables                   the settings written into this file, the verbs, the variables that travel
+ *   types                    and the one call that is served
+ *   texts                    messages, and JSON strings
+ *   time and signals         clocks, which boot this is, the only place where anything is waited for
+ *   environment              variables, and the arguments in CNI_ARGS
+ *   streams                  stdin, stdout, stderr: reading, answering, log lines, errors of our own
+ *   refusals                 what no agent could serve
+ *   settings                 from the environment and from this file
+ *   request                  the bytes that are sent, and spooled
+ *   agent                    connection, exchange, the head of its answer
+ *   spool                    DELs that wait for the agent
+ *   verbs                    what becomes of each, and main()
  */
 
 #define _GNU_SOURCE
@@ -58,6 +74,8 @@
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+/* -- bounds and fixed texts --------------------------------------------------------------------------------------------------- */
 
 /* Milliseconds since the start; tests shorten them. What lies between the first two is kept for the spool. */
 #ifndef DEADLINE_MS
@@ -87,8 +105,10 @@
 #define MEANT_MAX	(2 * DIRECTORY_MAX)		/* all values of what says which agent is meant */
 #define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
 #define BOOT_ID_LEN	36
+#define COUNT(array)	(sizeof(array) / sizeof((array)[0]))
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
-#define PLAIN		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:,;@+%"	/* in a log it needs no quotes */
+#define ALNUM		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+#define PLAIN		ALNUM "_-./:,;@+%"	/* in a log it needs no quotes */
 #define IFNAME_MAX	15	/* bytes of an interface's name */
 #define SHOWN_MAX	128	/* of a value in a message */
 #define WARNING		"userspace-cni-warning-"	/* a header of an answer, and a number behind it */
@@ -100,6 +120,8 @@
 #define VERSION_TEXT	"CNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
 #define HINT		"A container runtime runs it with CNI_COMMAND set; for people: userspace-cni --help\n"
 #define VERSION_LATEST	"1.1.0"
+
+/* -- tables ------------------------------------------------------------------------------------------------------------------- */
 
 /* CNI SPEC 1.1.0, section "Error" */
 enum {
@@ -142,7 +164,6 @@ static const struct verb {
 	{ "STATUS",	"status",	ERROR_NOT_SERVING,	STATUS_MS },
 	{ "VERSION",	"",		0,			0 },
 };
-#define VERBS		(sizeof(verbs) / sizeof(verbs[0]))
 #define ADD		(&verbs[0])
 #define DEL		(&verbs[1])
 #define VERSION		(&verbs[5])
@@ -161,7 +182,8 @@ static const struct travelling {
 	{ "TRACESTATE",		"Tracestate" },
 	{ "BAGGAGE",		"Baggage" },
 };
-#define TRAVELLING	(sizeof(travelling) / sizeof(travelling[0]))
+
+/* -- types, and the call that is served --------------------------------------------------------------------------------------- */
 
 /**
  * struct note - A message being made, or the reason why something did not happen
@@ -219,6 +241,18 @@ struct answer {
 	size_t body_len;
 };
 
+/**
+ * struct line - A line of the log being made; it is no longer than what a pipe takes without blocking
+ * @bytes:	What it is so far
+ * @end:	Behind that
+ * @json:	Whether it is to be a JSON object
+ */
+struct line {
+	char bytes[CHUNK];
+	char *end;
+	bool json;
+};
+
 static struct request request;
 static struct answer answer;
 static struct timespec started;
@@ -258,14 +292,14 @@ static const char *reason(int error)
 }
 
 /**
- * quoted_in() - Write text as a JSON string
+ * quoted() - Write text as a JSON string
  * @out:	Where to
- * @room:	Bytes there, nine at least; text for which it is too small is cut off
+ * @room:	Bytes there, nine at least; a byte of @text takes six at most, and text for which there is no room is cut off
  * @text:	Text; bytes that are not ASCII are spelled out, as they may be no UTF-8
  *
  * Return: the byte after the string
  */
-static char *quoted_in(char *out, size_t room, const char *text)
+static char *quoted(char *out, size_t room, const char *text)
 {
 	const char *last = out + room - 8;	/* what a character becomes, the quote and a NUL have room behind it */
 
@@ -286,18 +320,6 @@ static char *quoted_in(char *out, size_t room, const char *text)
 	*out = '\0';
 
 	return out;
-}
-
-/**
- * quoted() - Write text as a JSON string
- * @out:	Where to; six bytes per byte of @text, and nine more
- * @text:	Text
- *
- * Return: the byte after the string
- */
-static char *quoted(char *out, const char *text)
-{
-	return quoted_in(out, 6 * strlen(text) + 9, text);
 }
 
 /* -- time and signals --------------------------------------------------------------------------------------------------------- */
@@ -331,6 +353,29 @@ static uint64_t boottime(void)
 }
 
 /**
+ * read_boot_id() - Read which boot of the machine this is
+ * @id:		Where to, with a NUL
+ *
+ * Return: 0, else -1 with errno set
+ */
+static int read_boot_id(char id[BOOT_ID_LEN + 1])
+{
+	int fd = open(BOOT_ID_FILE, O_RDONLY | O_CLOEXEC);
+	ssize_t n;
+
+	if (fd < 0)
+		return -1;
+	n = read(fd, id, BOOT_ID_LEN);
+	close(fd);
+	id[BOOT_ID_LEN] = '\0';
+	if (n == BOOT_ID_LEN && strspn(id, "0123456789abcdef-") == BOOT_ID_LEN)
+		return 0;
+	errno = EIO;
+
+	return -1;
+}
+
+/**
  * stop() - Handler of the signals that end a call
  * @signal:	Signal number
  */
@@ -352,11 +397,11 @@ static void hold_signals(void)
 	size_t i;
 
 	sigemptyset(&held);
-	for (i = 0; i < sizeof(stopping) / sizeof(stopping[0]); i++)
+	for (i = 0; i < COUNT(stopping); i++)
 		sigaddset(&held, stopping[i]);
 	sigprocmask(SIG_BLOCK, &held, &outside);
 
-	for (i = 0; i < sizeof(stopping) / sizeof(stopping[0]); i++) {
+	for (i = 0; i < COUNT(stopping); i++) {
 		if (!sigaction(stopping[i], NULL, &before) && before.sa_handler != SIG_IGN)
 			sigaction(stopping[i], &action, NULL);
 	}
@@ -393,52 +438,7 @@ static bool await(int fd, short events, int64_t until)
 	return false;
 }
 
-/* -- stdin, stdout, stderr ---------------------------------------------------------------------------------------------------- */
-
-/**
- * fill_standard_fds() - Keep our own descriptors off 0, 1 and 2
- *
- * What was closed at the start is replaced by something on which reading and writing fail as on a closed one, and which is there
- * in an empty chroot: "/", opened only as a place.
- */
-static void fill_standard_fds(void)
-{
-	int fd;
-
-	for (fd = 0; fd < 3; fd++) {
-		if (fcntl(fd, F_GETFD) < 0 && open("/", O_PATH | O_CLOEXEC) != fd)
-			_exit(1);
-	}
-}
-
-/**
- * write_out() - Write to a descriptor that is somebody else's: it may block, and must not be switched not to
- * @fd:		Descriptor
- * @bytes:	What to write
- * @len:	Bytes of it
- * @until:	When to give up, in milliseconds since the start
- *
- * Return: 0, else the error number
- */
-static int write_out(int fd, const char *bytes, size_t len, int64_t until)
-{
-	while (len) {
-		ssize_t n;
-
-		if (!await(fd, POLLOUT, until))
-			return stopped ? EINTR : ETIMEDOUT;
-
-		n = write(fd, bytes, len < CHUNK ? len : CHUNK);
-		if (n > 0) {
-			bytes += n;
-			len -= (size_t)n;
-		} else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
-			return n ? errno : EIO;
-		}
-	}
-
-	return 0;
-}
+/* -- environment -------------------------------------------------------------------------------------------------------------- */
 
 /**
  * value_of() - A variable of the environment
@@ -477,17 +477,52 @@ static const char *argument_of(const char *name, struct note *value)
 	return value->text;
 }
 
+/* -- streams ------------------------------------------------------------------------------------------------------------------ */
+
 /**
- * struct line - A line of the log being made; it is no longer than what a pipe takes without blocking
- * @bytes:	What it is so far
- * @end:	Behind that
- * @json:	Whether it is to be a JSON object
+ * fill_standard_fds() - Keep our own descriptors off 0, 1 and 2
+ *
+ * What was closed at the start is replaced by something on which reading and writing fail as on a closed one, and which is there
+ * in an empty chroot: "/", opened only as a place.
  */
-struct line {
-	char bytes[CHUNK];
-	char *end;
-	bool json;
-};
+static void fill_standard_fds(void)
+{
+	int fd;
+
+	for (fd = 0; fd < 3; fd++) {
+		if (fcntl(fd, F_GETFD) < 0 && open("/", O_PATH | O_CLOEXEC) != fd)
+			_exit(1);
+	}
+}
+
+/**
+ * write_out() - Write to a descriptor that is the caller's: it may block, and must not be switched not to
+ * @fd:		Descriptor
+ * @bytes:	What to write
+ * @len:	Bytes of it
+ * @until:	When to give up, in milliseconds since the start
+ *
+ * Return: 0, else the error number
+ */
+static int write_out(int fd, const char *bytes, size_t len, int64_t until)
+{
+	while (len) {
+		ssize_t n;
+
+		if (!await(fd, POLLOUT, until))
+			return stopped ? EINTR : ETIMEDOUT;
+
+		n = write(fd, bytes, len < CHUNK ? len : CHUNK);
+		if (n > 0) {
+			bytes += n;
+			len -= (size_t)n;
+		} else if (n == 0 || (errno != EINTR && errno != EAGAIN)) {
+			return n ? errno : EIO;
+		}
+	}
+
+	return 0;
+}
 
 /**
  * fact() - Add a fact to a line of the log
@@ -506,7 +541,7 @@ static void fact(struct line *line, const char *key, const char *value, size_t m
 	if (!line->json && !value[strspn(value, PLAIN)] && strlen(value) < most)
 		line->end += sprintf(line->end, "%s", value);
 	else
-		line->end = quoted_in(line->end, most, value);
+		line->end = quoted(line->end, most, value);
 }
 
 /**
@@ -562,16 +597,17 @@ static void say(const char *level, const char *message, const char *details)
 static int fail(int code, const char *message, const char *details)
 {
 	static char json[2 * 6 * sizeof(struct note) + 96];
+	const char *last = json + sizeof(json);
 	char *end = json;
 
 	stopped = 0;	/* to have been asked to stop may be what there is to say */
 	say("error", message, details);
 
 	end += sprintf(end, "{\"cniVersion\":\"" VERSION_LATEST "\",\"code\":%d,\"msg\":", code);
-	end = quoted(end, message);
+	end = quoted(end, (size_t)(last - end), message);
 	if (*details) {
 		end += sprintf(end, ",\"details\":");
-		end = quoted(end, details);
+		end = quoted(end, (size_t)(last - end), details);
 	}
 	end += sprintf(end, "}\n");
 	write_out(STDOUT_FILENO, json, (size_t)(end - json), DEADLINE_MS);
@@ -586,41 +622,45 @@ static int fail(int code, const char *message, const char *details)
  */
 static int read_stdin(void)
 {
+	const char *when = NULL;
 	struct note why;
 
-	while (request.body_len <= STDIN_MAX) {
+	while (!when && request.body_len <= STDIN_MAX) {
 		ssize_t n;
 
 		if (!await(STDIN_FILENO, POLLIN, PATIENCE_MS)) {
-			if (stopped)
-				return fail(ERROR_AGAIN, note(&why, "stopped by signal %d before stdin ended", (int)stopped),
-					    "nothing was done; try again later");
-			return fail(ERROR_INPUT, note(&why, "reading the network configuration from stdin: no end within %d s",
-						      PATIENCE_MS / 1000), "the runtime has to close it");
+			if (!stopped)
+				return fail(ERROR_INPUT, note(&why, "reading the network configuration from stdin: no end within %d s",
+							      PATIENCE_MS / 1000), "the runtime has to close it");
+			when = "before stdin ended";
+			continue;
 		}
 
 		n = read(STDIN_FILENO, request.body + request.body_len, sizeof(request.body) - request.body_len);
-		if (n == 0) {
+		if (n > 0) {
+			request.body_len += (size_t)n;
+		} else if (!n) {
 			await(-1, 0, elapsed());	/* a signal that came with the end: it may not have been the end */
 			if (!stopped)
 				return 0;
-			return fail(ERROR_AGAIN, note(&why, "stopped by signal %d as stdin ended", (int)stopped),
-				    "nothing was done; try again later");
-		}
-		if (n > 0)
-			request.body_len += (size_t)n;
-		else if (errno != EINTR && errno != EAGAIN)
+			when = "as stdin ended";
+		} else if (errno != EINTR && errno != EAGAIN) {
 			return fail(ERROR_INPUT, note(&why, "reading the network configuration from stdin: %s", reason(errno)), "");
+		}
 	}
+
+	if (when)
+		return fail(ERROR_AGAIN, note(&why, "stopped by signal %d %s", (int)stopped, when),
+			    "nothing was done; try again later");
 
 	return fail(ERROR_CONFIG, "the network configuration on stdin is too large",
 		    note(&why, "it may have %d bytes", STDIN_MAX));
 }
 
-/* -- environment and settings ------------------------------------------------------------------------------------------------- */
+/* -- refusals ----------------------------------------------------------------------------------------------------------------- */
 
 /**
- * check_values() - Refuse what can not travel in a header
+ * check_values() - Refuse what cannot travel in a header
  *
  * Return: 0, else the exit code of this program, having failed
  */
@@ -630,7 +670,7 @@ static int check_values(void)
 	size_t i, sum = 0, most = 0;
 	struct note what, why;
 
-	for (i = 0; i < TRAVELLING; i++) {
+	for (i = 0; i < COUNT(travelling); i++) {
 		const char *value = value_of(travelling[i].variable);
 		size_t len = strlen(value), at;
 
@@ -672,6 +712,39 @@ static int check_required(void)
 					    id ? "" : "CNI_CONTAINERID", id || ifname ? "" : ",", ifname ? "" : "CNI_IFNAME"),
 		    "CNI_COMMAND is DEL");
 }
+
+/**
+ * refuse_useless() - Refuse a DEL that no agent will ever serve, before it is taken for done
+ * @why:	Where to write the reason
+ *
+ * Return: CNI code, 0 for a DEL that may be served
+ */
+static int refuse_useless(struct note *why)
+{
+	const char *id = value_of("CNI_CONTAINERID"), *ifname = value_of("CNI_IFNAME");
+	const char *begin = request.body, *end = request.body + request.body_len;
+
+	if (!strchr(ALNUM, *id) || id[strspn(id, ALNUM "_.-")]) {
+		note(why, "CNI_CONTAINERID '%.*s' is not a container ID", SHOWN_MAX, id);
+		return ERROR_ENVIRONMENT;
+	}
+	if (strlen(ifname) > IFNAME_MAX || strpbrk(ifname, "/: ")) {
+		note(why, "CNI_IFNAME '%.*s' is not an interface name", SHOWN_MAX, ifname);
+		return ERROR_ENVIRONMENT;
+	}
+	while (begin < end && strchr(" \t\r\n", *begin))
+		begin++;
+	while (end > begin && strchr(" \t\r\n", end[-1]))
+		end--;
+	if (end - begin < 2 || *begin != '{' || end[-1] != '}') {
+		note(why, "the network configuration on stdin is not a JSON object");
+		return ERROR_DECODE;
+	}
+
+	return 0;
+}
+
+/* -- settings ----------------------------------------------------------------------------------------------------------------- */
 
 /**
  * is_path() - Whether a setting can be a path
@@ -772,7 +845,7 @@ static bool socket_in(const char *run_dir, char *socket)
 /**
  * read_settings() - The settings in force
  * @settings:	Where to
- * @what:	Where to write which variable has a value that can not be meant
+ * @what:	Where to write which variable has a value that cannot be meant
  * @why:	Where to write what would be right
  *
  * The rule is the agent's (docs/settings.md): the environment wins over what was written, key by key; the socket is `socket`, and
@@ -840,66 +913,30 @@ static void tell_contradiction(const struct settings *settings)
 		    note(&why, "this file was installed for those in %s", directory));
 }
 
-/* -- request and answer ------------------------------------------------------------------------------------------------------- */
+/* -- request ------------------------------------------------------------------------------------------------------------------ */
 
 /**
- * encode() - Write the value of a header
- * @out:	Where to; three bytes per byte of @value
- * @value:	Value of a variable
- *
- * Return: the byte after it
- */
-static char *encode(char *out, const char *value)
-{
-	static const char safe[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-";
-
-	for (; *value; value++) {
-		if (strchr(safe, *value))
-			*out++ = *value;
-		else
-			out += sprintf(out, "%%%02X", (unsigned char)*value);
-	}
-
-	return out;
-}
-
-/**
- * header() - Write one header
+ * header() - Write one header, unless it would say nothing
  * @out:	Where to
  * @name:	Its name
- * @value:	Its value, in three bytes per byte at most
+ * @value:	Its value, in three bytes per byte at most; "" for none
  *
  * Return: the byte after it
  */
 static char *header(char *out, const char *name, const char *value)
 {
+	if (!*value)
+		return out;
+
 	out += sprintf(out, "%s: ", name);
-	out = encode(out, value);
+	for (; *value; value++) {
+		if (strchr(ALNUM "._/:;=,-", *value))
+			*out++ = *value;
+		else
+			out += sprintf(out, "%%%02X", (unsigned char)*value);
+	}
 
 	return out + sprintf(out, "\r\n");
-}
-
-/**
- * read_boot_id() - Read which boot of the machine this is
- * @id:		Where to, with a NUL
- *
- * Return: 0, else -1 with errno set
- */
-static int read_boot_id(char id[BOOT_ID_LEN + 1])
-{
-	int fd = open(BOOT_ID_FILE, O_RDONLY | O_CLOEXEC);
-	ssize_t n;
-
-	if (fd < 0)
-		return -1;
-	n = read(fd, id, BOOT_ID_LEN);
-	close(fd);
-	id[BOOT_ID_LEN] = '\0';
-	if (n == BOOT_ID_LEN && strspn(id, "0123456789abcdef-") == BOOT_ID_LEN)
-		return 0;
-	errno = EIO;
-
-	return -1;
 }
 
 /**
@@ -911,27 +948,17 @@ static int read_boot_id(char id[BOOT_ID_LEN + 1])
  */
 static void make_head(const char *path, const struct settings *settings)
 {
-	/* who names a socket names its agent; what was written into this file is about another one */
+	/* a caller that names a socket names its agent; what was written into this file is about another one */
 	const bool by_socket = *value_of("USERSPACE_CNI_SOCKET") && !*value_of("USERSPACE_CNI_STATE_DIR");
-	const char *const meant[][2] = {
-		{ "Userspace-Cni-State-Dir", by_socket ? "" : settings->state_dir },
-		{ "Userspace-Cni-Run-Dir", settings->run_dir },
-	};
 	char boot_id[BOOT_ID_LEN + 1];
 	char *end = request.head;
 	size_t i;
 
 	end += sprintf(end, "POST /api/v1/%s HTTP/1.1\r\nHost: userspace-cni\r\nUserspace-Cni-Protocol: 1\r\n", path);
-	for (i = 0; i < TRAVELLING; i++) {
-		const char *value = value_of(travelling[i].variable);
-
-		if (*value)
-			end = header(end, travelling[i].header, value);
-	}
-	for (i = 0; i < sizeof(meant) / sizeof(meant[0]); i++) {
-		if (*meant[i][1])
-			end = header(end, meant[i][0], meant[i][1]);
-	}
+	for (i = 0; i < COUNT(travelling); i++)
+		end = header(end, travelling[i].header, value_of(travelling[i].variable));
+	end = header(end, "Userspace-Cni-State-Dir", by_socket ? "" : settings->state_dir);
+	end = header(end, "Userspace-Cni-Run-Dir", settings->run_dir);
 	if (!read_boot_id(boot_id))
 		end += sprintf(end, "Called-Boot-Id: %s\r\nCalled-Boottime-Ns: %llu\r\n", boot_id,
 			       (unsigned long long)request.called);
@@ -939,12 +966,14 @@ static void make_head(const char *path, const struct settings *settings)
 	request.head_len = (size_t)(end - request.head);
 }
 
+/* -- agent -------------------------------------------------------------------------------------------------------------------- */
+
 /**
  * connect_agent() - Open a connection to the agent
  * @path:	Its socket
  * @until:	When to give up, in milliseconds since the start
  *
- * A full backlog is no refusal: the agent may only be busy accepting. The kernel tells nobody when there is room.
+ * A full backlog is no refusal: the agent may only be busy accepting. The kernel does not tell when there is room.
  *
  * Return: file descriptor, else -1 with errno set
  */
@@ -1218,11 +1247,11 @@ static bool ask_agent(const struct settings *settings, const struct verb *verb, 
 	}
 	problem = exchange(fd, until);
 	close(fd);
-	if (!problem)
+	if (!problem) {
 		tell_warnings();
-
-	if (!problem && !answer.body_len && (verb == ADD || answer.status >= 300))
-		problem = "it answered nothing";
+		if (!answer.body_len && (verb == ADD || answer.status >= 300))
+			problem = "it answered nothing";
+	}
 	if (problem)
 		note(why, "%s", problem);
 
@@ -1232,6 +1261,24 @@ static bool ask_agent(const struct settings *settings, const struct verb *verb, 
 /* -- spool -------------------------------------------------------------------------------------------------------------------- */
 
 /**
+ * closed() - Close a file of ours after its last use
+ * @fd:		File
+ * @failed:	Whether that use has failed, which errno tells of then
+ *
+ * Return: 0 when neither has failed, else -1 with errno of the first that did
+ */
+static int closed(int fd, int failed)
+{
+	int error = errno;
+
+	if (close(fd) && !failed)
+		return -1;
+	errno = error;
+
+	return failed ? -1 : 0;
+}
+
+/**
  * flush_directory() - Bring the names in a directory to disk
  * @path:	Directory
  *
@@ -1239,16 +1286,9 @@ static bool ask_agent(const struct settings *settings, const struct verb *verb, 
  */
 static int flush_directory(const char *path)
 {
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), status, error;
+	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	if (fd < 0)
-		return -1;
-	status = fsync(fd);
-	error = errno;
-	close(fd);
-	errno = error;
-
-	return status;
+	return fd < 0 ? -1 : closed(fd, fsync(fd));
 }
 
 /**
@@ -1285,7 +1325,7 @@ static int make_directory(const char *path)
  * open_spool() - Open the spool, made when it is missing, and take its lock
  * @path:	Directory
  *
- * Looked at in small steps: flock(2) knows no deadline. Whoever has it writes one small file.
+ * Looked at in small steps: flock(2) knows no deadline. Its holder writes one small file.
  *
  * Return: file descriptor that holds the lock, else -1 with errno set (ETIMEDOUT: it stayed with others until the deadline)
  */
@@ -1403,22 +1443,15 @@ static int write_entry(int spool)
 	fd = openat(spool, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	if (write_all(fd, request.head, request.head_len) || write_all(fd, request.body, request.body_len) || fsync(fd)) {
+	if (closed(fd, write_all(fd, request.head, request.head_len) || write_all(fd, request.body, request.body_len) || fsync(fd)) ||
+	    renameat(spool, temporary, spool, name)) {
 		error = errno;
-		close(fd);
-		goto discard;
-	}
-	if (close(fd) || renameat(spool, temporary, spool, name)) {
-		error = errno;
-		goto discard;
+		unlinkat(spool, temporary, 0);
+		errno = error;
+		return -1;
 	}
 
 	return fsync(spool);	/* were this to fail, the DEL is served twice: no harm */
-
-discard:
-	unlinkat(spool, temporary, 0);
-	errno = error;
-	return -1;
 }
 
 /**
@@ -1435,7 +1468,7 @@ static bool spool_request(const struct settings *settings, struct note *why)
 	long count;
 	int spool;
 
-	if (read_boot_id(boot_id)) {	/* then the request does not say when it was called, and nobody could place it */
+	if (read_boot_id(boot_id)) {	/* then the request does not say when it was called, and the agent could not place it */
 		note(why, "reading " BOOT_ID_FILE ": %s", reason(errno));
 		return false;
 	}
@@ -1466,41 +1499,8 @@ enum fate {
 	FATE_ANSWERED,	/* definitely: done, or refused for a reason that will hold */
 	FATE_SPOOLED,
 	FATE_LOST,
-	FATE_REFUSED,	/* nobody could ever serve it */
+	FATE_REFUSED,	/* no agent could ever serve it */
 };
-
-/**
- * refuse_useless() - Refuse a DEL that no agent will ever serve, before it is taken for done
- * @why:	Where to write the reason
- *
- * Return: CNI code, 0 for a DEL that may be served
- */
-static int refuse_useless(struct note *why)
-{
-	static const char alnum[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-	static const char id_set[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
-	const char *id = value_of("CNI_CONTAINERID"), *ifname = value_of("CNI_IFNAME");
-	const char *begin = request.body, *end = request.body + request.body_len;
-
-	if (!strchr(alnum, *id) || strspn(id, id_set) != strlen(id)) {
-		note(why, "CNI_CONTAINERID '%.*s' is not a container ID", SHOWN_MAX, id);
-		return ERROR_ENVIRONMENT;
-	}
-	if (strlen(ifname) > IFNAME_MAX || strpbrk(ifname, "/: ")) {
-		note(why, "CNI_IFNAME '%.*s' is not an interface name", SHOWN_MAX, ifname);
-		return ERROR_ENVIRONMENT;
-	}
-	while (begin < end && strchr(" \t\r\n", *begin))
-		begin++;
-	while (end > begin && strchr(" \t\r\n", end[-1]))
-		end--;
-	if (end - begin < 2 || *begin != '{' || end[-1] != '}') {
-		note(why, "the network configuration on stdin is not a JSON object");
-		return ERROR_DECODE;
-	}
-
-	return 0;
-}
 
 /**
  * deliver_del() - Give the DEL in the request to the agent, else to the spool
@@ -1570,11 +1570,11 @@ static int del(const struct settings *settings)
 		break;
 	}
 
-	return fail(ERROR_AGAIN, "the agent does not answer, and this DEL can not be spooled", why.text);
+	return fail(ERROR_AGAIN, "the agent does not answer, and this DEL cannot be spooled", why.text);
 }
 
 /**
- * undo_add() - Undo an ADD of which nobody has learned
+ * undo_add() - Undo an ADD of which the runtime has not learned
  * @settings:	Settings
  *
  * Return: exit code of this program
@@ -1598,7 +1598,7 @@ static int undo_add(const struct settings *settings)
 		break;
 	case FATE_REFUSED:
 	case FATE_LOST:
-		say("error", "the ADD that could not be reported is not undone, and its DEL can not be spooled", why.text);
+		say("error", "the ADD that could not be reported is not undone, and its DEL cannot be spooled", why.text);
 		break;
 	}
 
@@ -1631,7 +1631,7 @@ static int call(const struct settings *settings, const struct verb *verb)
 }
 
 /**
- * about() - Tell what this is, to whoever runs it by hand
+ * about() - Tell what this is, to a person who runs it by hand
  *
  * Return: exit code of this program
  */
@@ -1663,7 +1663,7 @@ static const struct verb *find_verb(const char *command)
 {
 	size_t i;
 
-	for (i = 0; i < VERBS; i++) {
+	for (i = 0; i < COUNT(verbs); i++) {
 		if (!strcmp(command, verbs[i].name))
 			return &verbs[i];
 	}
