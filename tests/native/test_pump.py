@@ -9,9 +9,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-RINGS = ROOT / "userspace_cni" / "fastpath" / "rings"
-SOURCES = (ROOT / "tests" / "lab" / "pump_trial.c", RINGS / "pump.c", RINGS / "queue.c")
+HERE = Path(__file__).resolve().parent
+RINGS = HERE.parents[1] / "userspace_cni" / "fastpath" / "rings"
+SOURCES = (HERE / "pump_trial.c", RINGS / "pump.c", RINGS / "queue.c")
 STRICT = ("gcc", "-std=c11", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread")
 SANITIZED = (*STRICT, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 TRIALS = {
