@@ -96,6 +96,14 @@ def test_every_function_of_a_trial_has_a_comment(path: Path) -> None:
     assert silent(path.read_text()) == []
 
 
+def test_the_contents_of_the_long_file() -> None:
+    """The table of contents in the long file's head names its sections, in their order."""
+    text = next(path for path in OURS if path.name == ONE_FILE).read_text()
+    contents = re.findall(r"^ \*   (\w+(?: \w+)*)  +\w", text[text.index(" * CONTENTS") : text.index(" */\n")], re.MULTILINE)
+    assert contents == re.findall(r"^/\* -- (.+?) -+ \*/$", text, re.MULTILINE)
+    assert len(contents) > 5
+
+
 TOLD = """
 /**
  * told() - Do it

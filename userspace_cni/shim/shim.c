@@ -40,7 +40,7 @@
  *   tables                   the settings written into this file, the verbs, the variables that travel
  *   types                    and the one call that is served
  *   texts                    messages, and JSON strings
- *   time and signals         clocks, which boot this is, the only place where anything is waited for
+ *   time and signals         clocks, which boot this is, waiting that a signal ends
  *   environment              variables, and the arguments in CNI_ARGS
  *   streams                  stdin, stdout, stderr: reading, answering, log lines, errors of our own
  *   refusals                 what no agent could serve
@@ -183,7 +183,7 @@ static const struct travelling {
 	{ "BAGGAGE",		"Baggage" },
 };
 
-/* -- types, and the call that is served --------------------------------------------------------------------------------------- */
+/* -- types -------------------------------------------------------------------------------------------------------------------- */
 
 /**
  * struct note - A message being made, or the reason why something did not happen

@@ -16,16 +16,21 @@
 
 /** struct driver - A queue of this kind; all indices run freely and wrap at 65536
  * @queue:	What every queue has
- * @desc, avail, used: The ring, in shared memory
+ * @desc, @avail, @used: The ring, in shared memory
  * @buffers:	@size buffers of @pitch bytes, in shared memory
  * @size:	Descriptors, a power of two
+ * @pitch:	Bytes from one buffer to the next, whole cache lines
  * @span:	Bytes of a buffer from its header on: what a descriptor covers
- * @made:	avail.idx to be; [@seen, @made) are with the other side or, up to @used, back
+ * @made:	avail.idx to be; [@seen, @made) are with the other side or, up to @behind, back
  * @published:	avail.idx as the other side sees it
  * @seen:	used.idx up to which we have worked
  * @behind:	used.idx as last loaded
  * @lump:	Received buffers that are given back at once
+ * @transmit:	Whether it sends; else it receives
+ * @in_order:	VIRTIO_F_IN_ORDER was negotiated
+ * @mergeable:	VIRTIO_NET_F_MRG_RXBUF was, and it receives
  * @kick:	eventfd by which we notify the other side, -1 for none
+ * @frees:	How many numbers of @free are valid
  * @free:	Without IN_ORDER, of a transmit queue: numbers of descriptors that are ours, the first @frees; of a receive
  *		queue: what is in the avail ring, which cannot be believed when it is read back
  * @lent:	Without IN_ORDER, per descriptor: it is with the other side
