@@ -16,7 +16,6 @@ from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Directory, PodMount, Port, SocketFile
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.cli.kubevirt.drifts import Access
 from userspace_cni.cli.kubevirt.node import (
     Guest,
     Socket,
@@ -33,6 +32,7 @@ from userspace_cni.cli.kubevirt.node import (
     unlooked,
 )
 from userspace_cni.cli.kubevirt.sockets import Parties, Party
+from userspace_cni.consumers.kubevirt.drifts import Access
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
 from userspace_cni.fastpath.sys.sock_diag import file_of

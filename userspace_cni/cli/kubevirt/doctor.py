@@ -20,7 +20,6 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.kubevirt.drifts import Access
 from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
 from userspace_cni.cli.kubevirt.node import (
     SWITCH,
@@ -42,6 +41,7 @@ from userspace_cni.cli.kubevirt.sockets import Parties, look
 from userspace_cni.cli.node.check import check_one
 from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
 from userspace_cni.cli.view import Cell, Column
+from userspace_cni.consumers.kubevirt.drifts import Access
 from userspace_cni.fastpath.memory import hugepages
 
 _COLUMNS: Final = (

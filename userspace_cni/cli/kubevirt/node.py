@@ -14,8 +14,8 @@ from kubevirt.findings import SEVERITIES, Finding, Severity
 from userspace_cni.attachment.listing import SwitchPort, name_of, objects, port_step
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Directory, SocketFile
-from userspace_cni.cli.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.cli.kubevirt.sockets import Party
+from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.fastpath.memory.hugepages import Pool, size_text
 from userspace_cni.pod import launcher
 
