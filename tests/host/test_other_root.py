@@ -17,6 +17,7 @@ from subprocess import PIPE
 import pytest
 
 from tests.host.places import UNUSED_ID, bind, bind_over, connects, descriptors, listening, mode, mounts_at, soon, tree
+from userspace_cni.attachment.facts import Place, Pod, Volume
 from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
@@ -38,7 +39,7 @@ from userspace_cni.base.errors import (
 )
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.base.tenancy import Bounds
+from userspace_cni.consumers import CONSUMERS
 from userspace_cni.host import legacy
 from userspace_cni.host.device_info import DeviceInfoDriver, read_allocation
 from userspace_cni.host.files import ConfigFileDriver
@@ -48,8 +49,6 @@ from userspace_cni.host.link import is_own, link_exists, namespace
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.placement import PlacedSocketDriver
 from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
-from userspace_cni.kube.client import PodView, Volume
-from userspace_cni.node.places import SharedDir, find_launcher_place, find_place
 
 USER = "dpdk-of-this-host"
 PODS = "/var/run/uc-pods"
@@ -251,11 +250,16 @@ def test_trusted_link_out_of_the_root(root: HostRoot, host: Path, room: Path) ->
     assert tree(Path(f"{host}{room}/ours")) == {"c0ffee"}
 
 
+def place_of(consumer: str, pod: Pod, settings: Settings, root: HostRoot, shared_dir: str = "") -> Place:
+    """Where the sockets of a container of that pod are."""
+    return CONSUMERS[consumer].find_place(pod, "c0ffee", shared_dir, settings, root)
+
+
 def test_place_of_an_emptydir(root: HostRoot, host: Path) -> None:
     """A pod's emptyDir is found in the host's kubelet directory, and recorded as the host calls it."""
     (host / "run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/shared-dir").mkdir(parents=True)
     settings = Settings(kubelet_dir="/var/run/kubelet")
-    place = find_place(settings, "u1", None, "c0ffee", SharedDir(), root)
+    place = place_of("pod", Pod(uid="u1"), settings, root)
     assert (place.path, place.trusted) == (
         "/var/run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/shared-dir",
         "/var/run/kubelet",
@@ -269,26 +273,26 @@ def test_place_of_a_vm(root: HostRoot, host: Path) -> None:
     settings = Settings(kubelet_dir="/var/run/kubelet")
     (volumes / "shared-dir").mkdir(parents=True)
     with pytest.raises(DirectoryRefused, match="emptyDir 'public' is not at /var/run/kubelet/pods/u1/"):
-        find_launcher_place(settings, "u1", root)
+        place_of("kubevirt", Pod(uid="u1"), settings, root)
     (volumes / "public").mkdir()
-    place = find_launcher_place(settings, "u1", root)
+    place = place_of("kubevirt", Pod(uid="u1"), settings, root)
     assert place.path == "/var/run/kubelet/pods/u1/volumes/kubernetes.io~empty-dir/public/vhostuser"
     assert (place.trusted, place.create, place.own, place.mount_name) == ("/var/run/kubelet", True, True, "")
     DirectoryDriver(root).apply(Directory(place.path, place.trusted, place.create, place.own), soon())
     assert (volumes / "public" / "vhostuser").is_dir()
     with pytest.raises(BadEnvironment, match="K8S_POD_UID"):
-        find_launcher_place(settings, "", root)
+        place_of("kubevirt", Pod(), settings, root)
 
 
 def test_place_of_a_shared_dir(root: HostRoot, host: Path) -> None:
     """Setting and `sharedDir` of a pod's network are compared as the host follows their links, and recorded by its names."""
-    bounds = Bounds("tenant-a", ("/nowhere", "/var/run/shared"), "setting shared_dirs")
+    settings = Settings(shared_dirs=("/nowhere", "/var/run/shared"))
     (host / "data").mkdir()
     (host / "data" / "link").symlink_to("/var/run/shared/tenant-a")
     for path in ("/var/run/shared/tenant-a", "/run/shared//tenant-a/", "/data/link"):
-        place = find_place(Settings(), "", None, "c0ffee", SharedDir(path, bounds), root)
+        place = place_of("pod", Pod("tenant-a"), settings, root, path)
         assert (place.path, place.trusted, place.own) == ("/run/shared/tenant-a/c0ffee", "/run/shared", False)
-    place = find_place(Settings(), "", None, "c0ffee", SharedDir("/run/shared", bounds), root)
+    place = place_of("pod", Pod("tenant-a"), settings, root, "/run/shared")
     assert (place.path, place.trusted) == ("/run/shared/c0ffee", "/run/shared")
     DirectoryDriver(root).apply(Directory(f"{place.path}/x", place.trusted, create=True, parents=place.parents), soon())
     assert (host / "run/shared/c0ffee/x").is_dir()
@@ -299,9 +303,9 @@ def test_shared_dir_out_of_bounds(root: HostRoot, host: Path, path: str) -> None
     """What is not below an allowed directory once its links are followed is refused with 7, naming it, namespace and setting."""
     (host / "run" / "shared").mkdir()
     (host / "run" / "shared" / "out").symlink_to("/data")
-    bounds = Bounds("tenant-a", ("/run/shared",), "setting shared_dirs")
+    settings = Settings(shared_dirs=("/run/shared",))
     with pytest.raises(InvalidConfig) as refused:
-        find_place(Settings(), "", None, "c0ffee", SharedDir(path, bounds), root)
+        place_of("pod", Pod("tenant-a"), settings, root, path)
     named = (f"{path!r}", "'tenant-a'", "/run/shared", "setting shared_dirs")
     assert [text for text in named if text not in str(refused.value)] == []
 
@@ -309,8 +313,8 @@ def test_shared_dir_out_of_bounds(root: HostRoot, host: Path, path: str) -> None
 def test_place_of_a_hostpath(root: HostRoot, host: Path, pod: Path) -> None:
     """A hostPath is resolved as on the host, and what is resolved can be opened below the host's root."""
     (host / "data").symlink_to(f"{PODS}/uid")
-    view = PodView("ns", "pod", "u1", (Volume("shared-dir", "hostPath", "/data"),))
-    place = find_place(Settings(kubelet_dir="/var/run/kubelet"), "u1", view, "c0ffee", SharedDir(), root)
+    known = Pod("ns", "pod", "u1", (Volume("shared-dir", "hostPath", "/data"),))
+    place = place_of("pod", known, Settings(kubelet_dir="/var/run/kubelet"), root)
     assert (place.path, place.trusted) == ("/run/uc-pods/uid", "/")
     ConfigFileDriver(root).apply(ConfigFile(place.path, place.trusted, "facts.json", "{}"), soon())
     assert tree(pod) == {"facts.json"}
@@ -318,9 +322,9 @@ def test_place_of_a_hostpath(root: HostRoot, host: Path, pod: Path) -> None:
 
 def test_place_of_a_hostpath_that_is_absent(root: HostRoot, room: Path) -> None:
     """A hostPath that exists in this process's root only is none of the host's."""
-    view = PodView("ns", "pod", "u1", (Volume("shared-dir", "hostPath", str(room)),))
+    known = Pod("ns", "pod", "u1", (Volume("shared-dir", "hostPath", str(room)),))
     with pytest.raises(DirectoryRefused, match="is not a directory"):
-        find_place(Settings(), "u1", view, "c0ffee", SharedDir(), root)
+        place_of("pod", known, Settings(), root)
 
 
 def test_namespace(root: HostRoot, host: Path) -> None:

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(frozen=True)
+class Volume:
+    """A pod's volume. `kind` is the key of its source in the pod's spec; `path` is set for a hostPath."""
+
+    name: str
+    kind: str
+    path: str = ""
+
+
+@dataclass(frozen=True)
 class Pod:
-    """The pod as far as it is known; each "" when it is not."""
+    """The pod as far as it is known; each empty when it is not. `mounts`: volume name -> mountPaths in the containers, in order;
+    not in initContainers.
+
+    `uid` is the one that the node knows: K8S_POD_UID, and the kubelet's directories. A static pod has another one in the API.
+    """
 
     namespace: str = ""
     name: str = ""
     uid: str = ""
-    domain: str = ""
-    """Annotation launcher.DOMAIN: the name of the VM in it, if it is a VM's."""
+    volumes: tuple[Volume, ...] = ()
+    mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 An attachment is a tuple of steps, applied in the order of the tuple and undone in reverse.
 
-    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, Port, DeviceInfo, ConfigFile (not of a VM) | PodNote
+    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, Port, DeviceInfo, ConfigFile | PodNote
     server mode (OVS listens)    Lease, Directory, Port, PlacedSocket, DeviceInfo, ConfigFile | PodNote
+
+No ConfigFile is made for a consumer that reads no note.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Allocation, Facts, Place
 from userspace_cni.attachment.steps import (
     MARK_SCHEMA,
@@ -32,7 +35,6 @@ from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import Access, Options, Role
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import LATEST, Addresses, Interface, build
-from userspace_cni.pod import launcher
 from userspace_cni.pod.document import build_entry, render_file
 
 SUN_PATH_MAX = 107
@@ -49,16 +51,17 @@ class Attachment:
     interface: Interface
 
 
-def plan(request: Request, options: Options, facts: Facts, addresses: Addresses) -> Attachment:
-    """Everything that has to become true for this ADD, with every name in it.
+def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: Addresses) -> Attachment:
+    """Everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
     Raises BadEnvironment or InvalidConfig for names that can not be part of a socket path, and for a device plugin's
     allocation that contradicts the configuration.
     """
-    role = _ovs_role(options, facts.allocation)
-    socket_file = _socket_file(request, options, facts.allocation)
+    role = _ovs_role(options, consumer, facts.allocation)
+    derived = consumer.socket_file(request.environment.ifname)
+    socket_file = _checked_name(derived or _given_name(request, options, facts.allocation), request, consumer)
     place, access = facts.place, options.access
-    pod_path = _pod_path(options, facts, socket_file)
+    pod_path = facts.allocation.path if facts.allocation and not derived else facts.mapped_dir + socket_file
     _fits(pod_path, "the path in the pod")
     if not _is_text(request.environment.ifname):
         raise BadEnvironment(f"CNI_IFNAME {request.environment.ifname!a} is not UTF-8", "OVSDB takes no other names")
@@ -66,7 +69,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
     host_path = f"{mount or place.path}/{socket_file}"
     if role == "client":
         _fits(host_path, "the path that OVS is given")
-    mac = options.asked.mac or _derived_mac(request, options, facts)
+    mac = options.asked.mac or consumer.derived_mac(request, facts.pod)
     interface = Interface(
         name=request.environment.ifname,
         sandbox=request.environment.netns,
@@ -84,7 +87,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
         vlan_mode=options.vlan.mode,
         mtu=options.mtu,
         mac=mac,
-        marks=_marks(request, options, facts),
+        marks=_marks(request, consumer, facts),
         foreign_bridge=facts.foreign_bridge,
     )
     directory = Directory(
@@ -106,7 +109,7 @@ def plan(request: Request, options: Options, facts: Facts, addresses: Addresses)
     else:
         _fits(f"{facts.ovs_sockdir}/{port.name}", "the path at which OVS listens")
         steps += [port, _placed_socket(port, place, socket_file, access, facts)]
-    steps += _documents(request, options, facts, _Told(role, socket_file, pod_path, interface, addresses))
+    steps += _documents(request, options, consumer, facts, _Told(role, socket_file, pod_path, interface, addresses))
     return Attachment(tuple(steps), interface)
 
 
@@ -120,7 +123,7 @@ def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
     return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
 
 
-def _marks(request: Request, options: Options, facts: Facts) -> dict[str, str]:
+def _marks(request: Request, consumer: Consumer, facts: Facts) -> dict[str, str]:
     marks = owner_marks(request.environment.container_id, request.network.name, request.environment.ifname)
     marks |= {
         "boot-id": facts.boot_id,
@@ -130,20 +133,16 @@ def _marks(request: Request, options: Options, facts: Facts) -> dict[str, str]:
         "pod-namespace": facts.pod.namespace,
         "pod-name": facts.pod.name,
         "pod-uid": facts.pod.uid,
-        "vm-name": launcher.machine_name(facts.pod.name, facts.pod.domain) if options.kubevirt else "",
+        **consumer.marks(facts.pod),
     }
     return {key: value for key, value in marks.items() if value and _is_text(value)}
 
 
-def _ovs_role(options: Options, allocation: Allocation | None) -> Role:
+def _ovs_role(options: Options, consumer: Consumer, allocation: Allocation | None) -> Role:
     """OVS's side: the configuration's, or the opposite of what a device plugin told the application."""
     if allocation is None:
         return options.ovs_role
-    if options.kubevirt and allocation.mode != "server":
-        raise InvalidConfig(
-            f"the device plugin allocated mode {allocation.mode!r} with consumer 'kubevirt'",
-            "a VM's QEMU makes the socket: configure the device plugin for mode 'server', or give the network no resourceName",
-        )
+    consumer.check_allocation(allocation)
     role: Role = "server" if allocation.mode == "client" else "client"
     if options.role_given and role != options.ovs_role:
         raise InvalidConfig(
@@ -153,17 +152,8 @@ def _ovs_role(options: Options, allocation: Allocation | None) -> Role:
     return role
 
 
-def _pod_path(options: Options, facts: Facts, socket_file: str) -> str:
-    """The socket as the application sees it. A VM must find it at the same path on whichever node it is: no allocation's."""
-    if facts.allocation and not options.kubevirt:
-        return facts.allocation.path
-    return facts.mapped_dir + socket_file
-
-
-def _socket_file(request: Request, options: Options, allocation: Allocation | None) -> str:
-    environment = request.environment
-    if options.kubevirt:
-        return _checked_name(launcher.socket_file(environment.ifname), environment.ifname, "KubeVirt's are pod… or net…")
+def _given_name(request: Request, options: Options, allocation: Allocation | None) -> str:
+    """The socket's name as the device plugin or the network gives it, else the port's."""
     allocated = allocation.path.rpartition("/")[2] if allocation else ""
     if allocated and options.socket_file and allocated != options.socket_file:
         raise InvalidConfig(
@@ -175,15 +165,14 @@ def _socket_file(request: Request, options: Options, allocation: Allocation | No
             f"the device plugin allocated the socket {allocated!r}, which can not be its name",
             f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; see the file runtimeConfig.CNIDeviceInfoFile",
         )
-    name = allocated or options.socket_file or port_name(environment.container_id, environment.ifname)
-    return _checked_name(name, environment.ifname, "give 'host.vhost.socketfile'")
+    return allocated or options.socket_file or port_name(request.environment.container_id, request.environment.ifname)
 
 
-def _checked_name(name: str, ifname: str, hint: str) -> str:
+def _checked_name(name: str, request: Request, consumer: Consumer) -> str:
     if not _PATH_SAFE.fullmatch(name):
         raise BadEnvironment(
-            f"CNI_IFNAME {ifname!r} can not be part of a socket's name",
-            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; {hint}",
+            f"CNI_IFNAME {request.environment.ifname!r} can not be part of a socket's name",
+            f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; {consumer.naming_remedy}",
         )
     return name
 
@@ -223,18 +212,6 @@ def _placed_socket(port: Port, place: Place, socket_file: str, access: Access, f
     )
 
 
-def _derived_mac(request: Request, options: Options, facts: Facts) -> str:
-    """A locally administered unicast MAC: the same for the same attachment, or for the same VM wherever it runs."""
-    environment, pod = request.environment, facts.pod
-    if options.kubevirt:
-        machine = launcher.machine_of_pod(pod.name) or pod.name or pod.uid
-        return launcher.derived_mac(pod.namespace, machine, environment.ifname)
-    parts = (request.network.name, environment.container_id, environment.ifname)
-    digest = bytearray(hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).digest()[:6])
-    digest[0] = digest[0] & 0xFC | 0x02
-    return digest.hex(":")
-
-
 @dataclass(frozen=True)
 class _Told:
     """What the application is told."""
@@ -251,7 +228,7 @@ class _Told:
         return "server" if self.ovs_role == "client" else "client"
 
 
-def _documents(request: Request, options: Options, facts: Facts, told: _Told) -> list[Step]:
+def _documents(request: Request, options: Options, consumer: Consumer, facts: Facts, told: _Told) -> list[Step]:
     """What is written down for the runtime and the application."""
     environment = request.environment
     steps: list[Step] = []
@@ -269,10 +246,10 @@ def _documents(request: Request, options: Options, facts: Facts, told: _Told) ->
                 entry=entry,
                 mapped_dir=facts.mapped_dir,
                 kubeconfig=facts.kubeconfig,
-                optional=options.kubevirt,
+                optional=not consumer.reads_note,
             )
         )
-    elif not options.kubevirt:  # nobody reads one in a launcher pod
+    elif consumer.reads_note:
         name = f"configData-{port_name(environment.container_id, environment.ifname)}.json"
         steps.append(ConfigFile(facts.place.path, facts.place.trusted, name, entry))
     return steps

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from userspace_cni.attachment import apply, cleanup
+from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import refusal
 from userspace_cni.attachment.facts import Facts
 from userspace_cni.attachment.journal import Journal
@@ -95,8 +96,13 @@ class Node(cleanup.Node, Protocol):
         """Whether a kernel interface of the name CNI_IFNAME exists in CNI_NETNS."""
         ...
 
-    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
-        """What has to be known of the node and the pod to plan an attachment."""
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """Who can use an interface, by the name that a network's key `consumer` has for it."""
+        ...
+
+    def gather(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Facts:
+        """What has to be known of the node and the pod to plan an attachment of that consumer."""
         ...
 
     def require_delegate(self, request: Request) -> None:
@@ -183,7 +189,8 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     journal = node.journal
     deadline = Deadline.after(node.deadline_s)
     netns_inode = node.sandbox(environment)
-    options = read_options(request, lambda text: say("warning", text))
+    options = read_options(request, node.consumers, lambda text: say("warning", text))
+    consumer = node.consumers[options.consumer]
     raw_previous = request.network.raw.get("prevResult")
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
     if request.network.ipam:
@@ -193,7 +200,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     with journal.container_lock(environment.container_id, deadline) as lock:
         _make_room(request, node, deadline)
         with stage("plan"):
-            facts = replace(node.gather(request, options, deadline), netns_inode=netns_inode)
+            facts = replace(node.gather(request, options, consumer, deadline), netns_inode=netns_inode)
         record = _new_record(request, facts, called)
         try:
             addresses = EMPTY
@@ -211,7 +218,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
                 addresses = read_addresses(leased, request.network.version)
                 _require_asked_ips(addresses, options, request)
             with stage("plan"):
-                attachment = plan(request, options, facts, addresses)
+                attachment = plan(request, options, consumer, facts, addresses)
             planned = record.to("applying", steps=record.steps + attachment.steps)
             foreseen, rivals = apply.foresee(planned, node, journal)
             if rivals:
@@ -381,7 +388,7 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
 
 def _status(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     deadline = Deadline.after(STATUS_S)
-    options = read_options(request, lambda text: say("debug", text))
+    options = read_options(request, node.consumers, lambda text: say("debug", text))
     node.serving(options, deadline)
     node.forward("STATUS", request, deadline)
     return b""

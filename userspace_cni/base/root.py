@@ -8,7 +8,7 @@ Only trusted paths are translated (settings, CNI_NETNS, CNI_PATH, what an admini
 and its use a link could be swapped. What is below a directory that a pod can write is opened by `beneath`, below a descriptor.
 """
 # Paths of another root: pathlib and os.path would resolve them in ours.
-# ruff: noqa: PTH115
+# ruff: noqa: PTH112, PTH115
 
 from __future__ import annotations
 
@@ -76,6 +76,10 @@ class HostRoot:
                     done.clear()
                 left += target.split("/")[::-1]
         return "/" + "/".join(done)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether the host has a directory at `path` (absolute), links followed. Raises DirectoryRefused as `path` does."""
+        return os.path.isdir(self.path(path))  # pathlib fails for a name that is too long
 
     def _link(self, components: list[str]) -> str | None:
         """Where the link leads; None for anything else, and for nothing. proc(5)'s links are no text, the kernel follows them."""

@@ -8,28 +8,27 @@ nearly a known one (`keys`) is refused, and so is a `vhost.mode` that is neither
 What is understood but can not be served is refused before any effect (UnsupportedField, 2); a value that can not be meant is
 InvalidConfig (7); a value of the wrong JSON type is Undecodable (6).
 
-With `consumer: kubevirt` the application is QEMU in a virt-launcher pod, of which everything is known: what the network says
-otherwise is refused, for such a VM would not start, or would lose its network with OVS's next restart.
+Who uses the interface, key `consumer`, has terms of its own for these keys. They are passed in: no consumer is known here.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
 
 from userspace_cni.base.bridges import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.base.log import LEVELS
 from userspace_cni.cni import keys
 from userspace_cni.cni.request import Request, typed
-from userspace_cni.pod import launcher
 
 Role = Literal["client", "server"]
 Warn = Callable[[str], None]
 
 DEFAULT_BRIDGE: Final = "br0"
+DEFAULT_CONSUMER: Final = "pod"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _BRIDGE: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{BRIDGE_MAX - 1}}}")
 _MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
@@ -41,8 +40,6 @@ _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "do
 _MTU_RANGE: Final = (68, 65535)
 _QUEUES_MAX = 128
 _QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
-_QEMU_DIRECTORY_MODE: Final = 0o755
-"""Of QEMU's directory: only QEMU makes sockets in it, and OVS may run as any user."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Application:
 
 @dataclass(frozen=True)
 class Options:
-    """What this plugin is asked to do. `ovs_role`: OVS's side of the vhost-user connection; `kubevirt`: for VMs' launchers."""
+    """What this plugin is asked to do. `ovs_role`: OVS's side of the vhost-user connection; `consumer`: name of who uses it."""
 
     ovs_role: Role
     role_given: bool
@@ -89,12 +86,35 @@ class Options:
     asked: Asked
     kubeconfig: str
     shared_dir: str
-    kubevirt: bool
+    consumer: str
     dns: Mapping[str, Any]
 
 
-def read_options(request: Request, warn: Warn) -> Options:
-    """Everything that ADD needs of the configuration, validated; `warn` is told of what is ignored."""
+class Terms(Protocol):
+    """What a consumer makes of a network's keys. Pure."""
+
+    @property
+    def default_role(self) -> Role:
+        """OVS's role where a `host` block names none."""
+        ...
+
+    def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
+        """Raise InvalidConfig for what the consumer cannot have; `warn` is told of what it ignores.
+
+        `top`, `vhost`: the configuration and its `host.vhost`, with the keys of ours canonically spelled.
+        """
+        ...
+
+    def access(self, access: Access) -> Access:
+        """Whose the directory and the socket are, by what the network says of that."""
+        ...
+
+
+def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn) -> Options:
+    """Everything that ADD needs of the configuration, validated; `warn` is told of what is ignored.
+
+    `consumers`: by the name that key `consumer` has for each.
+    """
     raw = request.network.raw
     keys.check(raw, warn)
     top = keys.spelled(raw, keys.TOP, "")
@@ -103,12 +123,14 @@ def read_options(request: Request, warn: Warn) -> Options:
     _refuse_unbuilt(request, (("", top), ("host.", host), ("runtimeConfig.", runtime)))
     _check_engine(host, container)
     vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
-    kubevirt = _read_consumer(top)
+    consumer = typed(top, "consumer", str, "") or DEFAULT_CONSUMER
+    if consumer not in consumers:
+        raise InvalidConfig(f"key 'consumer' is {consumer!r}", f"it can be {' or '.join(map(repr, consumers))}")
+    terms = consumers[consumer]
+    terms.check(top, vhost, warn)
     role_given = "host" in top
-    if kubevirt:
-        _check_for_qemu(vhost, top, warn)
-    mode = _read_mode_of(vhost, "host")
-    ovs_role: Role = "client" if not role_given or kubevirt or mode == "client" else "server"
+    mode = _read_mode_of(vhost, "host") or terms.default_role
+    ovs_role: Role = "client" if not role_given or mode == "client" else "server"
     for key in ("queues", "queueSize"):
         if key in vhost:
             warn(
@@ -126,12 +148,12 @@ def read_options(request: Request, warn: Warn) -> Options:
         vlan=_read_vlan(bridge),
         mtu=_in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
         socket_file=_read_socket_file(vhost),
-        access=_access_of_qemu(_read_access(vhost)) if kubevirt else _read_access(vhost),
+        access=terms.access(_read_access(vhost)),
         application=_read_application(container),
         asked=_read_asked(request, host, runtime, warn),
         kubeconfig=_absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
         shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
-        kubevirt=kubevirt,
+        consumer=consumer,
         dns=_read_dns(typed(raw, "dns", dict, {})),
     )
 
@@ -348,39 +370,6 @@ def _read_dns(raw: Mapping[str, Any]) -> dict[str, Any]:
         if not all(isinstance(value, str) for value in dns[key]):
             raise Undecodable(f"key 'dns.{key}' holds something else than strings", "it must be a list of strings")
     return {key: value for key, value in dns.items() if value}
-
-
-def _read_consumer(top: Mapping[str, Any]) -> bool:
-    consumer = typed(top, "consumer", str, "")
-    if consumer not in ("", "pod", "kubevirt"):
-        raise InvalidConfig(f"key 'consumer' is {consumer!r}", "it can be 'pod' or 'kubevirt'")
-    return bool(consumer == "kubevirt")
-
-
-def _check_for_qemu(vhost: Mapping[str, Any], top: Mapping[str, Any], warn: Warn) -> None:
-    """Refuse what can not be for a VM: its socket's name and role are agreed upon with the sidecar in its pod."""
-    consumer = "with consumer 'kubevirt'"
-    if typed(vhost, "mode", str, "", path="host.vhost.") not in ("", "client"):
-        raise InvalidConfig(
-            f"key 'host.vhost.mode' is {vhost['mode']!r} {consumer}",
-            "it can be 'client' or left out: QEMU makes the socket, or a restart of OVS would end the network of every VM",
-        )
-    if vhost.get("socketfile"):
-        raise InvalidConfig(
-            f"key 'host.vhost.socketfile' is {vhost['socketfile']!r} {consumer}",
-            "remove it: a VM's sockets are named after its interfaces, so that its sidecar finds them",
-        )
-    if vhost.get("socketmode"):
-        warn(f"key 'host.vhost.socketmode' is ignored {consumer}: QEMU makes the socket")
-    if top.get("sharedDir"):
-        warn(f"key 'sharedDir' is ignored {consumer}: the socket is in the launcher pod's emptyDir '{launcher.VOLUME}'")
-
-
-def _access_of_qemu(access: Access) -> Access:
-    """The directory is QEMU's, as far as the network does not give it to somebody else."""
-    mode = _QEMU_DIRECTORY_MODE if access.directory_mode is None else access.directory_mode
-    owner = str(launcher.QEMU_ID)
-    return replace(access, user=access.user or owner, group=access.group or owner, directory_mode=mode)
 
 
 def _unicast(mac: str, where: str) -> str:

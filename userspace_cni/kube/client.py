@@ -22,12 +22,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from userspace_cni.attachment.drift import Absent, Drift, Other, Value
+from userspace_cni.attachment.facts import Pod, Volume
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
@@ -53,31 +53,6 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NEEDED = "the account needs the verbs get on pods and patch (or update) on pods/status"
 
 
-@dataclass(frozen=True)
-class Volume:
-    """A pod's volume. `kind` is the key of its source in the pod's spec; `path` is set for a hostPath."""
-
-    name: str
-    kind: str
-    path: str = ""
-
-
-@dataclass(frozen=True)
-class PodView:
-    """What we look at in a pod. `mounts`: volume name -> mountPaths in the containers, in order; not in initContainers.
-
-    `uid` is the one that the node knows: K8S_POD_UID, and the kubelet's directories. A static pod has another one in the API.
-    """
-
-    namespace: str
-    name: str
-    uid: str
-    volumes: tuple[Volume, ...] = ()
-    mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    deleting: bool = False
-
-
 def in_cluster(environ: Mapping[str, str], service_account: str = SERVICE_ACCOUNT) -> bool:
     """Whether this process has the credentials of a pod.
 
@@ -85,15 +60,6 @@ def in_cluster(environ: Mapping[str, str], service_account: str = SERVICE_ACCOUN
     """
     named = environ.get("KUBERNETES_SERVICE_HOST") and environ.get("KUBERNETES_SERVICE_PORT")
     return bool(named) and (Path(service_account) / "token").is_file()
-
-
-def mapped_dir(pod: PodView, volume: str) -> str:
-    """Where the containers see the shared directory: the last mount of `volume`, else upstream's default; ends in "/"."""
-    mounts = pod.mounts.get(volume, ())
-    try:
-        return document.mapped_dir_value(mounts[-1]) if mounts else document.DEFAULT_MAPPED_DIR
-    except document.DocumentError as error:
-        raise InvalidConfig(f"pod {pod.namespace}/{pod.name}: {error}", f"the volumeMount named {volume}") from None
 
 
 class KubeClient:
@@ -111,7 +77,7 @@ class KubeClient:
         """The account's connection, for a watch that shares it."""
         return self._session
 
-    def get_pod(self, namespace: str, name: str, deadline: Deadline) -> PodView | None:
+    def get_pod(self, namespace: str, name: str, deadline: Deadline) -> Pod | None:
         """The pod, or None when there is none of this name. Raises Unavailable, NoteRefused (no permission) or InvalidConfig."""
         pod = self.read(namespace, name, deadline)
         return None if pod is None else view_of(pod)
@@ -383,7 +349,7 @@ def _annotated(pod: Mapping[str, Any], changes: Mapping[str, str | None]) -> dic
     return copy
 
 
-def view_of(pod: Mapping[str, Any]) -> PodView:
+def view_of(pod: Mapping[str, Any]) -> Pod:
     """A pod as the server sends it, read. Raises KeyError, TypeError or AttributeError for what is not shaped like one."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     volumes = []
@@ -395,7 +361,7 @@ def view_of(pod: Mapping[str, Any]) -> PodView:
     for container in spec.get("containers") or ():
         for mount in container.get("volumeMounts") or ():
             mounts[mount["name"]] = (*mounts.get(mount["name"], ()), mount["mountPath"])
-    return PodView(
+    return Pod(
         namespace=metadata.get("namespace", ""),
         name=metadata.get("name", ""),
         uid=_annotations(pod).get(MIRROR) or metadata.get("uid", ""),

@@ -27,11 +27,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
+from userspace_cni.attachment.facts import Pod
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.threads import start
-from userspace_cni.kube.client import MIRROR, PodView, is_pod, view_of
+from userspace_cni.kube.client import MIRROR, is_pod, view_of
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
 from userspace_cni.pod import document, launcher
 
@@ -158,7 +159,7 @@ class PodWatch:
         pod: dict[str, Any] = json.loads(known.text)
         return pod
 
-    def view(self, namespace: str, name: str, uid: str) -> PodView | None:
+    def view(self, namespace: str, name: str, uid: str) -> Pod | None:
         """The pod if it is known under this UID; None otherwise, and without a UID: an earlier pod may have had the name.
 
         What it says of volumes and mounts can not be out of date, since they never change in a pod's life.

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.apply import Driver
-from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
+from userspace_cni.attachment.consumer import Consumer
+from userspace_cni.attachment.facts import Allocation, Facts, Pod
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.plan import port_name
 from userspace_cni.attachment.spool import Spool
@@ -26,14 +28,13 @@ from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import link
 from userspace_cni.node.across import LegacyDriver, ServedPortDriver, ServedSocketDriver, free_source
-from userspace_cni.pod import launcher
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.openflow.counters import Counters
     from userspace_cni.dataplane.ports import KnownPort, PortDriver
     from userspace_cni.dataplane.vswitchd import Lifeline
     from userspace_cni.host.leases import LeaseDriver
-    from userspace_cni.kube.client import Clients, PodView
+    from userspace_cni.kube.client import Clients
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.probes import DeadRuns
 
@@ -155,7 +156,14 @@ class Drivers:
         """Whether a kernel interface of this name is in the container."""
         return link.link_exists(environment.netns, environment.ifname, self.root)
 
-    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """Who can use an interface, by the name that a network's key `consumer` has for it."""
+        from userspace_cni.consumers import CONSUMERS
+
+        return CONSUMERS
+
+    def gather(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Facts:
         """What is known of node and pod, once the rules allow the port. Asks the API server when there is one for this pod."""
         from userspace_cni.host.device_info import find_allocation
 
@@ -165,41 +173,27 @@ class Drivers:
         name = port_name(environment.container_id, environment.ifname)
         foreign_bridge = self.ports.reach(name, options.bridge, deadline)
         kubeconfig = self._kubeconfig(options)
-        view = self._ask_for_pod(environment, options, kubeconfig, deadline)
-        uid = environment.pod_uid or (view.uid if view else "")
-        place, mapped_dir = self._places(environment, options, uid, view)
+        known = self._ask_for_pod(environment, consumer, kubeconfig, deadline)
+        uid = environment.pod_uid or (known.uid if known else "")
+        # an API server of a network's choice does not say for which namespace the rules are asked
+        pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
             netns_inode=0,
-            pod=Pod(
-                environment.pod_namespace, environment.pod_name, uid, view.annotations.get(launcher.DOMAIN, "") if view else ""
-            ),
-            place=place,
-            mapped_dir=mapped_dir,
+            pod=pod,
+            place=consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root),
+            mapped_dir=consumer.mapped_dir(pod, settings),
             short_dir=settings.short_dir,
             mount_always=settings.mount_pod_dirs == "always",
             ovs_sockdir=self._ovs_sockdir(options, allocation, deadline),
-            noted=view is not None,
+            noted=known is not None,
             kubeconfig=kubeconfig,
             allocation=allocation,
             device_info_file=info,
             device_info_dir=settings.device_info_dir,
             foreign_bridge=foreign_bridge,
         )
-
-    def _places(self, environment: Environment, options: Options, uid: str, view: PodView | None) -> tuple[Place, str]:
-        """The directory for the pod's sockets on the host, and what its containers call it."""
-        from userspace_cni.kube.client import mapped_dir
-        from userspace_cni.node.places import SharedDir, find_launcher_place, find_place
-        from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
-
-        settings = self.settings
-        if options.kubevirt:
-            return find_launcher_place(settings, uid, self.root), launcher.MAPPED_DIR
-        shared_dir = SharedDir(options.shared_dir, settings.bounds(environment.pod_namespace))
-        place = find_place(settings, uid, view, environment.container_id, shared_dir, self.root)
-        return place, mapped_dir(view, settings.shared_volume) if view else DEFAULT_MAPPED_DIR
 
     def _has_account(self) -> bool:
         """Whether there are credentials of our own: the setting's, or those of the pod that this process runs in."""
@@ -213,7 +207,7 @@ class Drivers:
         own = bool(self.settings.kubeconfig) or (self.resident and self._has_account())
         return "" if use == "never" or (use == "fallback" and own) else options.kubeconfig
 
-    def _ask_for_pod(self, environment: Environment, options: Options, kubeconfig: str, deadline: Deadline) -> PodView | None:
+    def _ask_for_pod(self, environment: Environment, consumer: Consumer, kubeconfig: str, deadline: Deadline) -> Pod | None:
         if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or self._has_account()):
             return None
         if self._watch and not kubeconfig:
@@ -223,11 +217,10 @@ class Drivers:
         try:
             view = self.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, deadline)
         except UserspaceError as error:
-            if options.kubevirt and environment.pod_uid:
-                # a VM's interface works by its path alone; the note is a convenience there
-                say("warning", "the pod could not be read from the API server; attaching without a note in it", problem=error)
-                return None
-            raise
+            if consumer.reads_note or not environment.pod_uid:
+                raise
+            say("warning", "the pod could not be read from the API server; attaching without a note in it", problem=error)
+            return None
         if view is None or (environment.pod_uid and view.uid != environment.pod_uid):
             raise ContainerGone(
                 f"pod {environment.pod_namespace}/{environment.pod_name} with UID {environment.pod_uid or '(any)'} is gone",
@@ -248,7 +241,7 @@ class Drivers:
         told = self.ports.vhost_sock_dir(deadline)
         if told:
             return f"{settings.ovs_rundir}/{told}"
-        return settings.ovs_rundir if os.path.isdir(self.root.path(settings.ovs_rundir)) else _UPSTREAM_SOCKDIR  # noqa: PTH112
+        return settings.ovs_rundir if self.root.is_directory(settings.ovs_rundir) else _UPSTREAM_SOCKDIR
 
     def require_delegate(self, request: Request) -> None:
         """Raise unless the network's IPAM plugin can be run."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Facts, Place, Pod
 from userspace_cni.attachment.journal import Journal
@@ -21,6 +22,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
+from userspace_cni.consumers import CONSUMERS
 
 Fault = Callable[[str, Step], None]
 
@@ -108,6 +110,7 @@ class World:
     deadline_s: float = 10.0
     serving_error: UserspaceError | None = None
     resident: bool = False
+    consumers = CONSUMERS
     now: int = 1
     unreachable: UserspaceError | None = None
     """What the switch answers when its ports are listed."""
@@ -188,7 +191,7 @@ class World:
         """Those in `links`."""
         return (environment.netns, environment.ifname) in self.links
 
-    def gather(self, request: Request, options: Options, deadline: Deadline) -> Facts:
+    def gather(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Facts:
         """A pod with its own directory, without an API server."""
         place = self.place or Place(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
         return Facts(

@@ -25,6 +25,7 @@ from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
 from userspace_cni.cni.result import EMPTY, Addresses, Interface
+from userspace_cni.consumers import CONSUMERS
 from userspace_cni.pod import launcher
 from userspace_cni.pod.document import parse_entry, render
 
@@ -76,10 +77,10 @@ def planned(
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace", **keys}).encode()
     variables = {"CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1", **(environ or {})}
     request = Request(read_environment(variables, "ADD"), read_network(stdin, "ADD"), stdin)
-    options = read_options(request, lambda _text: None)
+    options = read_options(request, CONSUMERS, lambda _text: None)
     info = options.asked.device_info_file
     facts = replace(facts, device_info_file=info, device_info_dir=DEVICE_INFO_DIR if info else "")
-    return plan(request, options, facts, addresses)
+    return plan(request, options, CONSUMERS[options.consumer], facts, addresses)
 
 
 def only(attachment: Attachment, kind: type[Step]) -> Any:
@@ -265,7 +266,7 @@ def test_mac_of_a_vm_follows_it() -> None:
 def test_mac_of_a_vm_with_a_long_name() -> None:
     """A pod's name has the beginning of a long VM's name only, and the sidecar derives the MAC from as much."""
     machine = "m" * 40 + "-very-long-name"
-    pod = Pod("ns", f"virt-launcher-{machine}-"[:58] + "abcde", UID, domain=machine)
+    pod = Pod("ns", f"virt-launcher-{machine}-"[:58] + "abcde", UID, annotations={launcher.DOMAIN: machine})
     assert vm_mac(pod) == launcher.derived_mac("ns", launcher.machine_part(machine), "net1")
 
 
@@ -312,11 +313,11 @@ def test_directory_of_a_vm_for_somebody_else() -> None:
     ("pod", "name"),
     [
         (Pod("ns", "virt-launcher-vm-1-abcde"), "vm-1"),
-        (Pod("ns", f"virt-launcher-{'m' * 43}-abcde", domain="m" * 43), "m" * 43),
-        (Pod("ns", f"virt-launcher-{'m' * 44}abcde", domain="m" * 60), "m" * 60),
-        (Pod("ns", "virt-launcher-vm-1-abcde", domain="vm-2"), "vm-1"),
-        (Pod("ns", "virt-launcher-vm-1-abcde", domain="vm-1\n"), "vm-1"),
-        (Pod("ns", "app", domain="vm-1"), None),
+        (Pod("ns", f"virt-launcher-{'m' * 43}-abcde", annotations={launcher.DOMAIN: "m" * 43}), "m" * 43),
+        (Pod("ns", f"virt-launcher-{'m' * 44}abcde", annotations={launcher.DOMAIN: "m" * 60}), "m" * 60),
+        (Pod("ns", "virt-launcher-vm-1-abcde", annotations={launcher.DOMAIN: "vm-2"}), "vm-1"),
+        (Pod("ns", "virt-launcher-vm-1-abcde", annotations={launcher.DOMAIN: "vm-1\n"}), "vm-1"),
+        (Pod("ns", "app", annotations={launcher.DOMAIN: "vm-1"}), None),
     ],
     ids=["pod's name", "whole name", "annotation", "another's annotation", "no name", "no launcher"],
 )
@@ -327,7 +328,7 @@ def test_mark_of_a_vm(pod: Pod, name: str | None) -> None:
 
 def test_no_mark_of_a_vm_for_a_pod() -> None:
     """A network that is not for VMs marks no VM, whatever the pod is called."""
-    facts = replace(FACTS, pod=Pod("ns", "virt-launcher-vm-1-abcde", UID, domain="vm-1"))
+    facts = replace(FACTS, pod=Pod("ns", "virt-launcher-vm-1-abcde", UID, annotations={launcher.DOMAIN: "vm-1"}))
     assert "vm-name" not in only(planned(facts), Port).marks
 
 

@@ -14,6 +14,7 @@ from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.cni import keys
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
+from userspace_cni.consumers import CONSUMERS
 
 LETTERS = string.ascii_letters + string.digits
 PLACES = st.sampled_from(sorted(keys.PLACES))
@@ -154,7 +155,7 @@ def test_the_misspelt_key_is_told_before_other_errors() -> None:
     environ = {"CNI_CONTAINERID": "c0ffee", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
     request = Request(read_environment(environ, "ADD"), read_network(stdin, "ADD"), stdin)
     with pytest.raises(InvalidConfig, match=r"'host\.brigde' is unknown: 'host\.bridge' is probably meant") as refused:
-        read_options(request, lambda _text: None)
+        read_options(request, CONSUMERS, lambda _text: None)
     assert refused.value.code == 7
 
 

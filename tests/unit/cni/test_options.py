@@ -10,6 +10,7 @@ import pytest
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField, UserspaceError
 from userspace_cni.cni.options import Options, read_options
 from userspace_cni.cni.request import Request, read_environment, read_network
+from userspace_cni.consumers import CONSUMERS
 
 ENVIRON = {"CNI_CONTAINERID": "c0ffee", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
 
@@ -18,9 +19,8 @@ def options(warnings: list[str] | None = None, cni_args: str = "", **keys: Any) 
     """The options of a configuration with `keys` in it."""
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}).encode()
     environment = read_environment({**ENVIRON, "CNI_ARGS": cni_args}, "ADD")
-    return read_options(
-        Request(environment, read_network(stdin, "ADD"), stdin), (warnings if warnings is not None else []).append
-    )
+    request = Request(environment, read_network(stdin, "ADD"), stdin)
+    return read_options(request, CONSUMERS, (warnings if warnings is not None else []).append)
 
 
 def host(**keys: Any) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def test_a_vm_is_always_the_server(keys: dict[str, Any]) -> None:
     """With `consumer: kubevirt` OVS is the client, also where a host block names no mode, and nothing is deprecated about it."""
     warnings: list[str] = []
     read = options(warnings, consumer="kubevirt", **keys)
-    assert (read.ovs_role, read.kubevirt, warnings) == ("client", True, [])
+    assert (read.ovs_role, read.consumer, warnings) == ("client", "kubevirt", [])
 
 
 @pytest.mark.parametrize(

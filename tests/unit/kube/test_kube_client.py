@@ -14,11 +14,12 @@ import pytest
 
 from tests.lab.kube.apiserver import TOKEN, ApiServer, Fault
 from tests.lab.node.scarce import scarce
+from userspace_cni.attachment.facts import Pod, Volume
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.kube import client as kube
-from userspace_cni.kube.client import Clients, KubeClient, PodView, Volume
+from userspace_cni.kube.client import Clients, KubeClient
 from userspace_cni.kube.credentials import Session
 from userspace_cni.kube.kubeconfig import Bounds, Kubeconfig
 
@@ -62,7 +63,7 @@ def soon(seconds: float = 5.0) -> Deadline:
     return Deadline.after(seconds)
 
 
-def read(client: KubeClient, deadline: Deadline | None = None) -> PodView:
+def read(client: KubeClient, deadline: Deadline | None = None) -> Pod:
     """The pod of these tests."""
     pod = client.get_pod("default", "app", deadline or soon())
     assert pod is not None
@@ -71,7 +72,7 @@ def read(client: KubeClient, deadline: Deadline | None = None) -> PodView:
 
 def test_a_pod_is_seen_with_volumes_mounts_and_annotations(client: KubeClient) -> None:
     """What placement and notes need is there, init containers left out."""
-    assert read(client) == PodView(
+    assert read(client) == Pod(
         namespace="default",
         name="app",
         uid="u1",
@@ -91,14 +92,6 @@ def test_a_pod_on_its_way_out_is_seen_as_such(client: KubeClient, api: ApiServer
 def test_an_absent_pod_is_none(client: KubeClient) -> None:
     """404 is an answer, not an error."""
     assert client.get_pod("default", "gone", soon()) is None
-
-
-def test_the_shared_directory_is_the_last_containers_mount(client: KubeClient) -> None:
-    """The last container that mounts the volume wins; without one it is upstream's default; both end in a slash."""
-    assert kube.mapped_dir(read(client), "shared-dir") == "/b/"
-    assert kube.mapped_dir(read(client), "other") == "/var/lib/cni/usrspcni/"
-    with pytest.raises(InvalidConfig, match="default/x"):
-        kube.mapped_dir(PodView("default", "x", "u", mounts={"v": ("/a b",)}), "v")
 
 
 @pytest.mark.parametrize(

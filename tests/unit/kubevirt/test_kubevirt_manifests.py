@@ -20,6 +20,7 @@ from tests.unit.kubevirt.schemas import DATA, faults, schema
 from userspace_cni.cli.kubevirt.group import kubevirt_command
 from userspace_cni.cni.options import Options, read_options
 from userspace_cni.cni.request import Environment, Request, read_network
+from userspace_cni.consumers import CONSUMERS
 from userspace_cni.pod import launcher
 
 EVERYTHING = (
@@ -89,7 +90,7 @@ def options_of(nad: Any) -> Options:
     network = read_network(nad["spec"]["config"].encode(), "ADD")
     environment = Environment("ADD", "c", "/run/netns/n", "pod1", {}, (), netns_override=False, variables={})
     warnings: list[str] = []
-    options = read_options(Request(environment, network, b""), warnings.append)
+    options = read_options(Request(environment, network, b""), CONSUMERS, warnings.append)
     assert warnings == []
     return options
 
@@ -140,7 +141,7 @@ class TestEveryVariant:
     def test_the_network_is_what_the_plugin_takes(self, what: tuple[str, ...], options: tuple[str, ...]) -> None:
         """The plugin's own parser takes the configuration without a warning, for a VM, with OVS as client."""
         found = options_of(of_kind(printed(*what, *options), "NetworkAttachmentDefinition"))
-        assert found.kubevirt
+        assert found.consumer == "kubevirt"
         assert found.ovs_role == "client"
         assert (found.bridge, found.vlan.tag, found.mtu) == (("br-dpdk", 100, 9000) if options else ("br0", None, None))
 

@@ -154,7 +154,7 @@ def read_user(status: str) -> User | None:
 
 def judge_guest(guest: Guest) -> list[Finding]:
     """Everything that is wrong with one interface, the gravest first."""
-    faults = judge_drifts(guest.record, guest.drifts, guest.socket.access)
+    faults = judge_drifts(guest.record.steps, guest.drifts, guest.socket.access)
     found = [
         *_of_port(guest),
         *(_finding(name, severity, guest, message, remedy) for name, severity, message, remedy in faults),

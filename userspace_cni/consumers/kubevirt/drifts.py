@@ -14,8 +14,7 @@ from typing import Final
 
 from kubevirt.findings import Severity
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, told
-from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OWNER, Directory, PodMount, Port, SocketFile
+from userspace_cni.attachment.steps import OWNER, Directory, PodMount, Port, SocketFile, Step
 from userspace_cni.pod import launcher
 
 Drifts = Mapping[str, Sequence[Drift]]
@@ -47,13 +46,13 @@ class Access:
         return f"{self.uid}:{self.gid}, mode {stat.S_IMODE(self.mode):04o}"
 
 
-def judge_drifts(record: Record, drifts: Drifts, access: Access | None) -> Iterator[Fault]:
+def judge_drifts(steps: Sequence[Step], drifts: Drifts, access: Access | None) -> Iterator[Fault]:
     """A finding for each fault, however many drifts it made. `access`: the directory's, None when it was not seen."""
     for kind, found in drifts.items():
         if kind == "pod-mount" and any(map(_is_gone, drifts.get("directory", ()))):
             continue  # the mount is bound to differ: it shows what is gone
         if kind and found:  # "" is the state of the record
-            yield from _JUDGES.get(kind, _of_rest)(record, found, access)
+            yield from _JUDGES.get(kind, _of_rest)(steps, found, access)
 
 
 def cuts_off(drifts: Drifts) -> bool:
@@ -62,8 +61,8 @@ def cuts_off(drifts: Drifts) -> bool:
     return is_closed or any(map(drifts.get, ("directory", "pod-mount"))) or bool(_in_place(drifts.get("socket-file", ())))
 
 
-def _of_port(record: Record, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    step = next(each for each in record.steps if isinstance(each, Port))
+def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+    step = next(each for each in steps if isinstance(each, Port))
     columns = {each.field: each for each in drifts}
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
@@ -92,11 +91,11 @@ def _of_port(record: Record, drifts: Sequence[Drift], _: Access | None) -> Itera
         yield "port-down", "error", told(columns["state"]), "see the log of ovs-vswitchd; a VM that is started meanwhile waits"
 
 
-def _of_directory(record: Record, drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
+def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
     if any(map(_is_gone, drifts)):
         yield "no-vhost-directory", "error", told(drifts[0]), ANEW
         return
-    step = next(each for each in record.steps if isinstance(each, Directory))
+    step = next(each for each in steps if isinstance(each, Directory))
     place = shlex.quote(step.path)
     what = {each.field for each in drifts}
     commands = []
@@ -114,8 +113,8 @@ def _of_directory(record: Record, drifts: Sequence[Drift], access: Access | None
         yield "no-vhost-directory", "error", f"{message}: QEMU, user {launcher.QEMU_ID}, can not make its socket there", remedy
 
 
-def _of_mount(record: Record, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    target = shlex.quote(next(each.target for each in record.steps if isinstance(each, PodMount)))
+def _of_mount(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+    target = shlex.quote(next(each.target for each in steps if isinstance(each, PodMount)))
     remedy = f"umount -l {target}, and run userspace-cni gc, which mounts it anew"
     if any(isinstance(each.found, Other) for each in drifts):
         remedy += "; then restart or migrate the VM if QEMU's socket is not in the directory"
@@ -124,27 +123,27 @@ def _of_mount(record: Record, drifts: Sequence[Drift], _: Access | None) -> Iter
     yield "short-mount", "error", "; ".join(map(told, drifts)), remedy
 
 
-def _of_socket_file(record: Record, drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    files = [f"{each.directory}/{each.name}" for each in record.steps if isinstance(each, SocketFile)]
+def _of_socket_file(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
+    files = [f"{each.directory}/{each.name}" for each in steps if isinstance(each, SocketFile)]
     remedy = f"look who put it there, remove {shlex.quote(files[0])}, and restart the VM" if files else ANEW
     for each in _in_place(drifts)[:1]:
         yield "no-listener", "error", told(each), remedy
 
 
-def _of_device_info(_: Record, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+def _of_device_info(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
     yield "no-device-info", "warning", "; ".join(map(told, drifts)), ANEW
 
 
-def _of_rest(_: Record, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+def _of_rest(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
     """Files and annotations that only a pod's start reads."""
     yield "bad-input", "warning", "; ".join(map(told, drifts)), ANEW
 
 
-def _of_placed(_: Record, drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
+def _of_placed(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
     yield "server-mode", "error", "; ".join(map(told, drifts)), 'write `"consumer": "kubevirt"` in the network; restart the VM'
 
 
-_JUDGES: Final[Mapping[str, Callable[[Record, Sequence[Drift], Access | None], Iterator[Fault]]]] = {
+_JUDGES: Final[Mapping[str, Callable[[Sequence[Step], Sequence[Drift], Access | None], Iterator[Fault]]]] = {
     "port": _of_port,
     "directory": _of_directory,
     "pod-mount": _of_mount,

@@ -1,0 +1,15 @@
+"""Where the kubelet keeps a pod's volumes: what every consumer in a pod is found by."""
+
+from __future__ import annotations
+
+from userspace_cni.base.settings import Settings
+
+
+def pod_directory(settings: Settings, uid: str) -> str:
+    """The directory of the pod of that UID, as the host calls it."""
+    return f"{settings.kubelet_dir}/pods/{uid}"
+
+
+def empty_dir(settings: Settings, uid: str, volume: str) -> str:
+    """That of its emptyDir `volume`."""
+    return f"{pod_directory(settings, uid)}/volumes/kubernetes.io~empty-dir/{volume}"

@@ -1,0 +1,140 @@
+"""A pod's application as the user of an interface: it is told of everything by a note, and may be in any pod.
+
+Where its sockets are follows the rules of the plugin that this one replaces, in its order: the pod volume of the configured name
+(an emptyDir, found by the pod's UID without asking the API; or a hostPath, known from the pod's spec), `sharedDir`, the default
+directory. What a pod's spec names is never made or owned by us: the spec is the pod author's, we are root. `sharedDir` is written
+by a user of a namespace, too: with a pod of a cluster it can only be where the administrator allows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from userspace_cni.attachment.facts import Allocation, Place, Pod, Volume
+from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
+from userspace_cni.base.log import say
+from userspace_cni.base.root import HostRoot
+from userspace_cni.base.settings import Settings
+from userspace_cni.base.tenancy import Bounds
+from userspace_cni.cni.options import Access, Role, Warn
+from userspace_cni.cni.request import Request
+from userspace_cni.consumers import kubelet
+from userspace_cni.pod import document
+
+
+class PodConsumer:
+    """attachment.Consumer for pods, with the former plugin's terms: each side may make the socket, and OVS does unless told."""
+
+    default_role: Role = "server"
+    reads_note = True
+    naming_remedy = "give 'host.vhost.socketfile'"
+
+    def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
+        """Everything that a network can say is for pods."""
+
+    def access(self, access: Access) -> Access:
+        """As the network has it: directories that are there are left as they are."""
+        return access
+
+    def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:
+        """The directory for the pod's sockets, as the host calls it.
+
+        Raises DirectoryRefused for a volume that the pod's spec promises and the node does not have, InvalidConfig for a
+        `sharedDir` that is out of bounds.
+        """
+        if pod.uid and root.is_directory(kubelet.empty_dir(settings, pod.uid, settings.shared_volume)):
+            return _empty_dir_place(settings, pod.uid)
+        volume = next((volume for volume in pod.volumes if volume.name == settings.shared_volume), None)
+        if volume and volume.kind == "emptyDir":
+            raise DirectoryRefused(
+                f"the pod's emptyDir '{volume.name}' is not at {kubelet.empty_dir(settings, pod.uid, volume.name)}",
+                "see the setting kubelet_dir, or the kubelet's volume errors",
+            )
+        if volume and volume.kind == "hostPath":
+            return _host_path_place(volume, root)
+        if volume:
+            say("warning", "the pod's shared volume is neither an emptyDir nor a hostPath and is not used", volume=volume.name)
+        expected = kubelet.pod_directory(settings, pod.uid)
+        if pod.uid and not root.is_directory(expected):
+            say("warning", "the kubelet's directory of this pod is not where it should be", expected=expected)
+        name, bounds = container_id[:12], settings.bounds(pod.namespace)
+        if shared_dir and bounds:
+            return _place_within(shared_dir, bounds, name, root)
+        base = shared_dir.rstrip("/") or settings.default_shared_dir
+        if not shared_dir:
+            say(
+                "warning",
+                "the pod has no shared volume and the network no sharedDir: using the default directory",
+                directory=base,
+            )
+        return Place(f"{base}/{name}", trusted=base, create=True, own=False)
+
+    def mapped_dir(self, pod: Pod, settings: Settings) -> str:
+        """The last mount of the shared volume, else upstream's default."""
+        mounts = pod.mounts.get(settings.shared_volume, ())
+        try:
+            return document.mapped_dir_value(mounts[-1]) if mounts else document.DEFAULT_MAPPED_DIR
+        except document.DocumentError as error:
+            where = f"the volumeMount named {settings.shared_volume}"
+            raise InvalidConfig(f"pod {pod.namespace}/{pod.name}: {error}", where) from None
+
+    def check_allocation(self, allocation: Allocation) -> None:
+        """A pod takes whichever role it is allocated."""
+
+    def socket_file(self, ifname: str) -> str:  # noqa: ARG002
+        """The application is told it."""
+        return ""
+
+    def derived_mac(self, request: Request, pod: Pod) -> str:  # noqa: ARG002
+        """The same for the same attachment."""
+        names = (request.network.name, request.environment.container_id, request.environment.ifname)
+        digest = bytearray(hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape")).digest()[:6])
+        digest[0] = digest[0] & 0xFC | 0x02
+        return digest.hex(":")
+
+    def marks(self, pod: Pod) -> Mapping[str, str]:  # noqa: ARG002
+        """None: its pod is marked for every consumer."""
+        return {}
+
+
+def _empty_dir_place(settings: Settings, uid: str) -> Place:
+    """The kubelet's: every user of the pod may write in it, or its fsGroup; no network has to say who."""
+    path = kubelet.empty_dir(settings, uid, settings.shared_volume)
+    return Place(path, trusted=settings.kubelet_dir, create=False, own=False, mount_name=uid)
+
+
+def _host_path_place(volume: Volume, root: HostRoot) -> Place:
+    """Resolved once; from then on every component must be the directory that it is now."""
+    path = root.resolved(volume.path)
+    if not root.is_directory(path):
+        raise DirectoryRefused(
+            f"the pod's hostPath '{volume.name}', {volume.path}, is not a directory",
+            "the kubelet makes it before ADD for type DirectoryOrCreate; it is never made here",
+        )
+    return Place(path, trusted="/", create=False, own=False)
+
+
+def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> Place:
+    """Links are followed once, and the result compared; from the allowed directory on, what is below it may be a tenant's."""
+    path = root.resolved(shared_dir).rstrip("/")
+    ours = next((own for own in bounds.never if _is_in(path, root.resolved(own))), "")
+    if ours:
+        raise InvalidConfig(
+            f"key 'sharedDir' is {shared_dir!r}, in {ours}, where this plugin keeps its own things",
+            f"it must be another directory of {', '.join(bounds.directories)} ({bounds.said_by})",
+        )
+    for allowed in bounds.directories:
+        trusted = root.resolved(allowed).rstrip("/")
+        if _is_in(path, trusted):
+            return Place(f"{path}/{name}", trusted=trusted or "/", create=True, own=False, parents=True)
+    raise InvalidConfig(
+        f"key 'sharedDir' is {shared_dir!r}, where a pod of namespace {bounds.namespace!r} cannot have its sockets",
+        f"it must be, with all links followed, one of these directories or below: {', '.join(bounds.directories) or 'none'} "
+        f"({bounds.said_by})",
+    )
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return f"{path}/".startswith(f"{directory}/")
