@@ -177,13 +177,15 @@ class Drivers:
         uid = environment.pod_uid or (known.uid if known else "")
         # an API server of a network's choice does not say for which namespace the rules are asked
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
+        place = consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root)
+        mapped_dir = consumer.mapped_dir(pod, settings)
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
             netns_inode=0,
             pod=pod,
-            place=consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root),
-            mapped_dir=consumer.mapped_dir(pod, settings),
+            place=place,
+            mapped_dir=mapped_dir,
             short_dir=settings.short_dir,
             mount_always=settings.mount_pod_dirs == "always",
             ovs_sockdir=self._ovs_sockdir(options, allocation, deadline),
