@@ -1,42 +1,30 @@
-"""What `kubevirt doctor` decides from what it has seen of a node, and what it tells of one in memory."""
+"""What would keep VMs from their network, decided from what was seen of a node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from kubevirt.findings import TRAPS, Finding
-from tests.unit.cli.test_cli_commands import Facts, Seen, Town, decoded
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
-from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Directory, PodMount, Port, SocketFile
-from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli.kubevirt.node import (
     Guest,
+    Party,
     Socket,
-    Switch,
-    User,
     is_guest,
     is_named,
     judge_guest,
-    judge_hugepages,
-    judge_switch,
-    read_user,
+    machine_of,
     rivals,
-    row_of,
     unlooked,
+    verdict_on,
 )
-from userspace_cni.cli.kubevirt.sockets import Parties, Party
+from userspace_cni.cli.kubevirt.switch import Switch, User, judge_hugepages, judge_switch, read_user
 from userspace_cni.consumers.kubevirt.drifts import Access
-from userspace_cni.fastpath.memory import hugepages
-from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
-from userspace_cni.fastpath.sys.sock_diag import file_of
-from userspace_cni.fastpath.sys.unix_sockets import UnixSocket
+from userspace_cni.fastpath.memory.hugepages import Pool
 from userspace_cni.pod import launcher
 
 IFNAME = launcher.interface_name("dpdk")
@@ -49,16 +37,15 @@ PORT = Port(
     marks={"vm-name": "vm"},
 )
 PLACE = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/public/vhostuser"
-RECORD = Record(
-    "ready", "net", "c0ffee0123456789", IFNAME, pod_namespace="ns", pod_name="virt-launcher-vm-abcde",
-    steps=(
-        Directory(PLACE, "/var/lib/kubelet"), SocketFile(PLACE, "/var/lib/kubelet", f"{IFNAME}.sock"),
-        PodMount(PLACE, "/var/lib/kubelet", "/short/0123456789abcdef"), PORT,
-    ),
-)  # fmt: skip
-DISCONNECTED = Seen(PORT.name, link_state="down", status={"mode": "client", "status": "disconnected"})
-GUEST = Guest(RECORD, Seen(PORT.name), Socket("socket", launcher.QEMU_ID, True, "connected"), mtu=9000, age_s=600.0)
-WAITING = replace(GUEST, port=DISCONNECTED)
+STEPS = (
+    Directory(PLACE, "/var/lib/kubelet"),
+    SocketFile(PLACE, "/var/lib/kubelet", f"{IFNAME}.sock"),
+    PodMount(PLACE, "/var/lib/kubelet", "/short/0123456789abcdef"),
+    PORT,
+)
+SEEN = Socket("socket", launcher.QEMU_ID, True, "connected")
+GUEST = Guest("ns/vm", IFNAME, "ready", STEPS, vhost="connected", error="", socket=SEEN, mtu=9000, age_s=600.0)
+WAITING = replace(GUEST, vhost="disconnected")
 DRIFT = Drift("port x", "state", "an open interface", "not opened by ovs-vswitchd", joint=", ")
 MOUNT = Drift("mount /short/0123456789abcdef", "", PLACE, Absent("no mount"))
 DIRECTORY = Drift("directory /d", "", "a directory", "that /d does not exist")
@@ -79,7 +66,7 @@ def at_socket(party: Party) -> Socket:
 def with_port(guest: Guest, **changes: Any) -> Guest:
     """The same with another port in its record."""
     port = replace(PORT, **changes)
-    return replace(guest, record=replace(guest.record, steps=(*guest.record.steps[:-1], port)))
+    return replace(guest, steps=(*guest.steps[:-1], port))
 
 
 def drifted(step: str, *drifts: Drift) -> Guest:
@@ -119,11 +106,11 @@ GUESTS = {
     "connected and another's name": (replace(GUEST, socket=at_socket("nobody")), "no-listener", "warning"),
     "a socket of somebody else": (replace(WAITING, socket=Socket("socket", 1000)), "no-listener", "warning"),
     "not seen by the switch": (replace(WAITING, socket=Socket("", is_seen=False)), "short-mount", "error"),
-    "error of the port": (replace(GUEST, port=Seen(PORT.name, error="could not open")), "port-down", "error"),
+    "error of the port": (replace(GUEST, error="could not open"), "port-down", "error"),
     "another MTU": (replace(GUEST, mtu=1500), "mtu-mismatch", "warning"),
     "server mode": (with_port(GUEST, interface_type="dpdkvhostuser", server_path=""), "server-mode", "error"),
     "long path": (with_port(GUEST, server_path=f"/{'a' * 120}"), "path-too-long", "error"),
-    "being attached": (replace(GUEST, record=replace(RECORD, state="applying")), "port-down", "warning"),
+    "being attached": (replace(GUEST, state="applying"), "port-down", "warning"),
     "port differs": (columns("state"), "port-down", "error"),
     "port is gone": (columns(""), "port-down", "error"),
     "MTU asked for differs": (columns("mtu_request"), "mtu-mismatch", "error"),
@@ -137,7 +124,7 @@ GUESTS = {
     "type is a kernel's": (columns("Interface.type", "state", found="tap"), "port-changed", "error"),
     "VLAN differs": (columns("tag", "vlan_mode"), "port-changed", "error"),
     "marks differ": (columns("Interface external_ids:owner"), "port-changed", "warning"),
-    "open port is not": (replace(columns("state"), port=Seen(PORT.name, error="could not open")), "port-down", "error"),
+    "open port is not": (replace(columns("state"), error="could not open"), "port-down", "error"),
     "directory is gone": (drifted("directory", DIRECTORY), "no-vhost-directory", "error"),
     "directory and mount are": (
         replace(GUEST, drifts={"directory": [DIRECTORY], "pod-mount": [MOUNT]}),
@@ -163,9 +150,7 @@ GUESTS = {
         "warning",
     ),
     "record and state of it": (
-        replace(
-            GUEST, record=replace(RECORD, state="deleting"), drifts={"": [Drift("state of the record", "", "ready", "deleting")]}
-        ),
+        replace(GUEST, state="deleting", drifts={"": [Drift("state of the record", "", "ready", "deleting")]}),
         "port-down",
         "warning",
     ),
@@ -190,7 +175,7 @@ def test_traps_of_a_guest(case: str) -> None:
 def test_what_could_not_be_seen_is_not_judged() -> None:
     """Nothing is said of a socket that could not be looked at, nor of a port while the switch was away."""
     assert judge_guest(replace(WAITING, socket=Socket(None))) == []
-    assert judge_guest(replace(GUEST, port=None, socket=Socket(None))) == []
+    assert judge_guest(replace(GUEST, vhost="unknown", error=None, socket=Socket(None))) == []
 
 
 def test_a_socket_at_which_nobody_is_seen_is_unknown() -> None:
@@ -199,27 +184,8 @@ def test_a_socket_at_which_nobody_is_seen_is_unknown() -> None:
     assert judge_guest(guest) == []
     [line] = unlooked(guest)
     assert line.startswith(f"VM ns/vm, interface {IFNAME}: who is at its socket could not be looked at")
-    assert row_of(guest, [])["verdict"] == "unknown"
-    assert [row_of(each, [])["verdict"] for each in (GUEST, replace(GUEST, socket=at_socket("")))] == ["good", "good"]
-
-
-def test_whose_socket_it_is(tmp_path: Path) -> None:
-    """The file decides, not the name, which all VMs of a network have alike; what was not seen whole is not told as nobody."""
-    path = tmp_path / "a.sock"
-    path.touch()
-    facts = path.stat()
-    inode, device = file_of(facts)
-    listener, accepted = UnixSocket(True, "/q/a.sock", inode, device), UnixSocket(False, "/q/a.sock", inode, device)
-    others = UnixSocket(False, "/q/a.sock", inode + 1, device)
-
-    def told(*sockets: UnixSocket, is_whole: bool = True) -> Party:
-        return Parties(sockets, is_whole).at(path, facts)
-
-    assert [told(listener, accepted), told(accepted, is_whole=False)] == ["connected", "connected"]
-    assert [told(listener, others), told(others), told()] == ["listening", "nobody", "nobody"]
-    assert [told(listener, is_whole=False), told(is_whole=False)] == ["", ""]
-    assert told(replace(listener, device=device + 1)) == ""
-    assert told(replace(listener, device=device + 1, name="/q/b.sock")) == "nobody"
+    assert verdict_on(guest, []) == "unknown"
+    assert [verdict_on(each, []) for each in (GUEST, replace(GUEST, socket=at_socket("")))] == ["good", "good"]
 
 
 def test_a_dead_socket_is_told_by_its_connection() -> None:
@@ -244,8 +210,8 @@ def test_remedies_of_a_mount() -> None:
 def test_names_of_a_guest() -> None:
     """A VM with and without its namespace and interface, and the interface alone."""
     names = ("vm", "ns/vm", f"vm/{IFNAME}", f"ns/vm/{IFNAME}", IFNAME)
-    assert all(is_named(RECORD, name) for name in names)
-    assert not any(is_named(RECORD, name) for name in ("", "ns", "v", "other/vm", "vm/net1", f"ns/{IFNAME}", "ns/vm/"))
+    assert all(is_named(GUEST, name) for name in names)
+    assert not any(is_named(GUEST, name) for name in ("", "ns", "v", "other/vm", "vm/net1", f"ns/{IFNAME}", "ns/vm/"))
 
 
 def test_a_server_mode_port_has_no_socket_of_qemu_s() -> None:
@@ -326,11 +292,18 @@ def test_huge_pages() -> None:
 
 def test_whose_interfaces_are_looked_at() -> None:
     """Those that are marked, and those whose directory is where VMs have theirs; no others."""
-    assert is_guest(RECORD)
-    assert is_guest(replace(RECORD, steps=(RECORD.steps[0],)))
-    assert is_guest(replace(RECORD, steps=(PORT,)))
+    assert is_guest(STEPS)
+    assert is_guest((STEPS[0],))
+    assert is_guest((PORT,))
     ordinary = (Directory("/x/shared-dir", "/x"), replace(PORT, marks={}))
-    assert not is_guest(replace(RECORD, steps=ordinary))
+    assert not is_guest(ordinary)
+
+
+def test_the_name_of_a_vm() -> None:
+    """The port's mark has the whole of it; without one it is what the launcher pod's name has, and at last that name."""
+    assert machine_of(STEPS, "ns", "virt-launcher-other-abcde") == "ns/vm"
+    assert machine_of(STEPS[:-1], "ns", "virt-launcher-vm-abcde") == "ns/vm"
+    assert [machine_of((), "ns", "app"), machine_of((), "", "app")] == ["ns/app", "app"]
 
 
 def test_remedies_of_a_port() -> None:
@@ -351,144 +324,13 @@ def test_remedies_of_a_port() -> None:
 def test_one_mac_of_two_vms() -> None:
     """On one bridge and VLAN it is told, however it is written; of a migrating VM's other pod, or elsewhere, it is not."""
 
-    def machine(name: str, ifname: str = IFNAME, **port: Any) -> Record:
-        steps = (replace(PORT, **{"mac": "02:00:00:00:00:0a", "marks": {"vm-name": name}, **port}),)
-        return replace(RECORD, ifname=ifname, pod_name=f"virt-launcher-{name}-abcde", steps=steps)
+    def machine(name: str, ifname: str = IFNAME, mac: str = "02:00:00:00:00:0a", **port: Any) -> Guest:
+        return Guest(f"ns/{name}", ifname, "ready", (replace(PORT, **port),), mac)
 
     mine = machine("vm")
-    migrated = replace(mine, container_id="other")
-    given = {"interfaces": [{"name": IFNAME, "sandbox": "/n", "mac": "02:00:00:00:00:0A"}]}
-    told = replace(machine("b", mac=""), netns="/n", result=given)
     others = [machine("c", tag=5), machine("d", bridge="br1"), replace(machine("e"), state="deleting")]
-    assert rivals(mine, [mine, migrated, *others]) == []
-    assert rivals(mine, [mine, told]) == [f"ns/b, interface {IFNAME}"]
+    assert rivals(mine, [mine, machine("vm"), *others]) == []
+    assert rivals(mine, [mine, machine("b")]) == [f"ns/b, interface {IFNAME}"]
     assert rivals(mine, [mine, machine("vm", "net2")]) == ["ns/vm, interface net2"]
-    bare = replace(told, result=None)
-    assert rivals(bare, [bare, replace(bare, pod_namespace="x")]) == []
-
-
-# -- the command -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
-    """A node in memory with huge pages enough, in a directory whose path leaves room for sockets: pytest's own may not."""
-    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (pool(512),), ()))
-    with TemporaryDirectory(prefix="uc-") as directory:
-        yield Town(Path(directory))
-
-
-@pytest.fixture
-def town(quiet: Town) -> Town:
-    """The same with an ordinary pod and a VM."""
-    town = quiet
-    town.call("ADD", "deadbeef01234567")
-    town.call("ADD")
-    marks = {"vm-name": "vm"}
-    steps = tuple(replace(step, marks=marks) if isinstance(step, Port) else step for step in town.record().steps)
-    town.rewrite(pod_namespace="ns", pod_name="virt-launcher-vm-abcde", steps=steps)
-    return town
-
-
-def told(town: Town, *arguments: str, code: int = 0) -> Any:
-    """The JSON of a call that ended with this code."""
-    return decoded(town.cli("kubevirt", "doctor", *arguments, "--json"), code)
-
-
-def test_only_vms_are_looked_at(town: Town) -> None:
-    """The ordinary pod is left out, and the VM is named as KubeVirt names it."""
-    found = told(town)
-    assert found["checked"] == 1
-    assert (found["interfaces"][0]["vm"], found["interfaces"][0]["verdict"]) == ("ns/vm", "good")
-    assert {each["name"] for each in found["findings"]} == {"post-copy", "iommu"}
-    town.ports.told = Facts({"vhost-postcopy-support": "true", "vhost-iommu-support": "true"})
-    assert told(town)["findings"] == []
-
-
-def test_by_name(town: Town) -> None:
-    """A VM's or a pod's name chooses, and an interface's all of that name; one that nobody has ends with 1, as with list."""
-    for name in ("vm", "ns/vm", "ns/vm/net1", "net1", "virt-launcher-vm-abcde", "c0ffee"):
-        assert told(town, name)["checked"] == 1
-    result = town.cli("kubevirt", "doctor", "deadbeef")
-    assert (result.exit_code, result.stdout.count("net1")) == (0, 0)
-    assert "no interface of a VM has that name" in result.stderr
-    assert town.cli("kubevirt", "doctor", "nobody").exit_code == town.cli("list", "nobody").exit_code == 1
-
-
-def test_a_name_of_several_vms(town: Town) -> None:
-    """One name in two namespaces ends with 2 and names both; their interface's name is both."""
-    steps = tuple(
-        replace(each, marks={"vm-name": "vm"}, mac="") if isinstance(each, Port) else each for each in town.record().steps
-    )
-    town.rewrite("deadbeef01234567", result=None, pod_namespace="other", pod_name="virt-launcher-vm-fghij", steps=steps)
-    result = town.cli("kubevirt", "doctor", "vm")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "ns/vm, other/vm" in result.stderr
-    assert [told(town, "net1")["checked"], told(town, "other/vm")["checked"], told(town, "ns/vm", "net1")["checked"]] == [2, 1, 2]
-
-
-def test_a_lost_port(town: Town) -> None:
-    """A port that the switch has not is told once, and ends with 1."""
-    town.lose()
-    found = told(town, code=1)
-    assert [each["name"] for each in found["findings"] if each["severity"] == "error"] == ["port-down"]
-    assert found["interfaces"][0]["verdict"] == "error"
-
-
-def test_a_dead_datapath(town: Town) -> None:
-    """ovs-vswitchd that is dead is an error of the switch, and what it once said of ports is not told."""
-    town.ports.alive = replace(town.ports.alive, state="dead", reason="gone")
-    found = told(town, code=1)
-    assert [(each["name"], each["where"]) for each in found["findings"]] == [("port-down", "switch")]
-    assert [found["interfaces"][0][key] for key in ("link_state", "vhost", "verdict")] == ["unknown"] * 3
-
-
-def test_a_switch_that_is_away(town: Town) -> None:
-    """What can not be asked is told as unchecked; by itself that ends with 3."""
-    town.unreachable = Unavailable("OVSDB is away")
-    found = told(town, code=3)
-    assert [(each["name"], each["message"]) for each in found["findings"]] == [("port-down", "OVSDB is away")]
-    assert found["unchecked"] == ["ports and settings of the switch could not be looked at: OVSDB is away"]
-    assert found["interfaces"][0]["verdict"] == "unknown"
-
-
-def test_nobody_there(quiet: Town) -> None:
-    """A node without VMs is told so; without its switch it is told what was not looked at, in text as in JSON."""
-    result = quiet.cli("kubevirt", "doctor")
-    assert result.exit_code == 0
-    assert "no interface of a VM on this node" in result.stderr
-    quiet.unreachable = Unavailable("OVSDB is away")
-    unchecked = "ports and settings of the switch could not be looked at: OVSDB is away"
-    assert told(quiet, code=3)["unchecked"] == [unchecked]
-    result = quiet.cli("kubevirt", "doctor")
-    assert (result.exit_code, unchecked in result.stderr) == (3, True)
-
-
-def test_a_guest_that_is_too_large(town: Town) -> None:
-    """A VM that is to be started is compared with the free huge pages."""
-    assert told(town, "--guest", "1Gi")
-    assert [each["severity"] for each in told(town, "--guest", "2Gi", code=1)["findings"]] == ["note", "note", "error"]
-
-
-def test_notes_of_a_healthy_node(town: Town) -> None:
-    """A person reads a line for each VM and that nothing is wrong; notes about the node are counted, and told when asked for."""
-    result = town.cli("kubevirt", "doctor")
-    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
-    assert "1 interface of VMs checked: nothing found (2 notes about the node: --notes)" in result.stderr
-    result = town.cli("kubevirt", "doctor", "--notes")
-    assert ("post-copy:" in result.stdout, "iommu:" in result.stdout, "2 notes" in result.stderr) == (True, True, True)
-    assert "--notes" not in result.stderr
-
-
-def test_pages_that_healthy_vms_took(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no fault while all VMs run, and may be why one does not."""
-    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (pool(0),), ()))
-    assert [each["severity"] for each in told(town)["findings"] if each["name"] == "hugepages-short"] == ["note"]
-    assert "hugepages-short" not in town.cli("kubevirt", "doctor").stdout
-    town.lose()
-    assert [each["severity"] for each in told(town, code=1)["findings"] if each["name"] == "hugepages-short"] == ["warning"]
-
-
-def test_a_size_that_is_none(town: Town) -> None:
-    """--guest takes an amount of memory."""
-    assert town.cli("kubevirt", "doctor", "--guest", "much").exit_code == 2
+    bare = machine("b", mac="")
+    assert rivals(bare, [bare, replace(bare, machine="x/b")]) == []

@@ -15,29 +15,26 @@ import click
 from kubevirt.findings import Finding
 from kubevirt.quantity import amount
 from userspace_cni.attachment.drift import Dead
-from userspace_cni.attachment.listing import SwitchPort, name_of, port_step
+from userspace_cni.attachment.listing import SwitchPort, name_of, objects, port_step
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import SocketFile
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
 from userspace_cni.cli.kubevirt.node import (
-    SWITCH,
     Guest,
     Socket,
-    Switch,
     is_guest,
     is_named,
     judge_guest,
-    judge_hugepages,
-    judge_switch,
     machine_of,
-    read_user,
     rivals,
-    row_of,
     unlooked,
+    verdict_on,
 )
 from userspace_cni.cli.kubevirt.sockets import Parties, look
+from userspace_cni.cli.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
 from userspace_cni.cli.node.check import check_one
 from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
 from userspace_cni.cli.view import Cell, Column
@@ -82,18 +79,17 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     if guest and not wanted:
         raise click.UsageError(f"--guest {guest}: it must be an amount of memory, as 4Gi")
     site = open_site(ctx)
-    every = [record for record in site.records() if is_guest(record)]
-    records = _chosen(site, every, names)
+    every = [(record, _guest_of(record)) for record in site.records() if is_guest(record.steps)]
+    chosen = _chosen(site, every, names)
     with view.progress("asking the switch") as tell:
         view_of_switch = _ask(site)
         guests = []
-        parties = (
-            look(Path(site.seen("/proc")), [site.seen(each.netns) for each in records if each.netns]) if records else Parties()
-        )
-        for number, record in enumerate(records, 1):
-            tell(f"looking at {number} of {len(records)}: {name_of(record)}")
-            seen = _look(record, site, view_of_switch, parties)
-            guests.append(replace(seen, rivals=rivals(record, every)))
+        namespaces = [site.seen(record.netns) for record, _ in chosen if record.netns]
+        parties = look(Path(site.seen("/proc")), namespaces) if chosen else Parties()
+        for number, (record, each) in enumerate(chosen, 1):
+            tell(f"looking at {number} of {len(chosen)}: {name_of(record)}")
+            seen = _look(record, each, site, view_of_switch, parties)
+            guests.append(replace(seen, rivals=rivals(each, [other for _, other in every])))
     switch = view_of_switch.switch
     pools = _hugepages(site).pools()
     needed = switch.other_config.get("dpdk-socket-mem", "")
@@ -104,7 +100,8 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     findings = [*of_node, *(finding for _, found in judged for finding in found)]
     away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
     unseen = list(dict.fromkeys((*away, *(line for each in guests for line in unlooked(each)))))
-    rows = [row_of(each, found) for each, found in judged]
+    ports = view_of_switch.ports
+    rows = [_describe(record, ports, each, found) for (record, _), (each, found) in zip(chosen, judged, strict=True)]
     if as_json:
         found = [asdict(each) for each in findings]
         view.show_json({"checked": len(rows), "interfaces": rows, "findings": found, "unchecked": unseen})
@@ -119,18 +116,31 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         ctx.exit(FOUND)
 
 
-def _chosen(site: Site, every: Sequence[Record], names: Sequence[str]) -> list[Record]:
+def _guest_of(record: Record) -> Guest:
+    """What the record says of a VM's interface."""
+    machine = machine_of(record.steps, record.pod_namespace, record.pod_name)
+    return Guest(machine, record.ifname, record.state, record.steps, _mac_of(record))
+
+
+def _mac_of(record: Record) -> str:
+    step = port_step(record)
+    interfaces = objects((record.result or {}).get("interfaces"))
+    told = (each.get("mac") for each in interfaces if (each.get("name"), each.get("sandbox")) == (record.ifname, record.netns))
+    return str((step.mac if step else "") or next(told, "") or "").lower()
+
+
+def _chosen(site: Site, every: Sequence[tuple[Record, Guest]], names: Sequence[str]) -> list[tuple[Record, Guest]]:
     """The VMs' interfaces that the names mean, all for none. Raises Refused for a name that means none, or several VMs."""
     keys = {record.key for name in names for record in _named(site, every, name)}
-    return [record for record in every if record.key in keys or not names]
+    return [(record, guest) for record, guest in every if record.key in keys or not names]
 
 
-def _named(site: Site, guests: Sequence[Record], name: str) -> Sequence[Record]:
-    found = [record for record in guests if is_named(record, name)]
-    machines = sorted({machine_of(record) for record in found})
-    if len(machines) > 1 and any(record.ifname != name for record in found):
+def _named(site: Site, every: Sequence[tuple[Record, Guest]], name: str) -> Sequence[Record]:
+    found = [(record, guest) for record, guest in every if is_named(guest, name)]
+    machines = sorted({guest.machine for _, guest in found})
+    if len(machines) > 1 and any(guest.ifname != name for _, guest in found):
         raise Refused(f"{name!r} can be any of: {', '.join(machines)}", USAGE)
-    return found or site.records((name,))
+    return [record for record, _ in found] or site.records((name,))
 
 
 @dataclass(frozen=True)
@@ -171,21 +181,42 @@ def _process(site: Site, pid: int | None) -> str:
     return path if path and _text(f"{path}/comm").startswith(_VSWITCHD) else ""  # Debian's is ovs-vswitchd-dpdk
 
 
-def _look(record: Record, site: Site, seen: _Seen, parties: Parties) -> Guest:
+def _look(record: Record, guest: Guest, site: Site, seen: _Seen, parties: Parties) -> Guest:
     """What is looked at of one interface; what is the switch's own trouble is told of the switch, not of each."""
-    step = port_step(record)
+    step = guest.port
     outcome = check_one(record, site, seen.away)
     ports = [each for each in outcome.drifts.get("port", ()) if not isinstance(each.found, Dead)]
-    name = step.name if step else ""
-    return Guest(
-        record=record,
-        port=seen.ports.get(name),
+    port = seen.ports.get(step.name) if step else None
+    return replace(
+        guest,
+        vhost=(port.status.get("status") if port else "") or "unknown",
+        error=port.error if port else None,
         socket=_socket(step.server_path, site, seen.process, parties) if step and step.server_path else Socket(),
         drifts={**outcome.drifts, "port": ports} if seen.switch.problem else outcome.drifts,
         unchecked=[each for each in outcome.unchecked if each["error"] != str(seen.away)],
-        mtu=seen.mtus.get(name),
+        mtu=seen.mtus.get(step.name) if step else None,
         age_s=max(0.0, (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - record.boottime_ns) / 1e9),
     )
+
+
+def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, findings: Sequence[Finding]) -> dict[str, Any]:
+    """An interface as programs are shown it."""
+    step = guest.port
+    port = ports.get(step.name) if step else None
+    files = [each for each in record.steps if isinstance(each, SocketFile)]
+    return {
+        "name": name_of(record),
+        "vm": guest.machine,
+        "ifname": record.ifname,
+        "network": record.network,
+        "bridge": step.bridge if step else "",
+        "port": step.name if step else "",
+        "socket": f"{files[0].directory}/{files[0].name}" if files else "",
+        "mtu": guest.mtu,
+        "link_state": (port.link_state if port else "") or "unknown",
+        "vhost": guest.vhost,
+        "verdict": verdict_on(guest, findings),
+    }
 
 
 def _socket(path: str, site: Site, process: str, parties: Parties) -> Socket:

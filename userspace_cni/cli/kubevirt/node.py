@@ -1,4 +1,4 @@
-"""What of a node would keep its VMs from their vhost-user network: decided from what was looked at. Pure.
+"""What of a node would keep a VM from its vhost-user network, by interface: decided from what was looked at. Pure.
 
 A VM's start hangs without a word while the switch does not come to QEMU's socket. So everything between the two is named here:
 the port, the way to the socket, the socket, and who may open it.
@@ -8,24 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, Literal
 
 from kubevirt.findings import SEVERITIES, Finding, Severity
-from userspace_cni.attachment.listing import SwitchPort, name_of, objects, port_step
-from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Directory, SocketFile
-from userspace_cni.cli.kubevirt.sockets import Party
+from userspace_cni.attachment.steps import Directory, Port, Step
+from userspace_cni.cli.kubevirt.switch import PATH_MAX
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
-from userspace_cni.fastpath.memory.hugepages import Pool, size_text
 from userspace_cni.pod import launcher
 
-SWITCH: Final = "switch"
-"""Where findings are that are of all VMs."""
 STARTING_S: Final = 60.0
 """How long after ADD a VM may take to have its socket, before that is worth a warning."""
-_PATH_MAX: Final = 107
-_SHORT_DIR_MAX: Final = _PATH_MAX - len(f"/{'0' * 16}/{launcher.socket_file(launcher.interface_name(''))}")
-_DAC_OVERRIDE: Final = 1 << 1
+Party = Literal["connected", "listening", "nobody", ""]
+"""connected: somebody has connected and was accepted; listening: nobody has; nobody: nobody listens; "": not known."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +39,21 @@ class Socket:
 
 @dataclass(frozen=True)
 class Guest:
-    """One interface of a VM. `port`: what the switch says; None when it has none, or could not be asked.
+    """One interface of a VM: as it was attached, and what was seen of it since.
 
-    `drifts` and `unchecked` are as `check` has them; `mtu`: Interface.mtu; `age_s`: seconds since ADD; `rivals`: other VMs'
-    interfaces that have its MAC.
+    `machine`: NAMESPACE/VM; `state` and `steps`: its record's; `mac`: in small letters, "" when ADD was not told one. `vhost`:
+    `connected`, `disconnected` or `unknown`; `error`: Interface.error, None when the switch has no such port, or could not be
+    asked. `drifts` and `unchecked` are as `check` has them; `mtu`: Interface.mtu; `age_s`: seconds since ADD; `rivals`: the
+    interfaces of other VMs that have its MAC.
     """
 
-    record: Record
-    port: SwitchPort | None
+    machine: str
+    ifname: str
+    state: str
+    steps: tuple[Step, ...]
+    mac: str = ""
+    vhost: str = "unknown"
+    error: str | None = None
     socket: Socket = Socket()
     drifts: Drifts = field(default_factory=dict)
     unchecked: Sequence[Mapping[str, str]] = ()
@@ -61,100 +62,53 @@ class Guest:
     rivals: Sequence[str] = ()
 
     @property
-    def machine(self) -> str:
-        """NAMESPACE/VM."""
-        return machine_of(self.record)
+    def where(self) -> str:
+        """As findings name it."""
+        return f"VM {self.machine}, interface {self.ifname}"
 
     @property
-    def vhost(self) -> str:
-        """`connected`, `disconnected` or `unknown`."""
-        return (self.port.status.get("status", "") if self.port else "") or "unknown"
+    def port(self) -> Port | None:
+        """Its port, as ADD made it."""
+        return _port_of(self.steps)
 
 
-@dataclass(frozen=True)
-class User:
-    """Who ovs-vswitchd is to the file system: of /proc/PID/status."""
-
-    uid: int
-    groups: frozenset[int]
-    capabilities: int
-
-    @property
-    def may_connect(self) -> bool:
-        """Whether it may connect to QEMU's socket, which its user and group may."""
-        overrides = bool(self.capabilities & _DAC_OVERRIDE)
-        return overrides or self.uid in (0, launcher.QEMU_ID) or launcher.QEMU_ID in self.groups
-
-
-@dataclass(frozen=True)
-class Switch:
-    """The switch: `problem`: why it can not be asked, or serves nothing; `user` None when it is not known who it runs as."""
-
-    problem: str = ""
-    other_config: Mapping[str, str] = field(default_factory=dict)
-    user: User | None = None
-    enforcing: bool = False
-    short_dir: str = ""
-    mounts_always: bool = True
-
-
-def is_guest(record: Record) -> bool:
-    """Whether it is a VM's interface: marked so, or with its socket where those of VMs are."""
-    step = port_step(record)
-    marked = bool(step and step.marks.get("vm-name"))
+def is_guest(steps: Sequence[Step]) -> bool:
+    """Whether they are a VM's interface: marked so, or with its socket where those of VMs are."""
     ending = f"/{launcher.VOLUME}/{launcher.DIRECTORY}"
-    return marked or any(isinstance(each, Directory) and each.path.endswith(ending) for each in record.steps)
+    return bool(_mark_of(steps)) or any(isinstance(each, Directory) and each.path.endswith(ending) for each in steps)
 
 
-def machine_of(record: Record) -> str:
-    """NAMESPACE/VM of a VM's interface."""
-    step = port_step(record)
-    name = (step.marks.get("vm-name") if step else "") or launcher.machine_of_pod(record.pod_name) or record.pod_name
-    return "/".join(filter(None, (record.pod_namespace, name)))
+def machine_of(steps: Sequence[Step], namespace: str, pod: str) -> str:
+    """NAMESPACE/VM of a VM's interface, by its steps and its pod."""
+    return "/".join(filter(None, (namespace, _mark_of(steps) or launcher.machine_of_pod(pod) or pod)))
 
 
-def mac_of(record: Record) -> str:
-    """The MAC that its VM is to have, in small letters; "" when ADD was not told one."""
-    step = port_step(record)
-    interfaces = objects((record.result or {}).get("interfaces"))
-    told = (each.get("mac") for each in interfaces if (each.get("name"), each.get("sandbox")) == (record.ifname, record.netns))
-    return str((step.mac if step else "") or next(told, "") or "").lower()
-
-
-def rivals(record: Record, guests: Sequence[Record]) -> list[str]:
+def rivals(guest: Guest, guests: Sequence[Guest]) -> list[str]:
     """The interfaces of VMs that have its MAC on its bridge and VLAN; its own in its other pod, as it migrates, is none."""
 
-    def place(each: Record) -> tuple[str, int, str] | None:
-        step, mac = port_step(each), mac_of(each)
-        return (step.bridge, step.tag or 0, mac) if step and mac and each.state == "ready" else None
+    def place(each: Guest) -> tuple[str, int, str] | None:
+        port = each.port
+        return (port.bridge, port.tag or 0, each.mac) if port and each.mac and each.state == "ready" else None
 
-    mine = (machine_of(record), record.ifname)
-    alike = [each for each in guests if place(record) and place(each) == place(record)]
-    others = {(machine_of(each), each.ifname) for each in alike} - {mine}
+    alike = [each for each in guests if place(guest) and place(each) == place(guest)]
+    others = {(each.machine, each.ifname) for each in alike} - {(guest.machine, guest.ifname)}
     return [f"{machine}, interface {ifname}" for machine, ifname in sorted(others)]
 
 
-def is_named(record: Record, name: str) -> bool:
+def is_named(guest: Guest, name: str) -> bool:
     """Whether `name` is a VM's, VM or NAMESPACE/VM, that of one of its interfaces, with /ifname, or an interface's alone."""
-    machine = machine_of(record)
-    machines = (machine, machine.rpartition("/")[2])
-    return name in (*machines, *(f"{each}/{record.ifname}" for each in machines), record.ifname)
+    machines = (guest.machine, guest.machine.rpartition("/")[2])
+    return name in (*machines, *(f"{each}/{guest.ifname}" for each in machines), guest.ifname)
 
 
-def read_user(status: str) -> User | None:
-    """The text of /proc/PID/status."""
-    lines = dict(line.partition(":")[::2] for line in status.splitlines())
-    try:
-        ids = [int(lines[name].split()[3]) for name in ("Uid", "Gid")]
-        groups = {int(group) for group in lines.get("Groups", "").split()}
-        return User(ids[0], frozenset({ids[1], *groups}), int(lines.get("CapEff", "0").strip() or "0", 16))
-    except (KeyError, IndexError, ValueError):
-        return None
+def verdict_on(guest: Guest, findings: Sequence[Finding]) -> str:
+    """The gravest severity of the findings; without any, `good`, or `unknown` where QEMU is not known to be connected."""
+    return findings[0].severity if findings else "good" if guest.vhost == "connected" else "unknown"
 
 
 def judge_guest(guest: Guest) -> list[Finding]:
     """Everything that is wrong with one interface, the gravest first."""
-    faults = judge_drifts(guest.record.steps, guest.drifts, guest.socket.access)
+    faults = judge_drifts(guest.steps, guest.drifts, guest.socket.access)
     found = [
         *_of_port(guest),
         *(_finding(name, severity, guest, message, remedy) for name, severity, message, remedy in faults),
@@ -165,85 +119,10 @@ def judge_guest(guest: Guest) -> list[Finding]:
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
-    """What is wrong with the switch for all VMs. `guests`: there are some."""
-    where = SWITCH
-    if switch.problem:
-        remedy = "start Open vSwitch: until then QEMU waits for it, and every start of a VM hangs"
-        yield Finding("port-down", "error", where, switch.problem, remedy)
-        return
-    if switch.user and not switch.user.may_connect:
-        message = (
-            f"ovs-vswitchd runs as user {switch.user.uid}, who is not in group {launcher.QEMU_ID} and may not use QEMU's sockets"
-        )
-        yield Finding("ovs-user", "error", where, message, f"run it as root, or add its user to group {launcher.QEMU_ID}")
-    if switch.enforcing:
-        message = (
-            "SELinux is enforcing: a launcher pod's directory has categories of its own, which Open vSwitch's policy has not"
-        )
-        yield Finding("selinux", "note", where, message, "set host.vhost.selinuxLabel in the network if ovs-vswitchd is denied")
-    if not switch.mounts_always:
-        message = (
-            "setting mount_pod_dirs is 'long': a VM could put a link in the place of its socket, which Open vSwitch would follow"
-        )
-        yield Finding("short-mount", "warning", where, message, "set it to 'always' where ovs-vswitchd sees short_dir")
-    if len(switch.short_dir.encode()) > _SHORT_DIR_MAX:
-        message = f"setting short_dir, {switch.short_dir}, leaves no room for a socket's name in {_PATH_MAX} bytes"
-        yield Finding("path-too-long", "error", where, message, f"set it to a directory of at most {_SHORT_DIR_MAX} bytes")
-    yield from _of_config(switch, where) if guests else ()
-
-
-def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None, *, failing: bool = False) -> Iterator[Finding]:
-    """Huge pages. `socket_mem`: other_config:dpdk-socket-mem; `wanted`: bytes of a guest that is to be started.
-
-    Pages that VMs have taken are as it should be, unless a VM needs them: `failing` says that one here does not run.
-    """
-    where = "huge pages"
-    pools = [pool for pool in pools if pool.total]
-    free = max((pool.available * pool.page_bytes for pool in pools), default=0)
-    if wanted and free < wanted:
-        message = f"a guest of {size_text(wanted)} finds {size_text(free)} at most, of one page size and on one node"
-        yield Finding("hugepages-short", "error", where, message, "reserve more, or move VMs away")
-    elif not pools:
-        message = "none reserved: a VM that asks for them does not start"
-        yield Finding("hugepages-short", "note", where, message, "reserve some: sysctl vm.nr_hugepages, or hugepages= at boot")
-    for pool in pools if not wanted else ():
-        if not pool.available:
-            message = f"{_all(pool)} taken: no VM with them starts there"
-            severity: Severity = "warning" if failing else "note"
-            yield Finding("hugepages-short", severity, where, message, "reserve more, or move VMs away")
-    needed = _needed(socket_mem)
-    for node, amount in enumerate(needed):
-        mine = [pool for pool in pools if pool.node in (None, node)]
-        free = max((pool.available * pool.page_bytes for pool in mine), default=0)
-        if mine and 0 < free < amount:
-            message = (
-                f"ovs-vswitchd starts with {size_text(amount)} on node {node}; beside what it holds, {size_text(free)} are free"
-            )
-            remedy = "start no VM while it is restarted: it ends when the pages that it has set free are taken"
-            yield Finding("hugepages-short", "note", where, message, remedy)
-
-
-def _all(pool: Pool) -> str:
-    place = "" if pool.node is None else f" on node {pool.node}"
-    size = size_text(pool.page_bytes)
-    return f"the only page of {size}{place} is" if pool.total == 1 else f"all {pool.total} pages of {size}{place} are"
-
-
-def _of_config(switch: Switch, where: str) -> Iterator[Finding]:
-    postcopy = switch.other_config.get("vhost-postcopy-support") == "true"
-    if not postcopy:
-        message = "other_config:vhost-postcopy-support is not set: a migration that turns to post-copy fails"
-        yield Finding("post-copy", "note", where, message, "let no migration policy for these VMs have allowPostCopy")
-    if switch.other_config.get("vhost-iommu-support") != "true":
-        message = "other_config:vhost-iommu-support is not set: DPDK in a guest can not use vfio-pci with an IOMMU"
-        yield Finding("iommu", "note", where, message, "load vfio with enable_unsafe_noiommu_mode=1 in such a guest, or set it")
-
-
 def _of_port(guest: Guest) -> Iterator[Finding]:
-    step = port_step(guest.record)
-    if guest.record.state != "ready":
-        message = f"the attachment is in state {guest.record.state}: its ADD or DEL is under way, or died"
+    step = guest.port
+    if guest.state != "ready":
+        message = f"the attachment is in state {guest.state}: its ADD or DEL is under way, or died"
         yield _finding("port-down", "warning", guest, message, "run userspace-cni gc unless it is under way")
     if step is None:
         return
@@ -252,14 +131,14 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
         yield _finding(
             "server-mode", "error", guest, message, 'write `"consumer": "kubevirt"` in the network, and restart the VM'
         )
-    if len(step.server_path.encode()) > _PATH_MAX:
-        message = f"the socket's path, {step.server_path}, has more than {_PATH_MAX} bytes"
+    if len(step.server_path.encode()) > PATH_MAX:
+        message = f"the socket's path, {step.server_path}, has more than {PATH_MAX} bytes"
         yield _finding("path-too-long", "error", guest, message, "set short_dir to a shorter directory, and restart the VM")
-    if guest.port is None:
+    if guest.error is None:
         return
     columns = {each.field for each in guest.drifts.get("port", ())}
-    if guest.port.error and not columns & {"state", "bridge", "Interface.type", "options:vhost-server-path"}:
-        message = f"port {step.name} is not open: {guest.port.error}"
+    if guest.error and not columns & {"state", "bridge", "Interface.type", "options:vhost-server-path"}:
+        message = f"port {step.name} is not open: {guest.error}"
         yield _finding("port-down", "error", guest, message, "see the log of ovs-vswitchd; a VM that is started meanwhile waits")
     elif step.mtu and guest.mtu and guest.mtu != step.mtu and not columns & {"MTU", "mtu_request", "bridge"}:
         message = f"port {step.name} has MTU {guest.mtu}, and the network asks for {step.mtu}"
@@ -277,15 +156,15 @@ def _of_directory(guest: Guest) -> Iterator[Finding]:
 
 def _of_mac(guest: Guest) -> Iterator[Finding]:
     if guest.rivals:
-        message = f"MAC {mac_of(guest.record)} is also that of {', '.join(guest.rivals)}, on the same bridge and VLAN"
+        message = f"MAC {guest.mac} is also that of {', '.join(guest.rivals)}, on the same bridge and VLAN"
         remedy = "give each VM a MAC of its own, or none, in spec.domain.devices.interfaces, and restart it"
         yield _finding("mac-conflict", "warning", guest, message, remedy)
 
 
 def _of_socket(guest: Guest) -> Iterator[Finding]:
     """Nobody behind the socket: whose fault that is."""
-    socket, step = guest.socket, port_step(guest.record)
-    if cuts_off(guest.drifts) or guest.record.state != "ready":
+    socket, step = guest.socket, guest.port
+    if cuts_off(guest.drifts) or guest.state != "ready":
         return
     if step is None or step.interface_type == "dpdkvhostuser":
         return
@@ -304,7 +183,7 @@ def _of_socket(guest: Guest) -> Iterator[Finding]:
     elif socket.kind == "socket" and socket.uid not in (launcher.QEMU_ID, 0):
         message = f"the socket is user {socket.uid}'s, and QEMU is {launcher.QEMU_ID}"
         yield _finding("no-listener", "warning", guest, message, "look who made it: VMs that run as root are 0")
-    elif socket.kind == "socket" and guest.port and not guest.port.error:
+    elif socket.kind == "socket" and guest.error == "":
         yield from _of_parties(guest)
 
 
@@ -339,34 +218,18 @@ def unlooked(guest: Guest) -> Iterator[str]:
     """What could not be looked at, in words."""
     yield from (f"step '{each['step']}' could not be looked at: {each['error']}" for each in guest.unchecked)
     if guest.socket.kind == "socket" and guest.vhost == "disconnected" and not guest.socket.party:
-        where = f"VM {guest.machine}, interface {guest.record.ifname}"
-        yield f"{where}: who is at its socket could not be looked at: not all of the node's processes are seen from here"
-
-
-def row_of(guest: Guest, findings: Sequence[Finding]) -> dict[str, Any]:
-    """An interface as programs are shown it."""
-    step = port_step(guest.record)
-    files = [each for each in guest.record.steps if isinstance(each, SocketFile)]
-    return {
-        "name": name_of(guest.record),
-        "vm": guest.machine,
-        "ifname": guest.record.ifname,
-        "network": guest.record.network,
-        "bridge": step.bridge if step else "",
-        "port": step.name if step else "",
-        "socket": f"{files[0].directory}/{files[0].name}" if files else "",
-        "mtu": guest.mtu,
-        "link_state": (guest.port.link_state if guest.port else "") or "unknown",
-        "vhost": guest.vhost,
-        "verdict": findings[0].severity if findings else "good" if guest.vhost == "connected" else "unknown",
-    }
+        yield f"{guest.where}: who is at its socket could not be looked at: not all of the node's processes are seen from here"
 
 
 def _finding(name: str, severity: Severity, guest: Guest, message: str, remedy: str) -> Finding:
-    return Finding(name, severity, f"VM {guest.machine}, interface {guest.record.ifname}", message, remedy)
+    return Finding(name, severity, guest.where, message, remedy)
 
 
-def _needed(socket_mem: str) -> list[int]:
-    """Bytes on each NUMA node that dpdk-socket-mem asks for, which is in MiB."""
-    parts = socket_mem.split(",")
-    return [int(part) << 20 if part.isdecimal() and len(part) < 10 else 0 for part in parts]
+def _port_of(steps: Sequence[Step]) -> Port | None:
+    return next((each for each in steps if isinstance(each, Port)), None)
+
+
+def _mark_of(steps: Sequence[Step]) -> str:
+    """The VM's name as the port is marked with it; "" for none."""
+    port = _port_of(steps)
+    return port.marks.get("vm-name", "") if port else ""

@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
+from userspace_cni.cli.kubevirt.node import Party
 from userspace_cni.fastpath.sys.sock_diag import file_of
 from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, unix_sockets
 from userspace_cni.probe.cores import switches
 
-Party = Literal["connected", "listening", "nobody", ""]
-"""connected: somebody has connected and was accepted; listening: nobody has; nobody: nobody listens; "": not known."""
 _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 

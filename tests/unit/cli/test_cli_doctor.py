@@ -1,0 +1,186 @@
+"""What `kubevirt doctor` tells of a node in memory, and whose a socket is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.test_cli_commands import Facts, Town, decoded
+from userspace_cni.attachment.steps import Port
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.cli.kubevirt.node import Party
+from userspace_cni.cli.kubevirt.sockets import Parties
+from userspace_cni.fastpath.memory import hugepages
+from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
+from userspace_cni.fastpath.sys.sock_diag import file_of
+from userspace_cni.fastpath.sys.unix_sockets import UnixSocket
+
+
+def test_whose_socket_it_is(tmp_path: Path) -> None:
+    """The file decides, not the name, which all VMs of a network have alike; what was not seen whole is not told as nobody."""
+    path = tmp_path / "a.sock"
+    path.touch()
+    facts = path.stat()
+    inode, device = file_of(facts)
+    listener, accepted = UnixSocket(True, "/q/a.sock", inode, device), UnixSocket(False, "/q/a.sock", inode, device)
+    others = UnixSocket(False, "/q/a.sock", inode + 1, device)
+
+    def told(*sockets: UnixSocket, is_whole: bool = True) -> Party:
+        return Parties(sockets, is_whole).at(path, facts)
+
+    assert [told(listener, accepted), told(accepted, is_whole=False)] == ["connected", "connected"]
+    assert [told(listener, others), told(others), told()] == ["listening", "nobody", "nobody"]
+    assert [told(listener, is_whole=False), told(is_whole=False)] == ["", ""]
+    assert told(replace(listener, device=device + 1)) == ""
+    assert told(replace(listener, device=device + 1, name="/q/b.sock")) == "nobody"
+
+
+def _pages(free: int) -> Pool:
+    """Huge pages of a node."""
+    return Pool(2 << 20, 0, 512, free, None, 0)
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
+    """A node in memory with huge pages enough, in a directory whose path leaves room for sockets: pytest's own may not."""
+    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (_pages(512),), ()))
+    with TemporaryDirectory(prefix="uc-") as directory:
+        yield Town(Path(directory))
+
+
+@pytest.fixture
+def town(quiet: Town) -> Town:
+    """The same with an ordinary pod and a VM."""
+    town = quiet
+    town.call("ADD", "deadbeef01234567")
+    town.call("ADD")
+    marks = {"vm-name": "vm"}
+    steps = tuple(replace(step, marks=marks) if isinstance(step, Port) else step for step in town.record().steps)
+    town.rewrite(pod_namespace="ns", pod_name="virt-launcher-vm-abcde", steps=steps)
+    return town
+
+
+def told(town: Town, *arguments: str, code: int = 0) -> Any:
+    """The JSON of a call that ended with this code."""
+    return decoded(town.cli("kubevirt", "doctor", *arguments, "--json"), code)
+
+
+def test_only_vms_are_looked_at(town: Town) -> None:
+    """The ordinary pod is left out, and the VM is named as KubeVirt names it."""
+    found = told(town)
+    assert found["checked"] == 1
+    assert (found["interfaces"][0]["vm"], found["interfaces"][0]["verdict"]) == ("ns/vm", "good")
+    assert {each["name"] for each in found["findings"]} == {"post-copy", "iommu"}
+    town.ports.told = Facts({"vhost-postcopy-support": "true", "vhost-iommu-support": "true"})
+    assert told(town)["findings"] == []
+
+
+def test_by_name(town: Town) -> None:
+    """A VM's or a pod's name chooses, and an interface's all of that name; one that nobody has ends with 1, as with list."""
+    for name in ("vm", "ns/vm", "ns/vm/net1", "net1", "virt-launcher-vm-abcde", "c0ffee"):
+        assert told(town, name)["checked"] == 1
+    result = town.cli("kubevirt", "doctor", "deadbeef")
+    assert (result.exit_code, result.stdout.count("net1")) == (0, 0)
+    assert "no interface of a VM has that name" in result.stderr
+    assert town.cli("kubevirt", "doctor", "nobody").exit_code == town.cli("list", "nobody").exit_code == 1
+
+
+def test_a_name_of_several_vms(town: Town) -> None:
+    """One name in two namespaces ends with 2 and names both; their interface's name is both."""
+    steps = tuple(
+        replace(each, marks={"vm-name": "vm"}, mac="") if isinstance(each, Port) else each for each in town.record().steps
+    )
+    town.rewrite("deadbeef01234567", result=None, pod_namespace="other", pod_name="virt-launcher-vm-fghij", steps=steps)
+    result = town.cli("kubevirt", "doctor", "vm")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "ns/vm, other/vm" in result.stderr
+    assert [told(town, "net1")["checked"], told(town, "other/vm")["checked"], told(town, "ns/vm", "net1")["checked"]] == [2, 1, 2]
+
+
+def test_one_mac_of_two_vms_by_what_add_answered(town: Town) -> None:
+    """A port without a MAC has the one that the result told, however that is written."""
+
+    def rewrite(container: str, name: str, mac: str) -> None:
+        record = town.record(container)
+        steps = tuple(
+            replace(each, marks={"vm-name": name}, mac=mac) if isinstance(each, Port) else each for each in record.steps
+        )
+        result = {"interfaces": [{"name": "net1", "sandbox": record.netns, "mac": "02:00:00:00:00:0A"}]}
+        town.rewrite(container, pod_namespace="ns", pod_name=f"virt-launcher-{name}-abcde", steps=steps, result=result)
+
+    rewrite("c0ffee0123456789", "a", "02:00:00:00:00:0a")
+    rewrite("deadbeef01234567", "b", "")
+    found = [each for each in told(town, code=1)["findings"] if each["name"] == "mac-conflict"]
+    assert sorted(each["where"] for each in found) == ["VM ns/a, interface net1", "VM ns/b, interface net1"]
+
+
+def test_a_lost_port(town: Town) -> None:
+    """A port that the switch has not is told once, and ends with 1."""
+    town.lose()
+    found = told(town, code=1)
+    assert [each["name"] for each in found["findings"] if each["severity"] == "error"] == ["port-down"]
+    assert found["interfaces"][0]["verdict"] == "error"
+
+
+def test_a_dead_datapath(town: Town) -> None:
+    """ovs-vswitchd that is dead is an error of the switch, and what it once said of ports is not told."""
+    town.ports.alive = replace(town.ports.alive, state="dead", reason="gone")
+    found = told(town, code=1)
+    assert [(each["name"], each["where"]) for each in found["findings"]] == [("port-down", "switch")]
+    assert [found["interfaces"][0][key] for key in ("link_state", "vhost", "verdict")] == ["unknown"] * 3
+
+
+def test_a_switch_that_is_away(town: Town) -> None:
+    """What can not be asked is told as unchecked; by itself that ends with 3."""
+    town.unreachable = Unavailable("OVSDB is away")
+    found = told(town, code=3)
+    assert [(each["name"], each["message"]) for each in found["findings"]] == [("port-down", "OVSDB is away")]
+    assert found["unchecked"] == ["ports and settings of the switch could not be looked at: OVSDB is away"]
+    assert found["interfaces"][0]["verdict"] == "unknown"
+
+
+def test_nobody_there(quiet: Town) -> None:
+    """A node without VMs is told so; without its switch it is told what was not looked at, in text as in JSON."""
+    result = quiet.cli("kubevirt", "doctor")
+    assert result.exit_code == 0
+    assert "no interface of a VM on this node" in result.stderr
+    quiet.unreachable = Unavailable("OVSDB is away")
+    unchecked = "ports and settings of the switch could not be looked at: OVSDB is away"
+    assert told(quiet, code=3)["unchecked"] == [unchecked]
+    result = quiet.cli("kubevirt", "doctor")
+    assert (result.exit_code, unchecked in result.stderr) == (3, True)
+
+
+def test_a_guest_that_is_too_large(town: Town) -> None:
+    """A VM that is to be started is compared with the free huge pages."""
+    assert told(town, "--guest", "1Gi")
+    assert [each["severity"] for each in told(town, "--guest", "2Gi", code=1)["findings"]] == ["note", "note", "error"]
+
+
+def test_notes_of_a_healthy_node(town: Town) -> None:
+    """A person reads a line for each VM and that nothing is wrong; notes about the node are counted, and told when asked for."""
+    result = town.cli("kubevirt", "doctor")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
+    assert "1 interface of VMs checked: nothing found (2 notes about the node: --notes)" in result.stderr
+    result = town.cli("kubevirt", "doctor", "--notes")
+    assert ("post-copy:" in result.stdout, "iommu:" in result.stdout, "2 notes" in result.stderr) == (True, True, True)
+    assert "--notes" not in result.stderr
+
+
+def test_pages_that_healthy_vms_took(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no fault while all VMs run, and may be why one does not."""
+    monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (_pages(0),), ()))
+    assert [each["severity"] for each in told(town)["findings"] if each["name"] == "hugepages-short"] == ["note"]
+    assert "hugepages-short" not in town.cli("kubevirt", "doctor").stdout
+    town.lose()
+    assert [each["severity"] for each in told(town, code=1)["findings"] if each["name"] == "hugepages-short"] == ["warning"]
+
+
+def test_a_size_that_is_none(town: Town) -> None:
+    """--guest takes an amount of memory."""
+    assert town.cli("kubevirt", "doctor", "--guest", "much").exit_code == 2

@@ -1,0 +1,137 @@
+"""What of a node would keep all its VMs from their vhost-user network: the switch, and huge pages. Decided from what was looked
+at. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kubevirt.findings import Finding, Severity
+from userspace_cni.fastpath.memory.hugepages import Pool, size_text
+from userspace_cni.pod import launcher
+
+SWITCH: Final = "switch"
+"""Where findings are that are of all VMs."""
+PATH_MAX: Final = 107
+_SHORT_DIR_MAX: Final = PATH_MAX - len(f"/{'0' * 16}/{launcher.socket_file(launcher.interface_name(''))}")
+_DAC_OVERRIDE: Final = 1 << 1
+
+
+@dataclass(frozen=True)
+class User:
+    """Who ovs-vswitchd is to the file system: of /proc/PID/status."""
+
+    uid: int
+    groups: frozenset[int]
+    capabilities: int
+
+    @property
+    def may_connect(self) -> bool:
+        """Whether it may connect to QEMU's socket, which its user and group may."""
+        overrides = bool(self.capabilities & _DAC_OVERRIDE)
+        return overrides or self.uid in (0, launcher.QEMU_ID) or launcher.QEMU_ID in self.groups
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The switch: `problem`: why it can not be asked, or serves nothing; `user` None when it is not known who it runs as."""
+
+    problem: str = ""
+    other_config: Mapping[str, str] = field(default_factory=dict)
+    user: User | None = None
+    enforcing: bool = False
+    short_dir: str = ""
+    mounts_always: bool = True
+
+
+def read_user(status: str) -> User | None:
+    """The text of /proc/PID/status."""
+    lines = dict(line.partition(":")[::2] for line in status.splitlines())
+    try:
+        ids = [int(lines[name].split()[3]) for name in ("Uid", "Gid")]
+        groups = {int(group) for group in lines.get("Groups", "").split()}
+        return User(ids[0], frozenset({ids[1], *groups}), int(lines.get("CapEff", "0").strip() or "0", 16))
+    except (KeyError, IndexError, ValueError):
+        return None
+
+
+def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
+    """What is wrong with the switch for all VMs. `guests`: there are some."""
+    where = SWITCH
+    if switch.problem:
+        remedy = "start Open vSwitch: until then QEMU waits for it, and every start of a VM hangs"
+        yield Finding("port-down", "error", where, switch.problem, remedy)
+        return
+    if switch.user and not switch.user.may_connect:
+        message = (
+            f"ovs-vswitchd runs as user {switch.user.uid}, who is not in group {launcher.QEMU_ID} and may not use QEMU's sockets"
+        )
+        yield Finding("ovs-user", "error", where, message, f"run it as root, or add its user to group {launcher.QEMU_ID}")
+    if switch.enforcing:
+        message = (
+            "SELinux is enforcing: a launcher pod's directory has categories of its own, which Open vSwitch's policy has not"
+        )
+        yield Finding("selinux", "note", where, message, "set host.vhost.selinuxLabel in the network if ovs-vswitchd is denied")
+    if not switch.mounts_always:
+        message = (
+            "setting mount_pod_dirs is 'long': a VM could put a link in the place of its socket, which Open vSwitch would follow"
+        )
+        yield Finding("short-mount", "warning", where, message, "set it to 'always' where ovs-vswitchd sees short_dir")
+    if len(switch.short_dir.encode()) > _SHORT_DIR_MAX:
+        message = f"setting short_dir, {switch.short_dir}, leaves no room for a socket's name in {PATH_MAX} bytes"
+        yield Finding("path-too-long", "error", where, message, f"set it to a directory of at most {_SHORT_DIR_MAX} bytes")
+    yield from _of_config(switch, where) if guests else ()
+
+
+def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None, *, failing: bool = False) -> Iterator[Finding]:
+    """Huge pages. `socket_mem`: other_config:dpdk-socket-mem; `wanted`: bytes of a guest that is to be started.
+
+    Pages that VMs have taken are as it should be, unless a VM needs them: `failing` says that one here does not run.
+    """
+    where = "huge pages"
+    pools = [pool for pool in pools if pool.total]
+    free = max((pool.available * pool.page_bytes for pool in pools), default=0)
+    if wanted and free < wanted:
+        message = f"a guest of {size_text(wanted)} finds {size_text(free)} at most, of one page size and on one node"
+        yield Finding("hugepages-short", "error", where, message, "reserve more, or move VMs away")
+    elif not pools:
+        message = "none reserved: a VM that asks for them does not start"
+        yield Finding("hugepages-short", "note", where, message, "reserve some: sysctl vm.nr_hugepages, or hugepages= at boot")
+    for pool in pools if not wanted else ():
+        if not pool.available:
+            message = f"{_all(pool)} taken: no VM with them starts there"
+            severity: Severity = "warning" if failing else "note"
+            yield Finding("hugepages-short", severity, where, message, "reserve more, or move VMs away")
+    needed = _needed(socket_mem)
+    for node, amount in enumerate(needed):
+        mine = [pool for pool in pools if pool.node in (None, node)]
+        free = max((pool.available * pool.page_bytes for pool in mine), default=0)
+        if mine and 0 < free < amount:
+            message = (
+                f"ovs-vswitchd starts with {size_text(amount)} on node {node}; beside what it holds, {size_text(free)} are free"
+            )
+            remedy = "start no VM while it is restarted: it ends when the pages that it has set free are taken"
+            yield Finding("hugepages-short", "note", where, message, remedy)
+
+
+def _all(pool: Pool) -> str:
+    place = "" if pool.node is None else f" on node {pool.node}"
+    size = size_text(pool.page_bytes)
+    return f"the only page of {size}{place} is" if pool.total == 1 else f"all {pool.total} pages of {size}{place} are"
+
+
+def _of_config(switch: Switch, where: str) -> Iterator[Finding]:
+    postcopy = switch.other_config.get("vhost-postcopy-support") == "true"
+    if not postcopy:
+        message = "other_config:vhost-postcopy-support is not set: a migration that turns to post-copy fails"
+        yield Finding("post-copy", "note", where, message, "let no migration policy for these VMs have allowPostCopy")
+    if switch.other_config.get("vhost-iommu-support") != "true":
+        message = "other_config:vhost-iommu-support is not set: DPDK in a guest can not use vfio-pci with an IOMMU"
+        yield Finding("iommu", "note", where, message, "load vfio with enable_unsafe_noiommu_mode=1 in such a guest, or set it")
+
+
+def _needed(socket_mem: str) -> list[int]:
+    """Bytes on each NUMA node that dpdk-socket-mem asks for, which is in MiB."""
+    parts = socket_mem.split(",")
+    return [int(part) << 20 if part.isdecimal() and len(part) < 10 else 0 for part in parts]
