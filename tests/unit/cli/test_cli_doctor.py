@@ -13,8 +13,8 @@ import pytest
 from tests.unit.cli.test_cli_commands import Facts, Town, decoded
 from userspace_cni.attachment.steps import Port
 from userspace_cni.base.errors import Unavailable
-from userspace_cni.cli.kubevirt.node import Party
 from userspace_cni.cli.kubevirt.sockets import Parties
+from userspace_cni.consumers.kubevirt.guests import Party
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
 from userspace_cni.fastpath.sys.sock_diag import file_of

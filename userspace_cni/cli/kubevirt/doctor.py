@@ -22,7 +22,12 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
 from userspace_cni.cli.kubevirt.lint import counts_text, show_findings
-from userspace_cni.cli.kubevirt.node import (
+from userspace_cni.cli.kubevirt.sockets import Parties, look
+from userspace_cni.cli.node.check import check_one
+from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
+from userspace_cni.cli.view import Cell, Column
+from userspace_cni.consumers.kubevirt.drifts import Access
+from userspace_cni.consumers.kubevirt.guests import (
     Guest,
     Socket,
     is_guest,
@@ -33,12 +38,7 @@ from userspace_cni.cli.kubevirt.node import (
     unlooked,
     verdict_on,
 )
-from userspace_cni.cli.kubevirt.sockets import Parties, look
-from userspace_cni.cli.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
-from userspace_cni.cli.node.check import check_one
-from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, USAGE, NodeCommand, Refused, Site, open_site
-from userspace_cni.cli.view import Cell, Column
-from userspace_cni.consumers.kubevirt.drifts import Access
+from userspace_cni.consumers.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
 from userspace_cni.fastpath.memory import hugepages
 
 _COLUMNS: Final = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from userspace_cni.cli.kubevirt.node import Party
+from userspace_cni.consumers.kubevirt.guests import Party
 from userspace_cni.fastpath.sys.sock_diag import file_of
 from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, unix_sockets
 from userspace_cni.probe.cores import switches

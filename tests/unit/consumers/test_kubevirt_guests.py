@@ -10,7 +10,8 @@ import pytest
 from kubevirt.findings import TRAPS, Finding
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
 from userspace_cni.attachment.steps import Directory, PodMount, Port, SocketFile
-from userspace_cni.cli.kubevirt.node import (
+from userspace_cni.consumers.kubevirt.drifts import Access
+from userspace_cni.consumers.kubevirt.guests import (
     Guest,
     Party,
     Socket,
@@ -22,8 +23,7 @@ from userspace_cni.cli.kubevirt.node import (
     unlooked,
     verdict_on,
 )
-from userspace_cni.cli.kubevirt.switch import Switch, User, judge_hugepages, judge_switch, read_user
-from userspace_cni.consumers.kubevirt.drifts import Access
+from userspace_cni.consumers.kubevirt.switch import Switch, User, judge_hugepages, judge_switch, read_user
 from userspace_cni.fastpath.memory.hugepages import Pool
 from userspace_cni.pod import launcher
 

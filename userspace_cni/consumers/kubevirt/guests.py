@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 from kubevirt.findings import SEVERITIES, Finding, Severity
 from userspace_cni.attachment.steps import Directory, Port, Step
-from userspace_cni.cli.kubevirt.switch import PATH_MAX
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
+from userspace_cni.consumers.kubevirt.switch import PATH_MAX
 from userspace_cni.pod import launcher
 
 STARTING_S: Final = 60.0
