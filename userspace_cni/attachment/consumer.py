@@ -6,13 +6,15 @@ A consumer decides and makes nothing: it may look at the host's directories, and
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from userspace_cni.attachment.facts import Allocation, Place, Pod
-from userspace_cni.base.root import HostRoot
-from userspace_cni.base.settings import Settings
 from userspace_cni.cni.options import Terms
-from userspace_cni.cni.request import Request
+
+if TYPE_CHECKING:  # VERSION and refusals need none of it
+    from userspace_cni.attachment.facts import Allocation, Place, Pod
+    from userspace_cni.base.root import HostRoot
+    from userspace_cni.base.settings import Settings
+    from userspace_cni.cni.request import Request
 
 
 class Consumer(Terms, Protocol):

@@ -25,7 +25,7 @@ from userspace_cni.pod import document
 
 
 class PodConsumer:
-    """attachment.Consumer for pods, with the former plugin's terms: each side may make the socket, and OVS does unless told."""
+    """A Consumer for pods, with the former plugin's terms: each side may make the socket, and OVS does unless told."""
 
     default_role: Role = "server"
     reads_note = True

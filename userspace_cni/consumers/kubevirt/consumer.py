@@ -27,7 +27,7 @@ _DIRECTORY_MODE: Final = 0o755
 
 
 class KubevirtConsumer:
-    """attachment.Consumer for VMs. It works by the socket's path alone: a note is a convenience for people."""
+    """A Consumer for VMs. It works by the socket's path alone: a note is a convenience for people."""
 
     default_role: Role = "client"
     reads_note = False
