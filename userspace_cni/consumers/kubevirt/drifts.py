@@ -69,7 +69,7 @@ def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -
         remedy = f"make bridge {step.bridge}, and {again}" if step.foreign_bridge else again
         yield "port-down", "error", told(columns[""]), remedy
         return
-    if "bridge" in columns:  # it was made anew by somebody: whatever else differs goes with it
+    if "bridge" in columns:  # it was made anew elsewhere: what else differs goes with it
         yield (
             "port-changed",
             "error",
@@ -110,7 +110,7 @@ def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access
     if access is None or access.is_qemu_s:
         yield "directory-changed", "warning", message, remedy
     else:
-        yield "no-vhost-directory", "error", f"{message}: QEMU, user {launcher.QEMU_ID}, can not make its socket there", remedy
+        yield "no-vhost-directory", "error", f"{message}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there", remedy
 
 
 def _of_mount(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:

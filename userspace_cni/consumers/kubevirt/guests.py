@@ -19,15 +19,15 @@ from userspace_cni.pod import launcher
 STARTING_S: Final = 60.0
 """How long after ADD a VM may take to have its socket, before that is worth a warning."""
 Party = Literal["connected", "listening", "nobody", ""]
-"""connected: somebody has connected and was accepted; listening: nobody has; nobody: nobody listens; "": not known."""
+"""connected: a process has connected and was accepted; listening: none has; nobody: none listens; "": not known."""
 
 
 @dataclass(frozen=True)
 class Socket:
-    """What is at the path that the switch connects to: `kind` is "socket", "other", "" for nothing; None when it can not be seen.
+    """What is at the path that the switch connects to: `kind` is "socket", "other", "" for nothing; None when it cannot be seen.
 
     `is_seen`: whether ovs-vswitchd sees the same directory there; None when that is not known. `party`: who is at the socket.
-    `access`: of the directory; None when it can not be seen.
+    `access`: of the directory; None when it cannot be seen.
     """
 
     kind: str | None = None
@@ -146,10 +146,10 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
 
 
 def _of_directory(guest: Guest) -> Iterator[Finding]:
-    """A directory that is as the network asks for, and that QEMU can not use."""
+    """A directory that is as the network asks for, and that QEMU cannot use."""
     access = guest.socket.access
     if access and not access.is_qemu_s and not any(map(guest.drifts.get, ("directory", "pod-mount"))):
-        message = f"the socket's directory is {access}: QEMU, user {launcher.QEMU_ID}, can not make its socket there"
+        message = f"the socket's directory is {access}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there"
         remedy = "leave user, group and dirmode out of the network's host.vhost, and restart the VM"
         yield _finding("no-vhost-directory", "warning", guest, message, remedy)
 

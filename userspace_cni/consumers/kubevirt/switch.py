@@ -35,7 +35,7 @@ class User:
 
 @dataclass(frozen=True)
 class Switch:
-    """The switch: `problem`: why it can not be asked, or serves nothing; `user` None when it is not known who it runs as."""
+    """The switch: `problem`: why it cannot be asked, or serves nothing; `user` None when it is not known who it runs as."""
 
     problem: str = ""
     other_config: Mapping[str, str] = field(default_factory=dict)
@@ -127,7 +127,7 @@ def _of_config(switch: Switch, where: str) -> Iterator[Finding]:
         message = "other_config:vhost-postcopy-support is not set: a migration that turns to post-copy fails"
         yield Finding("post-copy", "note", where, message, "let no migration policy for these VMs have allowPostCopy")
     if switch.other_config.get("vhost-iommu-support") != "true":
-        message = "other_config:vhost-iommu-support is not set: DPDK in a guest can not use vfio-pci with an IOMMU"
+        message = "other_config:vhost-iommu-support is not set: DPDK in a guest cannot use vfio-pci with an IOMMU"
         yield Finding("iommu", "note", where, message, "load vfio with enable_unsafe_noiommu_mode=1 in such a guest, or set it")
 
 
