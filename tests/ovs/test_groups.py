@@ -18,8 +18,8 @@ from tests.ovs.conftest import STORE, attach
 from userspace_cni.attachment.steps import Port
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.ovsdb import rows
 from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
+from userspace_cni.dataplane.ovsdb.rows import port as rows
 from userspace_cni.dataplane.ovsdb.session import Command, Session
 from userspace_cni.dataplane.ports import PortDriver
 

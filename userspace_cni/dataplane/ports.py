@@ -24,12 +24,12 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.dataplane import vswitchd
-from userspace_cni.dataplane.ovsdb import rows as ovs_rows
 from userspace_cni.dataplane.ovsdb.retries import Retries
-from userspace_cni.dataplane.ovsdb.rows import KnownPort, when_opened
+from userspace_cni.dataplane.ovsdb.rows import port as ovs_rows
+from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, when_opened
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.openflow.counters import Counters
+    from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.ovsdb.session import Clause, Session, Watch
 
 __all__ = ["FoundPort", "KnownPort", "PortDriver"]
@@ -242,7 +242,7 @@ class PortDriver:
         A resident driver asks ovs-vswitchd; OVSDB where that is out of reach, or has none of these ports' numbers to tell.
         Raises Unavailable and SwitchRefused.
         """
-        from userspace_cni.dataplane.openflow import counters
+        from userspace_cni.dataplane import counters
 
         if self._resident and self._ovsdb.startswith("unix:"):
             try:
@@ -255,7 +255,7 @@ class PortDriver:
         return counters.ask(self._ovsdb, deadline)
 
     def _asked_of_bridges(self, deadline: Deadline) -> list[Counters]:
-        from userspace_cni.dataplane.openflow import counters
+        from userspace_cni.dataplane import counters
         from userspace_cni.dataplane.ovsdb.commands import counted_ports
 
         ports = self._standing().look(counted_ports)

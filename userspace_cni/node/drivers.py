@@ -30,7 +30,7 @@ from userspace_cni.host import link
 from userspace_cni.node.across import LegacyDriver, ServedPortDriver, ServedSocketDriver, free_source
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.openflow.counters import Counters
+    from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.ports import KnownPort, PortDriver
     from userspace_cni.dataplane.vswitchd import Lifeline
     from userspace_cni.host.leases import LeaseDriver

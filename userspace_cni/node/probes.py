@@ -37,8 +37,8 @@ from userspace_cni.base.threads import start
 from userspace_cni.dataplane.openflow import flows, messages
 from userspace_cni.dataplane.openflow.flows import Flows
 from userspace_cni.dataplane.openflow.messages import Flow
-from userspace_cni.dataplane.ovsdb import probe_ports
-from userspace_cni.dataplane.ovsdb.probe_ports import OWNER, Bridge, PortState, ProbeRow
+from userspace_cni.dataplane.ovsdb import probes as probe_ports
+from userspace_cni.dataplane.ovsdb.probes import OWNER, Bridge, PortState, ProbeRow
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.host import borrowed_sockets, link, probe_directories
 from userspace_cni.host.probe_directories import PREFIX, Run

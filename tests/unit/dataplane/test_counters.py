@@ -15,7 +15,7 @@ import pytest
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
-from userspace_cni.dataplane.openflow.counters import Counters, ask
+from userspace_cni.dataplane.counters import Counters, ask
 
 SECONDS = 20.0
 Script = Callable[[socket.socket], object]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import Port
-from userspace_cni.dataplane.ovsdb import rows
-from userspace_cni.dataplane.ovsdb.rows import PortRow
+from userspace_cni.dataplane.ovsdb.rows import port as rows
+from userspace_cni.dataplane.ovsdb.rows.port import PortRow
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 STEP = Port(

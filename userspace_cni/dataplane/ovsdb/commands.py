@@ -14,10 +14,10 @@ from typing import Any
 
 from userspace_cni.attachment.steps import Port
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.ovsdb import rows as ovs_rows
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
-from userspace_cni.dataplane.ovsdb.rows import Columns, KnownPort, PortRow
+from userspace_cni.dataplane.ovsdb.rows import port as ovs_rows
+from userspace_cni.dataplane.ovsdb.rows.port import Columns, KnownPort, PortRow
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named
 
 DUPLICATES = 10

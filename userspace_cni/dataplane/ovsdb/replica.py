@@ -29,7 +29,7 @@ from ovsdbapp.backend.ovs_idl import connection
 
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.dataplane.json_parser import Parser
-from userspace_cni.dataplane.ovsdb.rows import KnownPort
+from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
 
 T = TypeVar("T")
 Clause = tuple[str, str, str | tuple[tuple[str, str], ...]]

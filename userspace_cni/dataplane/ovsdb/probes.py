@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.dataplane.ovsdb import rows
 from userspace_cni.dataplane.ovsdb.commands import find_port, known_ports
 from userspace_cni.dataplane.ovsdb.replica import value_of
+from userspace_cni.dataplane.ovsdb.rows import port as rows
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.ovsdb.rows import KnownPort
+    from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
     from userspace_cni.dataplane.ovsdb.session import Session
 
 OWNER: Final = "userspace-cni-probe"
