@@ -146,7 +146,7 @@ class Metrics:
         return told + "".join((*_of_ports(ports), *_of_traffic(self._labelled(counted or [], bridges)))).encode(errors="replace")
 
     def _labelled(self, counted: list[Counted], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
-        """Labels and counters of attachments' ports; `bridges` by port. Not of test ports, which come and go and would each leave
+        """Labels and counters of attachments' ports; `bridges` by port. Not of probes, which come and go and would each leave
         series. Labels are kept as long as a port has the same marks, that very object."""
         attached = [port for port in counted if port.marks.get("container-id")]
         before, now = self._owned, {}

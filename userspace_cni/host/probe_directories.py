@@ -1,4 +1,4 @@
-"""Runs of the commands that make test ports: whose they are, whether they still live, and the directory of their sockets.
+"""Runs of the commands that make probes: whose they are, whether they still live, and the directory of their sockets.
 
 A run that is killed can not remove what it made, so everything that it makes carries its name, from which any later process can
 tell whether it lives: process, the moment when that started, boot and PID namespace. Doubt keeps: a process of another PID

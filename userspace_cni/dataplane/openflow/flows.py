@@ -1,4 +1,4 @@
-"""Flows of test ports on one bridge, over its management socket.
+"""Flows of probes on one bridge, over its management socket.
 
 It must never touch a flow whose cookie is not ours, run a program, or wait without a deadline.
 """

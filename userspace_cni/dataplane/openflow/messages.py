@@ -1,4 +1,4 @@
-"""OpenFlow messages for the few flows of test ports, and for what a bridge has counted at its ports. Pure: no socket, no clock.
+"""OpenFlow messages for the few flows of probes, and for what a bridge has counted at its ports. Pure: no socket, no clock.
 
 Flows that send what comes in at one port out of the same or another one, a whole run of them deleted by cookie, and what a switch
 says to it. The wire formats are those of the OpenFlow specifications 1.0 and 1.3 (1.2 to 1.5 have the same layout for this part);
