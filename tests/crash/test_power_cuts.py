@@ -22,7 +22,7 @@ from tests.crash.power_cuts import Change, Image, Named, Trace, Written, images,
 from tests.lab.node.world import MemoryDriver, World, name_of
 from userspace_cni.attachment import cleanup, verbs
 from userspace_cni.attachment.facts import Place
-from userspace_cni.attachment.steps import Lease, Port, Step
+from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.cni import protocol
@@ -40,8 +40,8 @@ SAMPLE = 200
 class Disk(World):
     """A node whose effects are noted in the trace, by their number: the trace says when, this says what."""
 
-    rows: dict[str, Port] = field(default_factory=dict)
-    history: list[tuple[int, frozenset[str], Mapping[str, Port]]] = field(default_factory=list)
+    rows: dict[str, PortRef] = field(default_factory=dict)
+    history: list[tuple[int, frozenset[str], Mapping[str, PortRef]]] = field(default_factory=list)
     trace: Trace | None = None
     began: int = 0
     """How many changes were made when the story began; before that nothing was promised."""
@@ -61,7 +61,7 @@ class Disk(World):
         self.note()
         return answer
 
-    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """The rows."""
         return [port for port in self.rows.values() if network is None or port.marks["network"] == network]
 
@@ -72,14 +72,14 @@ class _Noting(MemoryDriver):
 
     def apply(self, step: Step, deadline: Deadline) -> Callable[[], None]:
         rest = super().apply(step, deadline)
-        if isinstance(step, Port):
-            self.world.rows[step.name] = step
+        if isinstance(step, OvsPort):
+            self.world.rows[step.name] = step.ref
         self.world.note()
         return rest
 
     def undo(self, step: Step, deadline: Deadline) -> None:
         super().undo(step, deadline)
-        if isinstance(step, Port):
+        if isinstance(step, OvsPort | PortRef):
             self.world.rows.pop(step.name, None)
         self.world.note()
 
@@ -168,15 +168,15 @@ class Cut:
 
     image: Image
     true: frozenset[str]
-    rows: Mapping[str, Port]
+    rows: Mapping[str, PortRef]
 
 
 def cuts(world: Disk, trace: Trace, run: str) -> list[Cut]:
     """Every different one that the trace allows; of those with a run directory a sample, for nothing in it is ever flushed."""
     found: dict[Any, Cut] = {}
-    ever: dict[str, Port] = {}
+    ever: dict[str, PortRef] = {}
     true: frozenset[str] = frozenset()
-    rows: Mapping[str, Port] = {}
+    rows: Mapping[str, PortRef] = {}
     chance = random.Random(7)
     moments = iter([*world.history, (len(trace.changes) + 1, frozenset(), {})])
     at, next_true, next_rows = next(moments)

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from tests.lab.node.ports import port_with
 from tests.lab.switch.switch import Switch
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.dataplane.ports import PortDriver
 
 STORE = "store-of-the-test"
 
 
-def attach(driver: PortDriver, step: Port, deadline: Deadline) -> None:
+def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
     """Apply the step, and wait until its port is open."""
     driver.apply(step, deadline)()
 
@@ -57,10 +58,10 @@ def driver(switch: Switch, connect: Callable[..., PortDriver]) -> PortDriver:
 
 
 @pytest.fixture
-def port(switch: Switch) -> Callable[..., Port]:
+def port(switch: Switch) -> Callable[..., OvsPort]:
     """Makes steps of one network; a client port on br-test unless told otherwise."""
 
-    def make(number: int = 1, **changes: object) -> Port:
+    def make(number: int = 1, **changes: object) -> OvsPort:
         container = f"{number:012d}" + "c" * 52
         columns: dict[str, object] = {
             "bridge": "br-test",
@@ -69,6 +70,6 @@ def port(switch: Switch) -> Callable[..., Port]:
             "server_path": f"{switch.rundir}/pod-{number}",
             "marks": {"container-id": container, "network": "dpdk-net", "ifname": "net1"},
         }
-        return Port(**columns | changes)  # type: ignore[arg-type]
+        return port_with(**columns | changes)
 
     return make

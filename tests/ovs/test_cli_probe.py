@@ -17,6 +17,7 @@ import pytest
 from tests.cni.spec import paused_vswitchd
 from tests.lab.node.node import Node
 from tests.lab.node.served import ServedNode
+from tests.lab.switch.probing import probing
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.base.settings import load
 from userspace_cni.cli.measure import probe as cli_probe
@@ -228,8 +229,8 @@ def test_a_bridge_that_drops(bridges: tuple[str, str], switch: Switch, spotless:
 
 def test_a_bridge_that_never_forwards(bridges: tuple[str, str], spotless: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that is open and agreed on, and from which no frame comes back, is dead by the frame alone."""
-    monkeypatch.setattr(probes.TestPorts, "reflect", lambda *_: None)
-    with probes.TestPorts(load(spotless.environ)) as ports:
+    monkeypatch.setattr(probes.ProbePorts, "reflect", lambda *_: None)
+    with probing(load(spotless.environ)) as ports:
         verdict = Verdict.of(ports.bridges()[0], 8)
         cli_probe.probe(verdict, ports, Course(0.5))
     found = verdict.to_json()
@@ -241,11 +242,11 @@ def test_a_bridge_that_never_forwards(bridges: tuple[str, str], spotless: Node, 
 
 def test_a_switch_that_does_not_come(bridges: tuple[str, str], spotless: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A switch that can not reach the socket is told by that stage: here it is given another path."""
-    reserve = probes.TestPorts.reserve
+    reserve = probes.ProbePorts.reserve
     monkeypatch.setattr(
-        probes.TestPorts, "reserve", lambda self, bridge: replace(reserve(self, bridge), server_path="/nowhere/at/all")
+        probes.ProbePorts, "reserve", lambda self, bridge: replace(reserve(self, bridge), server_path="/nowhere/at/all")
     )
-    with probes.TestPorts(load(spotless.environ)) as ports:
+    with probing(load(spotless.environ)) as ports:
         verdict = Verdict.of(ports.bridges()[0], 8)
         cli_probe.probe(verdict, ports, Course(0.3))
     found = verdict.to_json()

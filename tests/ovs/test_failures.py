@@ -13,13 +13,13 @@ import pytest
 from tests.lab.switch.proxy import Babbler, Proxy
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable
 from userspace_cni.dataplane.ovsdb.session import Session
 from userspace_cni.dataplane.ports import PortDriver
 
-MakePort = Callable[..., Port]
+MakePort = Callable[..., OvsPort]
 Connect = Callable[..., PortDriver]
 ROOT = Path(__file__).resolve().parents[2]
 

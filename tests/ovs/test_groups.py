@@ -15,15 +15,15 @@ import pytest
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
-from userspace_cni.dataplane.ovsdb.rows import port as rows
+from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
 from userspace_cni.dataplane.ovsdb.session import Command, Session
 from userspace_cni.dataplane.ports import PortDriver
 
-MakePort = Callable[..., Port]
+MakePort = Callable[..., OvsPort]
 Connect = Callable[..., PortDriver]
 
 
@@ -109,8 +109,7 @@ class Callers:
 def queued(driver: PortDriver, session: Session | None = None) -> Iterator[Callers]:
     """All calls made in this block are in the queue when the connection's thread looks for its next group."""
     driver.connect(soon())
-    session = session or driver._session
-    assert session is not None
+    session = session or driver.client.standing()
     callers, hold = Callers(), Hold(session)
     keeper = threading.Thread(target=lambda: session.transact([hold], soon()))
     keeper.start()
@@ -196,8 +195,7 @@ def test_what_the_server_refuses_is_run_one_by_one(
 def test_a_bug_in_one_command_is_its_callers_alone(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """An exception that is none of ours reaches the caller whose command raised it, and the others' ports are made."""
     with queued(driver) as callers:
-        session = driver._session
-        assert session is not None
+        session = driver.client.standing()
         callers.call(lambda: attach(driver, port(1), soon()))
         callers.call(lambda: session.transact([Buggy(session)], soon()))
         callers.call(lambda: attach(driver, port(2), soon()))
@@ -215,8 +213,7 @@ def test_one_port_is_never_written_twice_in_a_transaction(
     """Two calls for the same port run after each other, in the order in which they came."""
     with queued(grouping) as callers:
         callers.call(lambda: attach(grouping, port(tag=5), soon()))
-        session = grouping._session
-        assert session is not None
+        session = grouping.client.standing()
         wait_until(lambda: len(session._link._queue) == 1, what="the first one waits")
         callers.call(lambda: attach(grouping, port(tag=6), soon()))
     assert callers.join() == [None, None]
@@ -307,8 +304,8 @@ def test_a_group_notices_that_another_session_took_the_last_port(
                 other.undo(port(3), soon())
 
     with queued(driver, session) as callers:
-        callers.call(lambda: session.transact([DeletePort(session, port(1))], soon()))
-        callers.call(lambda: session.transact([Late(session, port(2))], soon()))
+        callers.call(lambda: session.transact([DeletePort(session, port(1).ref)], soon()))
+        callers.call(lambda: session.transact([Late(session, port(2).ref)], soon()))
     assert callers.join() == [None, None]
     session.close()
     assert Late.runs == 2
@@ -321,7 +318,7 @@ def test_nobody_waits_for_the_deadline_of_another(own_switch: Switch, connect: C
     with queued(driver) as callers:
         hasty = callers.call(lambda: driver.apply(port(1), Deadline.after(1)))
         callers.call(lambda: attach(driver, port(2), Deadline.after(30)))
-        callers.call(lambda: driver._session.transact([Pause(driver._session, own_switch)], Deadline.after(30)))  # type: ignore[union-attr,arg-type]
+        callers.call(lambda: driver.client.standing().transact([Pause(driver.client.standing(), own_switch)], Deadline.after(30)))
     try:
         hasty.thread.join(10)
         assert isinstance(hasty.error, Unavailable)
@@ -357,7 +354,7 @@ def test_a_server_that_hangs_for_all_ends_the_session(own_switch: Switch, connec
     with queued(driver) as callers:
         for number in (1, 2, 3):
             callers.call(lambda number=number: driver.apply(port(number), Deadline.after(1)))  # type: ignore[misc]
-        callers.call(lambda: driver._session.transact([Pause(driver._session, own_switch)], Deadline.after(1)))  # type: ignore[union-attr,arg-type]
+        callers.call(lambda: driver.client.standing().transact([Pause(driver.client.standing(), own_switch)], Deadline.after(1)))
     try:
         errors = callers.join()
         assert [type(error) for error in errors] == [Unavailable] * 4
@@ -427,9 +424,9 @@ def test_a_request_larger_than_a_socket_takes_at_once_is_sent_to_its_end(own_swi
     session = Session(own_switch.ovsdb, frozenset(), soon(), everything=True)
     try:
         steps = [port(number) for number in range(400)]
-        session.transact([AddPort(session, step, rows.marks_of(step, STORE)) for step in steps], soon())
+        session.transact([AddPort(session, step, marks_of(step, STORE)) for step in steps], soon())
         assert len(own_switch.ports("br-test")) == 400
-        session.transact([DeletePort(session, step) for step in steps], soon())
+        session.transact([DeletePort(session, step.ref) for step in steps], soon())
         assert own_switch.bridges() == []
     finally:
         session.close()

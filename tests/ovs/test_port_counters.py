@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.cni.spec import paused_ovsdb
+from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.vhost_ports import BRIDGE, CLIENT, add_bridge, add_port
 from userspace_cni.agent.metrics import Metrics
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 
@@ -78,25 +79,45 @@ def test_our_ports_alone(switch: Switch, remote_of: Callable[[Switch], str]) -> 
     assert counted.name == "ours"
     assert counted.marks == {"owner": "userspace-cni", "container-id": "c0ffee", "pod-name": 'a"b{é'}
     assert all(isinstance(number, int) for number in counted.statistics.values())
-    assert not driver.connected
     switch.vsctl("del-br", "br-fast")
     assert driver.counters(Deadline.after(SECONDS)) == []
+    assert driver.sessions == 1
+    driver.close()
+
+
+def test_statistics_are_read_and_not_replicated(switch: Switch, tmp_path: Path) -> None:
+    """Where OVSDB is asked for counters, that is one question in the session that stands: nothing more comes by itself."""
+    add_bridge(switch)
+    mark(switch, "ours")
+    with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
+        driver = PortDriver(proxy.remote, str(tmp_path), lambda: "5707e", resident=True)
+        driver.connect(Deadline.after(SECONDS))
+        assert b"statistics" not in proxy.sent
+        assert [each.name for each in driver.counters(Deadline.after(SECONDS))] == ["ours"]
+        assert proxy.sent.count(b'"statistics"') == proxy.sent.count(b'"transact"') == 1
+        received = proxy.received.count(b'"statistics"')
+        mark(switch, "second")
+        wait_until(lambda: len(driver.owned()) == 2, SECONDS, "the second port is known")
+        assert proxy.received.count(b'"statistics"') == received
+        assert driver.sessions == 1
+        driver.close()
 
 
 def test_a_database_that_hangs(switch: Switch) -> None:
     """It is given up at the deadline, and answers again when it runs again; no descriptor is left of either."""
     driver = driver_of(switch, switch.ovsdb)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with paused_ovsdb(switch), pytest.raises(Unavailable, match="no answer in time"):
+    with paused_ovsdb(switch), pytest.raises(Unavailable, match="does not answer"):
         driver.counters(Deadline.after(0.2))
     assert driver.counters(Deadline.after(SECONDS)) == []
+    driver.close()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_database_of_something_else(switch: Switch) -> None:
-    """A control socket of ovs-vswitchd, which speaks JSON-RPC too, is no database and is refused by name."""
+    """A control socket of ovs-vswitchd, which speaks JSON-RPC too, is no database, which is told by name."""
     control = f"unix:{switch.rundir}/ovs-vswitchd.{switch.vswitchd_pid}.ctl"
-    with pytest.raises(SwitchRefused, match="OVSDB at unix:"):
+    with pytest.raises(Unavailable, match="OVSDB at unix:"):
         driver_of(switch, control).counters(Deadline.after(SECONDS))
 
 
@@ -121,7 +142,7 @@ def test_a_bridge_of_other_versions(switch: Switch, resident: PortDriver, sender
     switch.vsctl("set", "Bridge", BRIDGE, "protocols=OpenFlow15")
     send(sender)
     wait_until(lambda: sent(resident) == SENT, SECONDS, "the frames counted")
-    with paused_ovsdb(switch), pytest.raises(Unavailable, match="no answer in time"):
+    with paused_ovsdb(switch), pytest.raises(Unavailable, match="does not answer"):
         resident.counters(Deadline.after(0.2))
 
 

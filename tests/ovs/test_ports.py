@@ -8,15 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.node.ports import changed
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort, PortRef, VhostUserClient
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, NotServing, SwitchRefused
 from userspace_cni.dataplane.ports import FoundPort, PortDriver
 
-MakePort = Callable[..., Port]
+MakePort = Callable[..., OvsPort]
+
+
+class NoSuchType(VhostUserClient):
+    """An interface that ovs-vswitchd cannot open."""
+
+    type = "nosuchtype"  # type: ignore[assignment]
 
 
 def soon() -> Deadline:
@@ -24,9 +31,9 @@ def soon() -> Deadline:
     return Deadline.after(10)
 
 
-def with_marks(step: Port) -> Port:
-    """The step as it is read back."""
-    return replace(step, marks={"owner": "userspace-cni", "schema": "1", "store": STORE, **step.marks})
+def with_marks(step: OvsPort) -> PortRef:
+    """By what it is found again."""
+    return replace(step.ref, marks={"owner": "userspace-cni", "schema": "1", "store": STORE, **step.marks})
 
 
 def test_a_port_is_opened_on_a_bridge_made_on_demand(switch: Switch, driver: PortDriver, port: MakePort) -> None:
@@ -58,7 +65,7 @@ def test_a_port_is_opened_on_a_bridge_made_on_demand(switch: Switch, driver: Por
     ids=str,
 )
 def test_every_property_is_written_and_read_back(driver: PortDriver, port: MakePort, changes: dict[str, object]) -> None:
-    """A port with the property is made, CHECK finds no difference, and the rows give the same step again."""
+    """A port with the property is made, CHECK finds no difference, and the rows say by what it is deleted."""
     step = port(**changes)
     attach(driver, step, soon())
     assert driver.check(step, soon()) == []
@@ -91,7 +98,7 @@ def test_apply_again_changes_nothing_and_another_value_is_written(switch: Switch
     before = switch.port(step.name)["_uuid"]
     switch.vsctl("--no-wait", "set", "Interface", step.name, "external_ids:iface-id=lsp1", "options:tx-retries-max=3")
     attach(driver, step, soon())
-    attach(driver, replace(step, tag=None, mtu=1400, server_path=step.server_path + "x"), soon())
+    attach(driver, changed(step, tag=None, mtu=1400, server_path=step.server_path + "x"), soon())
     row, interface = switch.port(step.name), switch.interface(step.name)
     assert (row["_uuid"], row["tag"], interface["mtu_request"]) == (before, [], 1400)
     assert interface["options"] == {"vhost-server-path": step.server_path + "x", "tx-retries-max": "3"}
@@ -145,7 +152,7 @@ def test_a_bridge_of_another_datapath_type_is_refused(switch: Switch, driver: Po
 
 def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A commit succeeds though the interface can not be opened: only the read-back tells, in OVS's words; the rows stay."""
-    step = port(interface_type="nosuchtype")
+    step = replace(port(), interface=NoSuchType("/nowhere"))
     with pytest.raises(SwitchRefused, match="could not open network device"):
         attach(driver, step, soon())
     assert switch.interface(step.name)["ofport"] == -1
@@ -225,14 +232,14 @@ def test_a_record_of_the_old_plugin_deletes_only_vhost_ports(
     switch.vsctl("add-br", "br-old", "--", "set", "Bridge", "br-old", "datapath_type=netdev")
     path = f"options:vhost-server-path={switch.rundir}/legacy.sock"
     switch.vsctl("add-port", "br-old", "legacy", "--", "set", "Interface", "legacy", f"type={kind}", path)
-    driver.undo(Port(bridge="br-old", name="legacy", interface_type="dpdkvhostuser", legacy=True), soon())
+    driver.undo(PortRef("legacy", "br-old", legacy=True), soon())
     assert switch.ports("br-old") == left
 
 
 def test_a_legacy_step_does_not_delete_a_marked_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A record of the old plugin says nothing about a port that carries marks."""
     attach(driver, port(), soon())
-    driver.undo(replace(port(), marks={}, legacy=True), soon())
+    driver.undo(replace(port().ref, marks={}, legacy=True), soon())
     assert switch.ports("br-test") == [port().name]
 
 

@@ -1,4 +1,4 @@
-"""Test ports in a real switch: what they leave while they live, when they end, and when they are killed."""
+"""Probes in a real switch: what they leave while they live, when they end, and when they are killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.cni.spec import paused_vswitchd
+from tests.lab.switch.probing import probing
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, SwitchRefused, Unavailable
 from userspace_cni.base.settings import Settings
@@ -27,13 +28,16 @@ from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
 from userspace_cni.host.probe_directories import Run
 from userspace_cni.node import probes
+from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.probes import ProbePorts
 
 NETDEV = ("--", "set", "Bridge", "br-test", "datapath_type=netdev")
 VICTIM = """
 import os, socket, sys, time
-from userspace_cni.node import probes
+from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.probes import ProbePorts
 from userspace_cni.base.settings import load
-with probes.TestPorts(load(os.environ)) as ports:
+with ProbePorts(Drivers(load(os.environ), os.environ, resident=True)) as ports:
     port = ports.reserve(sys.argv[1] or None)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(port.socket)
@@ -113,7 +117,7 @@ def test_a_port_and_its_flow_come_and_go(switch: Switch, settings: Settings, bri
     """A reflected port has one flow of the highest priority, whatever OpenFlow the bridge speaks, and both go together."""
     switch.vsctl("set", "Bridge", bridge, f"protocols={protocols}")
     version = protocols.partition(",")[0]
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         port = ports.reserve(bridge)
         with listening(port.socket):
             ports.plug(port, mtu=9000)
@@ -132,8 +136,8 @@ def test_a_port_and_its_flow_come_and_go(switch: Switch, settings: Settings, bri
 
 
 def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriver) -> None:
-    """A test port says whose it is, and is no attachment to those who look for attachments."""
-    with probes.TestPorts(settings, "load") as ports:
+    """A probe says whose it is, and is no attachment to those who look for attachments."""
+    with probing(settings, "load") as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
         marks = switch.port(port.name)["external_ids"]
@@ -144,9 +148,19 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
         assert found.marks.get("owner") != "userspace-cni"
 
 
+def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridge: str) -> None:
+    """Whoever makes probes has one session with OVSDB, which stands when they are gone."""
+    with closing(Drivers(settings, {}, resident=True)) as node:
+        node.ports.connect(Deadline.after(5))
+        with ProbePorts(node) as ports:
+            ports.connect()
+            ports.plug(ports.reserve(bridge))
+        assert (node.ports.connected, node.ports.sessions) == (True, 1)
+
+
 def test_where_sockets_are(settings: Settings, bridge: str) -> None:
     """Each run has a directory that root owns and only OVS's group may enter, and no path in it is too long."""
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         directory = Path(ports.reserve(bridge).socket).parent
         facts = directory.stat()
         assert (facts.st_uid, stat.S_IMODE(facts.st_mode)) == (0, 0o2750)
@@ -158,7 +172,7 @@ def test_where_sockets_are(settings: Settings, bridge: str) -> None:
 def test_sockets_for_a_switch_of_another_user(settings: Settings, tmp_path: Path) -> None:
     """Directory and socket belong to the group of OVS's run directory, which may enter the one and connect to the other."""
     os.chown(tmp_path, -1, 4711)
-    with probes.TestPorts(replace(settings, ovs_rundir=str(tmp_path))) as ports:
+    with probing(replace(settings, ovs_rundir=str(tmp_path))) as ports:
         port = ports.reserve("br-any")
         with Listener(port.socket):
             place, file = Path(port.socket).parent.stat(), Path(port.socket).stat()
@@ -168,7 +182,7 @@ def test_sockets_for_a_switch_of_another_user(settings: Settings, tmp_path: Path
 
 def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge: str) -> None:
     """Where the host's root is seen elsewhere, we listen there, and the switch is told the host's own path."""
-    with probes.TestPorts(replace(settings, host_root="/proc/self/root")) as ports:
+    with probing(replace(settings, host_root="/proc/self/root")) as ports:
         port = ports.reserve(bridge)
         assert port.socket == f"/proc/self/root{port.server_path}"
         with Listener(port.socket, FrontEndOptions(queue_size=64)) as listener:
@@ -195,7 +209,7 @@ def test_who_is_dead() -> None:
 
 def test_two_ports_on_a_temporary_bridge(switch: Switch, settings: Settings) -> None:
     """A bridge of a run's own is made with its first port and goes with its last; joined ports have a flow each."""
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         first = ports.reserve()
         second = ports.reserve(first.bridge)
         for port in (first, second):
@@ -215,7 +229,7 @@ def test_two_ports_on_a_temporary_bridge(switch: Switch, settings: Settings) -> 
 
 def test_two_runs_at_once(switch: Switch, settings: Settings, bridge: str) -> None:
     """What one run removes is its own."""
-    with probes.TestPorts(settings) as one, probes.TestPorts(settings) as other:
+    with probing(settings) as one, probing(settings) as other:
         kept, gone = one.reserve(bridge), other.reserve(bridge)
         for ports, port in ((one, kept), (other, gone)):
             ports.plug(port)
@@ -227,12 +241,12 @@ def test_two_runs_at_once(switch: Switch, settings: Settings, bridge: str) -> No
 
 
 def test_a_plugin_bridge_goes_with_its_last_port(
-    switch: Switch, settings: Settings, driver: PortDriver, port: Callable[..., Port]
+    switch: Switch, settings: Settings, driver: PortDriver, port: Callable[..., OvsPort]
 ) -> None:
     """When the last attachment of a bridge of ours is deleted amid a probe, the bridge goes with the probe's port."""
     step = port()
     attach(driver, step, Deadline.after(20))
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         [found] = ports.bridges()
         assert (found.name, found.ours, found.connected, found.waiting, found.broken) == ("br-test", True, 0, 1, 0)
         mine = ports.reserve("br-test")
@@ -245,7 +259,7 @@ def test_a_plugin_bridge_goes_with_its_last_port(
 def test_bridges_that_can_not_be_probed(switch: Switch, settings: Settings) -> None:
     """A bridge of the kernel's datapath is refused, one that is not there is not made."""
     switch.vsctl("--no-wait", "add-br", "br-kernel")
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         assert [(bridge.name, bridge.has_vhost) for bridge in ports.bridges()] == [("br-kernel", False)]
         with pytest.raises(SwitchRefused, match="datapath_type system"):
             ports.plug(ports.reserve("br-kernel"))
@@ -257,7 +271,7 @@ def test_bridges_that_can_not_be_probed(switch: Switch, settings: Settings) -> N
 def test_bridges_that_are_named(switch: Switch, settings: Settings, bridge: str) -> None:
     """A name is of a bridge for vhost-user ports, or a mistake of who gave it, which tells the names that there are."""
     switch.vsctl("--no-wait", "add-br", "br-kernel")
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         assert ports.require_bridge(bridge).name == bridge
         for name, text in (("br-kernel", "system"), ("br-no", "no bridge br-no; there are: br-kernel, br-test"), ("", "''")):
             with pytest.raises(BadRequest, match=text):
@@ -272,7 +286,7 @@ def del_flows(switch: Switch, bridge: str) -> None:
 def test_flows_of_a_long_run(switch: Switch, settings: Settings, bridge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a run lives, its flows are laid again before they end, as long as their ports are there."""
     monkeypatch.setattr(probes, "RENEW_S", 0.02)
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         first, second = ports.reserve(bridge), ports.reserve(bridge)
         for port in (first, second):
             ports.plug(port)
@@ -290,7 +304,7 @@ def test_flows_of_a_long_run(switch: Switch, settings: Settings, bridge: str, mo
 
 def test_a_switch_that_hangs_at_the_end(switch: Switch, settings: Settings, bridge: str) -> None:
     """A port whose flow can not be deleted stays plugged in, and so does the run's directory, until the flow is gone."""
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
         ports.reflect(port)
@@ -307,7 +321,7 @@ def test_a_switch_that_hangs_at_the_end(switch: Switch, settings: Settings, brid
 def test_a_temporary_bridge_when_the_switch_hangs(switch: Switch, settings: Settings) -> None:
     """A bridge of a run's own goes though nobody confirms that its flows are gone: they go with it, and nothing is kept."""
     with ExitStack() as stack:
-        ports = stack.enter_context(probes.TestPorts(settings))
+        ports = stack.enter_context(probing(settings))
         port = ports.reserve()
         ports.plug(port)
         ports.reflect(port)
@@ -327,11 +341,11 @@ def test_flows_of_a_dead_run_without_ports(switch: Switch, settings: Settings, b
     [port] = switch.ports(bridge)
     with paused_vswitchd(switch):
         switch.vsctl("--no-wait", "del-port", port)
-        with probes.TestPorts(settings, timeout_s=1.0) as ports:
+        with probing(settings, timeout_s=1.0) as ports:
             assert ports.adopt() == []
         assert len(list(Path(settings.short_dir).glob("probe-*"))) == 1
     assert len(flows(switch, bridge)) == 1
-    with probes.TestPorts(settings) as ports:
+    with probing(settings) as ports:
         assert len(ports.adopt()) == 1
     assert flows(switch, bridge) == []
 
@@ -345,7 +359,7 @@ def test_a_dead_switch_has_no_flows(own_switch: Switch) -> None:
             dead.kill()
             dead.wait(10)
         own_switch.kill_vswitchd()
-        with probes.TestPorts(settings) as ports:
+        with probing(settings) as ports:
             assert len(ports.adopt()) == 1
         assert own_switch.ports("br-test") == []
         assert list(Path(settings.short_dir).glob("probe-*")) == []
@@ -360,7 +374,7 @@ def test_a_signal_that_got_lost(settings: Settings) -> None:
 
     former = signal.signal(signal.SIGTERM, hear)
     try:
-        with probes.TestPorts(settings) as ports:
+        with probing(settings) as ports:
             ports.heed()
             for _ in range(2):
                 with suppress(KeyboardInterrupt):
@@ -376,7 +390,7 @@ def test_a_signal_that_got_lost(settings: Settings) -> None:
 
 def test_a_switch_that_hangs(switch: Switch, settings: Settings, bridge: str) -> None:
     """A switch that hangs keeps nobody longer than he said, and what was made goes when it is heard again."""
-    with probes.TestPorts(settings, timeout_s=1.0) as ports:
+    with probing(settings, timeout_s=1.0) as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
         with paused_vswitchd(switch), pytest.raises(Unavailable):
@@ -402,7 +416,7 @@ def test_a_killed_run_is_adopted(switch: Switch, settings: Settings, bridge: str
         wait_until(lambda: "Z" in Path(f"/proc/{dead.pid}/stat").read_text().rpartition(")")[2])
         left = {name for each in switch.bridges() for name in switch.ports(each)}
         assert len(left) == 2
-        with probes.TestPorts(settings) as ports:
+        with probing(settings) as ports:
             [adopted] = ports.adopt()
             assert ports.adopt() == []
         assert adopted in left
@@ -421,9 +435,9 @@ def test_ports_of_another_installation(switch: Switch, settings: Settings, bridg
         with victim(other, bridge) as dead:
             dead.kill()
             dead.wait(10)
-            with probes.TestPorts(settings) as ports:
+            with probing(settings) as ports:
                 assert ports.adopt() == []
             assert len(switch.ports(bridge)) == 1
-            with probes.TestPorts(other) as ports:
+            with probing(other) as ports:
                 assert len(ports.adopt()) == 1
     assert switch.ports(bridge) == []

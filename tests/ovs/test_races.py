@@ -13,26 +13,26 @@ import pytest
 
 from tests.lab.switch.switch import Switch
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
-from userspace_cni.dataplane.ovsdb.rows import port as rows
+from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Session, named
 from userspace_cni.dataplane.ports import PortDriver
 
-MakePort = Callable[..., Port]
+MakePort = Callable[..., OvsPort]
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
 from userspace_cni.dataplane.ovsdb import commands
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort, VhostUserClient
 ovsdb, rundir, number = sys.argv[1:]
 container = number.zfill(12) + "c" * 52
-step = Port(
-    bridge="br-many", name=f"{container[:12]}-net1", interface_type="dpdkvhostuserclient", server_path=f"{rundir}/{number}",
+step = OvsPort(
+    bridge="br-many", name=f"{container[:12]}-net1", interface=VhostUserClient(f"{rundir}/{number}"),
     marks={"container-id": container, "network": "n", "ifname": "net1"},
 )
 driver = PortDriver(ovsdb, rundir, lambda: "store")
@@ -102,9 +102,9 @@ class NaiveAdd(Command):
         self.api.row("Bridge", "br-test").addvalue("ports", port.uuid)
 
 
-def add(session: Session, step: Port) -> AddPort:
+def add(session: Session, step: OvsPort) -> AddPort:
     """The command of apply."""
-    return AddPort(session, step, rows.marks_of(step, STORE))
+    return AddPort(session, step, marks_of(step, STORE))
 
 
 def test_a_mutation_of_a_vanished_bridge_succeeds_without_a_port(switch: Switch, session: Session) -> None:
@@ -147,7 +147,7 @@ def test_two_deletions_do_not_leave_an_empty_bridge(switch: Switch, session: Ses
     """Neither of two sessions believes to delete the last port; the second to commit notices that it does."""
     for step in (port(1), port(2)):
         attach(driver, step, soon())
-    command = Meanwhile(DeletePort(session, port(1)), lambda: driver.undo(port(2), soon()))
+    command = Meanwhile(DeletePort(session, port(1).ref), lambda: driver.undo(port(2), soon()))
     session.transact([command], soon())
     assert command.runs == 2
     assert switch.bridges() == []
@@ -157,7 +157,7 @@ def test_a_bridge_is_not_deleted_under_a_new_port(switch: Switch, session: Sessi
     """A DEL that believes to delete the last port notices the one that came meanwhile."""
     attach(driver, port(1), soon())
     adder = PortDriver(switch.ovsdb, switch.rundir, lambda: STORE)
-    command = Meanwhile(DeletePort(session, port(1)), lambda: attach(adder, port(2), soon()))
+    command = Meanwhile(DeletePort(session, port(1).ref), lambda: attach(adder, port(2), soon()))
     session.transact([command], soon())
     adder.close()
     assert command.runs == 2
@@ -170,7 +170,7 @@ def test_a_port_that_changes_hands_before_the_commit_is_left_alone(
     """The marks that were read are verified: a row marked for another container in between is not deleted."""
     attach(driver, port(), soon())
     mark = ["--no-wait", "set", "Port", port().name, "external_ids:container-id=other"]
-    command = DeletePort(session, port())
+    command = DeletePort(session, port().ref)
     session.transact([Meanwhile(command, lambda: switch.vsctl(*mark))], soon())
     assert "container-id other" in command.left_alone
     assert switch.ports("br-test") == [port().name]

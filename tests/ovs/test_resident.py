@@ -16,14 +16,14 @@ import pytest
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base import threads
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, Unavailable
 from userspace_cni.dataplane.ovsdb import replica, session
 from userspace_cni.dataplane.ports import PortDriver
 
-MakePort = Callable[..., Port]
+MakePort = Callable[..., OvsPort]
 Connect = Callable[..., PortDriver]
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
@@ -317,7 +317,7 @@ def test_closing_ends_all_waiting(own_switch: Switch, own: PortDriver, port: Mak
     own_switch.pause_ovsdb()
     try:
         threads = [call(rest), call(lambda: own.apply(port(2), Deadline.after(60)))]
-        session = own._session
+        session = own.client.standing()
         assert session is not None
         wait_until(lambda: session.replica._outstanding_txns, what="the commit is on its way")
         own.close()

@@ -16,7 +16,7 @@ from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.plan import owner_marks, port_name
 from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.spool import Entry, Spool
-from userspace_cni.attachment.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, Port, Step
+from userspace_cni.attachment.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.base.log import about, say
@@ -61,7 +61,7 @@ class Node(apply.Drivers, Clock, Protocol):
         """Whether nothing is at `path` while another namespace is visible in the same directory."""
         ...
 
-    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """All ports with our owner mark for this network (None: for any), whatever their store. Raises Unavailable."""
         ...
 
@@ -116,13 +116,13 @@ def unrecorded(container_id: str, ifname: str, network: str, node: Node, journal
     """What may exist of an attachment without a record: never added, lost, deleted before, or made by the plugin we replace."""
     marks = owner_marks(container_id, network, ifname)
     marks["store"] = journal.identity()
-    port = Port("", port_name(container_id, ifname), "dpdkvhostuserclient", marks=marks)
+    port = PortRef(port_name(container_id, ifname), marks=marks)
     legacy = node.legacy(container_id, ifname)
     steps = (*traces(container_id, ifname, port, journal), *([legacy] if legacy else []))
     return Record("deleting", network, container_id, ifname, steps=steps)
 
 
-def traces(container_id: str, ifname: str, port: Port, journal: Journal) -> tuple[Step, ...]:
+def traces(container_id: str, ifname: str, port: PortRef, journal: Journal) -> tuple[Step, ...]:
     """What an attachment without a record leads to, in the order of ADD: its port, and what it holds."""
     held = apply.held_by(record_key(container_id, ifname), journal)
     return tuple(sorted([*held, port], key=lambda step: STEP_TYPES.index(type(step))))

@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import PlacedSocket, PodNote, Port, SocketFile, Step
+from userspace_cni.attachment.steps import (
+    OvsPort,
+    PlacedSocket,
+    PodNote,
+    PortInterface,
+    PortRef,
+    SocketFile,
+    Step,
+    VhostUserClient,
+    VhostUserServer,
+)
 
 T = TypeVar("T", bound=Step)
 _UNFINISHED: Final[Mapping[str, str]] = {
@@ -17,8 +27,8 @@ _UNFINISHED: Final[Mapping[str, str]] = {
     "applying": "state applying: it is being attached, or ADD died in it",
     "deleting": "state deleting: it is being detached, or something of it could not be undone yet",
 }
-_ROLES: Final = {"dpdkvhostuserclient": "server", "dpdkvhostuser": "client"}
-"""The application's role, by the type of the interface: the other one than OVS's."""
+_ROLES: Final[Mapping[type[PortInterface], str]] = {VhostUserClient: "server", VhostUserServer: "client"}
+"""The application's role, by the kind of interface: the other one than OVS's."""
 NOT_SERVING: Final = frozenset({"dead", "silent"})
 """States of ovs-vswitchd in which no frame is known to move, and OVSDB tells of the time before."""
 _NEAR: Final = 5
@@ -78,8 +88,8 @@ def describe(
     attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; of one that is dead or
     silent OVSDB still has what it said of links and applications before, and that is not repeated.
     """
-    step = port_step(record)
-    port = ports.get(step.name) if ports is not None and step else None
+    step, ref = port_step(record), port_ref(record)
+    port = ports.get(ref.name) if ports is not None and ref else None
     live = port if vswitchd not in NOT_SERVING else None
     return {
         "name": name_of(record),
@@ -90,16 +100,16 @@ def describe(
         "problems": _problems(record, port, asked=ports is not None, boot_id=boot_id),
         "pod": _pod(record),
         "netns": record.netns,
-        "bridge": step.bridge if step else "",
-        "port": step.name if step else "",
-        "interface_type": step.interface_type if step else "",
-        "role": _ROLES[step.interface_type] if step else "",
+        "bridge": ref.bridge if ref else "",
+        "port": ref.name if ref else "",
+        "interface_type": step.interface.type if step else "",
+        "role": _ROLES.get(type(step.interface), "") if step else "",
         "socket": _socket(record),
         "mac": step.mac if step else "",
         "addresses": addresses(record),
         "vlan": _vlan(step),
-        "mtu": step.mtu if step else None,
-        "vm": step.marks.get("vm-name", "") if step else "",
+        "mtu": step.interface.mtu if step else None,
+        "vm": ref.marks.get("vm-name", "") if ref else "",
         "vswitchd": vswitchd,
         "link_state": (live.link_state if live else "") or "unknown",
         "vhost": _vhost(live),
@@ -124,9 +134,14 @@ def name_of(record: Record) -> str:
     return "/".join([*filter(None, owner), record.ifname])
 
 
-def port_step(record: Record) -> Port | None:
+def port_ref(record: Record) -> PortRef | None:
+    """By what the port of an attachment is deleted; also of one of which nothing else is known."""
+    return next((step.ref for step in record.steps if isinstance(step, OvsPort | PortRef)), None)
+
+
+def port_step(record: Record) -> OvsPort | None:
     """The port of an attachment; None while its addresses are being leased."""
-    return _first(record, Port)
+    return _first(record, OvsPort)
 
 
 def select(records: Iterable[Record], names: Sequence[str]) -> list[Record]:
@@ -173,10 +188,10 @@ def _problems(record: Record, port: SwitchPort | None, *, asked: bool, boot_id: 
     return problems
 
 
-def _vlan(step: Port | None) -> dict[str, Any]:
+def _vlan(step: OvsPort | None) -> dict[str, Any]:
     if step is None:
         return {"tag": None, "trunks": [], "mode": ""}
-    return {"tag": step.tag, "trunks": list(step.trunks), "mode": step.vlan_mode}
+    return {"tag": step.vlan.tag, "trunks": list(step.vlan.trunks), "mode": step.vlan.mode}
 
 
 def _pod(record: Record) -> dict[str, str] | None:

@@ -2,8 +2,8 @@
 
 An attachment is a tuple of steps, applied in the order of the tuple and undone in reverse.
 
-    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, Port, DeviceInfo, ConfigFile | PodNote
-    server mode (OVS listens)    Lease, Directory, Port, PlacedSocket, DeviceInfo, ConfigFile | PodNote
+    client mode (OVS connects)   Lease, Directory, SocketFile, PodMount, OvsPort, DeviceInfo, ConfigFile | PodNote
+    server mode (OVS listens)    Lease, Directory, OvsPort, PlacedSocket, DeviceInfo, ConfigFile | PodNote
 
 No ConfigFile is made for a consumer that reads no note.
 """
@@ -24,12 +24,14 @@ from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
     Directory,
+    OvsPort,
     PlacedSocket,
     PodMount,
     PodNote,
-    Port,
     SocketFile,
     Step,
+    VhostUserClient,
+    VhostUserServer,
 )
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import Access, Options, Role
@@ -77,15 +79,11 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
         mtu=options.mtu,
         socket_path=host_path,
     )
-    port = Port(
+    port = OvsPort(
         bridge=options.bridge,
         name=port_name(request.environment.container_id, request.environment.ifname),
-        interface_type="dpdkvhostuserclient" if role == "client" else "dpdkvhostuser",
-        server_path=host_path if role == "client" else "",
-        tag=options.vlan.tag,
-        trunks=options.vlan.trunks,
-        vlan_mode=options.vlan.mode,
-        mtu=options.mtu,
+        interface=VhostUserClient(host_path, options.mtu) if role == "client" else VhostUserServer(options.mtu),
+        vlan=options.vlan,
         mac=mac,
         marks=_marks(request, consumer, facts),
         foreign_bridge=facts.foreign_bridge,
@@ -199,7 +197,7 @@ def _mount_target(facts: Facts, socket_file: str) -> str:
     return f"{facts.short_dir}/{place.mount_name or digest[:16]}"
 
 
-def _placed_socket(port: Port, place: Place, socket_file: str, access: Access, facts: Facts) -> PlacedSocket:
+def _placed_socket(port: OvsPort, place: Place, socket_file: str, access: Access, facts: Facts) -> PlacedSocket:
     return PlacedSocket(
         source=f"{facts.ovs_sockdir}/{port.name}",
         directory=place.path,

@@ -18,7 +18,7 @@ from userspace_cni.attachment import apply, cleanup
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.steps import PlacedSocket, PodMount, Port, SocketFile, Step
+from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PodMount, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import about, bound, say
@@ -175,7 +175,7 @@ def _look(node: Surroundings) -> _Seen:
 
 def _is_lost(step: Step, seen: _Seen, node: Surroundings) -> bool:
     """Whether it is gone, closed or dead; what is there and not as it was made, CHECK tells."""
-    if isinstance(step, Port):
+    if isinstance(step, OvsPort):
         return seen.ports is not None and (step.name not in seen.ports or step.name in seen.closed)
     if isinstance(step, PodMount) and step.target in seen.mounts:
         return False
@@ -223,7 +223,7 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Surrou
         container_id, ifname = marks.get("container-id", ""), marks.get("ifname", "")
         if record_key(container_id, ifname) in recorded:
             continue
-        port = Port("", name, "dpdkvhostuserclient", marks=marks)
+        port = PortRef(name, marks=marks)
         record = Record("deleting", marks.get("network", ""), container_id, ifname, netns=marks.get("netns", ""), steps=(port,))
         if marks.get("store") != store:
             yield Finding("foreign", record)

@@ -23,7 +23,8 @@ about to be. deleting: some prefix of the steps may still be true."""
 SCHEMA: Final = 1
 T = TypeVar("T")
 Check = Callable[[Any], bool]
-_STEP_BY_KIND: Final = {step.kind: step for step in STEP_TYPES}
+_STORED: Final = {stored.kind: stored for stored in (step.stored_as or step for step in STEP_TYPES)}
+"""What stands in records, by its kind there."""
 
 
 class MalformedRecord(ValueError):
@@ -96,12 +97,13 @@ def record_from_json(raw: Mapping[str, Any]) -> Record:
 
 def step_to_json(step: Step) -> dict[str, Any]:
     """The step as JSON values, with its kind under "step"."""
-    return {"step": step.kind, **{name: _to_json(getattr(step, name)) for name in _names(step.kind)}}
+    stored = step.stored()
+    return {"step": stored.kind, **{name: _to_json(getattr(stored, name)) for name in _names(stored.kind)}}
 
 
 @cache
 def _names(kind: str) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(_STEP_BY_KIND[kind]))
+    return tuple(item.name for item in fields(_STORED[kind]))
 
 
 def _to_json(value: Any) -> Any:
@@ -113,9 +115,9 @@ def _to_json(value: Any) -> Any:
 def step_from_json(raw: object) -> Step:
     """The inverse of step_to_json. Raises MalformedRecord."""
     kind = raw.get("step") if isinstance(raw, dict) else raw
-    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in _STEP_BY_KIND:
+    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in _STORED:
         raise MalformedRecord(f"unknown step {repr_short(kind)}")
-    return _build(_STEP_BY_KIND[kind], {key: value for key, value in raw.items() if key != "step"})
+    return _build(_STORED[kind], {key: value for key, value in raw.items() if key != "step"}).restored()
 
 
 def _build(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -17,7 +17,7 @@ from userspace_cni.attachment.facts import Facts
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.plan import plan
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Lease, LegacyRecord, Port
+from userspace_cni.attachment.steps import Lease, LegacyRecord, OvsPort, PortRef
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
     UNEXPECTED,
@@ -347,7 +347,7 @@ def _forward_delete(request: Request, node: Node, deadline: Deadline) -> list[ap
 
 def _is_postponed(failure: apply.Failure) -> bool:
     """Whether DEL may succeed without this step: OVS does not answer now, and the record durably says `deleting`."""
-    return isinstance(failure.step, (Port, LegacyRecord)) and isinstance(failure.error, Unavailable)
+    return isinstance(failure.step, (OvsPort, PortRef, LegacyRecord)) and isinstance(failure.error, Unavailable)
 
 
 def _answer_for(failures: list[apply.Failure], what: str) -> None:

@@ -28,6 +28,7 @@ from userspace_cni.cli.view import note, plain
 
 if TYPE_CHECKING:
     from userspace_cni.node.drivers import Drivers
+    from userspace_cni.node.probes import ProbePorts
 
 FOUND: Final = 1
 USAGE: Final = 2
@@ -155,6 +156,7 @@ class Site:
     given: Node | None = None
     apart_s: float = APART_S
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    _probes: list[ProbePorts] = field(default_factory=list)
 
     @cached_property
     def node(self) -> Node:
@@ -232,8 +234,17 @@ class Site:
             )
         return liveness.state
 
+    def probe_ports(self, purpose: str, **limits: float) -> ProbePorts:
+        """Probes of this process, on the session with OVSDB that it has; they end with it at the latest."""
+        from userspace_cni.node.probes import ProbePorts
+
+        self._probes.append(ProbePorts(self._drivers, purpose, **limits))
+        return self._probes[-1]
+
     def close(self) -> None:
         """End what was opened."""
+        for each in self._probes:
+            each.close()
         if "_drivers" in vars(self):
             self._drivers.close()
 

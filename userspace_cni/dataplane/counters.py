@@ -1,43 +1,31 @@
-"""What ovs-vswitchd has counted at our ports, asked at the moment of the question.
+"""What the switch has counted at our ports, asked at the moment of the question.
 
-It is asked itself, by OpenFlow, a request per bridge: 400 ports take it 1 ms, and are 45 kB. OVSDB has the same numbers, up to
-five seconds old, beside dozens of others that were not asked for (Interface.statistics): there 400 ports cost ovsdb-server 70 ms
-and the reader 50, and no session monitors them, for the agent would be busy with that all day. So OVSDB is asked only where
-ovs-vswitchd cannot be: one request on a connection of its own (`transact` with a `select`: RFC 7047, 4.1.3 and 5.2.2).
+ovs-vswitchd is asked itself, by OpenFlow, a request per bridge: 400 ports take it 1 ms, and are 45 kB. OVSDB has the same
+numbers, up to five seconds old, beside dozens of others that were not asked for (Interface.statistics): there 400 ports cost
+ovsdb-server 70 ms and the reader 50, and no session monitors them, for the agent would be busy with that all day. So OVSDB is
+asked only where ovs-vswitchd cannot be: by one `select` (RFC 7047, 5.2.2) in the session that the process has.
 
-It must never wait longer than its deadline, and leaves nothing open.
+It must never wait longer than its deadline.
 """
 
 from __future__ import annotations
 
-import codecs
-import json
-import os
-import re
-import socket
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import OWNER
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
-from userspace_cni.dataplane.json_parser import Parser
 from userspace_cni.dataplane.openflow import messages
 from userspace_cni.dataplane.openflow.management import Management
+from userspace_cni.dataplane.ovsdb.client import Client
 
-_ID: Final = 1
-_OURS: Final = {
-    "op": "select",
-    "table": "Interface",
-    "where": [["external_ids", "includes", ["map", [["owner", OWNER]]]]],
-    "columns": ["name", "external_ids", "statistics"],
-}
-_REQUEST: Final = json.dumps({"id": _ID, "method": "transact", "params": ["Open_vSwitch", _OURS]}).encode()
-_TCP: Final = re.compile(r"(?:\[([^]]+)\]|([^:\[\]]+)):([0-9]{1,5})")
-_CHUNK: Final = 1 << 18
+if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.session import Session
+
+_OURS: Final = [["external_ids", "includes", ["map", [["owner", OWNER]]]]]
+_COLUMNS: Final = ["name", "external_ids", "statistics"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +36,31 @@ class Counters:
     name: str
     marks: Mapping[str, str]
     statistics: Mapping[str, int]
+
+
+def ask(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
+    """The counters of the ports with our owner mark; `rundir`: where bridges have their management sockets.
+
+    A resident client asks ovs-vswitchd; OVSDB where that is out of reach, or has none of these ports' numbers to tell.
+    Raises Unavailable and SwitchRefused.
+    """
+    if client.resident and client.remote.startswith("unix:"):
+        try:
+            return _ask_bridges(client, rundir, deadline)
+        except SwitchRefused:
+            pass  # an administrator has chosen other versions of OpenFlow
+        except Unavailable as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+    return _ask_database(client, deadline)
+
+
+def _ask_bridges(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
+    from userspace_cni.dataplane.ovsdb.commands import counted_ports
+
+    ports = client.standing().look(counted_ports)
+    asked = [ask_bridge(f"{rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
+    return [each for group in asked for each in group]
 
 
 def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], deadline: Deadline) -> list[Counters]:
@@ -72,75 +85,24 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
     return found
 
 
-def ask(ovsdb: str, deadline: Deadline) -> list[Counters]:
-    """The counters of every interface with our owner mark, test ports and those of other installations among them.
+def _ask_database(client: Client, deadline: Deadline) -> list[Counters]:
+    """The counters of every interface with our owner mark, those of other installations among them."""
+    from userspace_cni.dataplane.ovsdb.commands import Select
 
-    `ovsdb`: `unix:PATH` or `tcp:HOST:PORT`. Raises Unavailable when it does not answer by the deadline, SwitchRefused with what
-    it says instead of an answer.
-    """
-    what = f"OVSDB at {ovsdb}"
+    def select(session: Session) -> list[dict[str, Any]]:
+        command = Select(session, "Interface", _OURS, _COLUMNS)
+        session.transact([command], deadline)
+        return command.rows
+
+    return read(client.use(select, frozenset(), "reading counters", deadline))
+
+
+def read(rows: list[dict[str, Any]]) -> list[Counters]:
+    """Rows of Interface as OVSDB writes them. Raises SwitchRefused for what are none."""
     try:
-        with closing(_connected(ovsdb, deadline, what)) as connection:
-            connection.sendall(_REQUEST)
-            answer = _answer(connection, deadline, what)
-    except TimeoutError as error:
-        raise Unavailable(f"{what}: no answer in time", "is ovsdb-server stopped or overloaded?") from error
-    except OSError as error:
-        raise Unavailable(f"{what}: {error.strerror or error}", "is ovsdb-server running?") from error
-    try:
-        return _read(answer)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise SwitchRefused(f"{what}: reading counters: {str(answer)[:200]}", "is it the database of ovs-vswitchd?") from error
-
-
-def _connected(ovsdb: str, deadline: Deadline, what: str) -> socket.socket:
-    kind, _, place = ovsdb.partition(":")
-    if kind == "unix":
-        return _connected_unix(Path(place), deadline, what)
-    found = _TCP.fullmatch(place)
-    if kind != "tcp" or found is None:
-        raise Unavailable(f"{what}: neither unix:PATH nor tcp:HOST:PORT", "setting ovsdb")
-    return socket.create_connection((found[1] or found[2], int(found[3])), deadline.require(what))
-
-
-def _connected_unix(path: Path, deadline: Deadline, what: str) -> socket.socket:
-    """However long the path is: that of a socket has room for 107 bytes."""
-    connection = socket.socket(socket.AF_UNIX)
-    try:
-        connection.settimeout(deadline.require(what))
-        directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
-        try:
-            connection.connect(f"/proc/self/fd/{directory}/{path.name}")
-        finally:
-            os.close(directory)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _answer(connection: socket.socket, deadline: Deadline, what: str) -> Any:
-    """The message with our id; others (a server's echo) are not for somebody who is about to leave."""
-    decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
-    parser = Parser()
-    while True:
-        connection.settimeout(deadline.require(what))
-        data = connection.recv(_CHUNK)
-        if not data:
-            raise Unavailable(f"{what}: it closed the connection", "see the log of ovsdb-server")
-        text = decode(data)
-        while text:
-            text = text[parser.feed(text) :]
-            if parser.is_done():
-                message = parser.finish()
-                if not isinstance(message, dict) or message.get("id") == _ID:
-                    return message
-                parser = Parser()
-
-
-def _read(answer: Any) -> list[Counters]:
-    rows = answer["result"][0]["rows"]
-    return [Counters(row["name"], _map(row["external_ids"]), _map(row["statistics"])) for row in rows]
+        return [Counters(row["name"], _map(row["external_ids"]), _map(row["statistics"])) for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise SwitchRefused(f"OVSDB: reading counters: {str(rows)[:200]}", "is it the database of ovs-vswitchd?") from error
 
 
 def _map(value: Any) -> dict[str, Any]:

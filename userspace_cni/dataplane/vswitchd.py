@@ -18,10 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.threads import start
 
 ANSWER_SECONDS = 0.5
+GLANCE_SECONDS = 0.03
+"""What ovs-vswitchd gets to answer when it is asked regularly anyway, and a silent moment of it proves nothing."""
+_LAST_LOOK_S = 0.05
+"""What it gets to answer when the deadline has passed and only the reason is still to be found."""
+_RECENT_S = 0.5
+"""How long an answer serves all who wonder at the same time."""
 _CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.(\d+)\.ctl")
 _REQUEST = json.dumps({"id": 0, "method": "version", "params": []}).encode()
 
@@ -39,6 +46,50 @@ class Liveness:
     reason: str
     pid: int | None = None
     born: int = 0
+
+
+class Daemon:
+    """The ovs-vswitchd of `rundir`, and as what it was seen last; `ovsdb`: our remote. Safe to use from several threads."""
+
+    def __init__(self, ovsdb: str, rundir: str) -> None:
+        self.rundir = rundir
+        self.seen: Liveness | None = None
+        """What it said when it was last watched."""
+        self._ovsdb = ovsdb
+        self._asking = threading.Lock()
+        self._seen_at = 0.0
+
+    @property
+    def name(self) -> str:
+        """Which daemon was seen last: another one has another name."""
+        return f"{self.seen.pid} {self.seen.born}" if self.seen else ""
+
+    def ask(self, deadline: Deadline) -> Liveness:
+        """Whether it lives, which takes half a second at most."""
+        return ask(self._ovsdb, self.rundir, min(max(deadline.remaining(), _LAST_LOOK_S), ANSWER_SECONDS))
+
+    def watch(self) -> Liveness:
+        """Ask whether it lives, for up to 500 ms, and remember it. Another `pid` or `born` than before is another daemon."""
+        seen = ask(self._ovsdb, self.rundir)
+        self.seen, self._seen_at = seen, time.monotonic()
+        return seen
+
+    def recent(self, deadline: Deadline) -> Liveness:
+        """As `ask`, asked once for all who wonder at the same time."""
+        with self._asking:
+            if self.seen is None or time.monotonic() - self._seen_at > _RECENT_S:
+                self.seen = self.ask(deadline)
+                self._seen_at = time.monotonic()
+            return self.seen
+
+    def peek(self) -> Liveness:
+        """What it says at once."""
+        return ask(self._ovsdb, self.rundir, GLANCE_SECONDS)
+
+    def glance(self) -> Liveness:
+        """What it says at once; when it is silent, what it said when it was last watched."""
+        now = self.peek()
+        return self.seen if now.state == "silent" and self.seen is not None else now
 
 
 class Lifeline:

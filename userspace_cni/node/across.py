@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from userspace_cni.attachment.apply import adopt
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.steps import LegacyRecord, PlacedSocket, PodMount, Port, Resource
+from userspace_cni.attachment.steps import LegacyRecord, OvsPort, PlacedSocket, PodMount, PortRef, Resource, VhostUserServer
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.root import HostRoot
 
@@ -44,7 +44,8 @@ class Node(Protocol):
 
 
 class ServedPortDriver:
-    """Port steps: rows by `PortDriver`; and where OVS makes the socket, its name is free before the port comes and after it goes.
+    """OvsPort and PortRef: rows by `PortDriver`; where OVS makes the socket, its name is free before the port comes and after it
+    goes.
 
     A dead socket there, left by an ovs-vswitchd that was killed before it was placed, would keep the port from being opened.
     """
@@ -52,26 +53,26 @@ class ServedPortDriver:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def apply(self, step: Port, deadline: Deadline) -> Callable[[], None]:
-        """Free the name, then as PortDriver."""
+    def apply(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
+        """Free the name, then as PortDriver. A PortRef is never applied."""
         self._free(step, deadline)
         return self._node.ports.apply(step, deadline)
 
-    def undo(self, step: Port, deadline: Deadline) -> None:
+    def undo(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
         """As PortDriver, then free the name: ovs-vswitchd, if it lives, removes its own socket."""
         self._node.ports.undo(step, deadline)
         self._free(step, deadline)
 
-    def check(self, step: Port, deadline: Deadline) -> list[Drift]:
+    def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """As PortDriver."""
         return self._node.ports.check(step, deadline)
 
-    def present(self, step: Port) -> bool:
+    def present(self, step: OvsPort | PortRef) -> bool:
         """As PortDriver."""
         return self._node.ports.present(step)
 
-    def _free(self, step: Port, deadline: Deadline) -> None:
-        if not step.server_path:  # with one, the application makes the socket
+    def _free(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
+        if isinstance(step, PortRef) or isinstance(step.interface, VhostUserServer):
             free_source(f"{self._node.sockdir(deadline)}/{step.name}", self._node, deadline)
 
 
@@ -137,7 +138,7 @@ class LegacyDriver:
         if found and not found.marks:
             if found.server_path:
                 self._remove_socket(found.server_path, step, deadline)
-            self._node.ports.undo(Port(found.bridge, name, "dpdkvhostuserclient", legacy=True), deadline)
+            self._node.ports.undo(PortRef(name, found.bridge, legacy=True), deadline)
         legacy.remove_record(step.path, root)
 
     def _remove_socket(self, path: str, step: LegacyRecord, deadline: Deadline) -> None:

@@ -17,7 +17,7 @@ from userspace_cni.attachment.facts import Allocation, Facts, Pod
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.plan import port_name
 from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, Port, SocketFile, Step
+from userspace_cni.attachment.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError
 from userspace_cni.base.log import say
@@ -31,7 +31,8 @@ from userspace_cni.node.across import LegacyDriver, ServedPortDriver, ServedSock
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters
-    from userspace_cni.dataplane.ports import KnownPort, PortDriver
+    from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
+    from userspace_cni.dataplane.ports import PortDriver
     from userspace_cni.dataplane.vswitchd import Lifeline
     from userspace_cni.host.leases import LeaseDriver
     from userspace_cni.kube.client import Clients
@@ -280,7 +281,7 @@ class Drivers:
 
         return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
 
-    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """All ports with our owner mark for this network, None for any."""
         return self.ports.marked(deadline, network=network)
 

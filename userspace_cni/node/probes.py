@@ -1,13 +1,12 @@
-"""Test ports: vhost-user ports for a moment, through which a person's command sees whether a bridge moves frames.
+"""Probes: vhost-user ports for a moment, through which `probe`, `ping` and `load` see whether a bridge moves frames.
 
-Part of the composition root: it sees the switch and the host. A test port is nobody's attachment: it has no
-record, and an owner mark of its own, so that no verb and no reconciliation of attachments touches it. It carries the name of its
-run (`host.probe_directories`), by which any later run, `gc` and the agent remove what a killed one left. Never may anything
-here connect to an
-attachment's own socket, touch a flow that is not ours, or leave a flow behind when its port goes: a pod's port might be given the
-same number, and lose its frames to the flow. So a run ends in this order, and what can not be confirmed keeps what comes after
-it: flows are deleted, then ports, then the directory, by which those who look for dead runs know of it. Should all of that be
-circumvented, each flow has an end that no frame puts off; while a run lives, its flows are renewed.
+Part of the composition root: it sees the switch and the host. A probe is no attachment: it has no record, and an owner mark of
+its own, so that no verb and no reconciliation of attachments touches it. It carries the name of its run
+(`host.probe_directories`), by which any later run, `gc` and the agent remove what a killed one left. Never may anything here
+connect to an attachment's own socket, touch a flow that is not ours, or leave a flow behind when its port goes: a pod's port
+might be given the same number, and lose its frames to the flow. So a run ends in this order, and what cannot be confirmed keeps
+what comes after it: flows are deleted, then ports, then the directory, by which those who look for dead runs know of it. Should
+all of that be circumvented, each flow has an end that no frame puts off; while a run lives, its flows are renewed.
 
 Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once to what listens already), accept, then
 `reflect` or `join`. A restart of ovs-vswitchd loses the flows.
@@ -23,11 +22,10 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
-from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Port, SocketFile
+from userspace_cni.attachment.steps import OvsPort, PortRef, SocketFile, VhostUserClient
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -37,13 +35,14 @@ from userspace_cni.base.threads import start
 from userspace_cni.dataplane.openflow import flows, messages
 from userspace_cni.dataplane.openflow.flows import Flows
 from userspace_cni.dataplane.openflow.messages import Flow
-from userspace_cni.dataplane.ovsdb import probes as probe_ports
-from userspace_cni.dataplane.ovsdb.probes import OWNER, Bridge, PortState, ProbeRow
+from userspace_cni.dataplane.ovsdb.bridges import Bridge, known_bridges
+from userspace_cni.dataplane.ovsdb.probes import OWNER, PortState, ProbeRow, probe_rows, state_of
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.host import borrowed_sockets, link, probe_directories
 from userspace_cni.host.probe_directories import PREFIX, Run
 
-__all__ = ["Bridge", "DeadRun", "DeadRuns", "PortState", "TestPort", "TestPorts"]
+if TYPE_CHECKING:
+    from userspace_cni.node.drivers import Drivers
 
 TIMEOUT_S: Final = 15.0
 """What one call may take: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
@@ -63,11 +62,9 @@ _HINT: Final = "userspace-cni gc removes it when the switch answers, and so do t
 
 
 @dataclass(frozen=True)
-class TestPort:
+class ProbePort:
     """A port that is, or will be, on `bridge`. `socket`: where to listen before it is plugged in, as this process sees it;
     `server_path` is the same as the switch is told. `mac`: a locally administered address of its own."""
-
-    __test__ = False
 
     name: str
     bridge: str
@@ -89,7 +86,7 @@ class DeadRun:
     @property
     def record(self) -> Record:
         """It, as records and findings are told: the run in place of a container."""
-        steps = tuple(_step(port.name, port.bridge, port.marks["store"]) for port in self.ports)
+        steps = tuple(_ref(port.name, port.bridge, port.marks["store"]) for port in self.ports)
         purpose = self.ports[0].marks.get("purpose", "") if self.ports else ""
         return Record("deleting", purpose, f"run-{self.run.pid}", self.run.number, steps=steps + self.sockets)
 
@@ -105,7 +102,7 @@ class DeadRuns:
 
     def find(self, deadline: Deadline) -> list[DeadRun]:
         """Everything of dead runs; ports of other installations are left alone. Raises Unavailable."""
-        rows = self._ports.look(probe_ports.probe_rows, {"owner": OWNER}, "looking for test ports", deadline)
+        rows = self._ports.look(probe_rows, {"owner": OWNER}, "looking for probes", deadline)
         notes = borrowed_sockets.notes(self._settings.run_dir, self._root)
         directories = probe_directories.runs_with_directory(self._settings.short_dir, self._root)
         found: dict[Run, list[ProbeRow]] = {run: [] for run in (*directories, *notes)}
@@ -131,13 +128,13 @@ class DeadRuns:
         """
         sockets = borrowed_sockets.clear(dead.run, dead.sockets, self._settings.run_dir, self._root)
         cookie = messages.cookie_of(int(dead.run.number, 16))
-        found = self._ports.look(probe_ports.bridges, {"owner": OWNER}, "listing the bridges", deadline)
+        found = self._ports.look(known_bridges, {"owner": OWNER}, "listing the bridges", deadline)
         for name in sorted({bridge.name for bridge in found if bridge.has_vhost} | {port.bridge for port in dead.ports} - {""}):
             flows.forget(_management(self._settings, name), [cookie], deadline.within(FLOW_S), messages.RUN_BITS)
         errors: list[UserspaceError] = []
         for port in dead.ports:
             try:
-                self._ports.undo(_step(port.name, port.bridge, port.marks["store"]), deadline)
+                self._ports.undo(_ref(port.name, port.bridge, port.marks["store"]), deadline)
             except UserspaceError as error:
                 errors.append(error)
         if errors:
@@ -150,33 +147,30 @@ class DeadRuns:
 class _Laid:
     """A flow of a living run, from one of its ports to another, or back to the same for None."""
 
-    source: TestPort
-    target: TestPort | None
+    source: ProbePort
+    target: ProbePort | None
     flow: Flow
 
 
-class TestPorts:
-    """The test ports of one run; a context manager that leaves nothing behind however it ends, but by SIGKILL.
+class ProbePorts:
+    """The probes of one run; a context manager that leaves nothing behind however it ends, but by SIGKILL.
 
     On the main thread, SIGTERM and SIGHUP end what is inside as Ctrl-C does, with KeyboardInterrupt, and what cleans up is not
-    interrupted again; loops inside call `heed`. `purpose` is told to who finds the ports. `timeout_s` bounds each call. All raise
-    errors of `userspace_cni.base.errors`: Unavailable for a switch that does not answer, SwitchRefused with what it says.
+    interrupted again; loops inside call `heed`. `node` is resident; its session with OVSDB is used, and stays open. `purpose` is
+    told to who finds the ports. `timeout_s` bounds each call. All raise errors of `userspace_cni.base.errors`: Unavailable for a
+    switch that does not answer, SwitchRefused with what it says.
     """
 
-    __test__ = False
-
-    def __init__(self, settings: Settings, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
-        self._settings = settings
+    def __init__(self, node: Drivers, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
+        self._settings = node.settings
         self._purpose = purpose
         self._timeout_s = timeout_s
-        self._root = HostRoot(settings.host_root)
-        state, run = map(self._root.path, (settings.state_dir, settings.run_dir))
-        journal = Journal(state, run, lambda text: say("warning", text), link.boot_id)
-        self._store = journal.identity
-        self._ports = self._driver()
+        self._root = node.root
+        self._store = node.journal.identity
+        self._ports = node.ports
         self.run = Run.new()
         self._count = 0
-        self._reserved: dict[str, TestPort] = {}
+        self._reserved: dict[str, ProbePort] = {}
         self._plugged: set[str] = set()
         self._laid: list[_Laid] = []
         self._laying = threading.Lock()
@@ -208,8 +202,8 @@ class TestPorts:
         self._require_life()
 
     def bridges(self) -> tuple[Bridge, ...]:
-        """All bridges by name, without the temporary ones of test runs."""
-        found = self._ports.look(probe_ports.bridges, {"owner": OWNER}, "listing the bridges", self._deadline())
+        """All bridges by name, without the temporary ones of probes."""
+        found = self._ports.look(known_bridges, {"owner": OWNER}, "listing the bridges", self._deadline())
         return tuple(bridge for bridge in found if not (bridge.ours and _TEMPORARY.fullmatch(bridge.name)))
 
     def require_bridge(self, name: str) -> Bridge:
@@ -236,7 +230,7 @@ class TestPorts:
                 say("warning", "what a dead run left stays for now", run=each.run.name, error=error)
         return removed
 
-    def reserve(self, bridge: str | None = None) -> TestPort:
+    def reserve(self, bridge: str | None = None) -> ProbePort:
         """A name and a place for a port on `bridge`, or on a temporary bridge that goes with it; nothing is in the switch yet.
 
         For a second port on a temporary bridge, name the bridge of the first.
@@ -255,11 +249,11 @@ class TestPorts:
         server_path = f"{probe_directories.directory_of(self.run, self._settings.short_dir)}/{number:x}"
         mac = bytes([0x02, *secrets.token_bytes(4), number]).hex(":")
         name = f"{PREFIX}{self.run.number}-{number:x}"
-        port = TestPort(name, bridge, self._root.path(server_path), server_path, mac, number)
+        port = ProbePort(name, bridge, self._root.path(server_path), server_path, mac, number)
         self._reserved[name] = port
         return port
 
-    def plug(self, port: TestPort, *, mtu: int | None = None) -> None:
+    def plug(self, port: ProbePort, *, mtu: int | None = None) -> None:
         """Add the port and wait until the switch has opened it; a bridge that is not temporary is never made."""
         deadline = self._deadline()
         self._require_life()
@@ -273,12 +267,10 @@ class TestPorts:
             "start-time": str(self.run.started),
             "boot-id": link.boot_id(),
         }
-        step = Port(
+        step = OvsPort(
             port.bridge,
             port.name,
-            "dpdkvhostuserclient",
-            port.server_path,
-            mtu=mtu,
+            VhostUserClient(port.server_path, mtu),
             mac=port.mac,
             marks=marks,
             foreign_bridge=port.bridge not in self._temporary,
@@ -286,27 +278,24 @@ class TestPorts:
         self._plugged.add(port.name)  # from now on nobody knows whether it is there
         self._ports.apply(step, deadline)()
 
-    def reflect(self, port: TestPort) -> None:
+    def reflect(self, port: ProbePort) -> None:
         """Have every frame that comes from the port sent back out of it."""
         self._add_flows(port.bridge, [(port, None)])
 
-    def join(self, a: TestPort, b: TestPort) -> None:
+    def join(self, a: ProbePort, b: ProbePort) -> None:
         """Have every frame from `a` sent out of `b`, and the other way round; both are on one bridge."""
         if a.bridge != b.bridge:
             raise ValueError(f"{a.name} is on {a.bridge}, {b.name} on {b.bridge}")
         self._add_flows(a.bridge, [(a, b), (b, a)])
 
-    def state(self, port: TestPort | str) -> PortState:
+    def state(self, port: ProbePort | str) -> PortState:
         """What the switch says of any port, also of an attachment's."""
         name = port if isinstance(port, str) else port.name
-
-        def look(session: object) -> PortState | None:
-            return probe_ports.state_of(session, name)  # type: ignore[arg-type]
-
-        found = self._ports.look(look, {"owner": OWNER}, f"port {name}: looking at it", self._deadline())
+        what, deadline = f"port {name}: looking at it", self._deadline()
+        found = self._ports.look(lambda session: state_of(session, name), {"owner": OWNER}, what, deadline)
         return found or PortState("", {}, 0, "there is no such port")
 
-    def unplug(self, port: TestPort) -> None:
+    def unplug(self, port: ProbePort) -> None:
         """Remove the flows to and from the port, and it; its bridge too, if we made that and this was its last port.
 
         Raises what shows that the flows may be there still: the port is left then, so that nobody is given its number.
@@ -335,15 +324,9 @@ class TestPorts:
                 )
             if self._renewing:
                 self._renewing.join(FLOW_S)
-            self._ports.close()
         finally:
             self._restore_signals()
             atexit.unregister(self.close)
-
-    def _driver(self) -> PortDriver:
-        kind, _, place = self._settings.ovsdb.partition(":")
-        ovsdb = f"unix:{self._root.path(place)}" if kind == "unix" else self._settings.ovsdb
-        return PortDriver(ovsdb, self._root.path(self._settings.ovs_rundir), self._store, resident=True)
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self._timeout_s)
@@ -353,7 +336,7 @@ class TestPorts:
         if liveness.state == "dead":
             raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
 
-    def _add_flows(self, bridge: str, pairs: Iterable[tuple[TestPort, TestPort | None]]) -> None:
+    def _add_flows(self, bridge: str, pairs: Iterable[tuple[ProbePort, ProbePort | None]]) -> None:
         deadline = self._deadline()
         laid = []
         for source, target in pairs:
@@ -385,7 +368,7 @@ class TestPorts:
             with Flows(_management(self._settings, laid.source.bridge), deadline) as connection:
                 connection.add(laid.flow, deadline)
 
-    def _ofport(self, port: TestPort) -> int:
+    def _ofport(self, port: ProbePort) -> int:
         state = self.state(port)
         if not state.ofport:
             raise Unavailable(
@@ -393,7 +376,7 @@ class TestPorts:
             )
         return state.ofport
 
-    def _unplug(self, port: TestPort, deadline: Deadline) -> None:
+    def _unplug(self, port: ProbePort, deadline: Deadline) -> None:
         if port.name not in self._plugged:
             return
         try:
@@ -402,11 +385,11 @@ class TestPorts:
             if port.bridge not in self._temporary:
                 raise
             say("debug", "flows of a temporary bridge go with it", bridge=port.bridge, error=error)
-        self._ports.undo(_step(port.name, port.bridge, self._store()), deadline)
+        self._ports.undo(_ref(port.name, port.bridge, self._store()), deadline)
         self._plugged.discard(port.name)
         self._laid = [each for each in self._laid if port not in (each.source, each.target)]
 
-    def _forget_flows(self, port: TestPort, deadline: Deadline) -> None:
+    def _forget_flows(self, port: ProbePort, deadline: Deadline) -> None:
         """Return when there is no flow to or from the port any more."""
         what = f"port {port.name}: deleting its flows"
         if not self._laying.acquire(timeout=deadline.require(what)):
@@ -456,6 +439,6 @@ def _management(settings: Settings, bridge: str) -> str:
     return HostRoot(settings.host_root).path(f"{settings.ovs_rundir}/{bridge}.mgmt")
 
 
-def _step(name: str, bridge: str, store: str) -> Port:
-    """What is enough to delete a test port."""
-    return Port(bridge, name, "dpdkvhostuserclient", marks={"owner": OWNER, "store": store})
+def _ref(name: str, bridge: str, store: str) -> PortRef:
+    """By what a probe is deleted."""
+    return PortRef(name, bridge, {"owner": OWNER, "store": store})

@@ -17,7 +17,7 @@ from userspace_cni.attachment.facts import Facts, Place, Pod
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.steps import Lease, LegacyRecord, PlacedSocket, Port, SocketFile, Step
+from userspace_cni.attachment.steps import Lease, LegacyRecord, OvsPort, PlacedSocket, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cni.options import Options
@@ -44,7 +44,7 @@ class MemoryDriver:
         self.world.true.add(name_of(step))
         if isinstance(step, SocketFile):
             self.world.dead.discard(step.name)
-        if isinstance(step, Port):
+        if isinstance(step, OvsPort):
             self.world.closed.discard(step.name)
         self.world.fault("after apply", step)
         return lambda: self.world.fault("while waiting", step)
@@ -105,7 +105,7 @@ class World:
     place: Place | None = None
     answer: Any = field(default_factory=lambda: {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}]})
     forwarded: list[Verb] = field(default_factory=list)
-    marked: list[Port] = field(default_factory=list)
+    marked: list[PortRef] = field(default_factory=list)
     log_level: str = "error"
     deadline_s: float = 10.0
     serving_error: UserspaceError | None = None
@@ -134,7 +134,7 @@ class World:
         """The ports that records made, as far as they exist, and those that the test put there."""
         if self.unreachable:
             raise self.unreachable
-        made = [step for record in self.journal.records() for step in record.steps if isinstance(step, Port)]
+        made = [step.ref for record in self.journal.records() for step in record.steps if isinstance(step, OvsPort)]
         return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
 
     def closed_ports(self) -> frozenset[str]:
@@ -227,7 +227,7 @@ class World:
         """None here."""
         return None
 
-    def marked_ports(self, network: str | None, deadline: Deadline) -> list[Port]:
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """Rows as the test put them there."""
         return [port for port in self.marked if network is None or port.marks["network"] == network]
 

@@ -20,7 +20,7 @@ from userspace_cni.agent.flusher import Flusher
 from userspace_cni.attachment import cleanup, verbs
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record, record_to_json
-from userspace_cni.attachment.steps import Lease, Port, Step
+from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import RecordRefused, SwitchRefused, Unavailable
 
@@ -190,7 +190,7 @@ def test_an_answered_del_is_not_forgotten(world: World) -> None:
     assert call(world, "ADD") == 0
 
     def away(when: str, step: Step) -> None:
-        if when == "before undo" and isinstance(step, Port):
+        if when == "before undo" and isinstance(step, OvsPort):
             raise Unavailable("OVSDB is away", "")
 
     world.fault = away
@@ -207,7 +207,7 @@ def test_holders_of_a_build_before_whose_record_is_lost(world: World) -> None:
     assert call(world, "ADD") == 0
     [record] = world.journal.records()
     [(place, shared)] = world.journal.places()
-    world.marked = [step for step in record.steps if isinstance(step, Port)]
+    world.marked = [step.ref for step in record.steps if isinstance(step, OvsPort)]
     store = Store(world.directory / "state", world.directory / "locks")
     former = record_to_json(record)["steps"]
     holders = {record.key: [step for step in former if "server_path" not in step]}
@@ -251,7 +251,7 @@ def test_what_is_of_another_boot_is_tried_once(world: World) -> None:
     tried: list[str] = []
 
     def fault(when: str, step: Step) -> None:
-        if when == "before undo" and isinstance(step, Port) and step.marks["container-id"] == "stubborn":
+        if when == "before undo" and isinstance(step, OvsPort) and step.marks["container-id"] == "stubborn":
             tried.append(when)
             raise SwitchRefused("no", "")
 
@@ -271,7 +271,7 @@ def test_a_death_amid_what_is_of_another_boot(world: World, point: str) -> None:
         pass
 
     def die(when: str, step: Step) -> None:
-        if when == point and isinstance(step, Port):
+        if when == point and isinstance(step, OvsPort):
             raise Death
 
     world.boot, world.fault = "boot-2", die
@@ -300,7 +300,7 @@ def test_no_time_for_what_is_of_another_boot(world: World) -> None:
 def test_rows_of_another_boot_without_a_record(world: World) -> None:
     """A port of ours that no record names, of another boot, is removed; one of this boot or of another store is not."""
     marks = {"owner": "userspace-cni", "network": "n", "ifname": "net1", "store": world.journal.identity()}
-    old = Port("br0", "old", "dpdkvhostuserclient", marks={**marks, "container-id": "a", "boot-id": "boot-0"})
+    old = PortRef("old", "br0", {**marks, "container-id": "a", "boot-id": "boot-0"})
     ours = replace(old, name="ours", marks={**marks, "container-id": "b", "boot-id": "boot-1"})
     theirs = replace(old, name="theirs", marks={**old.marks, "store": "f" * 32})
     world.marked = [old, ours, theirs]

@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 
 from userspace_cni.attachment.listing import Unresolved, describe, describe_all, name_of, select
 from userspace_cni.attachment.records import Record, State
-from userspace_cni.attachment.steps import Directory, Lease, PlacedSocket, PodMount, PodNote, Port, SocketFile
+from userspace_cni.attachment.steps import (
+    Directory,
+    Lease,
+    OvsPort,
+    PlacedSocket,
+    PodMount,
+    PodNote,
+    SocketFile,
+    VhostUserClient,
+    VhostUserServer,
+)
+from userspace_cni.base.bridges import Vlan
 
 CONTAINER = "c0ffee0123456789"
 POD_DIR = "/pods/uid/shared-dir"
@@ -31,9 +42,7 @@ class Seen:
     error: str = ""
 
 
-PORT = Port(
-    "br0", "c0ffee012345-net1", "dpdkvhostuserclient", "/short/uid/s", tag=100, trunks=(1, 2), mtu=9000, mac="02:00:00:00:00:01"
-)
+PORT = OvsPort("br0", "c0ffee012345-net1", VhostUserClient("/short/uid/s", 9000), Vlan(100, (1, 2)), mac="02:00:00:00:00:01")
 NOTE = PodNote("default", "web", "uid", CONTAINER, "net1", "{}", "/var/lib/cni/usrspcni/")
 CLIENT = (
     Lease("host-local", "{}", {}, granted=True),
@@ -115,7 +124,7 @@ def test_a_vm_is_named() -> None:
 def test_a_server_port() -> None:
     """The application connects; OVS has the socket where it made it, the pod where it was placed."""
     placed = PlacedSocket("/ovs/p", POD_DIR, "/pods", "s")
-    port = replace(PORT, interface_type="dpdkvhostuser", server_path="")
+    port = replace(PORT, interface=VhostUserServer(9000))
     shown = describe(replace(RECORD, steps=(port, placed)), known())
     assert shown["role"] == "client"
     assert shown["socket"] == {"host": f"{POD_DIR}/s", "ovs": "/ovs/p", "pod": ""}

@@ -14,12 +14,14 @@ from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
     Directory,
+    OvsPort,
     PlacedSocket,
     PodMount,
     PodNote,
-    Port,
     SocketFile,
     Step,
+    VhostUserClient,
+    VhostUserServer,
 )
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import read_options
@@ -117,7 +119,7 @@ def test_client_in_an_empty_dir() -> None:
         Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=False),
         SocketFile(EMPTY_DIR, "/var/lib/kubelet", f"{CID}-net1"),
         PodMount(EMPTY_DIR, "/var/lib/kubelet", f"/var/lib/vhost_sockets/{UID}"),
-        Port("br0", f"{CID}-net1", "dpdkvhostuserclient", server_path=path, mac=DERIVED_MAC, marks=MARKS),
+        OvsPort("br0", f"{CID}-net1", VhostUserClient(path), mac=DERIVED_MAC, marks=MARKS),
     )
     assert [step.kind for step in attachment.steps[4:]] == ["pod-note"]
     assert attachment.interface == Interface("net1", "/run/netns/x", DERIVED_MAC, None, path)
@@ -129,7 +131,7 @@ def test_server_in_an_empty_dir() -> None:
     access: dict[str, Any] = {"user": "107", "group": "hugetlbfs", "selinux_label": "a:b"}
     assert attachment.steps[:3] == (
         Directory(EMPTY_DIR, "/var/lib/kubelet", create=False, own=False, mode=0o775, **access),
-        Port("br0", f"{CID}-net1", "dpdkvhostuser", mac=DERIVED_MAC, marks=MARKS),
+        OvsPort("br0", f"{CID}-net1", VhostUserServer(), mac=DERIVED_MAC, marks=MARKS),
         PlacedSocket(f"/var/run/openvswitch/{CID}-net1", EMPTY_DIR, "/var/lib/kubelet", f"{CID}-net1", mode=0o660, **access),
     )
     assert [step.kind for step in attachment.steps[3:]] == ["pod-note"]
@@ -151,14 +153,14 @@ def test_places(place: Place, mount: str) -> None:
     attachment = planned(replace(FACTS, place=place))
     assert only(attachment, Directory) == Directory(place.path, place.trusted, place.create, place.own, parents=place.parents)
     assert only(attachment, PodMount) == PodMount(place.path, place.trusted, f"/var/lib/vhost_sockets/{mount}")
-    assert only(attachment, Port).server_path == f"/var/lib/vhost_sockets/{mount}/{CID}-net1"
+    assert only(attachment, OvsPort).server_path == f"/var/lib/vhost_sockets/{mount}/{CID}-net1"
 
 
 def test_short_paths_without_a_mount() -> None:
     """With mount_pod_dirs = long, a path that fits a socket is given to OVS as it is."""
     attachment = planned(replace(FACTS, place=IN_HOST_PATH, mount_always=False))
     assert [step.kind for step in attachment.steps] == ["directory", "socket-file", "port", "pod-note"]
-    assert only(attachment, Port).server_path == f"/data/sockets/{CID}-net1"
+    assert only(attachment, OvsPort).server_path == f"/data/sockets/{CID}-net1"
 
 
 @pytest.mark.parametrize(("length", "mounted"), [(107, False), (108, True)])
@@ -167,7 +169,7 @@ def test_long_paths_with_a_mount(length: int, mounted: bool) -> None:
     path = "/" + "x" * (length - len(f"//{CID}-net1"))
     attachment = planned(replace(FACTS, place=Place(path, path, create=False, own=False), mount_always=False))
     assert ("pod-mount" in [step.kind for step in attachment.steps]) == mounted
-    assert len(only(attachment, Port).server_path.encode()) <= 107
+    assert len(only(attachment, OvsPort).server_path.encode()) <= 107
 
 
 def test_path_length_counts_bytes() -> None:
@@ -197,7 +199,7 @@ def test_path_limit_for_the_client(length: int, fits: bool) -> None:
     """The path that OVS connects to has 107 bytes at most."""
     facts = replace(FACTS, short_dir="/" + "s" * (length - len(f"//{UID}/{CID}-net1")))
     if fits:
-        assert len(only(planned(facts), Port).server_path) == 107
+        assert len(only(planned(facts), OvsPort).server_path) == 107
     else:
         with pytest.raises(InvalidConfig, match="path that OVS is given"):
             planned(facts)
@@ -228,7 +230,7 @@ def test_socketfile_names_the_file_only(host: dict[str, Any]) -> None:
     """`socketfile` names the socket in the pod's directory; the port keeps the attachment's name."""
     attachment = planned(host=host)
     step = next(step for step in attachment.steps if isinstance(step, SocketFile | PlacedSocket))
-    assert (step.name, only(attachment, Port).name) == ("vhost.sock", f"{CID}-net1")
+    assert (step.name, only(attachment, OvsPort).name) == ("vhost.sock", f"{CID}-net1")
     assert parse_entry(only(attachment, PodNote).entry)["config"]["vhost"]["socketfile"] == "vhost.sock"
     if isinstance(step, PlacedSocket):
         assert step.source == f"/var/run/openvswitch/{CID}-net1"
@@ -247,7 +249,7 @@ def test_socketfile_names_the_file_only(host: dict[str, Any]) -> None:
 def test_derived_mac(environ: dict[str, str], keys: dict[str, Any], mac: str) -> None:
     """The MAC is a function of network, container and interface, the same in every run and release; a given one wins."""
     attachment = planned(environ=environ, **keys)
-    assert (attachment.interface.mac, only(attachment, Port).mac) == (mac, mac)
+    assert (attachment.interface.mac, only(attachment, OvsPort).mac) == (mac, mac)
     assert int(mac[:2], 16) & 3 == 2
 
 
@@ -288,9 +290,9 @@ def test_vm_in_its_launcher_pod() -> None:
         SocketFile(path, "/var/lib/kubelet", "net1.sock"),
         PodMount(path, "/var/lib/kubelet", target),
     )
-    port = only(attachment, Port)
-    assert (port.name, port.interface_type) == (f"{CID}-net1", "dpdkvhostuserclient")
-    assert (port.server_path, port.mtu) == (f"{target}/net1.sock", 9000)
+    port = only(attachment, OvsPort)
+    assert (port.name, port.interface.type) == (f"{CID}-net1", "dpdkvhostuserclient")
+    assert (port.server_path, port.interface.mtu) == (f"{target}/net1.sock", 9000)
     note = only(attachment, PodNote)
     assert (note.mapped_dir, note.optional) == ("/var/run/kubevirt/vhostuser/", True)
     assert parse_entry(note.entry)["config"]["vhost"] == {"mode": "server", "socketfile": "net1.sock"}
@@ -323,13 +325,13 @@ def test_directory_of_a_vm_for_somebody_else() -> None:
 )
 def test_mark_of_a_vm(pod: Pod, name: str | None) -> None:
     """The port is marked with the VM's name: the whole of it where the pod's annotation agrees with the pod's name."""
-    assert only(planned(replace(LAUNCHER, pod=pod), consumer="kubevirt"), Port).marks.get("vm-name") == name
+    assert only(planned(replace(LAUNCHER, pod=pod), consumer="kubevirt"), OvsPort).marks.get("vm-name") == name
 
 
 def test_no_mark_of_a_vm_for_a_pod() -> None:
     """A network that is not for VMs marks no VM, whatever the pod is called."""
     facts = replace(FACTS, pod=Pod("ns", "virt-launcher-vm-1-abcde", UID, annotations={launcher.DOMAIN: "vm-1"}))
-    assert "vm-name" not in only(planned(facts), Port).marks
+    assert "vm-name" not in only(planned(facts), OvsPort).marks
 
 
 def test_allocation_for_a_vm() -> None:
@@ -369,8 +371,8 @@ def test_bridge_vlan_and_mtu_reach_the_port() -> None:
     """Bridge, VLAN and MTU are the port's columns, and the MTU is told in the result."""
     bridge = {"bridgeName": "br-dpdk0", "vlanId": 100, "trunks": [7, "200-202"], "vlanMode": "native-tagged"}
     attachment = planned(host={**client(), "bridge": bridge, "mtu": 9000})
-    port = only(attachment, Port)
-    assert (port.bridge, port.tag, port.trunks, port.vlan_mode, port.mtu) == (
+    port = only(attachment, OvsPort)
+    assert (port.bridge, port.vlan.tag, port.vlan.trunks, port.vlan.mode, port.interface.mtu) == (
         "br-dpdk0",
         100,
         (7, 200, 201, 202),
@@ -382,14 +384,14 @@ def test_bridge_vlan_and_mtu_reach_the_port() -> None:
 
 def test_marks_leave_out_what_is_not_known() -> None:
     """A pod that nobody named has no marks of a pod."""
-    marks = only(planned(replace(FACTS, pod=Pod())), Port).marks
+    marks = only(planned(replace(FACTS, pod=Pod())), OvsPort).marks
     assert marks == {key: value for key, value in MARKS.items() if not key.startswith("pod-")}
 
 
 def test_marks_leave_out_what_ovsdb_can_not_hold() -> None:
     """A path that is not UTF-8 is left out of the marks rather than changed: a wrong path would pass for a container gone."""
     attachment = planned(environ={"CNI_NETNS": "/run/netns/\udcff"})
-    assert only(attachment, Port).marks == {key: value for key, value in MARKS.items() if key != "netns"}
+    assert only(attachment, OvsPort).marks == {key: value for key, value in MARKS.items() if key != "netns"}
     assert attachment.interface.sandbox == "/run/netns/\udcff"
 
 
@@ -402,7 +404,7 @@ def test_interface_name_that_is_no_file_name(ifname: str) -> None:
     assert refused.value.code == 4
     assert repr(ifname) in refused.value.message
     attachment = planned(environ=environ, host=client(socketfile="vhost.sock"))
-    assert (only(attachment, Port).name, only(attachment, SocketFile).name) == (f"{CID}-{ifname}", "vhost.sock")
+    assert (only(attachment, OvsPort).name, only(attachment, SocketFile).name) == (f"{CID}-{ifname}", "vhost.sock")
     assert attachment.interface.name == ifname
 
 
@@ -429,7 +431,7 @@ def test_allocation_of_a_device_plugin(mode: str, kind: str) -> None:
     """A device plugin's mode and path are the application's, OVS takes the other side, and its other facts are kept."""
     facts = replace(FACTS, allocation=device_info(mode, "/run/vhost/sock-3", pci={"x": 1}))
     attachment = planned(facts, runtimeConfig=INFO)
-    assert only(attachment, Port).interface_type == kind
+    assert only(attachment, OvsPort).interface.type == kind
     step = next(step for step in attachment.steps if isinstance(step, SocketFile | PlacedSocket))
     assert step.name == "sock-3"
     written = only(attachment, DeviceInfo)

@@ -13,7 +13,7 @@ from userspace_cni.attachment.facts import Place
 from userspace_cni.attachment.journal import Shared
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import PlacedSocket, Port, SocketFile, Step
+from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 
@@ -39,24 +39,24 @@ class Agent:
         return record
 
     @property
-    def port(self) -> Port:
+    def port(self) -> OvsPort:
         """Its port."""
         return self.port_of(CONTAINER)
 
-    def port_of(self, container: str) -> Port:
+    def port_of(self, container: str) -> OvsPort:
         """The port of that container."""
         record = self.world.journal.read(container, "net1")
         assert record
-        [port] = (step for step in record.steps if isinstance(step, Port))
+        [port] = (step for step in record.steps if isinstance(step, OvsPort))
         return port
 
     def rewrite(self, **changes: object) -> None:
         """The record with other values."""
         self.world.journal.write(replace(self.record, **changes))  # type: ignore[arg-type]
 
-    def lose_record(self) -> Port:
+    def lose_record(self) -> PortRef:
         """The record is gone, its port is not."""
-        port = self.port
+        port = self.port.ref
         self.world.journal.drop(self.record)
         self.world.marked = [port]
         return port
@@ -263,7 +263,7 @@ def test_what_fails_keeps_no_other_from_its_turn(agent: Agent) -> None:
     agent.world.journal.write(other)
 
     def fault(when: str, step: object) -> None:
-        if when == "before undo" and isinstance(step, Port):
+        if when == "before undo" and isinstance(step, OvsPort):
             raise Unavailable("the switch is away")
 
     agent.world.fault = fault
@@ -285,7 +285,7 @@ def test_findings_change_nothing(agent: Agent) -> None:
 
 def test_what_a_killed_test_left(agent: Agent) -> None:
     """Ports of a probe that was killed are removed in one pass; attachments, and ports of tests that live, are not touched."""
-    port = Port("br0", "probe-0badcafe-0", "dpdkvhostuserclient")
+    port = PortRef("probe-0badcafe-0", "br0")
     agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
     assert [found.problem for found in reconcile.findings(agent.world)] == ["dead-test"]
     assert agent.passes(2) == ["removed-dead-test"]
@@ -296,7 +296,7 @@ def test_what_a_killed_test_left(agent: Agent) -> None:
 
 def test_a_killed_test_that_can_not_be_removed(agent: Agent) -> None:
     """What stays keeps nothing else from its turn, and is tried again in the next pass; without the switch nothing is tried."""
-    port = Port("br0", "probe-0badcafe-0", "dpdkvhostuserclient")
+    port = PortRef("probe-0badcafe-0", "br0")
     agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
 
     def away(when: str, step: Step) -> None:

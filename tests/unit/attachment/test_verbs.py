@@ -15,7 +15,7 @@ from userspace_cni.attachment import verbs
 from userspace_cni.attachment.cleanup import PLACE_S
 from userspace_cni.attachment.records import record_key
 from userspace_cni.attachment.spool import Entry, Spool
-from userspace_cni.attachment.steps import Lease, Port, Step
+from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Interrupted, NotServing, StepFailed, Unavailable
 from userspace_cni.cni import protocol
@@ -234,7 +234,7 @@ def test_del_while_the_switch_is_away(world: World) -> None:
     assert call(world, "ADD", ipam=IPAM)[0] == 0
 
     def away(point: str, step: Step) -> None:
-        if isinstance(step, Port):
+        if isinstance(step, OvsPort):
             raise Unavailable("OVSDB is away")
 
     world.fault = away
@@ -388,8 +388,8 @@ def test_gc_sweeps_lost_records(world: World) -> None:
     """A port with our marks and no record goes with GC, together with the directory it held; another store's stays."""
     assert call(world, "ADD")[0] == 0
     [record] = world.journal.records()
-    port = next(step for step in record.steps if isinstance(step, Port))
-    foreign = Port("br0", "ffff-net1", "dpdkvhostuserclient", marks={**port.marks, "container-id": "ffff", "store": "another"})
+    port = next(step.ref for step in record.steps if isinstance(step, OvsPort))
+    foreign = PortRef("ffff-net1", "br0", {**port.marks, "container-id": "ffff", "store": "another"})
     world.true.add("port:ffff-net1")
     world.marked = [port, foreign]
     world.journal._store.drop("attachments", record_key(CONTAINER, "net1"))

@@ -22,7 +22,7 @@ from tests.unit.cli.test_cli_client import answering, told
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Lease, Port
+from userspace_cni.attachment.steps import Lease, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, RecordRefused, Unavailable
 from userspace_cni.base.settings import Settings
@@ -136,7 +136,7 @@ class Town(World):
 
     def lose(self, container: str = CONTAINER) -> None:
         """The port is gone, the record is not."""
-        [port] = (step for step in self.record(container).steps if isinstance(step, Port))
+        [port] = (step for step in self.record(container).steps if isinstance(step, OvsPort))
         self.true.discard(name_of(port))
 
     def spool_del(self, boottime_ns: int, container: str = CONTAINER, stdin: bytes = STDIN) -> Path:
@@ -412,7 +412,7 @@ def test_gc_makes_again_what_was_lost(town: Town) -> None:
 
 def test_gc_of_a_port_without_a_record(town: Town) -> None:
     """A port of ours is removed when its sandbox is gone; one of another store is told and left alone."""
-    [port] = (step for step in town.record().steps if isinstance(step, Port))
+    [port] = (step.ref for step in town.record().steps if isinstance(step, OvsPort))
     foreign = replace(port, name="foreign", marks={**port.marks, "store": "another", "container-id": "other"})
     town.journal.drop(town.record())
     town.marked = [port, foreign]
@@ -465,7 +465,7 @@ def test_gc_that_does_not_come_to_its_end(town: Town) -> None:
     """What can not be undone is said to be left, with the reason on stderr and exit code 1."""
 
     def fault(when: str, step: object) -> None:
-        if when == "before undo" and isinstance(step, Port):
+        if when == "before undo" and isinstance(step, OvsPort):
             raise Unavailable("the switch hangs")
 
     town.fault = fault

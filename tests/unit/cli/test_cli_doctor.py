@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.test_cli_commands import Facts, Town, decoded
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli.kubevirt.sockets import Parties
 from userspace_cni.consumers.kubevirt.guests import Party
@@ -60,7 +60,7 @@ def town(quiet: Town) -> Town:
     town.call("ADD", "deadbeef01234567")
     town.call("ADD")
     marks = {"vm-name": "vm"}
-    steps = tuple(replace(step, marks=marks) if isinstance(step, Port) else step for step in town.record().steps)
+    steps = tuple(replace(step, marks=marks) if isinstance(step, OvsPort) else step for step in town.record().steps)
     town.rewrite(pod_namespace="ns", pod_name="virt-launcher-vm-abcde", steps=steps)
     return town
 
@@ -93,7 +93,7 @@ def test_by_name(town: Town) -> None:
 def test_a_name_of_several_vms(town: Town) -> None:
     """One name in two namespaces ends with 2 and names both; their interface's name is both."""
     steps = tuple(
-        replace(each, marks={"vm-name": "vm"}, mac="") if isinstance(each, Port) else each for each in town.record().steps
+        replace(each, marks={"vm-name": "vm"}, mac="") if isinstance(each, OvsPort) else each for each in town.record().steps
     )
     town.rewrite("deadbeef01234567", result=None, pod_namespace="other", pod_name="virt-launcher-vm-fghij", steps=steps)
     result = town.cli("kubevirt", "doctor", "vm")
@@ -108,7 +108,7 @@ def test_one_mac_of_two_vms_by_what_add_answered(town: Town) -> None:
     def rewrite(container: str, name: str, mac: str) -> None:
         record = town.record(container)
         steps = tuple(
-            replace(each, marks={"vm-name": name}, mac=mac) if isinstance(each, Port) else each for each in record.steps
+            replace(each, marks={"vm-name": name}, mac=mac) if isinstance(each, OvsPort) else each for each in record.steps
         )
         result = {"interfaces": [{"name": "net1", "sandbox": record.netns, "mac": "02:00:00:00:00:0A"}]}
         town.rewrite(container, pod_namespace="ns", pod_name=f"virt-launcher-{name}-abcde", steps=steps, result=result)

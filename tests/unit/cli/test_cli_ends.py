@@ -15,9 +15,11 @@ from typing import Any, Literal, Self, cast
 
 import pytest
 
+from tests.lab.node.ports import changed
 from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Alive, MemoryPorts, Seen, Town
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import PlacedSocket, Port, SocketFile
+from userspace_cni.attachment.steps import OvsPort, PlacedSocket, SocketFile, VhostUserServer
+from userspace_cni.base.bridges import Vlan
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HERE
@@ -155,7 +157,7 @@ class Lab:
     def port(self, container: str, **changes: Any) -> None:
         """Another port step in the attachment's record."""
         steps = self.town.record(container).steps
-        self.town.rewrite(container, steps=tuple(replace(s, **changes) if isinstance(s, Port) else s for s in steps))
+        self.town.rewrite(container, steps=tuple(changed(s, **changes) if isinstance(s, OvsPort) else s for s in steps))
 
     def pair(self) -> Pair:
         """Both ends, attached."""
@@ -273,7 +275,7 @@ def test_ways_that_lead_nowhere(lab: Lab) -> None:
     assert "is a trunk of VLANs 5, 6" in lab.refusal(1, *NAMES)
     lab.port(OTHER, trunks=(), bridge="br1")
     assert "is on bridge br0, default/b/net1 on br1" in lab.refusal(1, *NAMES)
-    [mac] = (step.mac for step in lab.town.record().steps if isinstance(step, Port))
+    [mac] = (step.mac for step in lab.town.record().steps if isinstance(step, OvsPort))
     lab.port(OTHER, bridge="br0", mac=mac)
     assert f"have the same MAC address {mac}" in lab.refusal(1, *NAMES)
 
@@ -368,7 +370,7 @@ def test_where_untagged_frames_go(
     tag: int | None, trunks: tuple[int, ...], mode: Literal["", "access"], vlan: int | None
 ) -> None:
     """As ovs-vswitchd.conf.db(5) has it; None where they can not come back untagged."""
-    port = Port("br0", "p", "dpdkvhostuserclient", tag=tag, trunks=trunks, vlan_mode=mode)
+    port = OvsPort("br0", "p", VhostUserServer(), Vlan(tag, trunks, mode))
     if vlan is None:
         with pytest.raises(Refused):
             untagged_vlan(port)

@@ -12,7 +12,7 @@ import pytest
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
 from userspace_cni.attachment.plan import Attachment, plan
-from userspace_cni.attachment.steps import Directory, Port, SocketFile
+from userspace_cni.attachment.steps import Directory, OvsPort, SocketFile
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, UnsupportedField
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
@@ -90,7 +90,7 @@ def test_an_attachment_is_as_its_consumer_has_it() -> None:
     directory, socket, port = attachment.steps
     assert directory == Directory("/run/process", "/run", create=True, own=True, user="process")
     assert socket == SocketFile("/run/process", "/run", "net1.process")
-    assert isinstance(port, Port)
+    assert isinstance(port, OvsPort)
     assert (port.server_path, port.mac, port.marks["process"]) == ("/run/process/net1.process", "02:00:00:00:00:07", "x")
     assert warnings == []
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from kubevirt.findings import TRAPS, Finding
+from tests.lab.node.ports import changed
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, Value
-from userspace_cni.attachment.steps import Directory, PodMount, Port, SocketFile
+from userspace_cni.attachment.steps import Directory, OvsPort, PodMount, SocketFile, VhostUserClient
 from userspace_cni.consumers.kubevirt.drifts import Access
 from userspace_cni.consumers.kubevirt.guests import (
     Guest,
@@ -28,12 +29,10 @@ from userspace_cni.fastpath.memory.hugepages import Pool
 from userspace_cni.pod import launcher
 
 IFNAME = launcher.interface_name("dpdk")
-PORT = Port(
+PORT = OvsPort(
     "br0",
     f"c0ffee012345-{IFNAME}",
-    "dpdkvhostuserclient",
-    f"/short/0123456789abcdef/{IFNAME}.sock",
-    mtu=9000,
+    VhostUserClient(f"/short/0123456789abcdef/{IFNAME}.sock", 9000),
     marks={"vm-name": "vm"},
 )
 PLACE = "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/public/vhostuser"
@@ -65,7 +64,7 @@ def at_socket(party: Party) -> Socket:
 
 def with_port(guest: Guest, **changes: Any) -> Guest:
     """The same with another port in its record."""
-    port = replace(PORT, **changes)
+    port = changed(PORT, **changes)
     return replace(guest, steps=(*guest.steps[:-1], port))
 
 
@@ -325,7 +324,7 @@ def test_one_mac_of_two_vms() -> None:
     """On one bridge and VLAN it is told, however it is written; of a migrating VM's other pod, or elsewhere, it is not."""
 
     def machine(name: str, ifname: str = IFNAME, mac: str = "02:00:00:00:00:0a", **port: Any) -> Guest:
-        return Guest(f"ns/{name}", ifname, "ready", (replace(PORT, **port),), mac)
+        return Guest(f"ns/{name}", ifname, "ready", (changed(PORT, **port),), mac)
 
     mine = machine("vm")
     others = [machine("c", tag=5), machine("d", bridge="br1"), replace(machine("e"), state="deleting")]

@@ -4,7 +4,15 @@ from userspace_cni.attachment.steps.addresses import Lease
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
 from userspace_cni.attachment.steps.legacy import LegacyRecord
-from userspace_cni.attachment.steps.port import MARK_SCHEMA, OWNER, Port
+from userspace_cni.attachment.steps.port import (
+    MARK_SCHEMA,
+    OWNER,
+    OvsPort,
+    PortInterface,
+    PortRef,
+    VhostUserClient,
+    VhostUserServer,
+)
 from userspace_cni.attachment.steps.sockets import PlacedSocket, SocketFile
 from userspace_cni.attachment.steps.step import Resource, Step
 
@@ -13,7 +21,8 @@ STEP_TYPES: tuple[type[Step], ...] = (
     Directory,
     SocketFile,
     PodMount,
-    Port,
+    OvsPort,
+    PortRef,
     PlacedSocket,
     DeviceInfo,
     ConfigFile,
@@ -30,11 +39,15 @@ __all__ = [
     "Directory",
     "Lease",
     "LegacyRecord",
+    "OvsPort",
     "PlacedSocket",
     "PodMount",
     "PodNote",
-    "Port",
+    "PortInterface",
+    "PortRef",
     "Resource",
     "SocketFile",
     "Step",
+    "VhostUserClient",
+    "VhostUserServer",
 ]

@@ -1,27 +1,45 @@
-"""A port of the switch."""
+"""A port of the switch, and the reference by which one is deleted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 from userspace_cni.attachment.steps.step import Step
+from userspace_cni.base.bridges import Vlan
 
-OWNER = "userspace-cni"
+OWNER: Final = "userspace-cni"
 """Value of the mark `owner` on every row that we make."""
-MARK_SCHEMA = "1"
+MARK_SCHEMA: Final = "1"
 
 
 @dataclass(frozen=True)
-class Port(Step):
-    """A vhost-user port with its interface, on a bridge made on demand, in one OVSDB transaction.
+class VhostUserClient:
+    """The application makes the socket and OVS connects to it. `server_path`: where, as OVS is told; never empty."""
 
-    ovs-vswitchd.conf.db(5): `interface_type` is Interface.type, `server_path` options:vhost-server-path (client ports only),
-    `tag`, `trunks` and `vlan_mode` are Port columns, `mtu` is Interface.mtu_request, `mac` goes to external_ids:attached-mac.
-    `marks` are the owner marks of Interface and Port. `foreign_bridge`: the bridge was an administrator's, and is never made
-    again. `legacy`: the row was made by the plugin that this one replaces, has no
-    marks, and may be deleted if it is a dpdkvhostuser or dpdkvhostuserclient port.
+    type: ClassVar[Literal["dpdkvhostuserclient"]] = "dpdkvhostuserclient"
+    server_path: str
+    mtu: int | None = None
+
+
+@dataclass(frozen=True)
+class VhostUserServer:
+    """OVS makes the socket, named like the port, and the application connects to it."""
+
+    type: ClassVar[Literal["dpdkvhostuser"]] = "dpdkvhostuser"
+    mtu: int | None = None
+
+
+PortInterface = VhostUserClient | VhostUserServer
+"""What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5)."""
+
+
+@dataclass(frozen=True)
+class StoredPort(Step):
+    """How a port, or a reference to one, stands in records: as in every release, so that each reads what another wrote.
+
+    A client port without a path was never made: it stands for a reference.
     """
 
     kind: ClassVar[str] = "port"
@@ -37,3 +55,82 @@ class Port(Step):
     marks: Mapping[str, str] = field(default_factory=dict)
     foreign_bridge: bool = False
     legacy: bool = False
+
+    def restored(self) -> OvsPort | PortRef:
+        """What it stands for."""
+        is_client = self.interface_type == VhostUserClient.type
+        if self.legacy or (is_client and not self.server_path):
+            return PortRef(self.name, self.bridge, self.marks, self.legacy)
+        interface = VhostUserClient(self.server_path, self.mtu) if is_client else VhostUserServer(self.mtu)
+        vlan = Vlan(self.tag, self.trunks, self.vlan_mode)
+        return OvsPort(self.bridge, self.name, interface, vlan, self.mac, self.marks, self.foreign_bridge)
+
+
+@dataclass(frozen=True)
+class PortRef(Step):
+    """A port that is only to be deleted, by its name; `bridge`: where it is, "" while that is not known.
+
+    It is deleted if its row has these marks. `legacy`: the plugin that this one replaces made the row, which has no marks, and
+    may be deleted if it is a vhost-user port.
+    """
+
+    kind: ClassVar[str] = "port"
+    stored_as: ClassVar[type[Step] | None] = StoredPort
+    name: str
+    bridge: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    legacy: bool = False
+
+    @property
+    def ref(self) -> PortRef:
+        """Itself."""
+        return self
+
+    def stored(self) -> StoredPort:
+        """A port of which nothing else is known."""
+        return StoredPort(self.bridge, self.name, VhostUserClient.type, marks=self.marks, legacy=self.legacy)
+
+
+@dataclass(frozen=True)
+class OvsPort(Step):
+    """A port with its interface, on a bridge made on demand, in one OVSDB transaction.
+
+    `mac` goes to external_ids:attached-mac, `marks` are the owner marks of Interface and Port. `foreign_bridge`: the bridge was
+    an administrator's, and is never made again.
+    """
+
+    kind: ClassVar[str] = "port"
+    stored_as: ClassVar[type[Step] | None] = StoredPort
+    bridge: str
+    name: str
+    interface: PortInterface
+    vlan: Vlan = field(default_factory=Vlan)
+    mac: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    foreign_bridge: bool = False
+
+    @property
+    def ref(self) -> PortRef:
+        """By what it is deleted."""
+        return PortRef(self.name, self.bridge, self.marks)
+
+    @property
+    def server_path(self) -> str:
+        """Where the application makes the socket, as OVS is told; "" where it does not."""
+        return self.interface.server_path if isinstance(self.interface, VhostUserClient) else ""
+
+    def stored(self) -> StoredPort:
+        """Its properties side by side."""
+        return StoredPort(
+            bridge=self.bridge,
+            name=self.name,
+            interface_type=self.interface.type,
+            server_path=self.server_path,
+            tag=self.vlan.tag,
+            trunks=self.vlan.trunks,
+            vlan_mode=self.vlan.mode,
+            mtu=self.interface.mtu,
+            mac=self.mac,
+            marks=self.marks,
+            foreign_bridge=self.foreign_bridge,
+        )

@@ -32,7 +32,18 @@ class Step:
     holds_others: ClassVar[bool] = False
     """Whether things of other steps of its place lie in its own: it is undone after them, and not while one of them stays."""
 
+    stored_as: ClassVar[type[Step] | None] = None
+    """What stands in records for it; None for the step itself."""
+
     @property
     def resource(self) -> Resource | None:
         """The shared thing behind this step; None when it is this attachment's alone."""
         return None
+
+    def stored(self) -> Step:
+        """The `stored_as` of this step."""
+        return self
+
+    def restored(self) -> Step:
+        """The step for which this stands in records."""
+        return self

@@ -18,7 +18,7 @@ import click
 
 from userspace_cni.attachment.listing import SwitchPort, name_of, port_step
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import PlacedSocket, Port, SocketFile
+from userspace_cni.attachment.steps import OvsPort, PlacedSocket, SocketFile
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.cli import view
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from userspace_cni.fastpath.rings.queue_pair import QueuePair
     from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
     from userspace_cni.fastpath.vhost.sockets import Access
-    from userspace_cni.node.probes import TestPort, TestPorts
+    from userspace_cni.node.probes import ProbePort
     from userspace_cni.probe.borrowed_socket import StandIn
 
 MTU: Final = 1500
@@ -206,20 +206,20 @@ def mac_bytes(mac: str) -> bytes:
     return bytes.fromhex(mac.replace(":", ""))
 
 
-def untagged_vlan(port: Port) -> int:
+def untagged_vlan(port: OvsPort) -> int:
     """In which VLAN a frame without a tag is that enters the port, 0 for none. Raises Refused where such frames can not be used.
 
     ovs-vswitchd.conf.db(5), Port.vlan_mode: without one, a port with a tag is an access port, and any other a trunk.
     """
-    mode = port.vlan_mode or ("access" if port.tag is not None else "trunk")
+    mode = port.vlan.mode or ("access" if port.vlan.tag is not None else "trunk")
     if mode == "native-tagged":
         raise Refused(f"port {port.name} is native-tagged: it tags the frames that it sends, and ours have no tag", FOUND)
     if mode == "trunk":
-        if port.trunks and 0 not in port.trunks:
-            carried = view.joined(list(map(str, port.trunks)))
+        if port.vlan.trunks and 0 not in port.vlan.trunks:
+            carried = view.joined(list(map(str, port.vlan.trunks)))
             raise Refused(f"port {port.name} is a trunk of VLANs {carried}: it drops frames without a tag, as ours are", FOUND)
         return 0
-    return port.tag or 0
+    return port.vlan.tag or 0
 
 
 # -- attachments ----------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _noted(site: Site, places: Sequence[SocketFile]) -> Iterator[None]:
 
 
 def _tidy(site: Site) -> None:
-    """Remove what killed runs left: that may be a socket at one of these ports, or a test port on their bridge."""
+    """Remove what killed runs left: that may be a socket at one of these ports, or a probe on their bridge."""
     deadline = Deadline.after(_TIDY_S)
     try:
         for test in site.node.dead_tests.records(deadline):
@@ -332,7 +332,7 @@ def _end(record: Record) -> End:
     step, name = port_step(record), name_of(record)
     if step is None or record.state != "ready":
         raise Refused(f"{name} is not attached: its state is {record.state}; userspace-cni gc finishes what died", FOUND)
-    return End(name, step.name, step.bridge, step.mac, step.mtu or MTU, untagged_vlan(step))
+    return End(name, step.name, step.bridge, step.mac, step.interface.mtu or MTU, untagged_vlan(step))
 
 
 def _require_path(ends: Sequence[End], size: int) -> None:
@@ -408,7 +408,7 @@ def _require_idle(site: Site, ends: Sequence[End]) -> None:
 def _temporary(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[Pair]:
     from userspace_cni.fastpath.vhost.front_end import Listener
 
-    with _test_ports(site) as ports:
+    with site.probe_ports("measurement") as ports:
         ending.listen()  # until `ports` cleans up, a signal is ours to remember
         ports.connect()
         if wanted.bridge is not None:
@@ -419,7 +419,7 @@ def _temporary(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterat
         first = ports.reserve(wanted.bridge)
         second = ports.reserve(first.bridge)
         mtu = max(MTU, wanted.size - HEADER_BYTES)
-        ends = (_test_end(first, "port A", mtu), _test_end(second, "port B", mtu))
+        ends = (_probe_end(first, "port A", mtu), _probe_end(second, "port B", mtu))
         options = _options(ends)
         access = access_for_switch(site)
         with ExitStack() as stack:
@@ -432,13 +432,7 @@ def _temporary(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterat
             yield Pair(ends, (fronts[0], fronts[1]), Remote.of(site))
 
 
-def _test_ports(site: Site) -> TestPorts:
-    from userspace_cni.node.probes import TestPorts
-
-    return TestPorts(site.settings, "measurement")
-
-
-def _test_end(port: TestPort, name: str, mtu: int) -> End:
+def _probe_end(port: ProbePort, name: str, mtu: int) -> End:
     return End(name, port.name, port.bridge, port.mac, mtu)
 
 

@@ -27,8 +27,9 @@ from userspace_cni.cli.view import Cell, Column
 from userspace_cni.probe import histogram
 
 if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.bridges import Bridge
     from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
-    from userspace_cni.node.probes import Bridge, TestPort, TestPorts
+    from userspace_cni.node.probes import ProbePort, ProbePorts
 
 STAGES: Final = ("port", "socket", "negotiation", "frame")
 """The switch opens the port; it connects to our socket; vhost-user is agreed on; the first frame is back."""
@@ -162,7 +163,7 @@ def probe_command(ctx: click.Context, bridges: tuple[str, ...], timeout_s: float
     # All that is heavy at once, so that times are those of the switch.
     from userspace_cni.fastpath.rings import generator  # noqa: F401
     from userspace_cni.fastpath.vhost import front_end  # noqa: F401
-    from userspace_cni.node.probes import TestPorts
+    from userspace_cni.node import probes  # noqa: F401
 
     site, began = open_site(ctx), time.monotonic()
     site.require_root(MAKING)
@@ -170,7 +171,7 @@ def probe_command(ctx: click.Context, bridges: tuple[str, ...], timeout_s: float
     removed: list[str] = []
     interrupted = False
     try:
-        with view.progress("asking the switch") as tell, TestPorts(site.settings, "probe", timeout_s=timeout_s) as ports:
+        with view.progress("asking the switch") as tell, site.probe_ports("probe", timeout_s=timeout_s) as ports:
             ports.connect()
             chosen = _chosen(ports, bridges)
             removed += ports.adopt()
@@ -204,10 +205,10 @@ class Course:
     tell: Callable[[str], None] = lambda _: None
 
 
-def probe(verdict: Verdict, ports: TestPorts, course: Course) -> None:
+def probe(verdict: Verdict, ports: ProbePorts, course: Course) -> None:
     """Put into `verdict` what a frame through a port of its own tells of the bridge, also when this ends with an exception."""
     began = time.monotonic()
-    port: TestPort | None = None
+    port: ProbePort | None = None
     try:
         with suppress(_Failed):
             with _failing(verdict.stages[1]):  # whose socket is in the directory that is made now
@@ -221,7 +222,7 @@ def probe(verdict: Verdict, ports: TestPorts, course: Course) -> None:
         verdict.seconds = time.monotonic() - began
 
 
-def _go(port: TestPort, ports: TestPorts, course: Course, verdict: Verdict) -> None:
+def _go(port: ProbePort, ports: ProbePorts, course: Course, verdict: Verdict) -> None:
     """Through the stages; the front-end is detached when this ends."""
     opened, connected, negotiated, carried = verdict.stages
     with _failing(connected):
@@ -242,7 +243,7 @@ def _go(port: TestPort, ports: TestPorts, course: Course, verdict: Verdict) -> N
                 _time_frames(front_end, ports, port, (verdict, course))
 
 
-def _listener(port: TestPort) -> Listener:
+def _listener(port: ProbePort) -> Listener:
     """On the port's socket, which is of OVS's group, as its directory is."""
     from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
 
@@ -259,7 +260,7 @@ def _await_connection(listener: Listener, timeout_s: float) -> None:
         )
 
 
-def _first_frame(front_end: FrontEnd, ports: TestPorts, port: TestPort, course: Course) -> None:
+def _first_frame(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, course: Course) -> None:
     """Until one is back."""
     from userspace_cni.fastpath.rings.generator import echo
 
@@ -276,7 +277,7 @@ def _first_frame(front_end: FrontEnd, ports: TestPorts, port: TestPort, course: 
             )
 
 
-def _time_frames(front_end: FrontEnd, ports: TestPorts, port: TestPort, of: tuple[Verdict, Course]) -> None:
+def _time_frames(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, of: tuple[Verdict, Course]) -> None:
     """The round trips of so many frames, unless time is over. Raises what ended it, and Unavailable when too many are lost."""
     from userspace_cni.fastpath.rings.generator import echo
 
@@ -298,7 +299,7 @@ def _time_frames(front_end: FrontEnd, ports: TestPorts, port: TestPort, of: tupl
             )
 
 
-def _frame(port: TestPort) -> bytes:
+def _frame(port: ProbePort) -> bytes:
     """From the port's address to itself: should the flow be missing, the bridge would send it nowhere."""
     mac = bytes.fromhex(port.mac.replace(":", ""))
     return (mac + mac + _ETHERTYPE).ljust(_FRAME_BYTES, b"\0")
@@ -340,7 +341,7 @@ def _is_ours(error: BaseException) -> bool:
     return cause is not None and (cause is error or cause.errno in _SHORT)
 
 
-def _chosen(ports: TestPorts, names: Sequence[str]) -> list[Bridge]:
+def _chosen(ports: ProbePorts, names: Sequence[str]) -> list[Bridge]:
     """The bridges named, each once, or all that can have vhost-user ports."""
     if not names:
         return [bridge for bridge in ports.bridges() if bridge.has_vhost]

@@ -17,10 +17,11 @@ from userspace_cni.attachment.steps import (
     Directory,
     Lease,
     LegacyRecord,
+    OvsPort,
     PlacedSocket,
     PodMount,
     PodNote,
-    Port,
+    PortRef,
     SocketFile,
     Step,
 )
@@ -275,7 +276,7 @@ def summary(step: Step) -> str:
             return f"{step.directory}/{step.name}"
         case PodMount():
             return f"{step.target} shows {step.source}"
-        case Port():
+        case OvsPort() | PortRef():
             return f"{step.name} on bridge {step.bridge or '(wherever it is)'}"
         case PlacedSocket():
             return f"{step.directory}/{step.name}, made by OVS as {step.source}"

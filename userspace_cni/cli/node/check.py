@@ -15,7 +15,7 @@ import click
 from userspace_cni.attachment.drift import Drift, row
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import PlacedSocket, Port, Step
+from userspace_cni.attachment.steps import OvsPort, PlacedSocket, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
@@ -85,7 +85,7 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
     deadline = Deadline.after(RECORD_S)
     for step in record.steps:
         try:
-            if away and isinstance(step, Port):
+            if away and isinstance(step, OvsPort):
                 raise away
             _add(drifts, step, site.node.driver(step).check(step, deadline))
             if isinstance(step, PlacedSocket):

@@ -15,11 +15,10 @@ from typing import Any, Final
 import click
 
 from userspace_cni.attachment import cleanup, reconcile
-from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.listing import name_of, port_ref
 from userspace_cni.attachment.reconcile import Finding, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Entry
-from userspace_cni.attachment.steps import Port
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.cli import view
@@ -189,8 +188,8 @@ def _left(finding: Finding) -> Left:
             f"make again: {view.joined([summary(step) for step in finding.steps])}",
         )
     elif problem == "foreign":
-        stores = [step.marks.get("store", "unknown") for step in record.steps if isinstance(step, Port)]
-        why, action = f"{why} (store {view.joined(stores)})", ""
+        port = port_ref(record)
+        why, action = f"{why} (store {port.marks.get('store', 'unknown') if port else 'unknown'})", ""
     elif finding.needs_proof:
         action += ", after a second look"
     return Left(record.key, problem, why, action, record, not finding.needs_proof)
@@ -221,7 +220,8 @@ def _kinds(steps: Sequence[Any]) -> str:
 
 
 def _port_of(record: Record) -> str:
-    return next((step.name for step in record.steps if isinstance(step, Port)), "")
+    port = port_ref(record)
+    return port.name if port else ""
 
 
 def _to_json(before: Look, after: Look, by: str, actions: Mapping[str, int], *, dry_run: bool) -> dict[str, Any]:

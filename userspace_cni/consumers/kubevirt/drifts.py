@@ -14,7 +14,7 @@ from typing import Final
 
 from kubevirt.findings import Severity
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, told
-from userspace_cni.attachment.steps import OWNER, Directory, PodMount, Port, SocketFile, Step
+from userspace_cni.attachment.steps import OWNER, Directory, OvsPort, PodMount, SocketFile, Step
 from userspace_cni.pod import launcher
 
 Drifts = Mapping[str, Sequence[Drift]]
@@ -62,7 +62,7 @@ def cuts_off(drifts: Drifts) -> bool:
 
 
 def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    step = next(each for each in steps if isinstance(each, Port))
+    step = next(each for each in steps if isinstance(each, OvsPort))
     columns = {each.field: each for each in drifts}
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
@@ -163,13 +163,13 @@ def _in_place(drifts: Sequence[Drift]) -> list[Drift]:
     return [each for each in drifts if not isinstance(each.found, Dead)]
 
 
-def _commands(step: Port, columns: Sequence[str]) -> str:
+def _commands(step: OvsPort, columns: Sequence[str]) -> str:
     """The one call of ovs-vsctl that puts them back."""
     done = dict.fromkeys(_command(step, column) for column in columns)
     return "ovs-vsctl " + " -- ".join(done)
 
 
-def _command(step: Port, field: str) -> str:
+def _command(step: OvsPort, field: str) -> str:
     marks = {"owner": OWNER} | dict(step.marks)
     keys = {
         "options:vhost-server-path": ("Interface", "options", "vhost-server-path", step.server_path),
@@ -178,11 +178,11 @@ def _command(step: Port, field: str) -> str:
     for table in ("Port", "Interface"):
         keys |= {f"{table} external_ids:{mark}": (table, "external_ids", mark, value) for mark, value in marks.items()}
     columns: dict[str, tuple[str, str, object]] = {
-        "Interface.type": ("Interface", "type", step.interface_type),
-        "tag": ("Port", "tag", step.tag),
-        "trunks": ("Port", "trunks", ",".join(map(str, sorted(step.trunks)))),
-        "vlan_mode": ("Port", "vlan_mode", step.vlan_mode),
-        "mtu_request": ("Interface", "mtu_request", step.mtu),
+        "Interface.type": ("Interface", "type", step.interface.type),
+        "tag": ("Port", "tag", step.vlan.tag),
+        "trunks": ("Port", "trunks", ",".join(map(str, sorted(step.vlan.trunks)))),
+        "vlan_mode": ("Port", "vlan_mode", step.vlan.mode),
+        "mtu_request": ("Interface", "mtu_request", step.interface.mtu),
     }
     if field in keys:
         return _of_map(step.name, *keys[field])

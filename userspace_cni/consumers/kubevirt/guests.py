@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kubevirt.findings import SEVERITIES, Finding, Severity
-from userspace_cni.attachment.steps import Directory, Port, Step
+from userspace_cni.attachment.steps import Directory, OvsPort, Step, VhostUserServer
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.consumers.kubevirt.switch import PATH_MAX
 from userspace_cni.pod import launcher
@@ -67,7 +67,7 @@ class Guest:
         return f"VM {self.machine}, interface {self.ifname}"
 
     @property
-    def port(self) -> Port | None:
+    def port(self) -> OvsPort | None:
         """Its port, as ADD made it."""
         return _port_of(self.steps)
 
@@ -88,7 +88,7 @@ def rivals(guest: Guest, guests: Sequence[Guest]) -> list[str]:
 
     def place(each: Guest) -> tuple[str, int, str] | None:
         port = each.port
-        return (port.bridge, port.tag or 0, each.mac) if port and each.mac and each.state == "ready" else None
+        return (port.bridge, port.vlan.tag or 0, each.mac) if port and each.mac and each.state == "ready" else None
 
     alike = [each for each in guests if place(guest) and place(each) == place(guest)]
     others = {(each.machine, each.ifname) for each in alike} - {(guest.machine, guest.ifname)}
@@ -126,7 +126,7 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
         yield _finding("port-down", "warning", guest, message, "run userspace-cni gc unless it is under way")
     if step is None:
         return
-    if step.interface_type == "dpdkvhostuser":
+    if isinstance(step.interface, VhostUserServer):
         message = f"port {step.name} makes the socket itself: QEMU's network ends with the next restart of Open vSwitch"
         yield _finding(
             "server-mode", "error", guest, message, 'write `"consumer": "kubevirt"` in the network, and restart the VM'
@@ -140,8 +140,8 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
     if guest.error and not columns & {"state", "bridge", "Interface.type", "options:vhost-server-path"}:
         message = f"port {step.name} is not open: {guest.error}"
         yield _finding("port-down", "error", guest, message, "see the log of ovs-vswitchd; a VM that is started meanwhile waits")
-    elif step.mtu and guest.mtu and guest.mtu != step.mtu and not columns & {"MTU", "mtu_request", "bridge"}:
-        message = f"port {step.name} has MTU {guest.mtu}, and the network asks for {step.mtu}"
+    elif step.interface.mtu and guest.mtu and guest.mtu != step.interface.mtu and not columns & {"MTU", "mtu_request", "bridge"}:
+        message = f"port {step.name} has MTU {guest.mtu}, and the network asks for {step.interface.mtu}"
         yield _finding("mtu-mismatch", "warning", guest, message, "see the log of ovs-vswitchd: is there memory for such frames?")
 
 
@@ -166,7 +166,7 @@ def _of_socket(guest: Guest) -> Iterator[Finding]:
     socket, step = guest.socket, guest.port
     if cuts_off(guest.drifts) or guest.state != "ready":
         return
-    if step is None or step.interface_type == "dpdkvhostuser":
+    if step is None or isinstance(step.interface, VhostUserServer):
         return
     if guest.vhost == "connected":
         yield from _of_lost_name(guest)
@@ -225,8 +225,8 @@ def _finding(name: str, severity: Severity, guest: Guest, message: str, remedy: 
     return Finding(name, severity, guest.where, message, remedy)
 
 
-def _port_of(steps: Sequence[Step]) -> Port | None:
-    return next((each for each in steps if isinstance(each, Port)), None)
+def _port_of(steps: Sequence[Step]) -> OvsPort | None:
+    return next((each for each in steps if isinstance(each, OvsPort)), None)
 
 
 def _mark_of(steps: Sequence[Step]) -> str:

@@ -12,12 +12,16 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from userspace_cni.attachment.steps import Port
+from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
-from userspace_cni.dataplane.ovsdb.rows import port as ovs_rows
-from userspace_cni.dataplane.ovsdb.rows.port import Columns, KnownPort, PortRow
+from userspace_cni.dataplane.ovsdb.rows.bridge import bridge_columns, local_port_columns
+from userspace_cni.dataplane.ovsdb.rows.columns import Columns, changed_columns
+from userspace_cni.dataplane.ovsdb.rows.interface import VHOST_USER_TYPES, interface_row
+from userspace_cni.dataplane.ovsdb.rows.marks import is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, PortRow, interface_columns, port_columns
+from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named
 
 DUPLICATES = 10
@@ -33,7 +37,7 @@ class AddPort(Command):
 
     opened: Watch[tuple[bool, str]]
 
-    def __init__(self, session: Session, step: Port, marks: dict[str, str]) -> None:
+    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str]) -> None:
         super().__init__(session)
         self.port = step.name
         self._step = step
@@ -47,14 +51,14 @@ class AddPort(Command):
 
     def run_idl(self, txn: Draft) -> None:
         """Insert the rows, or bring those that are ours up to date."""
-        step, api = self._step, self.api
+        step, api, wanted = self._step, self.api, interface_row(self._step.interface)
         bridge = api.row("Bridge", step.bridge)
-        kind = ovs_rows.DATAPATH_TYPE if bridge is None else value_of(bridge, "datapath_type")
-        if kind != ovs_rows.DATAPATH_TYPE:
+        kind = wanted.datapath_type if bridge is None else value_of(bridge, "datapath_type")
+        if kind != wanted.datapath_type:
             raise SwitchRefused(
                 f"bridge {step.bridge} has datapath_type {kind or 'system (the default)'}, "
-                f"a vhost-user port needs {ovs_rows.DATAPATH_TYPE}",
-                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={ovs_rows.DATAPATH_TYPE}",
+                f"{wanted.called} needs {wanted.datapath_type}",
+                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={wanted.datapath_type}",
             )
         port = api.row("Port", step.name)
         if port is not None:
@@ -67,15 +71,15 @@ class AddPort(Command):
         if bridge is None and step.foreign_bridge:
             raise Unavailable(
                 f"bridge {step.bridge} is missing: it was an administrator's and is not made here",
-                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={ovs_rows.DATAPATH_TYPE}",
+                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={wanted.datapath_type}",
             )
         self.api.root()  # is there, or nothing can be added
-        interface = txn.write("Interface", ovs_rows.interface_columns(step, self._marks))
-        added = txn.write("Port", ovs_rows.port_columns(step, self._marks) | {"interfaces": interface})
+        interface = txn.write("Interface", interface_columns(step, self._marks))
+        added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface})
         draft = txn.bridge(step.bridge, bridge)
         draft.add(added)
         if bridge is None:
-            draft.make(ovs_rows.bridge_columns(step.bridge), *ovs_rows.local_port_columns(step.bridge))
+            draft.make(bridge_columns(step.bridge, wanted.datapath_type), *local_port_columns(step.bridge))
 
     def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
         """The rows are there: from now on ovs-vswitchd's answer may come."""
@@ -97,9 +101,9 @@ class AddPort(Command):
 
     def _update(self, txn: Draft, port: Any, bridge: Any) -> None:
         step, marks = self._step, value_of(port, "external_ids")
-        if not ovs_rows.same_attachment(step, marks) or ovs_rows.other_store(step, marks):
+        if not same_attachment(step, marks) or other_store(step, marks):
             raise NameTaken(
-                f"port {step.name} exists and belongs to {ovs_rows.whose(marks)}",
+                f"port {step.name} exists and belongs to {whose(marks)}",
                 f"if nobody uses it: ovs-vsctl del-port {step.name}",
             )
         if bridge is None or not refers(bridge, "ports", port.uuid):
@@ -109,23 +113,21 @@ class AddPort(Command):
             raise SwitchRefused(f"port {step.name} exists without an interface of that name", f"ovs-vsctl list Port {step.name}")
         txn.verify(bridge, "name", "datapath_type")
         for row, wanted in (
-            (port, ovs_rows.port_columns(step, self._marks)),
-            (interface, ovs_rows.interface_columns(step, self._marks)),
+            (port, port_columns(step, self._marks)),
+            (interface, interface_columns(step, self._marks)),
         ):
             txn.verify(row, "external_ids")
             found = {column: value_of(row, column) for column in wanted}
-            if changes := ovs_rows.changed_columns(wanted, found):
+            if changes := changed_columns(wanted, found):
                 txn.update(row, changes)
         self.closed = not _is_open(interface)
-        if self.closed and step.interface_type == "dpdkvhostuserclient":
+        if self.closed and interface_row(step.interface).can_reopen:
             self._try_again(txn, interface)
 
     def _try_again(self, txn: Draft, interface: Any) -> None:
         """Have ovs-vswitchd open what it could not: it does for every new configuration, and answers as for a new row.
 
-        Deleting and adding the rows instead would, within one of its rounds, be no change to it at all. Never with a socket of
-        OVS's own: having failed to bind one, DPDK (22.11) binds and then closes a descriptor at the next attempt that is by then
-        another object's in the same process, and ovs-vswitchd may hang.
+        Deleting and adding the rows instead would, within one of its rounds, be no change to it at all.
         """
         txn.update(interface, {"ofport": [], "error": []})
         txn.increment(self.api.root(), "next_cfg")
@@ -134,7 +136,7 @@ class AddPort(Command):
 class DeletePort(Command):
     """Port, interface and QoS row; and the bridge, if it is ours and this was its last port. `left_alone` says why not."""
 
-    def __init__(self, session: Session, step: Port) -> None:
+    def __init__(self, session: Session, step: PortRef) -> None:
         super().__init__(session)
         self.port = step.name
         self._step = step
@@ -164,7 +166,7 @@ class DeletePort(Command):
             # References are counted before rows without a referrer go: so the reference must be taken back first.
             txn.update(port, {"qos": []})
             txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
-        ours = ovs_rows.is_ours(value_of(bridge, "external_ids"))
+        ours = is_ours(value_of(bridge, "external_ids"))
         txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=ours)
 
     def again(self, refused: Refused) -> bool:
@@ -175,7 +177,7 @@ class DeletePort(Command):
 
     def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
         """Somebody else deleted our port, the last one of a bridge of ours: the bridge is still ours to delete."""
-        if bridge is not None and ovs_rows.is_ours(value_of(bridge, "external_ids")):
+        if bridge is not None and is_ours(value_of(bridge, "external_ids")):
             txn.bridge(self._step.bridge, bridge).remove(None, ours=True)
 
     def _bridge_of(self, port: Any) -> Any:
@@ -187,10 +189,10 @@ class DeletePort(Command):
         if step.legacy and not marks.get("owner"):
             interface = self.api.row("Interface", step.name)
             kind = value_of(interface, "type") if interface is not None else "none"
-            return "" if kind in ovs_rows.LEGACY_TYPES else f"it is not a vhost-user port: type {kind}"
-        if ovs_rows.same_attachment(step, marks) and not ovs_rows.other_store(step, marks):
+            return "" if kind in VHOST_USER_TYPES else f"it is not a vhost-user port: type {kind}"
+        if same_attachment(step, marks) and not other_store(step, marks):
             return ""
-        return f"it belongs to {ovs_rows.whose(marks)}"
+        return f"it belongs to {whose(marks)}"
 
 
 class Read(Command):
@@ -211,6 +213,25 @@ class Read(Command):
     def post_commit(self, txn: Any) -> None:  # noqa: ARG002 - the interface
         """All that was committed before the answer has arrived by now."""
         self.result = self._look(self.api)
+
+
+class Select(Command):
+    """Columns that no replica has, of the rows that `where` chooses; `rows` are as OVSDB writes them."""
+
+    rows: list[dict[str, Any]]
+
+    def __init__(self, session: Session, table: str, where: list[Any], columns: list[str]) -> None:
+        super().__init__(session)
+        self._asked = table, where, columns
+        self._number = 0
+
+    def run_idl(self, txn: Draft) -> None:
+        """Ask; nothing is written."""
+        self._number = txn.select(*self._asked)
+
+    def post_commit(self, txn: Draft) -> None:
+        """The answer is there."""
+        self.rows = txn.selected(self._number)
 
 
 def find_port(session: Session, name: str) -> PortRow | None:
@@ -236,7 +257,7 @@ def known_ports(session: Session) -> list[KnownPort]:
                 continue
             known = shown.get(name)
             if known is None or known.bridge != bridge:
-                known = shown[name] = _known(name, bridge, interface, ours=ovs_rows.is_ours(replica.marks[name]))
+                known = shown[name] = _known(name, bridge, interface, ours=is_ours(replica.marks[name]))
             found.append(known)
     replica.listed = found
     return list(found)
@@ -253,7 +274,7 @@ def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[st
 
 def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
     """The ports with our owner mark that ovs-vswitchd could not open. `unseen`: those too that it has said nothing of yet."""
-    ours = (name for name, marks in session.replica.marks.items() if ovs_rows.is_ours(marks))
+    ours = (name for name, marks in session.replica.marks.items() if is_ours(marks))
     found = ((name, session.row("Interface", name)) for name in ours)
     return frozenset(
         name
@@ -285,11 +306,11 @@ def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({}))
     return [row for row in rows if row is not None]
 
 
-def switch_facts(session: Session) -> ovs_rows.SwitchFacts:
+def switch_facts(session: Session) -> SwitchFacts:
     """Settings of the switch, and MTUs of the replicated ports that are open."""
     interfaces = session.replica.names("Interface").items()
     mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
-    return ovs_rows.SwitchFacts(other_config(session), mtus)
+    return SwitchFacts(other_config(session), mtus)
 
 
 def other_config(session: Session) -> dict[str, str]:

@@ -81,6 +81,23 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         super().__init__(idl)
         self._bridges: dict[str, BridgeDraft] = {}
         self._inserted = 0
+        self._answers: list[Any] = []
+
+    def select(self, table: str, where: list[Any], columns: list[str]) -> int:
+        """Read columns that are not replicated; the number under which `selected` has what the server answers."""
+        self.add_op({"op": "select", "table": table, "where": where, "columns": columns})
+        return len(self._operations) - 1
+
+    def selected(self, number: int) -> list[dict[str, Any]]:
+        """The rows, with values as OVSDB writes them (RFC 7047, 5.1). Once it is committed."""
+        rows: list[dict[str, Any]] = self._answers[number]["rows"]
+        return rows
+
+    def _process_reply(self, msg: Any) -> None:
+        """As the base class, which keeps no answers."""
+        super()._process_reply(msg)
+        if isinstance(msg.result, list):
+            self._answers = msg.result[len(msg.result) - len(self._operations) :]
 
     def verify(self, row: Any, *columns: str) -> None:
         """Commit only if these columns of the row are still what the replica shows, and the row is still there."""

@@ -1,0 +1,17 @@
+"""Probes as a command makes them: on the session with OVSDB of a node of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from userspace_cni.base.settings import Settings
+from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.probes import ProbePorts
+
+
+@contextmanager
+def probing(settings: Settings, purpose: str = "probe", **limits: float) -> Iterator[ProbePorts]:
+    """The probes of one run, and the end of its session after them."""
+    with closing(Drivers(settings, {}, resident=True)) as node, ProbePorts(node, purpose, **limits) as ports:
+        yield ports

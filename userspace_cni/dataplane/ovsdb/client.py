@@ -1,0 +1,167 @@
+"""The one client of OVSDB of a process: a session opened when it is first needed, and anew when it broke.
+
+All that is read from OVSDB or written there goes through it. It must never wait without a deadline, and lets no exception of a
+session out but errors of `userspace_cni.base.errors`. Importing it is cheap: ovs and ovsdbapp are loaded with the first session.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused, Unavailable
+
+if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.session import Clause, Session
+
+T = TypeVar("T")
+
+_CLOSING_S: Final = 0.05
+"""How long closing waits for a thread that is connecting still."""
+
+
+class Client:
+    """`remote`: the database, `unix:PATH` or `tcp:HOST:PORT`. Safe to use from several threads.
+
+    `resident`, for a process that lives long: keep a replica of all rows and read from it. Two are told something then, and must
+    not wait: `grouped`, of how many callers' ports each transaction was; `parted`, of each vhost-user interface whose peer has
+    gone.
+    """
+
+    def __init__(
+        self,
+        remote: str,
+        *,
+        resident: bool = False,
+        grouped: Callable[[int], None] = lambda _: None,
+        parted: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.remote = remote
+        self.resident = resident
+        self._grouped = grouped
+        self._parted = parted
+        self._lock = threading.Lock()
+        self._session: Session | None = None
+        self._sessions = 0
+        self._why_not = "nobody has connected yet"
+        self._closed = False
+
+    def connect(self, deadline: Deadline) -> None:
+        """Open the session unless one stands. Raises Unavailable."""
+        with self.telling("connecting"):
+            self._open(frozenset(), deadline)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a session stands."""
+        session = self._session
+        return session is not None and not session.lost
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions were opened so far."""
+        return self._sessions
+
+    def standing(self) -> Session:
+        """The session that stands. Raises Unavailable when there is none."""
+        session = self._session
+        if session is None or session.lost:
+            reason = session.lost if session is not None else self._why_not
+            raise Unavailable(f"no session with OVSDB at {self.remote}: {reason}", "is ovsdb-server running?")
+        return session
+
+    def use(self, use: Callable[[Session], T], needs: frozenset[Clause], what: str, deadline: Deadline) -> T:
+        """`use` with a session that stands. When that breaks, once more with a new one: every use looks before it acts.
+
+        `needs`: rows that a new session replicates from its start. `what`: what is tried, for errors. Raises Unavailable,
+        SwitchRefused with the words of ovsdb-server, and what `use` raises.
+        """
+        from userspace_cni.dataplane.ovsdb.session import SessionLost
+
+        with self.telling(what):
+            session = self._open(needs, deadline)
+            try:
+                return use(session)
+            except SessionLost:
+                deadline.require(what)
+                return use(self._open(needs, deadline))
+
+    def read(
+        self,
+        look: Callable[[Session], T],
+        needs: frozenset[Clause],
+        what: str,
+        deadline: Deadline,
+        *,
+        enough: Callable[[T], bool] = lambda _: True,
+    ) -> T:
+        """What `look` sees, when the server has answered; a resident client asks it only if what is known is not `enough`."""
+        from userspace_cni.dataplane.ovsdb.commands import Read
+
+        def read(session: Session) -> T:
+            command = Read(session, needs, look)
+            session.transact([command], deadline)
+            result: T = command.result
+            return result
+
+        if self.resident:
+            found = self.use(lambda session: session.look(look), needs, what, deadline)
+            if enough(found):
+                return found
+        return self.use(read, needs, what, deadline)
+
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """Errors say what was tried."""
+        from userspace_cni.dataplane.ovsdb.session import Refused
+
+        try:
+            yield
+        except Unavailable as error:
+            raise type(error)(f"{what}: {error.message}", error.details) from None
+        except Refused as error:
+            raise SwitchRefused(f"{what}: ovsdb-server rejected it: {error.error}", error.details) from None
+
+    def close(self) -> None:
+        """End the session; who waits for it is told. The next call opens another; a resident client's fails."""
+        self._closed = self.resident
+        if not self._lock.acquire(timeout=_CLOSING_S):
+            return  # to a thread that is connecting still, and will see that it was closed
+        session, self._session = self._session, None
+        self._why_not = "it was closed"
+        self._lock.release()
+        if session is not None:
+            session.close()
+
+    def _open(self, needs: frozenset[Clause], deadline: Deadline) -> Session:
+        if not self._lock.acquire(timeout=deadline.require("opening a session with OVSDB")):
+            raise Unavailable("another thread is still connecting to OVSDB", f"does ovsdb-server at {self.remote} answer?")
+        try:
+            if self._closed:
+                raise Unavailable("the session with OVSDB was closed", "this process is about to end")
+            if self._session is not None and self._session.lost:
+                self._why_not = self._session.lost
+                self._session.close()
+                self._session = None
+            if self._session is None:
+                session = self._connected(needs, deadline)
+                if self._closed:
+                    session.close()
+                    raise Unavailable("the session with OVSDB was closed", "this process is about to end")
+                self._session = session
+                self._sessions += 1
+            return self._session
+        finally:
+            self._lock.release()
+
+    def _connected(self, needs: frozenset[Clause], deadline: Deadline) -> Session:
+        from userspace_cni.dataplane.ovsdb.session import Session
+
+        try:
+            return Session(self.remote, needs, deadline, everything=self.resident, grouped=self._grouped, parted=self._parted)
+        except Unavailable as error:
+            self._why_not = error.message
+            raise

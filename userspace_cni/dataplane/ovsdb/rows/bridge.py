@@ -1,0 +1,19 @@
+"""A bridge that we make, and the port that stands for it."""
+
+from __future__ import annotations
+
+from userspace_cni.attachment.steps import OWNER
+from userspace_cni.dataplane.ovsdb.rows.columns import Columns
+
+DATAPATH_TYPE = "netdev"
+"""Of bridges on which ports of DPDK can be."""
+
+
+def bridge_columns(name: str, datapath_type: str) -> Columns:
+    """Columns of a Bridge that we make."""
+    return {"name": name, "datapath_type": datapath_type, "external_ids": {"owner": OWNER}}
+
+
+def local_port_columns(bridge: str) -> tuple[Columns, Columns]:
+    """Columns of the Port and the Interface that stand for the bridge itself, as ovs-vsctl add-br makes them."""
+    return {"name": bridge}, {"name": bridge, "type": "internal"}

@@ -1,0 +1,47 @@
+"""Owner marks: the external_ids that say whose a row is. No row is deleted that does not carry ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, OvsPort, PortRef
+
+IDENTITY = ("owner", "container-id", "network", "ifname")
+"""The marks that say whose port it is."""
+
+MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", "pod-namespace", "pod-name", "pod-uid", "vm-name")
+"""Every mark that we write; other keys of external_ids are another program's and stay as they are."""
+
+
+def marks_of(step: OvsPort, store: str) -> dict[str, str]:
+    """The marks to write: the step's own, completed by owner, schema and the id of our state directory."""
+    return {"owner": OWNER, "schema": MARK_SCHEMA, "store": store} | dict(step.marks)
+
+
+def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
+    """The marks of ours among the external_ids of a row."""
+    return {key: value for key, value in external_ids.items() if key in MARKS}
+
+
+def is_ours(marks: Mapping[str, str]) -> bool:
+    """Whether the row carries our owner mark, whichever installation made it."""
+    return marks.get("owner") == OWNER
+
+
+def same_attachment(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
+    """Whether a row with these marks was made for the step's container, network and interface name."""
+    wanted = {"owner": OWNER} | dict(step.marks)
+    return all(marks.get(key) == wanted.get(key) for key in IDENTITY)
+
+
+def other_store(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
+    """Whether row and step both name a state directory, and not the same one."""
+    return bool(marks.get("store")) and bool(step.marks.get("store")) and marks["store"] != step.marks["store"]
+
+
+def whose(marks: Mapping[str, str]) -> str:
+    """The owner of a row, for messages."""
+    if not is_ours(marks):
+        return f"owner {marks['owner']!r}" if marks.get("owner") else "nobody that marks its rows"
+    names = ", ".join(f"{key} {marks[key]}" for key in ("container-id", "network", "ifname", "store") if marks.get(key))
+    return f"{OWNER}: {names or 'unnamed'}"
