@@ -20,10 +20,9 @@ from kubevirt.edits import Fragment
 from kubevirt.errors import BadInput, Refused
 from kubevirt.source import Source
 from kubevirt.vmi import Interface
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 KIND: Final = "vhostuser"
-PATH_MAX: Final = 107
-"""Bytes of a unix socket's path (sun_path without its NUL)."""
 RING_SIZES: Final = (256, 512, 1024)
 PORT_QUEUES: Final = 128
 """Pairs that a vhost-user port of DPDK takes: QEMU gives up on a port that has fewer than it wants."""
@@ -164,10 +163,10 @@ def _path(who: str, source: Source) -> str:
         raise BadInput(
             f"{who}: {source.path!a} is no socket's path ({source.origin})", "it must be absolute, without control characters"
         )
-    if (length := len(source.path.encode())) > PATH_MAX:
+    if (length := len(source.path.encode())) > SUN_PATH_MAX:
         raise Refused(
             "path-too-long",
-            f"{who}: the socket's path has {length} bytes, {PATH_MAX} are the most: {source.path}",
+            f"{who}: the socket's path has {length} bytes, {SUN_PATH_MAX} are the most: {source.path}",
             "use a shorter directory or file name",
         )
     return source.path

@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from kubevirt.errors import Refused
-
-PATH_MAX: Final = 107
-"""Bytes of a socket's path, without the NUL that ends it."""
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 _FILE: Final = "s"
@@ -51,10 +49,11 @@ class Placed:
     def prepare(self) -> None:
         """Make the directory in which to bind. Raises Refused."""
         longest = max((os.fsencode(path) for path in (self.path, self._seen, self.address)), key=len)
-        if len(longest) > PATH_MAX:
+        if len(longest) > SUN_PATH_MAX:
             raise Refused(
                 "path-too-long",
-                f"the sidecar's socket would be at {os.fsdecode(longest)}, {len(longest)} bytes where {PATH_MAX} are possible",
+                f"the sidecar's socket would be at {os.fsdecode(longest)}, "
+                f"{len(longest)} bytes where {SUN_PATH_MAX} are possible",
                 "give the binding or the directory a shorter name",
             )
         try:

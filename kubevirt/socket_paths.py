@@ -12,9 +12,8 @@ from typing import Final
 
 from kubevirt.errors import Refused
 from userspace_cni.pod import launcher
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
-PATH_MAX: Final = 107
-"""Bytes of a UNIX socket's path: sun_path has 108, one of which is the NUL."""
 OWNER_ROOTS: Final = (f"{launcher.MOUNT}/", "/var/run/ovsdpdk/", "/var/run/vhostuser/", "/var/lib/cni/usrspcni/")
 """Where the annotation may point: KubeVirt's public volume, and where the known drivers and device plugins mount directories."""
 CLUSTER_ROOTS: Final = ("/var/run/", "/var/lib/")
@@ -58,7 +57,9 @@ def check_owners(path: str, own: str, where: str) -> None:
 
 def check_path(path: str, roots: tuple[str, ...], where: str) -> None:
     """Raise Refused unless `path` is one that QEMU can be given: path-not-allowed, path-too-long. `where` says who gave it."""
-    remedy = f"correct it where it comes from ({where}): an absolute path of at most {PATH_MAX} bytes below {', '.join(roots)}"
+    remedy = (
+        f"correct it where it comes from ({where}): an absolute path of at most {SUN_PATH_MAX} bytes below {', '.join(roots)}"
+    )
     if not (path.isprintable() and path.isascii()) or any(blank in path for blank in " \"'<>&,"):
         raise Refused(
             "path-not-allowed", f"{where}: socket path {path[:200]!a} holds a character that QEMU or XML would mistake", remedy
@@ -67,8 +68,8 @@ def check_path(path: str, roots: tuple[str, ...], where: str) -> None:
         raise Refused(
             "path-not-allowed", f"{where}: socket path {path[:200]!r} is not absolute or not in its shortest form", remedy
         )
-    if len(path) > PATH_MAX:
-        raise Refused("path-too-long", f"{where}: socket path {path[:200]!r} has {len(path)} bytes, {PATH_MAX} fit", remedy)
+    if len(path) > SUN_PATH_MAX:
+        raise Refused("path-too-long", f"{where}: socket path {path[:200]!r} has {len(path)} bytes, {SUN_PATH_MAX} fit", remedy)
     known = canonical(path)
     if not known.startswith(tuple(canonical(root) for root in roots)):
         raise Refused("path-not-allowed", f"{where}: socket path {path!r} is below none of {', '.join(roots)}", remedy)

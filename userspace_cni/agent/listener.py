@@ -27,9 +27,10 @@ from userspace_cni.agent.exchange import Exchange
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.cni.protocol import MalformedRequest
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _NEW: Final = ".new"
-_PATH_MAX: Final = 107 - len(_NEW)
+_PATH_MAX: Final = SUN_PATH_MAX - len(_NEW)
 """Bytes that sockaddr_un leaves to a path (unix(7)), with the temporary name."""
 _BACKLOG: Final = 4096
 """How many may wait to be accepted; the kernel takes the lesser of this and net.core.somaxconn."""

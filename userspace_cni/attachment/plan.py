@@ -38,9 +38,8 @@ from userspace_cni.cni.options import Access, Options, Role
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import LATEST, Addresses, Interface, build
 from userspace_cni.pod.document import build_entry, render_file
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
-SUN_PATH_MAX = 107
-"""Bytes of a unix socket path, without the terminating NUL (unix(7))."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 

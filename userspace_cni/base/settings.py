@@ -27,6 +27,7 @@ from userspace_cni.base.whereabouts import (
     is_path,
     normalized,
 )
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _OTHER_NAMES: Final = {"ovs_rundir": "OVS_RUNDIR", "ovs_sockdir": "OVS_SOCKDIR"}
 _FALLBACK_NAMES: Final = {"node_name": "NODE_NAME"}
@@ -46,7 +47,6 @@ _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
-_SUN_PATH_MAX = 107
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
 
@@ -215,7 +215,7 @@ def _checked(key: str, value: object, where: str) -> object:
     elif key == "metrics_listen" and value and not _is_address(str(value)):
         reason = "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT"
     elif key == "ovsdb" and not _is_remote(str(value)):
-        reason = f"it must be unix:/PATH, with a path of at most {_SUN_PATH_MAX} bytes, or tcp:IP:PORT"
+        reason = f"it must be unix:/PATH, with a path of at most {SUN_PATH_MAX} bytes, or tcp:IP:PORT"
     elif (key.endswith(_DIRECTORIES) or key in _FILES) and not is_path(value, empty=key in _MAY_BE_EMPTY):
         reason = "it must be an absolute path without '..'"
     elif key.endswith("dir") and value and not str(value).strip("/."):
@@ -240,5 +240,5 @@ def _is_remote(text: str) -> bool:
     """Whether the OVS library can be given it: it fails in ways of its own for a path or port that no socket can have."""
     scheme, _, rest = text.partition(":")
     if scheme == "unix":
-        return rest.startswith("/") and "\0" not in rest and len(os.fsencode(rest)) <= _SUN_PATH_MAX
+        return rest.startswith("/") and "\0" not in rest and len(os.fsencode(rest)) <= SUN_PATH_MAX
     return scheme == "tcp" and _is_address(rest)

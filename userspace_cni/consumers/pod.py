@@ -8,7 +8,6 @@ by a user of a namespace, too: with a pod of a cluster it can only be where the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +20,7 @@ from userspace_cni.base.tenancy import Bounds
 from userspace_cni.cni.options import Access, Role, Warn
 from userspace_cni.cni.request import Request
 from userspace_cni.consumers import kubelet
-from userspace_cni.pod import document
+from userspace_cni.pod import document, mac
 
 
 class PodConsumer:
@@ -89,10 +88,7 @@ class PodConsumer:
 
     def derived_mac(self, request: Request, pod: Pod) -> str:  # noqa: ARG002
         """The same for the same attachment."""
-        names = (request.network.name, request.environment.container_id, request.environment.ifname)
-        digest = bytearray(hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape")).digest()[:6])
-        digest[0] = digest[0] & 0xFC | 0x02
-        return digest.hex(":")
+        return mac.derived_mac(request.network.name, request.environment.container_id, request.environment.ifname)
 
     def marks(self, pod: Pod) -> Mapping[str, str]:  # noqa: ARG002
         """None: its pod is marked for every consumer."""

@@ -12,11 +12,10 @@ from collections.abc import Iterable
 
 from .document import DocumentError, Entry
 from .interface import Interface, interfaces
+from .socket_path import SUN_PATH_MAX
 
 COMMON = ("--in-memory", "--single-file-segments")
 """vhost-user shares the application's memory by file descriptor: one file per segment, and no files left in hugetlbfs."""
-
-SUN_PATH_MAX = 107
 
 _PATH = re.compile(r"[A-Za-z0-9._/:@%+~-]+")
 _MAC = re.compile(r"(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}")

@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+from . import mac
+
 QEMU_ID = 107
 """User and group as which QEMU and the sidecar run in a launcher pod."""
 VOLUME = "public"
@@ -71,7 +73,4 @@ def machine_name(pod: str, domain: str) -> str:
 
 def derived_mac(namespace: str, machine: str, ifname: str) -> str:
     """The locally administered unicast MAC of a VM's interface for which none is given; `machine` as `machine_part` has it."""
-    names = f"{namespace}\0{machine}\0{ifname}"
-    digest = bytearray(hashlib.sha256(names.encode("utf-8", "surrogateescape")).digest()[:6])
-    digest[0] = digest[0] & 0xFC | 0x02
-    return digest.hex(":")
+    return mac.derived_mac(namespace, machine, ifname)

@@ -17,9 +17,10 @@ import pytest
 
 from kubevirt.errors import Refused
 from kubevirt.findings import TRAPS
-from kubevirt.placing import PATH_MAX, Placed, socket_file
+from kubevirt.placing import Placed, socket_file
 from tests.lab.guests.hooks import START_S, HookManager, Sidecar, dialled, vmi
 from tests.lab.switch.switch import wait_until
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 KILLED = """
 import os, socket, sys
@@ -166,8 +167,8 @@ def test_what_stands_in_the_way(volume: Path) -> None:
 @pytest.mark.parametrize("whose", ["path", "seen"])
 def test_length_of_a_path(volume: Path, over: int, fits: bool, whose: str) -> None:
     """A path of 107 bytes is served, one of 108 is refused, also when only virt-launcher's path to it is so long."""
-    path = volume / ("ü" + "x" * (PATH_MAX + over - len(os.fsencode(volume)) - len("/ü.sock".encode())) + ".sock")
-    assert len(os.fsencode(path)) == PATH_MAX + over
+    path = volume / ("ü" + "x" * (SUN_PATH_MAX + over - len(os.fsencode(volume)) - len("/ü.sock".encode())) + ".sock")
+    assert len(os.fsencode(path)) == SUN_PATH_MAX + over
     placed = Placed(path) if whose == "path" else Placed(volume / "x.sock", seen=path)
     if fits:
         placed.prepare()

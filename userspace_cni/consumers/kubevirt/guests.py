@@ -13,8 +13,8 @@ from typing import Final, Literal
 from kubevirt.findings import SEVERITIES, Finding, Severity
 from userspace_cni.attachment.steps import Directory, OvsPort, Step, VhostUserServer
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
-from userspace_cni.consumers.kubevirt.switch import PATH_MAX
 from userspace_cni.pod import launcher
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 STARTING_S: Final = 60.0
 """How long after ADD a VM may take to have its socket, before that is worth a warning."""
@@ -131,8 +131,8 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
         yield _finding(
             "server-mode", "error", guest, message, 'write `"consumer": "kubevirt"` in the network, and restart the VM'
         )
-    if len(step.server_path.encode()) > PATH_MAX:
-        message = f"the socket's path, {step.server_path}, has more than {PATH_MAX} bytes"
+    if len(step.server_path.encode()) > SUN_PATH_MAX:
+        message = f"the socket's path, {step.server_path}, has more than {SUN_PATH_MAX} bytes"
         yield _finding("path-too-long", "error", guest, message, "set short_dir to a shorter directory, and restart the VM")
     if guest.error is None:
         return

@@ -10,11 +10,11 @@ from typing import Final
 from kubevirt.findings import Finding, Severity
 from userspace_cni.fastpath.memory.hugepages import Pool, size_text
 from userspace_cni.pod import launcher
+from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 SWITCH: Final = "switch"
 """Where findings are that are of all VMs."""
-PATH_MAX: Final = 107
-_SHORT_DIR_MAX: Final = PATH_MAX - len(f"/{'0' * 16}/{launcher.socket_file(launcher.interface_name(''))}")
+_SHORT_DIR_MAX: Final = SUN_PATH_MAX - len(f"/{'0' * 16}/{launcher.socket_file(launcher.interface_name(''))}")
 _DAC_OVERRIDE: Final = 1 << 1
 
 
@@ -79,7 +79,7 @@ def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
         )
         yield Finding("short-mount", "warning", where, message, "set it to 'always' where ovs-vswitchd sees short_dir")
     if len(switch.short_dir.encode()) > _SHORT_DIR_MAX:
-        message = f"setting short_dir, {switch.short_dir}, leaves no room for a socket's name in {PATH_MAX} bytes"
+        message = f"setting short_dir, {switch.short_dir}, leaves no room for a socket's name in {SUN_PATH_MAX} bytes"
         yield Finding("path-too-long", "error", where, message, f"set it to a directory of at most {_SHORT_DIR_MAX} bytes")
     yield from _of_config(switch, where) if guests else ()
 
