@@ -7,7 +7,6 @@ be read to its end, ends the command.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -20,6 +19,7 @@ import yaml
 
 from kubevirt.findings import Finding
 from kubevirt.lint.documents import Document
+from userspace_cni.pod.strict_json import Reader, once
 
 FILE_MAX: Final = 8 << 20
 """Bytes of a file: all VMs of a large cluster."""
@@ -121,8 +121,8 @@ def _documents(name: str, text: str) -> Iterator[Document]:
         yield Document(name, text)
         return
     try:
-        contents = [json.loads(text, object_pairs_hook=_once)]
-    except (ValueError, RecursionError):
+        contents = [Reader(once).read(text)]
+    except ValueError:  # read as YAML, which JSON is too, a key that is given twice is told with lines
         contents = [content for content in _yaml(text) if content is not None]
     if not contents:
         raise Unreadable("there is nothing in it")
@@ -130,14 +130,6 @@ def _documents(name: str, text: str) -> Iterator[Document]:
         if isinstance(content, str):
             raise Unreadable(f"it is a piece of text: {content[:40]!r}")
         yield Document(name, content)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError for one with a key twice: read as YAML, which it is too, it is told with lines."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is given twice")
-    return found
 
 
 def _yaml(text: str) -> Iterator[Any]:

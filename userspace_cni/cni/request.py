@@ -7,7 +7,6 @@ what would be right; they never repeat stdin.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final, Literal, cast
 
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
+from userspace_cni.pod.strict_json import Reader
 
 Verb = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
 
@@ -40,8 +40,7 @@ _VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _IFNAME_BYTES = 15
 _NAME_MAX = 255
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_DEEPEST = 100
+_JSON: Final = Reader(deepest=99)
 _ATTACHMENTS_KEYS: Final = ("cni.dev/valid-attachments", "cni.dev/attachments")
 
 
@@ -196,43 +195,13 @@ def decode(stdin: bytes) -> dict[str, Any]:
     Also refused is what could not be passed on: numbers beyond a float, half a surrogate pair, nesting deeper than any result.
     """
     try:
-        raw = json.loads(stdin.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite)
-        _require_portable(raw)
-    except (ValueError, RecursionError) as error:
+        raw = _JSON.read(stdin.decode("utf-8"))
+    except ValueError as error:
         where = error.reason if isinstance(error, UnicodeDecodeError) else str(error)[:120]
         raise Undecodable("the network configuration on stdin is not JSON", f"{where} ({len(stdin)} bytes were read)") from error
     if not isinstance(raw, dict):
         raise Undecodable("the network configuration on stdin is not a JSON object", f"it is {_json_type(raw)}")
     return raw
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if number in (float("inf"), float("-inf")):
-        raise ValueError(f"{digits[:20]} is no number that can be held")
-    return number
-
-
-def _require_portable(raw: object) -> None:
-    """Raise ValueError for text that is not Unicode, and for nesting on which writing it again would fail."""
-    level: list[object] = [raw]
-    for _ in range(_DEEPEST):
-        if not level:
-            return
-        if any(isinstance(value, str) and _SURROGATE.search(value) for value in level):
-            raise ValueError("half of a surrogate pair is no character")
-        level = [child for value in level for child in _children(value)]
-    raise ValueError(f"nested deeper than {_DEEPEST}")
-
-
-def _children(value: object) -> list[object]:
-    if isinstance(value, dict):
-        return [*value.keys(), *value.values()]
-    return value if isinstance(value, list) else []
 
 
 def read_network(stdin: bytes, verb: Verb) -> Network:

@@ -317,14 +317,11 @@ def _end(process: Popen[bytes]) -> int:
 
 def _decode(text: bytes) -> object:
     """The one JSON document that `text` is, None when it is something else."""
-    import json
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(constant)
+    from userspace_cni.pod.strict_json import Reader
 
     try:
-        return json.loads(text.decode("utf-8"), parse_constant=refuse)
-    except (ValueError, RecursionError):
+        return Reader().read(text.decode("utf-8"))
+    except ValueError:
         return None
 
 

@@ -20,6 +20,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .strict_json import Reader
+
 CONFIGURATION_DATA = "userspace/configuration-data"
 MAPPED_DIR = "userspace/mapped-dir"
 DPDK_ARGS = "userspace/dpdk-args"
@@ -153,19 +155,8 @@ def _clean(path: str) -> str:
 
 
 def _decode(text: str) -> Any:
-    def refuse(name: str) -> Any:
-        raise DocumentError(f"{name} is no JSON number")
-
-    def number(digits: str) -> float:
-        value = float(digits)
-        return value if abs(value) != float("inf") else refuse(digits[:20])
-
     try:
-        return json.loads(text, parse_constant=refuse, parse_float=number)
-    except DocumentError:
-        raise
-    except RecursionError:
-        raise DocumentError("JSON is nested too deeply") from None
+        return Reader().read(text)
     except ValueError as error:
         raise DocumentError(f"not JSON: {error}") from None
 

@@ -6,7 +6,6 @@ name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,6 +18,7 @@ from kubevirt.lint.reading import Report
 from userspace_cni.cli.remarks import remarks_on
 from userspace_cni.cni.keys import is_within
 from userspace_cni.cni.result import SUPPORTED_VERSIONS
+from userspace_cni.pod.strict_json import Reader
 
 _DEFINITION: Final = "NetworkAttachmentDefinition"
 _DELEGATING: Final = "multus"
@@ -84,7 +84,7 @@ def judge_text(judged: Judged, place: Place, text: str, named: str = "") -> None
     Other things than networks of ours are passed over."""
     twice: dict[str, None] = {}
     try:
-        content = _plain(json.loads(text, object_pairs_hook=_Pairs), "", twice)
+        content = _plain(Reader(_Pairs).read(text), "", twice)
     except (ValueError, RecursionError) as error:
         judged.add(
             place, "error", "bad-input", f"it is not JSON: {str(error)[:100]}", "correct the text: runtimes read it as JSON"

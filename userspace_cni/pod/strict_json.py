@@ -1,0 +1,99 @@
+"""JSON as RFC 8259 has it: what Python's parser lets pass and another reader would refuse, or take differently, is refused.
+
+Always NaN, infinities and numbers that no float holds; the rest is a `Reader`'s to say. Must not quote more than a few words of a
+text, nor know what the text is of. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Optional
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_BLANK = " \t\r\n"
+_SHOWN = 40
+
+Pairs = list[tuple[str, Any]]
+
+
+def once(pairs: Pairs) -> dict[str, Any]:
+    """An object with these keys. Raises ValueError for a key that is given twice, of which readers take different ones."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"key {next(name for name in names if names.count(name) > 1)[:_SHOWN]!r} is given twice")
+    return found
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`pairs`: what an object is made of (`once`, or keys that a caller judges itself); None: the last of two keys counts.
+
+    `digits_max`: of a whole number. `deepest`: how deep a value may be nested; with it, half of a surrogate pair is refused too.
+    """
+
+    pairs: Optional[Callable[[Pairs], Any]] = None  # noqa: UP045 - containers have Python 3.9
+    digits_max: Optional[int] = None  # noqa: UP045
+    deepest: Optional[int] = None  # noqa: UP045
+
+    def read(self, text: str) -> Any:
+        """The one value of `text`. Raises ValueError."""
+        try:
+            return self._checked(self._decoder().decode(text))
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+    def stream(self, text: str) -> Iterator[Any]:
+        """Values that follow one another, with white space or nothing between them. Raises ValueError."""
+        decoder, position = self._decoder(), _after_blanks(text, 0)
+        while position < len(text):
+            try:
+                value, position = decoder.raw_decode(text, position)
+            except RecursionError:
+                raise ValueError("nested too deeply") from None
+            yield self._checked(value)
+            position = _after_blanks(text, position)
+
+    def _decoder(self) -> json.JSONDecoder:
+        whole = None if self.digits_max is None else self._whole
+        return json.JSONDecoder(parse_constant=_refuse, parse_float=_finite, parse_int=whole, object_pairs_hook=self.pairs)
+
+    def _whole(self, digits: str) -> int:
+        return int(digits) if len(digits) <= (self.digits_max or 0) else _refuse(digits)
+
+    def _checked(self, value: Any) -> Any:
+        """`value`, all of which is Unicode and can be written again."""
+        if self.deepest is None:
+            return value
+        level = [value]
+        for _ in range(self.deepest):
+            if any(isinstance(each, str) and _SURROGATE.search(each) for each in level):
+                raise ValueError("half of a surrogate pair is no character")
+            level = [child for each in level for child in _children(each)]
+            if not level:
+                return value
+        raise ValueError(f"nested deeper than {self.deepest}")
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    return value if isinstance(value, list) else []
+
+
+def _after_blanks(text: str, position: int) -> int:
+    while position < len(text) and text[position] in _BLANK:
+        position += 1
+    return position
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    return number if abs(number) != float("inf") else _refuse(digits)
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word if len(word) <= _SHOWN else word[:8] + '…'} is no JSON number")
