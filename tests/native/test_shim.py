@@ -113,7 +113,7 @@ def test_the_agent_that_is_meant(caller: Caller) -> None:
         caller.run("ADD", **named)
         caller.run("ADD", **by_socket)
         heads = [protocol.read_request(bytes(request))[0] for request in agent.received]
-    assert [protocol.meant(head) for head in heads] == [
+    assert [protocol.addressee(head) for head in heads] == [
         {"state_dir": state},
         {"state_dir": state},
         {"state_dir": "/other", "run_dir": "/run/ü"},
@@ -131,7 +131,7 @@ def test_all_that_travels_at_its_longest(caller: Caller) -> None:
     with Agent(caller.socket, answers(200, RESULT)) as agent:
         assert caller.run("ADD", CNI_ARGS="%" * (65536 - others), **longest).code == 0
         head, _ = protocol.read_request(agent.request)
-    assert sorted(protocol.meant(head).values()) == sorted(longest.values())
+    assert sorted(protocol.addressee(head).values()) == sorted(longest.values())
 
 
 @pytest.mark.parametrize("size", [0, 1, BODY_MAX])

@@ -1,4 +1,4 @@
-"""Whether a call means this agent.
+"""Whether a call is for this agent.
 
 A call finds its agent by the socket alone, and the socket comes from the caller's environment or from what was written into the
 binary: half an environment, or a binary that was not installed again, leads to another agent than the caller means. So a call
@@ -13,15 +13,15 @@ from collections.abc import Mapping
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.whereabouts import PREFIX
-from userspace_cni.cni.protocol import NotMeant
+from userspace_cni.cni.protocol import WrongAgent
 
 
-def require_meant(meant: Mapping[str, str], settings: Settings, root: HostRoot) -> None:
-    """Raise NotMeant unless the caller's settings `meant` are ours, links followed as the host follows them."""
-    for key, theirs in meant.items():
+def require_addressee(addressee: Mapping[str, str], settings: Settings, root: HostRoot) -> None:
+    """Raise WrongAgent unless the caller's settings `addressee` are ours, links followed as the host follows them."""
+    for key, theirs in addressee.items():
         ours = getattr(settings, key)
         if theirs != ours and (not theirs.startswith("/") or root.resolved(theirs) != root.resolved(ours)):
-            raise NotMeant(
+            raise WrongAgent(
                 f"the call does not mean the agent on {settings.agent_socket}: its {key} is {ours}, the call's is {theirs}",
                 f"unset {PREFIX}{key.upper()} in the caller's environment, or set {PREFIX}RUN_DIR or {PREFIX}SOCKET for the "
                 "agent that is meant; after a change of this node's settings run `userspace-cni install` again",

@@ -24,11 +24,11 @@ from _socket import socket as Socket  # noqa: N812 -- a class
 
 from userspace_cni.base.whereabouts import PREFIX, Whereabouts, whereabouts
 from userspace_cni.cni.wire import (
+    ADDRESSEE,
     BODY_MAX,
     BOOT_ID,
     BOOTTIME_NS,
     HEAD_MAX,
-    MEANT,
     VERBS_BY_TARGET,
     Answer,
     encoded,
@@ -130,7 +130,7 @@ def _require_ours(agent: Socket) -> None:
 
 def _extra(meant: Whereabouts, called: Called) -> dict[str, str]:
     """The headers that say which agent is meant, and when this process was called."""
-    extra = {header: encoded(getattr(meant, key)) for key, header in MEANT.items()}
+    extra = {header: encoded(getattr(meant, key)) for key, header in ADDRESSEE.items()}
     return extra | ({BOOT_ID: called.boot_id, BOOTTIME_NS: str(called.boottime_ns)} if called.boot_id else {})
 
 

@@ -1,7 +1,7 @@
 """What the agent tells about itself and the node: pages, each made by a thread of its own for all who wait for it.
 
 A page costs processor time, and may wait for disk or switch: none of that may be a verb's. So verbs have their threads
-(`pool`), and a page has one, which is there only while a request waits. A request that comes while it is being made waits for
+(`workers`), and a page has one, which is there only while a request waits. A request that comes while it is being made waits for
 the next one, and one making serves all that have waited for it: none is answered with what was true before it came, and a
 thousand who ask at once cost little more than one. Between two makings the thread rests, so that those who ask without pause
 get a part of a core and no more.

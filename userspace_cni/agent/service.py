@@ -21,7 +21,7 @@ from importlib.metadata import version
 from types import FrameType
 from typing import Final
 
-from userspace_cni.agent.addressee import require_meant
+from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
@@ -29,9 +29,9 @@ from userspace_cni.agent.metrics import CONTENT_TYPE, Counted, Metrics
 from userspace_cni.agent.pages import Page, Told
 from userspace_cni.agent.scrapes import Scrapes
 from userspace_cni.agent.server import Server
-from userspace_cni.agent.singleton import Sole
-from userspace_cni.agent.watchdog import Keeper
-from userspace_cni.agent.workers import Job, Pool
+from userspace_cni.agent.singleton import Singleton
+from userspace_cni.agent.watchdog import Watchdog
+from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.cleanup import drain, sweep, undo
 from userspace_cni.attachment.listing import SwitchPort, describe_all
@@ -79,7 +79,7 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
     with bound(settings.log_level):
         say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: agent.keeper.ask())
+        signal.signal(signal.SIGHUP, lambda _number, _frame: agent.watchdog.ask())
         agent.start()
         while not stopping.is_set():
             os.read(woken, 64)
@@ -94,10 +94,10 @@ class Agent:
         self._settings = settings
         self.metrics = Metrics(self._ports, self._gauges(), self._counters)
         self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._parted)
-        self.keeper = Keeper(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
+        self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
-        self.pool = Pool()
-        self._sole = Sole()
+        self.workers = Workers()
+        self._singleton = Singleton()
         self.server = Server(Listener(self.node.root.path(settings.agent_socket)), self._dispatch, self._undo)
         metrics = Page("/metrics", lambda: Told(200, self.metrics.render(), CONTENT_TYPE))
         self.pages = {
@@ -122,34 +122,34 @@ class Agent:
         if self.scrapes:
             self.scrapes.start()
         self.flusher.start()
-        self.keeper.start()  # first: who asks how we are must not find it missing
+        self.watchdog.start()  # first: who asks how we are must not find it missing
         self.server.start()
         say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
 
     def stop(self) -> None:
         """Take no more calls, and end."""
         self.server.stop_accepting()
-        self.keeper.stop()
-        if not self.pool.drain(FINISH_S):
-            say("warning", "calls are cut short; what they began is undone", running=self.pool.busy)
+        self.watchdog.stop()
+        if not self.workers.drain(FINISH_S):
+            say("warning", "calls are cut short; what they began is undone", running=self.workers.busy)
             self.node.close()
-            self.pool.drain(UNDO_S)
-        self.pool.close()
+            self.workers.drain(UNDO_S)
+        self.workers.close()
         self.flusher.stop()
         if self.scrapes:
             self.scrapes.close()
         self.server.close()
         self.node.close()
-        self._sole.release()
+        self._singleton.release()
         say("info", "stopped")
 
     def _claim_records(self) -> None:
         with suppress(UserspaceError):  # it is made durably if it can be; STATUS tells why it cannot
             self.node.journal.identity()
-        self._sole.claim(self.node.journal.directory, self._settings.run_dir)
+        self._singleton.claim(self.node.journal.directory, self._settings.run_dir)
 
     def _parted(self, port: str) -> None:
-        self.keeper.parted(port)
+        self.watchdog.parted(port)
 
     def _ports(self) -> list[SwitchPort]:
         return list(self.node.known_ports() or ())
@@ -160,17 +160,17 @@ class Agent:
     def _gauges(self) -> dict[str, Callable[[], float]]:
         return {
             "spool_entries": lambda: len(self.node.spool),
-            "workers_busy": lambda: self.pool.busy,
-            "workers_queued": lambda: self.pool.queued,
-            "workers_stuck": lambda: len(self.pool.stuck(AGENT_S)),
-            "workers_dead": lambda: self.pool.dead,
+            "workers_busy": lambda: self.workers.busy,
+            "workers_queued": lambda: self.workers.queued,
+            "workers_stuck": lambda: len(self.workers.stuck(AGENT_S)),
+            "workers_dead": lambda: self.workers.dead,
             "connections": lambda: self.server.connections,
         }
 
     def problems(self) -> list[str]:
         """Why this process can not do its work any more; restarting it may help."""
         found = [
-            f"{job.verb} of container {job.container or '-'} runs for {job.seconds:.0f} s" for job in self.pool.stuck(AGENT_S)
+            f"{job.verb} of container {job.container or '-'} runs for {job.seconds:.0f} s" for job in self.workers.stuck(AGENT_S)
         ]
         slow = [(page.name, page.seconds) for page in self.pages.values()]
         found += [f"{name} has been in the making for {seconds:.0f} s" for name, seconds in slow if seconds > AGENT_S]
@@ -180,11 +180,11 @@ class Agent:
             found.append("the thread that serves metrics over TCP is dead")
         if not self.flusher.alive:
             found.append("the thread that flushes records is dead")
-        if self.pool.dead:
-            found.append(f"{self.pool.dead} worker threads are dead")
-        if not self.keeper.alive:
-            found.append("the keeper's thread is dead")
-        elif time.monotonic() - self.keeper.beat > PASS_S:
+        if self.workers.dead:
+            found.append(f"{self.workers.dead} worker threads are dead")
+        if not self.watchdog.alive:
+            found.append("the watchdog's thread is dead")
+        elif time.monotonic() - self.watchdog.beat > PASS_S:
             found.append(f"reconciliation has not come to its end for {PASS_S:.0f} s")
         return found
 
@@ -199,12 +199,12 @@ class Agent:
     # -- on the server's thread -------------------------------------------------------------------------------------------
 
     def _dispatch(self, exchange: Exchange) -> None:
-        """Answer what only looks at this process, hand everything else on: verbs to the pool, a page to its own thread."""
+        """Answer what only looks at this process, hand everything else on: verbs to the workers, a page to its own thread."""
         verb = exchange.verb
         page = self.pages.get((exchange.method, exchange.target))
         if verb:
             container = exchange.headers.get("Cni-Containerid", "")
-            self.pool.submit(Job(lambda: attempt(self._verb, exchange), verb, container))
+            self.workers.submit(Job(lambda: attempt(self._verb, exchange), verb, container))
         elif page:
             page.ask(exchange)
         elif (exchange.method, exchange.target) == ("GET", "/healthz"):
@@ -222,7 +222,7 @@ class Agent:
         with bound(verb="ADD"), about(subject_of(environ)):
             say("warning", "an ADD whose caller has gone is undone")
             try:
-                self.pool.submit(Job(lambda: undo(entry, self.node, self.node.journal, Deadline.after(AGENT_S)), "DEL"))
+                self.workers.submit(Job(lambda: undo(entry, self.node, self.node.journal, Deadline.after(AGENT_S)), "DEL"))
             except Unavailable as error:
                 say("error", "it stays until the runtime's DEL", error=error)
 
@@ -231,7 +231,7 @@ class Agent:
     def _verb(self, exchange: Exchange) -> None:
         began = time.perf_counter()
         environ = protocol.environment(exchange.head)
-        require_meant(protocol.meant(exchange.head), self._settings, self.node.root)
+        require_addressee(protocol.addressee(exchange.head), self._settings, self.node.root)
         if exchange.hung_up and exchange.verb == "ADD":
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
@@ -248,7 +248,7 @@ class Agent:
         return Told(200, _json(describe_all(records, ports, boot_id=self.node.boot_id(), vswitchd=self.node.vswitchd())))
 
     def _reconciled(self) -> Told:
-        return Told(200, _json({"actions": dict(self.keeper.reconcile(Deadline.after(AGENT_S)))}))
+        return Told(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))
 
 
 def _told(problems: list[str]) -> Told:

@@ -19,7 +19,7 @@ _NAME: Final = "agent.lock"
 _TOLD_MAX: Final = 512
 
 
-class Sole:
+class Singleton:
     """The place of the one agent, from `claim` to `release` or the end of the process.
 
     The file stays: were it removed, two could lock two files of its name.

@@ -66,7 +66,7 @@ class Lifeline(Protocol):
         ...
 
 
-class Keeper:
+class Watchdog:
     """The thread. `count` is told each action of a pass by name, `reconnected` each session with OVSDB after the first."""
 
     def __init__(self, node: Node, count: Callable[[str], None], reconnected: Callable[[], None], tick_s: float) -> None:
@@ -90,13 +90,13 @@ class Keeper:
         self._lives = False
         self._reachable = True
         self._watched = self._next_pass = 0.0
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self.beat = time.monotonic()
         """When the thread last came round; a pass in between may take long."""
 
     def start(self) -> None:
         """Begin with a pass. Raises Unavailable."""
-        start(self._thread, "the keeper")
+        start(self._thread, "the watchdog")
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -151,7 +151,7 @@ class Keeper:
             try:
                 self._round(now)
             except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-                say("error", "a round of the keeper failed", error=repr(error))
+                say("error", "a round of the watchdog failed", error=repr(error))
             with self._wake:
                 patience = self._patience()
                 if patience > 0 and not (self._stopping or self._asked or self._died > self._death_seen):

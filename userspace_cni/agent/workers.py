@@ -29,7 +29,7 @@ _TASKS: Final = Path("/proc/self/task")
 
 
 class Overloaded(Unavailable):
-    """All threads are busy and the queue is full, or the pool is closed."""
+    """All threads are busy and the queue is full, or they take no more."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Sizes:
 
 
 class _Worker:
-    """One thread. Its fields are guarded by the pool's lock."""
+    """One thread. Its fields are guarded by the lock of all."""
 
     __slots__ = ("job", "reserved", "since", "tid", "wake")
 
@@ -75,10 +75,10 @@ class _Worker:
         self.wake.acquire()
 
 
-class Pool:
+class Workers:
     """Runs jobs on daemon threads. Every method may be called from any thread, `submit` also from a job.
 
-    Each job has the context variables (log level, say) of whoever made the pool, in a copy of its own.
+    Each job has the context variables (log level, say) that were in force when this was made, in a copy of its own.
     """
 
     def __init__(self, sizes: Sizes | None = None) -> None:
@@ -138,7 +138,7 @@ class Pool:
 
     @property
     def dead(self) -> int:
-        """Threads that ended without saying so. There is no way known to make one; a pool with one is not to be trusted."""
+        """Threads that ended without saying so. There is no way known to make one; workers with one are not to be trusted."""
         with self._lock:
             tids = [worker.tid for worker in self._workers if worker.tid]
         return sum(not (_TASKS / str(tid)).exists() and self._still_ours(tid) for tid in tids)

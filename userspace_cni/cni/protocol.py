@@ -4,7 +4,7 @@
     Host: userspace-cni
     Userspace-Cni-Protocol: 1
     Cni-Containerid: 0123…              one header per variable of `VARIABLES` that is set and not empty
-    Userspace-Cni-State-Dir: /var/…     which agent is meant: settings of the caller, by `MEANT`
+    Userspace-Cni-State-Dir: /var/…     which agent is meant: settings of the caller, by `ADDRESSEE`
     Content-Length: 181
     Connection: close
 
@@ -33,12 +33,12 @@ from userspace_cni.base.errors import InvalidConfig, Unavailable, UnknownProtoco
 from userspace_cni.cni.request import Verb
 from userspace_cni.cni.result import LATEST, error_json
 from userspace_cni.cni.wire import (
+    ADDRESSEE,
     BODY_MAX,
     BOOT_ID,
     BOOTTIME_NS,
     HEAD_END,
     HEAD_MAX,
-    MEANT,
     PROTOCOL,
     PROTOCOL_HEADER,
     VARIABLES,
@@ -48,6 +48,7 @@ from userspace_cni.cni.wire import (
 )
 
 __all__ = [
+    "ADDRESSEE",
     "BODY_MAX",
     "BOOTTIME_NS",
     "BOOT_ID",
@@ -55,7 +56,6 @@ __all__ = [
     "HEAD_END",
     "HEAD_MAX",
     "JSON",
-    "MEANT",
     "PROTOCOL",
     "PROTOCOL_HEADER",
     "VARIABLES",
@@ -67,13 +67,13 @@ __all__ = [
     "Head",
     "Headers",
     "MalformedRequest",
-    "NotMeant",
     "Reply",
+    "WrongAgent",
+    "addressee",
     "called",
     "encoded",
     "environment",
     "fault",
-    "meant",
     "parse_head",
     "read_reply",
     "read_request",
@@ -129,7 +129,7 @@ class MalformedRequest(UserspaceError):
         self.reason = reason
 
 
-class NotMeant(InvalidConfig):
+class WrongAgent(InvalidConfig):
     """The caller means an agent of other directories; nothing was done."""
 
 
@@ -226,9 +226,9 @@ def environment(head: Head) -> dict[str, str]:
     return {"CNI_COMMAND": verb} | {name: value for name, value in variables.items() if value}
 
 
-def meant(head: Head) -> dict[str, str]:
+def addressee(head: Head) -> dict[str, str]:
     """The settings, by their keys, that the agent must share with the caller. Raises MalformedRequest as `environment` does."""
-    return {key: _decoded(header, head.headers[header]) for key, header in MEANT.items() if head.headers.get(header)}
+    return {key: _decoded(header, head.headers[header]) for key, header in ADDRESSEE.items() if head.headers.get(header)}
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def status_of(error: UserspaceError) -> int:
     """
     if isinstance(error, MalformedRequest):
         return error.status
-    if isinstance(error, NotMeant):
+    if isinstance(error, WrongAgent):
         return 421
     if isinstance(error, UnknownProtocol):
         return 400

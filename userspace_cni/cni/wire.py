@@ -46,7 +46,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "BAGGAGE": "Baggage",
 }
 """What travels of the caller's environment. Other Cni-* headers, of a later shim say, are ignored."""
-MEANT: Final[Mapping[str, str]] = {
+ADDRESSEE: Final[Mapping[str, str]] = {
     "state_dir": "Userspace-Cni-State-Dir",
     "run_dir": "Userspace-Cni-Run-Dir",
 }

@@ -27,7 +27,7 @@ PAGES = [("GET", "/metrics"), ("GET", "/readyz"), ("GET", "/api/v1/attachments")
 
 
 class Served:
-    """An agent whose socket is served, and whose keeper is not started."""
+    """An agent whose socket is served, and whose watchdog is not started."""
 
     def __init__(self, directory: Path) -> None:
         settings = Settings(
@@ -62,7 +62,7 @@ def served() -> Iterator[Served]:
         try:
             yield served
         finally:
-            served.agent.pool.close()
+            served.agent.workers.close()
             served.agent.server.close()
 
 
@@ -89,7 +89,7 @@ def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: 
         assert begun.wait(SECONDS)
         crowd += [stack.enter_context(served.send(asked)) for _ in range(CROWD)]
         wait_until(lambda: served.agent.server.connections == CROWD + 1, SECONDS, "all connections")
-        assert (served.agent.pool.busy, served.agent.pool.queued, served.agent.pool.threads) == (0, 0, 0)
+        assert (served.agent.workers.busy, served.agent.workers.queued, served.agent.workers.threads) == (0, 0, 0)
         with stack.enter_context(served.send(STATUS)) as client:
             assert b'"code":50' in answer_on(client).body
         assert made == [1]
@@ -105,7 +105,7 @@ def test_every_other_page_is_refused(served: Served) -> None:
             assert answer_on(client).status == 404
     with served.send(METRICS) as client:
         assert b"userspace_cni_build_info" in answer_on(client).body
-    assert served.agent.pool.threads == 0
+    assert served.agent.workers.threads == 0
 
 
 def body(**keys: object) -> bytes:
@@ -176,7 +176,7 @@ def test_malformed_requests_leave_no_traceback(served: Served, capfd: pytest.Cap
             else:
                 reply = answer_on(client)
                 assert b'"code":999' not in reply.body, (raw[-500:], reply)
-    wait_until(lambda: served.agent.pool.busy == 0 and served.agent.server.connections == 0, SECONDS, "all calls to end")
+    wait_until(lambda: served.agent.workers.busy == 0 and served.agent.server.connections == 0, SECONDS, "all calls to end")
     log = capfd.readouterr().err
     assert "Traceback" not in log
     assert "a bug" not in log

@@ -1,4 +1,4 @@
-"""The keeper's thread on a node in memory: what it looks at without being asked."""
+"""The watchdog's thread on a node in memory: what it looks at without being asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.watchdog import LOOKS_S, Keeper
+from userspace_cni.agent.watchdog import LOOKS_S, Watchdog
 from userspace_cni.base.deadline import Deadline
 
 
@@ -46,12 +46,12 @@ class Node(World):
 def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a connection is looked at again: of a killed process the connection may be closed before the socket."""
     looked: list[str] = []
-    keeper = Keeper(Node(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
-    monkeypatch.setattr(keeper._reconciliation, "look_at", looked.append)
-    keeper.start()
+    watchdog = Watchdog(Node(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
+    monkeypatch.setattr(watchdog._reconciliation, "look_at", looked.append)
+    watchdog.start()
     try:
-        keeper.parted("port-1")
+        watchdog.parted("port-1")
         wait_until(lambda: len(looked) == len(LOOKS_S), what="every look")
     finally:
-        keeper.stop()
+        watchdog.stop()
     assert set(looked) == {"port-1"}

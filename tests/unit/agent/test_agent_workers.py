@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import pytest
 
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.workers import Job, Overloaded, Pool, Sizes
+from userspace_cni.agent.workers import Job, Overloaded, Sizes, Workers
 
 SECONDS = 20.0
 
@@ -37,79 +37,79 @@ class Gate:
 
 
 @contextmanager
-def hanging(pool: Pool) -> Iterator[Gate]:
-    """Jobs of this gate hang within the block; afterwards the pool is empty."""
+def hanging(workers: Workers) -> Iterator[Gate]:
+    """Jobs of this gate hang within the block; afterwards there is no thread."""
     gate = Gate()
     try:
         yield gate
     finally:
         gate.open()
-        assert pool.drain(SECONDS)
-        pool.close()
-        wait_until(lambda: pool.threads == 0, SECONDS)
+        assert workers.drain(SECONDS)
+        workers.close()
+        wait_until(lambda: workers.threads == 0, SECONDS)
 
 
-def running(pool: Pool, number: int) -> None:
+def running(workers: Workers, number: int) -> None:
     """Until so many jobs run."""
-    wait_until(lambda: pool.busy == number, SECONDS, f"{number} busy")
+    wait_until(lambda: workers.busy == number, SECONDS, f"{number} busy")
 
 
-def done(pool: Pool, verb: str = "ADD") -> bool:
+def done(workers: Workers, verb: str = "ADD") -> bool:
     """Whether a job of this verb is run."""
     event = threading.Event()
-    pool.submit(Job(event.set, verb))
+    workers.submit(Job(event.set, verb))
     return event.wait(SECONDS)
 
 
 def test_threads_come_with_the_work() -> None:
     """There is none before the first job, and one is enough for one job after another."""
-    pool = Pool()
-    assert pool.threads == 0
+    workers = Workers()
+    assert workers.threads == 0
     for _ in range(20):
-        assert done(pool)
-        assert pool.drain(SECONDS)
-    assert pool.threads == 1
-    pool.close()
+        assert done(workers)
+        assert workers.drain(SECONDS)
+    assert workers.threads == 1
+    workers.close()
 
 
 def test_a_burst_runs_at_once() -> None:
     """200 calls need 200 threads: they share transactions, and none waits for another one's end."""
-    pool = Pool()
-    with hanging(pool) as gate:
+    workers = Workers()
+    with hanging(workers) as gate:
         for _ in range(200):
-            pool.submit(gate.job())
+            workers.submit(gate.job())
         wait_until(lambda: len(gate.began) == 200, SECONDS)
-        assert (pool.busy, pool.queued, pool.threads) == (200, 0, 200)
+        assert (workers.busy, workers.queued, workers.threads) == (200, 0, 200)
 
 
 @pytest.mark.parametrize("verb", ["DEL", "STATUS"])
 def test_threads_are_reserved(verb: str) -> None:
     """When every thread for all verbs hangs, what cleans up and what tells still runs; the others wait."""
-    pool = Pool(Sizes(general=3, reserved=2))
-    with hanging(pool) as gate:
+    workers = Workers(Sizes(general=3, reserved=2))
+    with hanging(workers) as gate:
         for _ in range(3):
-            pool.submit(gate.job())
-        running(pool, 3)
+            workers.submit(gate.job())
+        running(workers, 3)
         waiting = threading.Event()
-        pool.submit(Job(waiting.set, "ADD"))
-        assert done(pool, verb)
-        assert done(pool, verb)
+        workers.submit(Job(waiting.set, "ADD"))
+        assert done(workers, verb)
+        assert done(workers, verb)
         assert not waiting.is_set()
-        assert pool.queued == 1
+        assert workers.queued == 1
         gate.open()
         assert waiting.wait(SECONDS)
 
 
 def test_what_waits_runs_in_its_order() -> None:
     """A thread that becomes free takes the job that waits longest, whatever its verb."""
-    pool = Pool(Sizes(general=1, reserved=0))
-    with hanging(pool) as gate:
-        pool.submit(gate.job())
-        running(pool, 1)
+    workers = Workers(Sizes(general=1, reserved=0))
+    with hanging(workers) as gate:
+        workers.submit(gate.job())
+        running(workers, 1)
         order: list[str] = []
         verbs = ["ADD", "DEL", "DEL", "ADD", "STATUS", "GC"]
         for verb in verbs:
-            pool.submit(Job(lambda verb=verb: order.append(verb), verb))  # type: ignore[misc]
+            workers.submit(Job(lambda verb=verb: order.append(verb), verb))  # type: ignore[misc]
         gate.open()
         wait_until(lambda: len(order) == len(verbs), SECONDS)
         assert order == verbs
@@ -117,118 +117,118 @@ def test_what_waits_runs_in_its_order() -> None:
 
 def test_too_much_is_refused() -> None:
     """A full queue answers at once, with an error that says what is busy."""
-    pool = Pool(Sizes(general=2, reserved=1, queue=3))
-    with hanging(pool) as gate:
+    workers = Workers(Sizes(general=2, reserved=1, queue=3))
+    with hanging(workers) as gate:
         for _ in range(5):
-            pool.submit(gate.job())
-        running(pool, 2)
+            workers.submit(gate.job())
+        running(workers, 2)
         with pytest.raises(Overloaded, match="2 calls are running and 3 waiting") as caught:
-            pool.submit(gate.job())
+            workers.submit(gate.job())
         assert caught.value.code == 11
 
 
 @pytest.mark.parametrize("error", [ValueError("bug"), SystemExit(1), KeyboardInterrupt(), MemoryError()])
 def test_a_job_that_raises_ends_nothing(error: BaseException) -> None:
     """Its thread serves the next job."""
-    pool = Pool(Sizes(general=1, reserved=0))
+    workers = Workers(Sizes(general=1, reserved=0))
 
     def fail() -> None:
         raise error
 
-    pool.submit(Job(fail, "ADD"))
-    assert done(pool)
-    assert pool.drain(SECONDS)
-    assert (pool.threads, pool.dead, pool.busy) == (1, 0, 0)
-    pool.close()
+    workers.submit(Job(fail, "ADD"))
+    assert done(workers)
+    assert workers.drain(SECONDS)
+    assert (workers.threads, workers.dead, workers.busy) == (1, 0, 0)
+    workers.close()
 
 
 def test_what_is_stuck_is_told() -> None:
     """Verb, container and seconds of every job over the limit, the longest first; the others are not in it."""
-    pool = Pool()
-    with hanging(pool) as gate:
-        pool.submit(gate.job("ADD", "c1"))
-        pool.submit(gate.job("DEL", "c2"))
-        running(pool, 2)
-        wait_until(lambda: len(pool.stuck(0.01)) == 2, SECONDS)
-        first, second = pool.stuck(0.01)
+    workers = Workers()
+    with hanging(workers) as gate:
+        workers.submit(gate.job("ADD", "c1"))
+        workers.submit(gate.job("DEL", "c2"))
+        running(workers, 2)
+        wait_until(lambda: len(workers.stuck(0.01)) == 2, SECONDS)
+        first, second = workers.stuck(0.01)
         assert {(first.verb, first.container), (second.verb, second.container)} == {("ADD", "c1"), ("DEL", "c2")}
         assert first.seconds >= second.seconds > 0.01
-        assert pool.stuck(3600) == []
-    assert pool.stuck(0) == []
+        assert workers.stuck(3600) == []
+    assert workers.stuck(0) == []
 
 
 def test_idle_threads_end() -> None:
     """After a burst few threads are kept, and they serve on."""
-    pool = Pool(Sizes(idle_s=0.05, keep=2))
+    workers = Workers(Sizes(idle_s=0.05, keep=2))
     gate = Gate()
     for _ in range(50):
-        pool.submit(gate.job())
-    running(pool, 50)
+        workers.submit(gate.job())
+    running(workers, 50)
     gate.open()
-    wait_until(lambda: pool.threads == 2, SECONDS)
-    assert pool.dead == 0
-    assert done(pool)
-    pool.close()
-    wait_until(lambda: pool.threads == 0, SECONDS)
+    wait_until(lambda: workers.threads == 2, SECONDS)
+    assert workers.dead == 0
+    assert done(workers)
+    workers.close()
+    wait_until(lambda: workers.threads == 0, SECONDS)
 
 
 def test_reserved_threads_end_too() -> None:
     """Nothing of a bad hour stays: reserved threads go when they are not needed."""
-    pool = Pool(Sizes(general=1, reserved=4, idle_s=0.05, keep=1))
-    with hanging(pool) as gate:
-        pool.submit(gate.job())
+    workers = Workers(Sizes(general=1, reserved=4, idle_s=0.05, keep=1))
+    with hanging(workers) as gate:
+        workers.submit(gate.job())
         for _ in range(4):
-            assert done(pool, "DEL")
-        wait_until(lambda: pool.threads == 1, SECONDS)
+            assert done(workers, "DEL")
+        wait_until(lambda: workers.threads == 1, SECONDS)
 
 
 def test_jobs_between_sleep_and_end_are_not_lost() -> None:
     """Threads that end because they are idle and jobs that arrive meanwhile do not miss each other."""
-    pool = Pool(Sizes(general=4, reserved=1, idle_s=0.0005, keep=0))
+    workers = Workers(Sizes(general=4, reserved=1, idle_s=0.0005, keep=0))
     for number in range(2000):
-        assert done(pool, "DEL" if number % 3 else "ADD")
-    assert pool.drain(SECONDS)
-    pool.close()
+        assert done(workers, "DEL" if number % 3 else "ADD")
+    assert workers.drain(SECONDS)
+    workers.close()
 
 
 def test_draining_waits_for_what_runs() -> None:
     """Stopping is told whether everything has ended, what waited included."""
-    pool = Pool(Sizes(general=1, reserved=0))
-    with hanging(pool) as gate:
-        pool.submit(gate.job())
-        pool.submit(gate.job())
-        running(pool, 1)
-        assert not pool.drain(0.05)
+    workers = Workers(Sizes(general=1, reserved=0))
+    with hanging(workers) as gate:
+        workers.submit(gate.job())
+        workers.submit(gate.job())
+        running(workers, 1)
+        assert not workers.drain(0.05)
         threading.Timer(0.05, gate.open).start()
-        assert pool.drain(SECONDS)
+        assert workers.drain(SECONDS)
         assert len(gate.began) == 2
 
 
-def test_a_closed_pool_takes_nothing() -> None:
+def test_closed_workers_take_nothing() -> None:
     """After the end a job is refused rather than forgotten."""
-    pool = Pool()
-    assert done(pool)
-    pool.close()
+    workers = Workers()
+    assert done(workers)
+    workers.close()
     with pytest.raises(Overloaded, match="stopping"):
-        pool.submit(Job(lambda: None, "ADD"))
-    wait_until(lambda: pool.threads == 0, SECONDS)
+        workers.submit(Job(lambda: None, "ADD"))
+    wait_until(lambda: workers.threads == 0, SECONDS)
 
 
 def test_a_job_may_submit_another() -> None:
     """An undo begins on the thread of the call that it undoes."""
-    pool = Pool(Sizes(general=1, reserved=0))
+    workers = Workers(Sizes(general=1, reserved=0))
     event = threading.Event()
-    pool.submit(Job(lambda: pool.submit(Job(event.set, "DEL")), "ADD"))
+    workers.submit(Job(lambda: workers.submit(Job(event.set, "DEL")), "ADD"))
     assert event.wait(SECONDS)
-    assert pool.drain(SECONDS)
-    pool.close()
+    assert workers.drain(SECONDS)
+    workers.close()
 
 
-def test_jobs_have_the_context_of_the_pools_maker() -> None:
+def test_jobs_have_the_context_in_which_the_workers_were_made() -> None:
     """The agent's log level holds on every thread, and what a job sets stays its own."""
     level = ContextVar("level", default="unset")
     level.set("debug")
-    pool = Pool()
+    workers = Workers()
     level.set("changed later")
     seen: list[str] = []
 
@@ -237,25 +237,25 @@ def test_jobs_have_the_context_of_the_pools_maker() -> None:
         level.set("job's own")
 
     for _ in range(2):
-        pool.submit(Job(look, "ADD"))
-        assert pool.drain(SECONDS)
+        workers.submit(Job(look, "ADD"))
+        assert workers.drain(SECONDS)
     assert seen == ["debug", "debug"]
-    pool.close()
+    workers.close()
 
 
 def test_a_thread_that_vanished_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that ended without leaving the pool is dead, by the kernel's list of threads."""
-    pool = Pool()
-    assert done(pool)
-    assert pool.drain(SECONDS)
-    assert pool.dead == 0
+    """A thread that ended without leaving the workers is dead, by the kernel's list of threads."""
+    workers = Workers()
+    assert done(workers)
+    assert workers.drain(SECONDS)
+    assert workers.dead == 0
 
     def vanish(worker: object) -> bool:
         raise SystemExit
 
-    monkeypatch.setattr(pool, "_proceed", vanish)
-    pool.submit(Job(lambda: None, "ADD"))
-    wait_until(lambda: pool.dead == 1, SECONDS)
+    monkeypatch.setattr(workers, "_proceed", vanish)
+    workers.submit(Job(lambda: None, "ADD"))
+    wait_until(lambda: workers.dead == 1, SECONDS)
 
 
 def test_without_threads_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,17 +265,17 @@ def test_without_threads_jobs_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
     def refuse(*args: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    pool = Pool()
+    workers = Workers()
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     with pytest.raises(Overloaded, match="no thread can be started"):
-        pool.submit(Job(lambda: None, "DEL"))
-    assert pool.busy == 0
+        workers.submit(Job(lambda: None, "DEL"))
+    assert workers.busy == 0
     monkeypatch.setattr(_thread, "start_new_thread", start)
-    with hanging(pool) as gate:
-        pool.submit(gate.job())
-        running(pool, 1)
+    with hanging(workers) as gate:
+        workers.submit(gate.job())
+        running(workers, 1)
         monkeypatch.setattr(_thread, "start_new_thread", refuse)
         event = threading.Event()
-        pool.submit(Job(event.set, "ADD"))
+        workers.submit(Job(event.set, "ADD"))
         gate.open()
         assert event.wait(SECONDS)

@@ -127,7 +127,7 @@ def test_the_agent_reads_what_the_runtime_gave(caller: Standalone, verb: str) ->
         head, body = protocol.read_request(agent.request)
     assert body == value * 2
     assert protocol.environment(head) == {"CNI_COMMAND": verb} | dict.fromkeys(protocol.VARIABLES, os.fsdecode(value))
-    assert protocol.meant(head) == {"state_dir": f"{caller.directory}/state", "run_dir": f"{caller.directory}/run"}
+    assert protocol.addressee(head) == {"state_dir": f"{caller.directory}/state", "run_dir": f"{caller.directory}/run"}
     called = protocol.called(head)
     assert called
     assert called.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

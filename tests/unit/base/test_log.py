@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kubevirt import log as sidecar
 from tests.lab.node.world import World
-from userspace_cni.agent.workers import Job, Pool
+from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.steps import Step
@@ -270,13 +270,13 @@ def test_lines_of_reconciliation(world: World, capsys: pytest.CaptureFixture[str
 
 def test_a_bug_in_a_job_names_it(capsys: pytest.CaptureFixture[str]) -> None:
     """What a worker's thread logs of a job that failed has its verb and container."""
-    pool = Pool()
+    workers = Workers()
 
     def fail() -> None:
         raise RuntimeError("a bug")
 
-    pool.submit(Job(fail, "ADD", CONTAINER))
-    assert pool.drain(20)
-    pool.close()
+    workers.submit(Job(fail, "ADD", CONTAINER))
+    assert workers.drain(20)
+    workers.close()
     [told] = written(capsys)
     assert (told["verb"], told["container"], told["error"]) == ("ADD", CONTAINER, "RuntimeError('a bug')")
