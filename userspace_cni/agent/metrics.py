@@ -1,11 +1,8 @@
-"""What the agent counts, in Prometheus' text form.
+"""What the agent counts: its series, and what each is made of.
 
-A registry of its own, so that nothing of a library gets in. Every label's values are known beforehand or are ports of this node:
-a caller's mistakes can not add series. What is asked for at a scrape (ports and their counters, spool, threads) comes from
-callbacks; one that fails, as when the switch is away, leaves its own series out and never fails the scrape.
-
-The only module that knows prometheus_client; its exceptions stay here. What grows with the ports is not the library's to write
-(`exposition`).
+Every label's values are known beforehand or are ports of this node: a caller's mistakes can not add series. What is asked for at
+a scrape (ports and their counters, spool, threads) comes from callbacks; one that fails, as when the switch is away, leaves its
+own series out and never fails the scrape.
 """
 
 from __future__ import annotations
@@ -14,22 +11,14 @@ import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-from prometheus_client.registry import Collector
-
-from userspace_cni.agent.exposition import family, labels
 from userspace_cni.attachment.listing import SwitchPort
 from userspace_cni.base.errors import UNEXPECTED
-from userspace_cni.base.log import say
+from userspace_cni.base.exposition import family, labels
+from userspace_cni.base.metrics import Registry
 from userspace_cni.base.stages import STAGES, Stage
 from userspace_cni.cni.request import VERBS
-
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-"""Of what `render` gives."""
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _GROUPS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -78,34 +67,16 @@ class Metrics:
         gauges: Mapping[str, Callable[[], float]],
         counters: Callable[[], Iterable[Counted]] = tuple,
     ) -> None:
-        self._registry = CollectorRegistry()
-        self._calls = Histogram(
-            "userspace_cni_verb_seconds",
-            "Seconds that CNI calls took, by verb, stage (total is all of it) and outcome",
-            ("verb", "stage", "outcome"),
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
-        self._groups = Histogram(
-            "userspace_cni_ovsdb_group_size",
-            "Calls that shared one OVSDB transaction",
-            buckets=_GROUPS,
-            registry=self._registry,
-        )
-        self._actions = Counter(
-            "userspace_cni_reconcile_actions", "What reconcile did, by action", ("action",), registry=self._registry
-        )
-        self._flushes = Counter(
-            "userspace_cni_flush_failures", "Flushes behind DEL that the disk refused", registry=self._registry
-        )
-        self._reconnects = Counter(
-            "userspace_cni_ovsdb_reconnects", "Connections to OVSDB after the first", registry=self._registry
-        )
-        build = Gauge("userspace_cni_build_info", "Always 1", ("version", "python"), registry=self._registry)
-        build.labels(_version(), platform.python_version()).set(1)
-        ProcessCollector(registry=self._registry)
-        self._failing: set[str] = set()
-        self._registry.register(_Asked(gauges, self._ask))
+        self._registry = registry = Registry()
+        text = "Seconds that CNI calls took, by verb, stage (total is all of it) and outcome"
+        self._calls = registry.histogram("verb_seconds", text, "verb", "stage", "outcome", buckets=_SECONDS)
+        self._groups = registry.histogram("ovsdb_group_size", "Calls that shared one OVSDB transaction", buckets=_GROUPS)
+        self._actions = registry.counter("reconcile_actions", "What reconcile did, by action", "action")
+        self._flushes = registry.counter("flush_failures", "Flushes behind DEL that the disk refused")
+        self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
+        registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
+        for name, look in gauges.items():
+            registry.gauge(name, _HELP.get(name, name.replace("_", " ")), look)
         self._ports = ports
         self._counters = counters
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
@@ -137,12 +108,12 @@ class Metrics:
 
     def render(self) -> bytes:
         """Everything, as CONTENT_TYPE."""
-        told = generate_latest(self._registry)
-        ports: list[SwitchPort] | None = self._ask("ports", lambda: list(self._ports()))
+        told = self._registry.render()
+        ports = self._registry.ask("ports", lambda: list(self._ports()))
         if not ports:
             return told
         bridges = {port.name: port.bridge for port in ports}
-        counted = self._ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
+        counted = self._registry.ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
         return told + "".join((*_of_ports(ports), *_of_traffic(self._labelled(counted or [], bridges)))).encode(errors="replace")
 
     def _labelled(self, counted: list[Counted], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
@@ -158,41 +129,10 @@ class Metrics:
         self._owned = now
         return [(now[port.name][2], port.statistics) for port in attached]
 
-    def _ask(self, name: str, look: Callable[[], Any]) -> Any:
-        """What the callback says, None when it fails; that is logged once, until it works again."""
-        try:
-            value = look()
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the other numbers are wanted all the more
-            if name not in self._failing:
-                say("warning", "a metric cannot be read", metric=name, error=error)
-            self._failing.add(name)
-            return None
-        self._failing.discard(name)
-        return value
-
 
 def outcome_of(code: int) -> str:
     """The class of a CNI code, as a label."""
     return next((name for codes, name in _OUTCOMES if code in codes), "delegate")
-
-
-class _Asked(Collector):
-    """Numbers that are looked up at each scrape."""
-
-    def __init__(self, gauges: Mapping[str, Callable[[], float]], ask: Callable[[str, Callable[[], Any]], Any]) -> None:
-        self._gauges = gauges
-        self._ask = ask
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: registering must not ask."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """The numbers of this moment."""
-        for name, look in self._gauges.items():
-            value = self._ask(name, look)
-            if value is not None:
-                yield GaugeMetricFamily(f"userspace_cni_{name}", _HELP.get(name, name.replace("_", " ")), value=float(value))
 
 
 _HELP: Final[Mapping[str, str]] = {

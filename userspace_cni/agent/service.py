@@ -25,7 +25,7 @@ from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
-from userspace_cni.agent.metrics import CONTENT_TYPE, Counted, Metrics
+from userspace_cni.agent.metrics import Counted, Metrics
 from userspace_cni.agent.pages import Page, Told
 from userspace_cni.agent.scrapes import Scrapes
 from userspace_cni.agent.server import Server
@@ -39,6 +39,7 @@ from userspace_cni.attachment.spool import Entry
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.log import about, begin, bound, overheard, say
+from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.stages import collected
 from userspace_cni.cni import protocol

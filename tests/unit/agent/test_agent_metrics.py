@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from userspace_cni.agent.metrics import CONTENT_TYPE, Metrics, outcome_of
+from userspace_cni.agent.metrics import Metrics, outcome_of
 from userspace_cni.attachment.listing import SwitchPort
 from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.stages import STAGES
 
 CONNECTED = {"mode": "client", "status": "connected", "features": "0x0000000950008000", "num_of_vrings": "2"}

@@ -1,7 +1,8 @@
-"""Series of ports in Prometheus' text form, written directly.
+"""Series in Prometheus' text form, written directly.
 
 prometheus_client checks the name of every label of every sample again: 12 µs a sample with seven labels, 40 ms for the counters
-of 400 ports (1.5 ms here). So the families that grow with the ports are written by this module, all others by the library. Pure.
+of 400 ports (1.5 ms here). So this module writes the families that grow with the ports, and numbers that are only looked up; the
+library writes all others. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ def labels(pairs: Mapping[str, str]) -> str:
     return "{" + ",".join([f'{name}="{value.translate(_ESCAPED)}"' for name, value in pairs.items()]) + "}"
 
 
-def family(name: str, kind: Literal["counter", "gauge"], text: str, samples: Iterable[tuple[str, int]]) -> str:
-    """A metric with its samples, each as `labels` and a number; "" without samples. `text`: one line without backslashes."""
+def family(name: str, kind: Literal["counter", "gauge"], text: str, samples: Iterable[tuple[str, float]]) -> str:
+    """A metric with its samples, each as `labels` (or "") and a number; "" without samples.
+
+    `text`: one line without backslashes.
+    """
     lines = [f"{name}{labelled} {number}\n" for labelled, number in samples]
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n{''.join(lines)}" if lines else ""
