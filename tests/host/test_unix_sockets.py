@@ -13,8 +13,7 @@ import pytest
 from tests.lab.frames.taps import socket_in
 from tests.lab.runtimes.runtime import netns
 from userspace_cni.cli.kubevirt.sockets import Parties, look
-from userspace_cni.fastpath.sys.sock_diag import file_of
-from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, unix_sockets
+from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, file_of, unix_sockets
 
 OWN = "/proc/self/ns/net"
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.lab.frames.taps import entered, socket_in
 from tests.lab.runtimes.runtime import netns
-from userspace_cni.fastpath.sys import sock_diag
-from userspace_cni.fastpath.sys.connections import connections
+from userspace_cni.fastpath.sys import unix_sockets
+from userspace_cni.fastpath.sys.unix_sockets import connections_here
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def connected(pod: str, path: Path) -> socket.socket:
 
 def seen(pod: str, path: Path) -> int:
     """How many connections are seen in the pod."""
-    return entered(pod, lambda: connections(str(path)))
+    return entered(pod, lambda: connections_here(str(path)))
 
 
 def test_accepted_or_not(pod: str, place: Path, listener: socket.socket) -> None:
@@ -84,7 +84,7 @@ def test_a_socket_of_another_name(pod: str, place: Path, listener: socket.socket
 def test_another_namespace(pod: str, place: Path, listener: socket.socket) -> None:
     """What is connected from this namespace is not seen from another one."""
     with connected(pod, place / "s"), listener.accept()[0]:
-        assert connections(str(place / "s")) == 0
+        assert connections_here(str(place / "s")) == 0
         with netns() as other:
             assert seen(other, place / "s") == 0
 
@@ -92,7 +92,7 @@ def test_another_namespace(pod: str, place: Path, listener: socket.socket) -> No
 @pytest.mark.parametrize("path", ["", "/nowhere/s", "/dev/null", "/tmp", "a\0b"])
 def test_where_no_socket_is(path: str) -> None:
     """Nobody is connected to what is no socket."""
-    assert connections(path) == 0
+    assert connections_here(path) == 0
 
 
 def test_many_connections(pod: str, place: Path, listener: socket.socket) -> None:
@@ -108,6 +108,6 @@ def test_many_connections(pod: str, place: Path, listener: socket.socket) -> Non
 
 def test_a_kernel_that_can_not_be_asked(pod: str, place: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without sock_diag the listing of names is what there is."""
-    monkeypatch.setattr(sock_diag, "_BY_FAMILY", 4711)
+    monkeypatch.setattr(unix_sockets, "_BY_FAMILY", 4711)
     with connected(pod, place / "s"), connected(pod, place / "s"), listener.accept()[0]:
         assert seen(pod, place / "s") == 2

@@ -18,8 +18,8 @@ import pytest
 from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
-from userspace_cni.probe.peers import connections
 
 PING = ("ping", "--count", "50")
 FOREVER = ("--interval", "0.01", "--count", "1000000")
@@ -194,7 +194,7 @@ def test_a_connection_that_the_switch_has_not_accepted(pods: Pods, switch: Switc
         switch.pause_vswitchd()
         try:
             application.connect(b.socket.name)
-            assert connections(b.port) == 1
+            assert connections_anywhere(b.port) == 1
             refused = pods.run(*PING, a.name, b.name, "--json", code=3)
             assert "ovs-vswitchd is silent" in json.loads(refused.stdout)["error"]
             assert not a.socket.exists()
@@ -204,7 +204,7 @@ def test_a_connection_that_the_switch_has_not_accepted(pods: Pods, switch: Switc
         assert "is in use: its pod is connected" in pods.run(*PING, a.name, b.name, code=1).stderr
         with pytest.raises(BlockingIOError):
             application.recv(1, socket.MSG_DONTWAIT)
-    wait_until(lambda: connections(b.port) == 0, what="no connection")
+    wait_until(lambda: connections_anywhere(b.port) == 0, what="no connection")
     assert came_back(pods.told(*PING, a.name, b.name))
 
 
@@ -284,7 +284,7 @@ def switch_counts(pods: Pods) -> int:
 def test_a_connection_is_seen_at_once(pods: Pods) -> None:
     """Before OVS has said that its port is up, and until the application has left."""
     b = pods.attach("b", "server")
-    assert connections(b.port) == 0
+    assert connections_anywhere(b.port) == 0
     with FrontEnd.connect(str(b.socket), deadline_s=SECONDS):
-        assert connections(b.port) == 1
-    wait_until(lambda: connections(b.port) == 0, what="no connection")
+        assert connections_anywhere(b.port) == 1
+    wait_until(lambda: connections_anywhere(b.port) == 0, what="no connection")

@@ -11,10 +11,10 @@ from typing import Final, Self
 
 from userspace_cni.attachment.steps import PlacedSocket, SocketFile
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 from userspace_cni.fastpath.vhost.channel import Deadline
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.vhost.sockets import Access
-from userspace_cni.probe.peers import connections
 
 LISTEN_S: Final = 10.0
 """A living switch comes within a second; longer we do not keep an application from its name."""
@@ -67,7 +67,7 @@ class StandIn:
         return self._stack.enter_context(front)
 
     def _require_to_be_alone(self) -> None:
-        count = connections(self._served)
+        count = connections_anywhere(self._served)
         if count != 1:
             found = f"{count - 1} connected a moment before us" if count else "our own connection is not seen in proc(5)"
             raise SocketRefused(f"connecting to {self._path}", found, "who has the port: attaching would cut its application off")

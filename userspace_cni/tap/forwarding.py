@@ -23,7 +23,7 @@ from typing import Final
 
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.fastpath.errors import FastPathError, SocketRefused
-from userspace_cni.fastpath.sys.connections import connections
+from userspace_cni.fastpath.sys.unix_sockets import connections_here
 from userspace_cni.fastpath.tap import ETHERNET, Carried, End, Flow, Pump, Tap
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.vhost.sockets import Access, is_alive
@@ -324,7 +324,7 @@ class _Calling(_Attach):
     def _is_taken(self) -> bool:
         """Whether somebody has the port, and goes on having it."""
         ends = time.monotonic() + (0.0 if self._before else _LEAVING_S)
-        while connections(self._wanted.socket):
+        while connections_here(self._wanted.socket):
             if time.monotonic() >= ends or self._ready(_BACK_OFF_S[0]):
                 return True
             self._tell_once(f"{self._wanted.socket}: a program is connected to it, and has {_LEAVING_S:g} s to leave")

@@ -1,4 +1,4 @@
-"""The registry in which rooms declare what they count: it costs a process that counts nothing no import, and it can be scraped."""
+"""The registry at which rooms declare what they count: free of imports for a process that counts nothing, and always readable."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ from userspace_cni.cli.kubevirt.sockets import Parties
 from userspace_cni.consumers.kubevirt.guests import Party
 from userspace_cni.fastpath.memory import hugepages
 from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
-from userspace_cni.fastpath.sys.sock_diag import file_of
-from userspace_cni.fastpath.sys.unix_sockets import UnixSocket
+from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, file_of
 
 
 def test_whose_socket_it_is(tmp_path: Path) -> None:

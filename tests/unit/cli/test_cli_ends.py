@@ -28,13 +28,13 @@ from userspace_cni.cli.measure.ends import End, Pair, mac_bytes, untagged_vlan
 from userspace_cni.cli.measure.remote import Remote
 from userspace_cni.cli.site import Refused
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 from userspace_cni.fastpath.vhost.sockets import Access
 from userspace_cni.host import borrowed_sockets
 from userspace_cni.host.probe_directories import Run
 from userspace_cni.probe.borrowed_socket import StandIn
 from userspace_cni.probe.ending import Ended, Ending
-from userspace_cni.probe.peers import connections
 
 A, B = f"{CONTAINER[:12]}-net1", f"{OTHER[:12]}-net1"
 
@@ -235,7 +235,7 @@ def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
 def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection to a port of type dpdkvhostuser is seen before link_state tells of it."""
     lab.ports.seen[B] = {"interface_type": "dpdkvhostuser"}
-    monkeypatch.setattr(ends, "connections", lambda name: int(name == B))
+    monkeypatch.setattr(ends, "connections_anywhere", lambda name: int(name == B))
     assert "default/b/net1 is in use" in lab.refusal(1, *NAMES)
 
 
@@ -256,9 +256,9 @@ def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
         (tmp_path / pid / "net" / "unix").write_text("\n".join(shown))
     (tmp_path / "10").mkdir()
     (tmp_path / "self").mkdir()
-    assert connections("c0ffee-net10", tmp_path) == 1
-    assert connections("c0ffee-net3", tmp_path) == 2
-    assert connections("c0ffee-net2", tmp_path) == 0
+    assert connections_anywhere("c0ffee-net10", tmp_path) == 1
+    assert connections_anywhere("c0ffee-net3", tmp_path) == 2
+    assert connections_anywhere("c0ffee-net2", tmp_path) == 0
 
 
 def test_a_socket_on_which_somebody_listens(lab: Lab) -> None:

@@ -25,8 +25,8 @@ from userspace_cni.cli import view
 from userspace_cni.cli.measure.remote import Remote
 from userspace_cni.cli.node.attachments import summary
 from userspace_cni.cli.site import FOUND, UNREACHABLE, USAGE, Refused, Site
+from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 from userspace_cni.probe.ending import Ending
-from userspace_cni.probe.peers import connections
 
 if TYPE_CHECKING:
     from userspace_cni.fastpath.rings.queue_pair import QueuePair
@@ -391,7 +391,7 @@ def _require_idle(site: Site, ends: Sequence[End]) -> None:
         if port.bridge != end.bridge:
             raise Refused(f"{end.name}: port {end.port} is on bridge {port.bridge}, and was made on {end.bridge}", FOUND)
         told = port.link_state == "up" or port.status.get("status") == "connected"
-        if told or (port.interface_type == "dpdkvhostuser" and connections(end.port)):
+        if told or (port.interface_type == "dpdkvhostuser" and connections_anywhere(end.port)):
             raise Refused(
                 f"{end.name} is in use: its pod is connected to port {end.port}, or another ping or load is. "
                 "Attaching would cut that off. "

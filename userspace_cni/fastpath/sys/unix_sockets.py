@@ -1,20 +1,52 @@
-"""The unix sockets that have a file, as the kernel has them in whichever network namespace: who listens, who is connected.
+"""Who listens at unix sockets, and who is connected to them, as the kernel tells it: nobody is asked, nothing is connected to.
 
-A listener is listed in the namespace of who made it, an accepted socket in that of who has connected (Linux), and both know the
-listener's file, whatever name that has or had since. One that waits to be accepted is not among them.
+A second connection to a port of type `dpdkvhostuser` takes it from the first, so whoever connects looks here before. The kernel
+has two listings, and both are of one network namespace. The one of names (proc(5), net/unix) can be read for every process: there
+a connection has the name under which its listener was made, accepted or not. The one of files (sock_diag(7)) has to be asked for
+within the namespace: there a listener and an accepted socket have the listener's file, whatever name that has had or has in
+another mount namespace; one that waits to be accepted is not among them. A listener is listed in the namespace of who made it, a
+connection in that of who has connected (Linux).
 
-Must not connect to anything. Needs no privilege in one's own namespace, CAP_SYS_ADMIN for others.
+Must not connect to anything. Needs no privilege in one's own namespace, CAP_SYS_ADMIN for files in others.
+Sources: linux/net.h, linux/unix_diag.h, net/unix/af_unix.c, net/unix/diag.c.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import stat
 import struct
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from userspace_cni.fastpath.sys import paths, sock_diag
+from userspace_cni.fastpath.sys import paths
+
+PROC: Final = Path("/proc")
+_WAITING, _CONNECTED = "02", "03"
+"""States in the listing of names: SS_CONNECTING, not accepted yet, and SS_CONNECTED."""
+_ESTABLISHED, _LISTEN = 1, 10
+"""States in the listing of files."""
+_SHOW_NAME, _SHOW_VFS, _SHOW_PEER = 0x1, 0x2, 0x4
+"""What is asked for: UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_PEER."""
+_NAME, _VFS, _PEER, _SHUTDOWN = 0, 1, 2, 6
+"""Attributes of an answer; the last one is there unasked."""
+_SOCK_DIAG: Final = 4
+"""NETLINK_SOCK_DIAG."""
+_BY_FAMILY: Final = 20
+_DUMP: Final = 0x301
+"""NLM_F_REQUEST | NLM_F_DUMP."""
+_ERROR, _DONE = 2, 3
+_HEADER: Final = struct.Struct("=IHHII")
+_REQUEST: Final = struct.Struct("=BBHIIIII")
+_SOCKET: Final = struct.Struct("=BBBBIQ")
+"""struct unix_diag_msg: family, type, state, padding, inode, cookie."""
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_ANSWER_MAX: Final = 1 << 16
+_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -25,6 +57,53 @@ class UnixSocket:
     name: str
     inode: int
     device: int
+
+
+def file_of(facts: os.stat_result) -> tuple[int, int]:
+    """Inode (32 bits) and device of a file as attribute VFS has them, two numbers of 32 bits."""
+    return facts.st_ino & 0xFFFFFFFF, os.major(facts.st_dev) << 20 | os.minor(facts.st_dev)
+
+
+def connections_here(path: str) -> int:
+    """How many are connected from this network namespace to the socket at `path`, or wait there to be accepted.
+
+    0 when no socket is there. Where the kernel can not be asked about files (no sock_diag) all go by the last part of the name.
+    """
+    try:
+        facts = Path(path).stat()
+    except (OSError, ValueError):
+        return 0
+    if not stat.S_ISSOCK(facts.st_mode):
+        return 0
+    states = _states(PROC / "thread-self", Path(path).name)
+    waiting = states.count(_WAITING)
+    file = struct.pack("=II", *file_of(facts))
+    try:
+        unheard, accepted = 0, 0
+        for _, attributes in _open_sockets((_ESTABLISHED,), _SHOW_VFS | _SHOW_PEER):
+            accepted += attributes.get(_VFS) == file
+            unheard += attributes.get(_PEER) == bytes(4)  # whose other end nobody has accepted
+    except OSError:
+        return len(states)
+    return accepted + min(waiting, unheard)  # who hung up before he was accepted still waits in the listing
+
+
+def connections_anywhere(name: str, proc: Path = PROC) -> int:
+    """How many are connected from any network namespace to sockets whose file was made as `name`, or wait there.
+
+    In whatever directory: the file may be in a mount namespace that is not seen from here. `proc`: whose processes.
+    """
+    seen: set[str] = set()
+    count = 0
+    for process in (each for each in proc.iterdir() if each.name.isdigit()):
+        try:
+            namespace = str((process / "ns" / "net").readlink())
+            if namespace not in seen:
+                count += len(_states(process, name))
+                seen.add(namespace)
+        except OSError:
+            continue  # it has ended, or is not ours to look at
+    return count
 
 
 def unix_sockets(namespaces: Iterable[int]) -> tuple[list[UnixSocket], list[OSError]]:
@@ -51,9 +130,58 @@ def _look(namespaces: Iterable[int], found: list[UnixSocket], refused: list[OSEr
 
 def _listed() -> Iterator[UnixSocket]:
     """Those of this thread's namespace, whose other end has not gone. Raises OSError."""
-    states, show = (sock_diag.ESTABLISHED, sock_diag.LISTEN), sock_diag.SHOW_NAME | sock_diag.SHOW_VFS
-    for state, attributes in sock_diag.open_sockets(states, show):
-        if sock_diag.VFS in attributes:
-            inode, device = struct.unpack("=II", attributes[sock_diag.VFS])
-            name = os.fsdecode(attributes.get(sock_diag.NAME, b"").rstrip(b"\0"))
-            yield UnixSocket(state == sock_diag.LISTEN, name, inode, device)
+    states, show = (_ESTABLISHED, _LISTEN), _SHOW_NAME | _SHOW_VFS
+    for state, attributes in _open_sockets(states, show):
+        if _VFS in attributes:
+            inode, device = struct.unpack("=II", attributes[_VFS])
+            name = os.fsdecode(attributes.get(_NAME, b"").rstrip(b"\0"))
+            yield UnixSocket(state == _LISTEN, name, inode, device)
+
+
+def _states(process: Path, name: str) -> list[str]:
+    """The states of connections, in the network namespace of that process, to sockets whose file was made as `name`.
+
+    In whatever directory. Raises OSError.
+    """
+    # Num RefCount Protocol Flags Type St Inode Path; those that were not accepted yet all have inode 0
+    lines = (process / "net" / "unix").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    fields = (line.split(maxsplit=7) for line in lines)
+    named = (each[5] for each in fields if len(each) == 8 and each[7].rpartition("/")[2] == name)
+    return [state for state in named if state in (_WAITING, _CONNECTED)]
+
+
+def _open_sockets(states: tuple[int, ...], show: int) -> Iterator[tuple[int, dict[int, bytes]]]:
+    """State and attributes of each that is in one of these states and whose other end has not gone. Raises OSError."""
+    return (each for each in _dump(sum(1 << state for state in states), show) if each[1].get(_SHUTDOWN, b"\0") == b"\0")
+
+
+def _dump(states: int, show: int) -> Iterator[tuple[int, dict[int, bytes]]]:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as asked:
+        asked.settimeout(_SECONDS)
+        request = _REQUEST.pack(socket.AF_UNIX, 0, 0, states, 0, show, 0, 0)
+        asked.sendto(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request, (0, 0))
+        while True:
+            answer = memoryview(asked.recv(_ANSWER_MAX))
+            while answer:
+                size, kind, *_ = _HEADER.unpack_from(answer)
+                if kind == _DONE:
+                    return
+                if kind == _ERROR:
+                    (number,) = struct.unpack_from("=i", answer, _HEADER.size)
+                    raise OSError(-number, os.strerror(-number))
+                _, _, state, *_ = _SOCKET.unpack_from(answer, _HEADER.size)
+                yield state, _attributes(answer[_HEADER.size + _SOCKET.size : size])
+                answer = answer[_aligned(size) :]
+
+
+def _attributes(rest: memoryview) -> dict[int, bytes]:
+    found = {}
+    while len(rest) >= _ATTRIBUTE.size:
+        size, kind = _ATTRIBUTE.unpack_from(rest)
+        found[kind] = bytes(rest[_ATTRIBUTE.size : size])
+        rest = rest[_aligned(size) :]
+    return found
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 4) * 4
