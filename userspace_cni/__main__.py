@@ -12,6 +12,7 @@ import os
 import sys
 
 from userspace_cni.agent.handover import Called, NotServed, Unanswered, hand_over
+from userspace_cni.base.signals import Signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
 
 def main() -> int:
     """Serve the runtime or the person who called; the exit code."""
@@ -37,9 +36,7 @@ def main() -> int:
             sys.stderr = None  # the interpreter would flush it once more, and answer 120 for the plugin
         return code
     if len(sys.argv) > 1:
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            # amid imports nothing catches KeyboardInterrupt; `run` hears it again
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        Signals(signal.SIG_DFL, (signal.SIGINT,)).hear()  # amid imports nothing catches KeyboardInterrupt; `run` hears it again
         _find_packages()
         from userspace_cni.cli.main import run
 
@@ -59,8 +56,7 @@ def plugin() -> int:
     stdin = _Stdin()
     answer: tuple[int, bytes] | None = None
     try:
-        for number in _STOPPING:
-            signal.signal(number, _interrupt)
+        Signals(_interrupt, ignored_too=True).hear()
         answer = _answer(os.environ, stdin)
         _write_stdout(answer[1])
     except Exception as error:
@@ -149,13 +145,12 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
     Where the agent has the call it ends the connection: the agent sees that, and undoes an ADD.
     """
-    from signal import Signals
+    from signal import Signals as Named
 
     from userspace_cni.base.errors import Interrupted
 
-    for other in _STOPPING:
-        signal.signal(other, signal.SIG_IGN)
-    raise Interrupted(f"stopped by {Signals(number).name}", "the call was undone; try again later")
+    Signals(signal.SIG_IGN).hear()
+    raise Interrupted(f"stopped by {Named(number).name}", "the call was undone; try again later")
 
 
 class _Stdin:

@@ -41,6 +41,7 @@ from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.log import about, begin, bound, overheard, say
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
+from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.stages import collected
 from userspace_cni.cni import protocol
 from userspace_cni.cni.protocol import Called
@@ -68,19 +69,14 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
         say("info", "stopping", signal=signal.Signals(number).name)
         stopping.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    # The kernel gives a signal to any thread, and one that has just started a program is likely to be it; handlers run on this
-    # one, which would not wake: so it waits for the byte that each signal leaves here.
-    woken, wake = os.pipe()
-    os.set_blocking(wake, False)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    Signals(stop, (signal.SIGTERM, signal.SIGINT), ignored_too=True).hear()
+    woken = waking()
     sys.setswitchinterval(SWITCH_S)
     begin(settings.log_level, settings.log_format)
     with bound(settings.log_level):
         say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: agent.watchdog.ask())
+        Signals(lambda _number, _frame: agent.watchdog.ask(), (signal.SIGHUP,), ignored_too=True).hear()
         agent.start()
         while not stopping.is_set():
             os.read(woken, 64)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import click
 
+from userspace_cni.base.signals import Signals
 from userspace_cni.cli.cluster.lint import lint_command
 from userspace_cni.cli.kubevirt.group import kubevirt_command
 from userspace_cni.cli.measure.load import load_command
@@ -93,7 +92,7 @@ def run() -> int:
     """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130, a closed or full stdout with 1."""
     _require_stdout()
     try:
-        with _interruptible():
+        with Signals(signal.default_int_handler, (signal.SIGINT,)):  # before and after, it ends the process without a word
             code = userspace_cni.main(standalone_mode=False)
         sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
@@ -106,19 +105,6 @@ def run() -> int:
         sys.stdout = None  # the interpreter would flush it once more, and complain
         return FOUND
     return code if isinstance(code, int) else 0
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """While inside, Ctrl-C is KeyboardInterrupt, unless it is ignored; before and after it ends the process without a word."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _require_stdout() -> None:

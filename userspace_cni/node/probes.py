@@ -31,6 +31,7 @@ from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
+from userspace_cni.base.signals import Signals
 from userspace_cni.base.threads import start
 from userspace_cni.dataplane.openflow import flows, messages
 from userspace_cni.dataplane.openflow.flows import Flows
@@ -57,7 +58,6 @@ RENEW_S: Final = 300.0
 """A run that lasts longer renews its flows; nearly all are shorter, and never disturbed by it."""
 _PORTS_MAX: Final = 16
 _TEMPORARY: Final = re.compile(PREFIX + "[0-9a-f]{9}")
-_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _HINT: Final = "userspace-cni gc removes it when the switch answers, and so do the next probe and the agent"
 
 
@@ -181,7 +181,7 @@ class ProbePorts:
         self._has_directory = False
         self._adopted = False
         self._closed = False
-        self._handlers: dict[int, object] = {}
+        self._signals = Signals(self._stop)
 
     def __enter__(self) -> Self:
         import userspace_cni.dataplane.ovsdb.session  # noqa: F401 - it is long, and a signal within an import may get lost
@@ -312,7 +312,7 @@ class ProbePorts:
         if self._closed:
             return
         self._closed = True
-        self._ignore_signals()
+        self._signals.mute()
         try:
             self._over.set()
             deadline = Deadline.after(CLOSE_S)
@@ -325,7 +325,7 @@ class ProbePorts:
             if self._renewing:
                 self._renewing.join(FLOW_S)
         finally:
-            self._restore_signals()
+            self._signals.restore()
             atexit.unregister(self.close)
 
     def _deadline(self) -> Deadline:
@@ -412,26 +412,15 @@ class ProbePorts:
         atexit.register(self.close)  # for a signal between the end of the block and the first line of `close`
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in _STOPPING:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup(1) asks for that
-                self._handlers[number] = signal.signal(number, self._stop)
+        self._signals.hear()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         """End what runs, each time: where the interpreter runs a callback, an exception gets lost, and `heed` finds it."""
         self._told_to_stop = signal.Signals(number).name
-        former = self._handlers.get(number)
+        former = self._signals.former.get(number)
         if callable(former):
             former(number, frame)
         raise KeyboardInterrupt(self._told_to_stop)
-
-    def _ignore_signals(self) -> None:
-        for number in self._handlers:  # not SIG_IGN: the interpreter complains of one that is on its way
-            signal.signal(number, lambda *_: None)
-
-    def _restore_signals(self) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self._handlers.clear()
 
 
 def _management(settings: Settings, bridge: str) -> str:

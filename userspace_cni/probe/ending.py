@@ -7,12 +7,11 @@ interrupted; anything else is, by each further signal, for the one before may ha
 
 from __future__ import annotations
 
-import signal
 import sys
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import Self
 
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+from userspace_cni.base.signals import Signals
 
 
 class Ended(KeyboardInterrupt):
@@ -28,22 +27,18 @@ class Ending:
     def __init__(self) -> None:
         self.asked = False
         self._settled = False
-        self._former = {number: signal.getsignal(number) for number in STOPPING}
+        self._signals = Signals(self._hear)
 
     def __enter__(self) -> Self:
         self.listen()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._former.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, handler)
+        self._signals.restore()
 
     def listen(self) -> None:
         """Hear signals, also where something else was entered since that wants them for itself."""
-        for number, handler in self._former.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, self._hear)
+        self._signals.hear()
 
     def check(self) -> None:
         """Raise Ended if a signal came, whatever became of its exception."""

@@ -52,7 +52,7 @@ from userspace_cni.agent import handover
 handover.TAKEN_S, handover.PATIENCE_S, handover.STATUS_S = 0.3, 1.0, 0.5
 sys.exit(__main__.main())
 """
-WHAT_SENDS = ("agent", "agent.handover", "base", "base.whereabouts", "cni", "cni.wire")
+WHAT_SENDS = ("agent", "agent.handover", "base", "base.signals", "base.whereabouts", "cni", "cni.wire")
 HEAVY = {
     "typing",
     "re",

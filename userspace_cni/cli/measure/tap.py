@@ -11,18 +11,17 @@ import json
 import os
 import queue
 import re
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from userspace_cni.base.signals import Signals
 from userspace_cni.cli import view
 from userspace_cni.cli.measure.seconds import Seconds
 from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, require_net_admin
@@ -115,7 +114,7 @@ def tap_command(as_json: bool, **options: Any) -> None:
     usage, 3 when the pod is not told of its interface in time.
     """
     require_net_admin("making a link of the kernel")
-    with _signalled(sys.exit):
+    with _stopped_by_signals(sys.exit):
         told = _Told(as_json)
         bridge = _bridge(options, told)
     failure = _run(bridge, told)
@@ -235,7 +234,7 @@ def _run(bridge: TapBridge, told: _Told) -> Exception | None:
         told.end()
 
     thread = threading.Thread(target=work, name="tap", daemon=True)
-    with _signalled(stop):
+    with _stopped_by_signals(stop):
         thread.start()
         if view.is_screen():
             _show(bridge, told)
@@ -272,17 +271,6 @@ def _numbers(carried: Carried) -> dict[str, Any]:
     return {"to_switch": asdict(carried.to_ring), "from_switch": asdict(carried.to_tap)}
 
 
-@contextmanager
-def _signalled(stop: Callable[[], None]) -> Iterator[None]:
-    """While inside, SIGTERM, SIGINT and SIGHUP call it."""
-
-    def handle(_: int, __: FrameType | None) -> None:
-        stop()
-
-    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    former = {number: signal.signal(number, handle) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)
+def _stopped_by_signals(stop: Callable[[], None]) -> Signals:
+    """While entered, each signal that tells to end calls it."""
+    return Signals(lambda _number, _frame: stop(), ignored_too=True)
