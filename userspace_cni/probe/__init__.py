@@ -1,1 +1,1 @@
-"""Frames of our own through ports: what measures, on which cores, and who is at the sockets meanwhile."""
+"""Frames for people: what proves a bridge, measures round trips and rates between two endpoints, and on which cores."""

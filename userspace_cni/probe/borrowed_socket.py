@@ -20,7 +20,7 @@ LISTEN_S: Final = 10.0
 """A living switch comes within a second; longer we do not keep an application from its name."""
 
 
-class StandIn:
+class BorrowedSocket:
     """In the place of an attachment's application; a context manager. Raises FastPathError.
 
     Below its trusted prefix the path of the socket is walked through no link, for the pod can write there. Where OVS connects to

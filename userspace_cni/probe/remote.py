@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from userspace_cni.cli.site import Site
+from userspace_cni.base.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,11 @@ class Remote:
     rundir: str
 
     @classmethod
-    def of(cls, site: Site) -> Remote:
-        """That of the settings in force."""
-        kind, _, place = site.settings.ovsdb.partition(":")
-        ovsdb = f"unix:{site.seen(place)}" if kind == "unix" else site.settings.ovsdb
-        return cls(ovsdb, site.seen(site.settings.ovs_rundir))
+    def of(cls, settings: Settings, seen: Callable[[str], str]) -> Remote:
+        """That of the settings; `seen` gives a path of theirs as this process reaches it."""
+        kind, _, place = settings.ovsdb.partition(":")
+        ovsdb = f"unix:{seen(place)}" if kind == "unix" else settings.ovsdb
+        return cls(ovsdb, seen(settings.ovs_rundir))
 
     def vsctl(self, *words: str) -> str:
         """A command of ovs-vsctl(8)."""

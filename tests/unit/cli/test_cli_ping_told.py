@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.test_cli_ends import NAMES, Lab, lab, swallow
+from tests.unit.probe.test_endpoints import NAMES, Lab, lab, swallow
 from userspace_cni.fastpath.errors import Disconnected
 from userspace_cni.fastpath.rings import generator
 from userspace_cni.fastpath.rings.generator import Echoes

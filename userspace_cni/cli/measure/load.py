@@ -2,95 +2,32 @@
 
 from __future__ import annotations
 
-import time
-from array import array
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import click
 
 from userspace_cni.cli import view
-from userspace_cni.cli.measure import ends
-from userspace_cni.cli.measure.ends import Pair, Tell, Wanted
+from userspace_cni.cli.measure import between
+from userspace_cni.cli.measure.between import Wanted
 from userspace_cni.cli.measure.seconds import Seconds
 from userspace_cni.cli.site import FOUND, NodeCommand, open_site
 from userspace_cni.cli.view import Cell
-from userspace_cni.probe import cores, histogram
+from userspace_cni.probe import cores, rates
 from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.endpoints import Pair
+from userspace_cni.probe.opening import Tell
+from userspace_cni.probe.rates import WINDOW_NS, Course, Flow
 
-SLICE_S: Final = 0.2
-"""Between two looks at signals and at the ends."""
-WINDOW_NS: Final = 1_000_000
 WIRE_BYTES: Final = 24
 """What a frame takes of a wire beside its own bytes: checksum 4, preamble 8, gap 12 (IEEE 802.3)."""
-DRAIN_S: Final = 0.05
-"""After the last frame was sent, what is still on its way gets so long without a frame to arrive."""
-SILENT_SLICES: Final = 5
-"""After so many without a frame received the way is taken for cut."""
-
-
-@dataclass
-class Count:
-    """Frames within some time."""
-
-    sent: int = 0
-    received: int = 0
-    seconds: float = 0.0
-
-    @property
-    def lost(self) -> int:
-        """Sent, and not received (yet)."""
-        return max(0, self.sent - self.received)
-
-    @property
-    def mpps(self) -> float:
-        """Millions of frames received per second."""
-        return self.received / self.seconds / 1e6 if self.seconds else 0.0
-
-    def gbps(self, size: int) -> float:
-        """Thousands of millions of bits received per second, for frames of `size` bytes."""
-        return self.mpps * size * 8 / 1e3
-
-    def add(self, other: Count) -> None:
-        """Take another time's frames in."""
-        self.sent += other.sent
-        self.received += other.received
-        self.seconds += other.seconds
-
-
-@dataclass
-class Flow:
-    """What was measured so far. `windows`: frames received in each window of WINDOW_NS. `problem`: why it ended early, or ""."""
-
-    pair: tuple[ends.End, ends.End] | None = None
-    total: Count = field(default_factory=Count)
-    each_second: list[Count] = field(default_factory=list)
-    windows: array[int] = field(default_factory=lambda: array("q"))
-    interrupted: bool = False
-    problem: str = ""
-
-    def window(self, share: float) -> float:
-        """The rate (Mpps) that `share` of the windows do not exceed; 0.0 without a window."""
-        return histogram.percentile(sorted(self.windows), share) * 1e3 / WINDOW_NS if self.windows else 0.0
-
-
-@dataclass(frozen=True)
-class Course:
-    """What is sent: for how many seconds, bytes of a frame, frames of a burst, and whether both ends send."""
-
-    seconds: float
-    size: int
-    batch: int
-    both: bool
 
 
 @click.command("load", cls=NodeCommand, short_help="Measure the rate between two ports that nobody uses.")
 @click.option("--seconds", default=5.0, show_default=True, type=Seconds(0.1, 86400), help="How long.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
 @click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")
-@ends.between_ports
+@between.between_ports
 @click.pass_context
 def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | None, as_json: bool, **course: Any) -> None:
     """Send as many frames as the switch takes from A through it to B, and show how many arrive.
@@ -114,19 +51,19 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     wanted = Wanted(names, bridge, course["size"])
     way = Course(**course)
     flow = Flow()
-    with ends.refused_as(as_json=as_json), Ending() as ending:
+    with between.refused_as(as_json=as_json), Ending() as ending:
         try:
             with ExitStack() as stack:
                 quiet = stack if as_json else stack.enter_context(ExitStack())
                 tell = quiet.enter_context(view.progress("looking at the ports"))
-                pair = stack.enter_context(ends.opened(site, wanted, tell, ending))
+                pair = stack.enter_context(between.opened(site, wanted, tell, ending))
                 seat = stack.enter_context(cores.kept())  # the switch polls on its cores by now
-                flow.pair = pair.ends
+                flow.pair = pair.endpoints
                 if not as_json:
                     quiet.close()  # a line for each second tells the progress from here on
                     _show_head(pair, way)
                 try:
-                    measure(pair, way, flow, seat, lambda: _tell(flow, way, tell if as_json else None), ending)
+                    rates.measure(pair, way, flow, seat, lambda: _tell(flow, way, tell if as_json else None), ending)
                 finally:
                     ending.settle()
         except KeyboardInterrupt:
@@ -139,34 +76,6 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
         show(flow, way, seat)
     if not flow.total.received or flow.problem:
         ctx.exit(FOUND)
-
-
-def measure(pair: Pair, way: Course, flow: Flow, seat: cores.Cores, told: Callable[[], None], ending: Ending) -> None:
-    """Send for `way.seconds`, and put into `flow` what comes of it, also when it ends with an exception; `told` each second."""
-    from userspace_cni.fastpath.errors import FastPathError
-
-    second, silent = Count(), 0
-    try:
-        while flow.total.seconds < way.seconds and not flow.problem:
-            ending.check()
-            with seat.measured():
-                count = _blast(pair, way, min(SLICE_S, way.seconds - flow.total.seconds), flow)
-            flow.total.add(count)
-            second.add(count)
-            silent = 0 if count.received else silent + 1
-            flow.problem = pair.hung_up() or (pair.cut("no frame arrives any more") if silent >= SILENT_SLICES else "")
-            if second.seconds >= 1.0 - SLICE_S / 2:
-                flow.each_second.append(second)
-                second = Count()
-                told()
-        late = Count(received=_drain(pair, way))
-        flow.total.add(late)
-        (second if second.seconds else flow.each_second[-1]).add(late)
-    except FastPathError as error:
-        flow.problem = pair.hung_up() or str(error)
-    finally:
-        if second.seconds:
-            flow.each_second.append(second)
 
 
 def to_json(flow: Flow, way: Course, seat: cores.Cores) -> dict[str, Any]:
@@ -242,7 +151,7 @@ def show(flow: Flow, way: Course, seat: cores.Cores) -> None:
 
 
 def _show_head(pair: Pair, way: Course) -> None:
-    a, b = pair.ends
+    a, b = pair.endpoints
     arrow = view.spelled("↔" if way.both else "→")
     rest = f" on {a.bridge}, {way.size} bytes, {way.batch} in a burst, {way.seconds:g} s"
     view.say(Cell(f"{a.name} {arrow} {b.name}", "bold"), rest)
@@ -266,35 +175,3 @@ def _cores(seat: cores.Cores) -> str:
     used = ", ".join(map(str, sorted(seat.used)))
     polling = ", ".join(map(str, sorted(seat.polling)))
     return f"{used or 'unknown'}, busy {seat.busy:.0%}" + (f"; the switch polls on {polling}" if polling else "")
-
-
-def _blast(pair: Pair, way: Course, seconds: float, flow: Flow) -> Count:
-    """One slice. In one direction the other end says a word too, so that the bridge does not forget where it is."""
-    from userspace_cni.fastpath.rings.generator import Load, blast, blast_both
-
-    back = pair.frame(way.size, back=True)
-    load = Load(frame=pair.frame(way.size), back=back, batch=way.batch, seconds=seconds, window_ns=WINDOW_NS)
-    a, b = pair.queues
-    if not way.both:
-        b.send_frames([back])
-        while a.receive_frames():
-            pass
-    part = (blast_both if way.both else blast)(a, b, load)
-    flow.windows.extend(part.windows)
-    return Count(part.sent, part.received, part.seconds)
-
-
-def _drain(pair: Pair, way: Course) -> int:
-    """Frames of ours that were still on their way when the last one was sent."""
-    arrived, until = 0, time.monotonic() + DRAIN_S
-    targets = [(pair.queues[1], pair.frame(way.size)), (pair.queues[0], pair.frame(way.size, back=True))]
-    while time.monotonic() < until:
-        found = [
-            frame
-            for queue, sent in (targets if way.both else targets[:1])
-            for frame in queue.receive_frames()
-            if frame[: ends.HEADER_BYTES] == sent[: ends.HEADER_BYTES]
-        ]
-        if found:
-            arrived, until = arrived + len(found), time.monotonic() + DRAIN_S
-    return arrived

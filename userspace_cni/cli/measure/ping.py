@@ -2,67 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from array import array
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from userspace_cni.cli import view
-from userspace_cni.cli.measure import ends
-from userspace_cni.cli.measure.ends import Pair, Tell, Wanted
+from userspace_cni.cli.measure import between
+from userspace_cni.cli.measure.between import Wanted
 from userspace_cni.cli.measure.seconds import Seconds
 from userspace_cni.cli.site import FOUND, NodeCommand, open_site
 from userspace_cni.cli.view import Bar, Cell
-from userspace_cni.probe import cores, histogram
+from userspace_cni.probe import cores, histogram, round_trips
 from userspace_cni.probe.ending import Ending
 from userspace_cni.probe.histogram import Bucket
-
-TIMEOUT_S: Final = 0.5
-"""A frame that is not back after so long is lost."""
-SLICE: Final = 2000
-SLICE_S: Final = 0.2
-"""Round trips at once, at most, and how long they may take: between two looks at signals and at the ends."""
-RESTING_NS: Final = 200_000
-"""A polling thread that is awake takes some microseconds; one that sleeps was seen to take one or two milliseconds."""
-LOST_IN_A_ROW: Final = 5
-"""After so many the way is taken for cut: the loop in C ends then too."""
-
-
-@dataclass
-class Echo:
-    """What was measured so far. `foreign`: frames of others that came to these ports. `problem`: why it ended early, or ""."""
-
-    pair: tuple[ends.End, ends.End] | None = None
-    times: array[int] = field(default_factory=lambda: array("q"))
-    lost: int = 0
-    in_a_row: int = 0
-    foreign: int = 0
-    interrupted: bool = False
-    problem: str = ""
-
-    @property
-    def sent(self) -> int:
-        """Round trips that were begun and are decided."""
-        return len(self.times) + self.lost
-
-
-@dataclass(frozen=True)
-class Course:
-    """How it is measured: round trips, seconds from one to the next, bytes of a frame, and whether the waiting sleeps."""
-
-    count: int
-    interval: float
-    size: int
-    sleep: bool
+from userspace_cni.probe.round_trips import Course, Echo
 
 
 @click.command("ping", cls=NodeCommand, short_help="Measure round trips between two ports that nobody uses.")
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, 1_000_000), help="Round trips.")
 @click.option("--interval", default=0.0, show_default=True, type=Seconds(0, 3600), help="Seconds from one to the next.")
 @click.option("--sleep/--poll", default=False, help="Sleep until a frame comes, or look all the time (the default).")
-@ends.between_ports
+@between.between_ports
 @click.pass_context
 def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | None, as_json: bool, **course: Any) -> None:
     """Send frames from A through the switch to B and back, and show how long that takes.
@@ -82,54 +42,29 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     wanted = Wanted(names, bridge, course["size"])
     way = Course(**course)
     echo = Echo()
-    with ends.refused_as(as_json=as_json), Ending() as ending:
+    with between.refused_as(as_json=as_json), Ending() as ending:
         try:
             with (
                 view.progress("looking at the ports") as tell,
-                ends.opened(site, wanted, tell, ending) as pair,
+                between.opened(site, wanted, tell, ending) as pair,
                 cores.kept() as seat,
             ):
-                echo.pair = pair.ends
+                echo.pair = pair.endpoints
                 try:
-                    measure(pair, way, echo, seat, tell, ending)
+                    round_trips.measure(pair, way, echo, seat, lambda: tell(_progress(echo, way)), ending)
                 finally:
                     ending.settle()
         except KeyboardInterrupt:
             if not echo.sent:
                 raise
             echo.interrupted = True
-    warnings = _warnings(echo, way, seat)
+    warnings = round_trips.warnings(echo, way, seat)
     if as_json:
         view.show_json(to_json(echo, way, warnings))
     else:
         show(echo, way, warnings)
     if not echo.times or echo.problem:
         ctx.exit(FOUND)
-
-
-def measure(pair: Pair, way: Course, echo: Echo, seat: cores.Cores, tell: Tell, ending: Ending) -> None:
-    """Send `way.count` frames to and fro, and put into `echo` what comes of it, also when it ends with an exception."""
-    from userspace_cni.fastpath.errors import FastPathError
-
-    lump, due = 1, time.monotonic()
-    while echo.sent < way.count and not echo.problem:
-        ending.check()
-        tell(f"{echo.sent} of {view.counted(way.count, 'round trip')}, {echo.lost} lost")
-        if way.interval:
-            time.sleep(max(0.0, due - time.monotonic()))
-            due += way.interval
-        started = time.monotonic()
-        try:
-            with seat.measured():
-                _bounce(pair, min(lump, way.count - echo.sent), way, echo)
-        except FastPathError as error:
-            echo.problem = pair.hung_up() or str(error)
-        took = time.monotonic() - started
-        if not way.interval:
-            lump = min(SLICE, lump * 2) if took < SLICE_S / 2 else max(1, lump // 2) if took > SLICE_S else lump
-        echo.problem = echo.problem or pair.hung_up()
-        if not echo.problem and echo.in_a_row >= LOST_IN_A_ROW:
-            echo.problem = pair.cut(f"{echo.in_a_row} frames in a row were lost")
 
 
 def to_json(echo: Echo, way: Course, warnings: list[str]) -> dict[str, Any]:
@@ -189,23 +124,8 @@ def show(echo: Echo, way: Course, warnings: list[str]) -> None:
         view.note(f"warning: {warning}")
 
 
-def _warnings(echo: Echo, way: Course, seat: cores.Cores) -> list[str]:
-    told = [] if way.sleep or way.interval else seat.warnings()
-    if echo.times and histogram.spread(echo.times).p50 >= RESTING_NS:
-        told.append(
-            "the switch's polling threads share their cores, or sleep when idle (other_config:pmd-maxsleep, pmd-sleep-max)"
-        )
-    return told
-
-
-def _bounce(pair: Pair, count: int, way: Course, echo: Echo) -> None:
-    from userspace_cni.fastpath.rings.generator import bounce
-
-    found = bounce(*pair.queues, count, frame=pair.frame(way.size), sleep=way.sleep, timeout_s=TIMEOUT_S)
-    echo.times.extend(found.nanoseconds)
-    echo.lost += found.lost
-    echo.foreign += found.foreign
-    echo.in_a_row = 0 if found.nanoseconds else echo.in_a_row + found.lost
+def _progress(echo: Echo, way: Course) -> str:
+    return f"{echo.sent} of {view.counted(way.count, 'round trip')}, {echo.lost} lost"
 
 
 def _bars(found: list[Bucket]) -> list[Bar]:

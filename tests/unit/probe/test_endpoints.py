@@ -23,18 +23,16 @@ from userspace_cni.base.bridges import Vlan
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HERE
-from userspace_cni.cli.measure import ends
-from userspace_cni.cli.measure.ends import End, Pair, mac_bytes, untagged_vlan
-from userspace_cni.cli.measure.remote import Remote
-from userspace_cni.cli.site import Refused
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
-from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 from userspace_cni.fastpath.vhost.sockets import Access
 from userspace_cni.host import borrowed_sockets
 from userspace_cni.host.probe_directories import Run
-from userspace_cni.probe.borrowed_socket import StandIn
+from userspace_cni.probe import endpoints, opening
+from userspace_cni.probe.borrowed_socket import BorrowedSocket
 from userspace_cni.probe.ending import Ended, Ending
+from userspace_cni.probe.endpoints import Endpoint, Pair, Unusable, mac_bytes, untagged_vlan
+from userspace_cni.probe.remote import Remote
 
 A, B = f"{CONTAINER[:12]}-net1", f"{OTHER[:12]}-net1"
 
@@ -91,7 +89,7 @@ class Front:
 
 
 @dataclass
-class MemoryStandIn:
+class MemoryBorrowed:
     """In the place of an application, without files."""
 
     lab: Lab
@@ -161,7 +159,7 @@ class Lab:
 
     def pair(self) -> Pair:
         """Both ends, attached."""
-        named = (End("a", "p1", "br0", "02:00:00:00:00:01"), End("b", "p2", "br0", "02:00:00:00:00:02"))
+        named = (Endpoint("a", "p1", "br0", "02:00:00:00:00:01"), Endpoint("b", "p2", "br0", "02:00:00:00:00:02"))
         return Pair(named, cast(Any, self.fronts), Remote("unix:/run/o v s/db.sock", "/run/o v s"))
 
     def refusal(self, code: int, *arguments: str) -> str:
@@ -183,8 +181,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     one, other = Queue(), Queue()
     one.other, other.other = other, one
     lab = Lab(town, ports, (Front((one,)), Front((other,))))
-    monkeypatch.setattr(ends, "_stand_in", lambda site, record, options: MemoryStandIn(lab, record.container_id))
-    monkeypatch.setattr(ends, "_options", lambda ends: None)
+    monkeypatch.setattr(opening, "_borrowed", lambda site, record, options: MemoryBorrowed(lab, record.container_id))
+    monkeypatch.setattr(opening, "_options", lambda endpoints: None)
     return lab
 
 
@@ -235,30 +233,8 @@ def test_a_port_in_use(lab: Lab, seen: dict[str, Any]) -> None:
 def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection to a port of type dpdkvhostuser is seen before link_state tells of it."""
     lab.ports.seen[B] = {"interface_type": "dpdkvhostuser"}
-    monkeypatch.setattr(ends, "connections_anywhere", lambda name: int(name == B))
+    monkeypatch.setattr(opening, "connections_anywhere", lambda name: int(name == B))
     assert "default/b/net1 is in use" in lab.refusal(1, *NAMES)
-
-
-def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
-    """They count by the name of their socket, once, in every namespace, accepted or not yet; those that listen do not."""
-    lines = [
-        "Num RefCount Protocol Flags Type St Inode Path",
-        "0000000000000000: 00000002 00000000 00010000 0001 01 100 /run/ovs/c0ffee-net1",
-        "0000000000000000: 00000003 00000000 00000000 0001 03 101 /run/ovs/c0ffee-net1",
-        "0000000000000000: 00000003 00000000 00000000 0001 03 102 /run/ovs/c0ffee-net10",
-        "0000000000000000: 00000003 00000000 00000000 0001 03 103",
-    ]
-    waiting = [f"0000000000000000: 00000002 00000000 00000000 0001 02 0 /run/ovs/c0ffee-net{number}" for number in (3, 3, 4)]
-    for pid, namespace, shown in (("7", "net:[1]", lines), ("8", "net:[1]", lines), ("9", "net:[2]", waiting)):
-        (tmp_path / pid / "net").mkdir(parents=True)
-        (tmp_path / pid / "ns").mkdir()
-        (tmp_path / pid / "ns" / "net").symlink_to(namespace)
-        (tmp_path / pid / "net" / "unix").write_text("\n".join(shown))
-    (tmp_path / "10").mkdir()
-    (tmp_path / "self").mkdir()
-    assert connections_anywhere("c0ffee-net10", tmp_path) == 1
-    assert connections_anywhere("c0ffee-net3", tmp_path) == 2
-    assert connections_anywhere("c0ffee-net2", tmp_path) == 0
 
 
 def test_a_socket_on_which_somebody_listens(lab: Lab) -> None:
@@ -306,7 +282,7 @@ def test_an_attachment_that_changes_under_us(lab: Lab, monkeypatch: pytest.Monke
     def changed(pair: object, size: int) -> None:
         lab.town.rewrite(OTHER, netns="/run/netns/other")
 
-    monkeypatch.setattr(ends, "_require_path", changed)
+    monkeypatch.setattr(opening, "require_path", changed)
     assert "was changed a moment ago" in lab.refusal(1, *NAMES)
 
 
@@ -324,7 +300,7 @@ def test_a_switch_that_does_not_come(lab: Lab) -> None:
 def test_no_frame_arrives(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A way that does not carry a single frame ends with 1, and with where to look."""
     lab.fronts[0].pairs[0].cut = True
-    monkeypatch.setattr(ends.meet, "__defaults__", (0.05,))
+    monkeypatch.setattr(endpoints, "MEET_S", 0.05)
     result = lab.town.cli("ping", *NAMES)
     assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
     assert "no frame arrived at default/b/net1 within" in result.stderr
@@ -338,7 +314,7 @@ def test_the_first_frame_comes_from_the_second_end(lab: Lab) -> None:
     for front in lab.fronts:
         front.pairs[0].order = order
     pair = lab.pair()
-    ends.meet(pair, 64)
+    endpoints.meet(pair, 64)
     assert order == [lab.fronts[1].pairs[0], lab.fronts[0].pairs[0]]
 
 
@@ -372,7 +348,7 @@ def test_where_untagged_frames_go(
     """As ovs-vswitchd.conf.db(5) has it; None where they can not come back untagged."""
     port = OvsPort("br0", "p", VhostUserServer(), Vlan(tag, trunks, mode))
     if vlan is None:
-        with pytest.raises(Refused):
+        with pytest.raises(Unusable):
             untagged_vlan(port)
     else:
         assert untagged_vlan(port) == vlan
@@ -381,7 +357,7 @@ def test_where_untagged_frames_go(
 @pytest.mark.parametrize("state", ["dead", "silent"])
 def test_a_switch_that_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     """No socket is made for it, and none of its own is touched: somebody may have connected to that before it hung."""
-    monkeypatch.setattr(ends, "LIFE_S", 0.05)
+    monkeypatch.setattr(opening, "LIFE_S", 0.05)
     lab.ports.alive = Alive(state, "no answer")
     assert f"ovs-vswitchd is {state}: no answer" in lab.refusal(3, *NAMES)
     assert "error" in json.loads(lab.town.cli("ping", *NAMES, "--json").stdout)
@@ -425,7 +401,7 @@ def test_late_greetings_are_not_frames_of_others(lab: Lab) -> None:
         return len(frames)
 
     a.send_frames = deliver  # type: ignore[method-assign]
-    ends.meet(lab.pair(), 64)
+    endpoints.meet(lab.pair(), 64)
     assert (late, a.inbox, b.inbox) == ([], [], [])
 
 
@@ -479,22 +455,22 @@ def test_a_signal_whose_exception_was_lost() -> None:
 # -- sockets of ours in the places of others -------------------------------------------------------------------------------
 
 
-def stand_in(step: SocketFile | PlacedSocket, directory: Path) -> StandIn:
+def borrow(step: SocketFile | PlacedSocket, directory: Path) -> BorrowedSocket:
     """In that place, below the test's directory."""
-    return StandIn(step, str(directory), FrontEndOptions(), Access())
+    return BorrowedSocket(step, str(directory), FrontEndOptions(), Access())
 
 
 def test_a_name_is_taken_until_the_switch_has_come(tmp_path: Path) -> None:
     """Not longer, whatever becomes of the connection then; and when the switch does not come it is free again too."""
     step = SocketFile(str(tmp_path), str(tmp_path), "sock")
-    with stand_in(step, tmp_path) as standin, ExitStack() as names:
-        names.enter_context(standin.listen())
+    with borrow(step, tmp_path) as borrowed, ExitStack() as names:
+        names.enter_context(borrowed.listen())
         with socket.socket(socket.AF_UNIX) as switch:
             switch.connect(str(tmp_path / "sock"))
-            standin.await_switch()
+            borrowed.await_switch()
             assert list(tmp_path.iterdir()) == []
-    with stand_in(step, tmp_path) as standin, pytest.raises(TimedOut, match="the switch has not connected"), standin.listen():
-        standin.await_switch(0.01)
+    with borrow(step, tmp_path) as borrowed, pytest.raises(TimedOut, match="the switch has not connected"), borrowed.listen():
+        borrowed.await_switch(0.01)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -506,8 +482,8 @@ def test_somebody_connects_a_moment_before_us(tmp_path: Path) -> None:
         switch.bind(source)
         switch.listen()
         application.connect(source)
-        with stand_in(step, tmp_path) as standin, pytest.raises(SocketRefused, match="1 connected a moment before us"):
-            standin.attach(5.0)
+        with borrow(step, tmp_path) as borrowed, pytest.raises(SocketRefused, match="1 connected a moment before us"):
+            borrowed.attach(5.0)
         switch.accept()[0].close()
         ours = switch.accept()[0]
         with ours:

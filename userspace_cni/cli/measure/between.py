@@ -1,0 +1,126 @@
+"""What the commands between two ports have in common: their options, and how the two endpoints come of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.records import Record
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.cli import view
+from userspace_cni.cli.node.attachments import summary
+from userspace_cni.cli.site import FOUND, USAGE, Refused, Site
+from userspace_cni.probe import opening
+from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.endpoints import SIZE_MAX, SIZE_MIN, Pair, meet
+from userspace_cni.probe.opening import Tell
+
+MAKING: Final = "making ports and sockets of our own for a moment"
+"""What a user other than root is told that he may not do."""
+_TIDY_S: Final = 5.0
+
+
+def between_ports(function: Callable[..., None]) -> Callable[..., None]:
+    """What every command between two ports can be told: `names`, `bridge`, `size`, `as_json`."""
+    options = (
+        click.argument("names", nargs=-1, metavar="[A B]"),
+        click.option(
+            "--bridge",
+            metavar="BRIDGE",
+            help="Without A and B: two temporary ports on this bridge, not on one made for them.",
+        ),
+        click.option(
+            "--size",
+            default=64,
+            show_default=True,
+            type=click.IntRange(SIZE_MIN, SIZE_MAX),
+            help="Bytes of a frame, without its checksum.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="As a JSON object."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the caller asked for: two names or none, then a bridge or None for a temporary one; `size` of the frames in bytes."""
+
+    names: tuple[str, ...]
+    bridge: str | None
+    size: int
+
+    def require_possible(self) -> None:
+        """Refuse what can only be a mistake in the call."""
+        if len(self.names) not in (0, 2):
+            raise Refused("two attachments are needed, or none for two temporary ports", USAGE)
+        if self.names and self.bridge is not None:
+            raise Refused("--bridge is for temporary ports: two attachments are on the bridge that they are on", USAGE)
+
+
+@contextmanager
+def opened(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[Pair]:
+    """Both endpoints, with frames on their way; everything is put back at the end. Raises Refused, UserspaceError, Ended."""
+    from userspace_cni.fastpath.errors import FastPathError
+
+    wanted.require_possible()
+    if not wanted.names:
+        site.require_root(MAKING)
+    with ExitStack() as stack:
+        try:
+            pair = stack.enter_context(_pair(site, wanted, tell, ending))
+            tell("sending the first frames")
+            meet(pair, wanted.size)
+        except FastPathError as error:
+            raise Refused(str(error), FOUND) from error
+        yield pair
+
+
+def _pair(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> AbstractContextManager[Pair]:
+    if not wanted.names:
+        return opening.temporary(site, wanted.bridge, wanted.size, tell, _tell_removed, ending)
+    tell("reading the records and asking the switch")
+    records = [_record(site, name) for name in wanted.names]
+    return opening.of_attachments(site, records, wanted.size, tell, lambda: _tidy(site))
+
+
+@contextmanager
+def refused_as(*, as_json: bool) -> Iterator[None]:
+    """Where JSON is wanted, why nothing was measured is JSON on stdout too: an object with `error` alone."""
+    try:
+        yield
+    except (Refused, UserspaceError) as error:
+        if as_json:
+            view.show_json({"error": str(error)})
+        raise
+
+
+def _record(site: Site, name: str) -> Record:
+    """The one attachment of that name."""
+    found = site.records((name,))
+    if len(found) != 1:
+        raise Refused(f"{name!r} has several interfaces; name one of {view.joined([name_of(each) for each in found])}", USAGE)
+    return found[0]
+
+
+def _tidy(site: Site) -> None:
+    """Remove what killed runs left: that may be a socket at one of these ports, or a test port on their bridge."""
+    deadline = Deadline.after(_TIDY_S)
+    try:
+        for test in site.node.dead_tests.records(deadline):
+            site.node.dead_tests.remove(test, deadline)
+            left = view.joined([summary(step) for step in test.steps], "its directory")
+            _tell_removed(left)
+    except UserspaceError as error:
+        view.note(f"what a killed run left stays for now: {error}")
+
+
+def _tell_removed(left: str) -> None:
+    view.note(f"removed what a killed run had left: {left}")

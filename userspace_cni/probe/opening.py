@@ -1,0 +1,292 @@
+"""Opens the two endpoints between which `ping` and `load` send frames, and puts everything back.
+
+Either two attachments whose applications are not there, or two temporary ports. Attaching to a port of type dpdkvhostuser takes
+it from whoever is connected, so a port is looked at immediately before it is touched, and refused unless the switch says that
+nobody is there. A verb is never kept waiting: when DEL removes a port amid a measurement, the measurement ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from userspace_cni.attachment.listing import SwitchPort, name_of
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import PlacedSocket, SocketFile
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.settings import Settings
+from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
+from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.endpoints import HEADER_BYTES, MTU, Endpoint, Pair, Unusable, endpoint_of, require_path
+from userspace_cni.probe.remote import Remote
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
+    from userspace_cni.fastpath.vhost.sockets import Access
+    from userspace_cni.node.probes import ProbePort, ProbePorts
+    from userspace_cni.probe.borrowed_socket import BorrowedSocket
+
+ATTACH_S: Final = 30.0
+"""The first port after a start of ovs-vswitchd waits for its memory: 7 s were seen, and 15 s where others had the cores."""
+SOCKET_MODE: Final = 0o660
+SWITCH_S: Final = 3.0
+"""What connecting to OVSDB may take."""
+LIFE_S: Final = 3.0
+"""How often ovs-vswitchd is asked whether it lives: it is silent for a moment where others have the cores."""
+REST_S: Final = 0.5
+"""Another ping or load has a container's lock for as long as reading its record takes; a call of the runtime for longer."""
+Tell = Callable[[str], None]
+
+
+class Liveness(Protocol):
+    """What ovs-vswitchd says of itself."""
+
+    @property
+    def state(self) -> str:
+        """`alive`, `dead`, `silent` or `unknown`."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        ...
+
+
+class Ports(Protocol):
+    """The switch."""
+
+    def connect(self, deadline: Deadline) -> object:
+        """Open the session with OVSDB unless one stands. Raises Unavailable."""
+        ...
+
+    def known(self) -> Iterable[SwitchPort]:
+        """Every port of the switch. Raises Unavailable without a session."""
+        ...
+
+    def watch_liveness(self) -> Liveness:
+        """Ask ovs-vswitchd whether it lives."""
+        ...
+
+
+class Node(Protocol):
+    """The node whose attachments are measured."""
+
+    @property
+    def journal(self) -> Journal:
+        """The records."""
+        ...
+
+    @property
+    def ports(self) -> Ports:
+        """The switch."""
+        ...
+
+
+class Site(Protocol):
+    """The node and its settings, as a command has them."""
+
+    @property
+    def settings(self) -> Settings:
+        """Those in force."""
+        ...
+
+    @property
+    def node(self) -> Node:
+        """The node, opened when first needed."""
+        ...
+
+    def seen(self, path: str) -> str:
+        """A path of the settings as this process reaches it."""
+        ...
+
+    def probe_ports(self, purpose: str) -> ProbePorts:
+        """Probes of this process."""
+        ...
+
+
+# -- attachments ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def of_attachments(site: Site, records: Sequence[Record], size: int, tell: Tell, tidy: Callable[[], None]) -> Iterator[Pair]:
+    """The endpoints that two attachments are, for frames of at most `size` bytes; everything is put back at the end.
+
+    `tidy` is to remove what killed runs left: that may be a socket at one of these ports, or a probe on their bridge. Raises
+    Unusable, BadRequest, Unavailable, FastPathError.
+    """
+    endpoints = (endpoint_of(records[0]), endpoint_of(records[1]))
+    require_path(endpoints, size)
+    for record in records:
+        _require_rest(site, record)
+    _require_idle(site, endpoints)
+    tidy()
+    options = _options(endpoints)
+    with ExitStack() as stack:
+        borrowed = [stack.enter_context(_borrowed(site, record, options)) for record in records]
+        _listen(site, list(zip(endpoints, borrowed, strict=True)), tell)
+        fronts = []
+        for endpoint, socket in zip(endpoints, borrowed, strict=True):
+            tell(f"attaching to {endpoint.name}")
+            if socket.place is None:
+                _require_idle(site, [endpoint])
+            fronts.append(_attached(endpoint, socket))
+        yield Pair(endpoints, (fronts[0], fronts[1]), Remote.of(site.settings, site.seen))
+
+
+def _listen(site: Site, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]], tell: Tell) -> None:
+    """Until OVS has come to those to which it connects: so long, and no longer, are the names of their sockets taken."""
+    from userspace_cni.fastpath.errors import SocketRefused
+
+    listening = [(endpoint, socket) for endpoint, socket in borrowed if socket.place]
+    with ExitStack() as names:
+        if listening:
+            names.enter_context(_noted(site, [socket.place for _, socket in listening if socket.place]))
+        for endpoint, socket in listening:
+            try:
+                names.enter_context(socket.listen())
+            except SocketRefused as error:
+                raise Unusable(f"{endpoint.name} can not be used: {error}") from error
+        for endpoint, socket in listening:
+            tell(f"waiting for the switch at {endpoint.name}: it tries to connect once a second")
+            socket.await_switch()
+
+
+def _attached(endpoint: Endpoint, socket: BorrowedSocket) -> FrontEnd:
+    from userspace_cni.fastpath.errors import SocketRefused
+
+    try:
+        return socket.attach(ATTACH_S)
+    except SocketRefused as error:
+        hint = "" if socket.place else "; where ovs-vswitchd was restarted, userspace-cni gc puts its new socket in place"
+        raise Unusable(f"{endpoint.name} can not be used: {error}{hint}") from error
+
+
+@contextmanager
+def _noted(site: Site, places: Sequence[SocketFile]) -> Iterator[None]:
+    """While inside, a note tells where sockets of ours are, should we be killed."""
+    from userspace_cni.base.root import HostRoot
+    from userspace_cni.host import borrowed_sockets
+    from userspace_cni.host.probe_directories import Run
+
+    with borrowed_sockets.noted(Run.new(), places, site.settings.run_dir, HostRoot(site.settings.host_root)):
+        yield
+
+
+def _borrowed(site: Site, record: Record, options: FrontEndOptions) -> BorrowedSocket:
+    from userspace_cni.probe.borrowed_socket import BorrowedSocket
+
+    step = next((step for step in record.steps if isinstance(step, SocketFile | PlacedSocket)), None)
+    if step is None:
+        raise Unusable(f"{name_of(record)}: its record names no socket; userspace-cni show tells its steps")
+    return BorrowedSocket(step, site.seen(step.trusted).rstrip("/"), options, access_for_switch(site))
+
+
+def access_for_switch(site: Site) -> Access:
+    """For a socket of ours to which OVS connects: the owner of its run directory is the user that it runs as."""
+    from userspace_cni.fastpath.vhost.sockets import Access
+
+    rundir = site.seen(site.settings.ovs_rundir)
+    try:
+        facts = Path(rundir).stat()
+    except OSError as error:
+        raise Unavailable(f"directory {rundir}: {error.strerror}; setting ovs_rundir (OVS_RUNDIR) names it") from error
+    return Access(SOCKET_MODE, facts.st_uid, facts.st_gid)
+
+
+def _require_rest(site: Site, record: Record) -> None:
+    """Refuse an attachment on which a verb works now, or has worked since its record was read."""
+    try:
+        with site.node.journal.container_lock(record.container_id, Deadline.after(REST_S)):
+            current = site.node.journal.read_key(record.key)
+    except Unavailable as error:
+        raise Unusable(f"{name_of(record)}: a call of the runtime works on its container now; try again") from error
+    if current != record:
+        raise Unusable(f"{name_of(record)} was changed a moment ago; try again")
+
+
+def _require_life(site: Site) -> None:
+    """Refuse a switch that does not answer: it might have an application's connection before it, and not have said so.
+
+    What can not be known from here, that of a database over TCP, is left to the next looks.
+    """
+    deadline = Deadline.after(LIFE_S)
+    while (liveness := site.node.ports.watch_liveness()).state == "silent" and deadline.remaining():
+        pass
+    if liveness.state in ("dead", "silent"):
+        raise Unavailable(f"ovs-vswitchd is {liveness.state}: {liveness.reason}; see its log")
+
+
+def _require_idle(site: Site, endpoints: Sequence[Endpoint]) -> None:
+    """Refuse ports that are in use, or can not be used. Raises Unavailable when the switch can not be asked."""
+    try:
+        site.node.ports.connect(Deadline.after(SWITCH_S))
+    except UserspaceError as error:
+        raise Unavailable(f"the switch can not be asked, and may have ports in use: {error}") from error
+    _require_life(site)
+    ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.ports.known()}
+    for endpoint in endpoints:
+        port = ports.get(endpoint.port)
+        if port is None:
+            raise Unusable(f"{endpoint.name}: the switch has no port {endpoint.port}; userspace-cni gc makes it again")
+        if port.error:
+            raise Unusable(f"{endpoint.name}: the switch says of port {endpoint.port}: {port.error}")
+        if port.bridge != endpoint.bridge:
+            raise Unusable(f"{endpoint.name}: port {endpoint.port} is on bridge {port.bridge}, and was made on {endpoint.bridge}")
+        told = port.link_state == "up" or port.status.get("status") == "connected"
+        if told or (port.interface_type == "dpdkvhostuser" and connections_anywhere(endpoint.port)):
+            raise Unusable(
+                f"{endpoint.name} is in use: its pod is connected to port {endpoint.port}, or another ping or load is. "
+                "Attaching would cut that off. "
+                "Stop the pod's application, or use temporary ports on the same bridge: "
+                f"--bridge {endpoint.bridge} without names"
+            )
+
+
+# -- temporary ports ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def temporary(site: Site, bridge: str | None, size: int, tell: Tell, removed: Tell, ending: Ending) -> Iterator[Pair]:
+    """Endpoints that are two probes on `bridge`, None for one made for them; they are removed at the end.
+
+    `removed` is told what killed runs had left. Raises BadRequest, Unavailable, FastPathError, Ended.
+    """
+    from userspace_cni.fastpath.vhost.front_end import Listener
+
+    with site.probe_ports("measurement") as ports:
+        ending.listen()  # until `ports` cleans up, a signal is ours to remember
+        ports.connect()
+        if bridge is not None:
+            ports.require_bridge(bridge)
+        for leftover in ports.adopt():
+            removed(leftover)
+        tell(f"making two ports on bridge {bridge}" if bridge else "making a bridge with two ports")
+        first = ports.reserve(bridge)
+        second = ports.reserve(first.bridge)
+        mtu = max(MTU, size - HEADER_BYTES)
+        endpoints = (_probe_endpoint(first, "port A", mtu), _probe_endpoint(second, "port B", mtu))
+        options = _options(endpoints)
+        access = access_for_switch(site)
+        with ExitStack() as stack:
+            listeners = [stack.enter_context(Listener(port.socket, options, access)) for port in (first, second)]
+            for port in (first, second):
+                ports.plug(port, mtu=mtu if mtu > MTU else None)
+            tell("attaching to both")
+            fronts = [stack.enter_context(listener.accept(ATTACH_S)) for listener in listeners]
+            ports.join(first, second)
+            yield Pair(endpoints, (fronts[0], fronts[1]), Remote.of(site.settings, site.seen))
+
+
+def _probe_endpoint(port: ProbePort, name: str, mtu: int) -> Endpoint:
+    return Endpoint(name, port.name, port.bridge, port.mac, mtu)
+
+
+def _options(endpoints: Sequence[Endpoint]) -> FrontEndOptions:
+    """Buffers that hold the longest frame that the switch may send, with a VLAN's tag and to spare."""
+    from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
+
+    return FrontEndOptions(room=max(endpoint.mtu for endpoint in endpoints) + HEADER_BYTES + 4)
