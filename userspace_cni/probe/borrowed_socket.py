@@ -11,8 +11,8 @@ from typing import Final, Self
 
 from userspace_cni.attachment.steps import PlacedSocket, SocketFile
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
+from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
-from userspace_cni.fastpath.vhost.channel import Deadline
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Listener
 from userspace_cni.fastpath.vhost.sockets import Access
 

@@ -14,7 +14,8 @@ from enum import Enum, auto
 from pathlib import Path
 
 from userspace_cni.fastpath.errors import FastPathError
-from userspace_cni.fastpath.vhost.channel import Channel, Deadline
+from userspace_cni.fastpath.sys.deadline import Deadline
+from userspace_cni.fastpath.vhost.channel import Channel
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Message,

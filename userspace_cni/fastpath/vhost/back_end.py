@@ -19,8 +19,9 @@ from typing import Final, Self
 
 from userspace_cni.fastpath.errors import Closed, FastPathError, MemoryShort, TimedOut
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost import messages, sockets
-from userspace_cni.fastpath.vhost.channel import Channel, Deadline, Peer
+from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.device import Offer, VhostDevice
 from userspace_cni.fastpath.vhost.messages import VRING_MAX
 from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket

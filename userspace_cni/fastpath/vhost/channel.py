@@ -16,13 +16,12 @@ import select
 import socket
 import struct
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, PeerError, Reason, TimedOut
+from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.messages import (
     FDS_MAX,
     HEADER_BYTES,
@@ -36,33 +35,7 @@ from userspace_cni.fastpath.vhost.messages import (
 _FD_BYTES = struct.calcsize("i")
 _CREDENTIALS = struct.Struct("3i")
 _HUNG_UP = select.POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL
-_LONGEST_MS = 2**31 - 1
 _BUFFER = 16 * (HEADER_BYTES + 8)
-
-
-@dataclass(frozen=True)
-class Deadline:
-    """An instant of CLOCK_MONOTONIC in seconds; `inf` never comes."""
-
-    at: float
-
-    @classmethod
-    def after(cls, seconds: float | None) -> Deadline:
-        """The instant `seconds` from now; None: never."""
-        return cls(math.inf if seconds is None else time.monotonic() + seconds)
-
-    def remaining(self) -> float:
-        """Seconds left; 0.0 when it has passed."""
-        return max(0.0, self.at - time.monotonic())
-
-    def milliseconds(self) -> int | None:
-        """What poll(2) may wait, rounded up so that it does not return early; None: forever, as is what poll can not count."""
-        left = self.remaining() * 1000
-        return None if left >= _LONGEST_MS else math.ceil(left)
-
-    def within(self, seconds: float) -> Deadline:
-        """The earlier of this one and `seconds` from now."""
-        return Deadline(min(self.at, time.monotonic() + seconds))
 
 
 class Peer(NamedTuple):

@@ -26,7 +26,8 @@ from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, M
 from userspace_cni.fastpath.memory.hugepages import machine_pools, size_text
 from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
-from userspace_cni.fastpath.vhost.channel import Channel, Deadline, Peer
+from userspace_cni.fastpath.sys.deadline import Deadline
+from userspace_cni.fastpath.vhost.channel import Channel, Peer
 from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, Vring, Wishes
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket, connect

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from userspace_cni.fastpath.errors import Closed, Disconnected, NegotiationFailed, PeerError, Reason, TimedOut
-from userspace_cni.fastpath.vhost.channel import Channel, Deadline
+from userspace_cni.fastpath.sys.deadline import Deadline
+from userspace_cni.fastpath.vhost.channel import Channel
 from userspace_cni.fastpath.vhost.messages import (
     Feature,
     Flag,

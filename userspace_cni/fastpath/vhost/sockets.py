@@ -28,7 +28,7 @@ from typing import Final, Self
 
 from userspace_cni.fastpath.errors import Closed, MemoryShort, SocketRefused, TimedOut
 from userspace_cni.fastpath.sys import paths
-from userspace_cni.fastpath.vhost.channel import Deadline
+from userspace_cni.fastpath.sys.deadline import Deadline
 
 BACKLOG: Final = 16
 _TYPE: Final = socket.SOCK_STREAM | socket.SOCK_CLOEXEC
