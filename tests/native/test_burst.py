@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.fastpath import ffi
+from userspace_cni.fastpath._native import ffi
 from userspace_cni.fastpath.rings.burst import Burst
 
 
