@@ -1,6 +1,6 @@
 """What the agent counts: its series, and what each is made of.
 
-Every label's values are known beforehand or are ports of this node: a caller's mistakes can not add series. What is asked for at
+Every label's values are known beforehand or are ports of this node: a caller's mistakes cannot add series. What is asked for at
 a scrape (ports and their counters, spool, threads) comes from callbacks; one that fails, as when the switch is away, leaves its
 own series out and never fails the scrape.
 """

@@ -25,7 +25,7 @@ SIZE_MIN: Final = 60
 SIZE_MAX: Final = 9018
 HEADER_BYTES: Final = 14
 ETHERTYPE: Final = bytes.fromhex("88b5")
-"""Local experimental (IEEE 802): nobody else takes notice of such a frame."""
+"""Local experimental (IEEE 802): no other program takes notice of such a frame."""
 MEET_S: Final = 3.0
 _LOOK_S: Final = 0.05
 _LATE_S: Final = 0.2

@@ -1,4 +1,4 @@
-"""Who hears a signal: ours while it is entered, whoever did before afterwards, and what is ignored stays ignored."""
+"""Who hears a signal: ours while it is entered, the former handler afterwards, and what is ignored stays ignored."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The time that is left, handed down to everything that waits.
 
-One monotonic instant, never a duration passed along: nested waits can not add up to more than the first was given.
+One monotonic instant, never a duration passed along: nested waits cannot add up to more than the first was given.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Deadline:
         return max(0.0, self.at - time.monotonic())
 
     def milliseconds(self) -> int | None:
-        """What poll(2) may wait, rounded up so that it does not return early; None: forever, as is what poll can not count."""
+        """What poll(2) may wait, rounded up so that it does not return early; None: forever, as is what poll cannot count."""
         left = self.remaining() * 1000
         return None if left >= _LONGEST_MS else math.ceil(left)
 

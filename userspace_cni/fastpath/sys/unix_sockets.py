@@ -1,11 +1,11 @@
-"""Who listens at unix sockets, and who is connected to them, as the kernel tells it: nobody is asked, nothing is connected to.
+"""Who listens at unix sockets, and who is connected to them, as the kernel tells it.
 
-A second connection to a port of type `dpdkvhostuser` takes it from the first, so whoever connects looks here before. The kernel
-has two listings, and both are of one network namespace. The one of names (proc(5), net/unix) can be read for every process: there
-a connection has the name under which its listener was made, accepted or not. The one of files (sock_diag(7)) has to be asked for
-within the namespace: there a listener and an accepted socket have the listener's file, whatever name that has had or has in
-another mount namespace; one that waits to be accepted is not among them. A listener is listed in the namespace of who made it, a
-connection in that of who has connected (Linux).
+A second connection to a port of type `dpdkvhostuser` takes it from the first, so a program looks here before it connects. The
+kernel has two listings, and both are of one network namespace. The one of names (proc(5), net/unix) can be read for every
+process: there a connection has the name under which its listener was made, accepted or not. The one of files (sock_diag(7)) has
+to be asked for within the namespace: there a listener and an accepted socket have the listener's file, whatever name that has had
+or has in another mount namespace; one that waits to be accepted is not among them. A listener is listed in the namespace of who
+made it, a connection in that of who has connected (Linux).
 
 Must not connect to anything. Needs no privilege in one's own namespace, CAP_SYS_ADMIN for files in others.
 Sources: linux/net.h, linux/unix_diag.h, net/unix/af_unix.c, net/unix/diag.c.
@@ -67,7 +67,7 @@ def file_of(facts: os.stat_result) -> tuple[int, int]:
 def connections_here(path: str) -> int:
     """How many are connected from this network namespace to the socket at `path`, or wait there to be accepted.
 
-    0 when no socket is there. Where the kernel can not be asked about files (no sock_diag) all go by the last part of the name.
+    0 when no socket is there. Where the kernel cannot be asked about files (no sock_diag) all go by the last part of the name.
     """
     try:
         facts = Path(path).stat()
