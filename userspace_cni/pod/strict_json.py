@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANK = " \t\r\n"
@@ -28,16 +27,22 @@ def once(pairs: Pairs) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
 class Reader:
     """`pairs`: what an object is made of (`once`, or keys that a caller judges itself); None: the last of two keys counts.
 
     `digits_max`: of a whole number. `deepest`: how deep a value may be nested; with it, half of a surrogate pair is refused too.
     """
 
-    pairs: Optional[Callable[[Pairs], Any]] = None  # noqa: UP045 - containers have Python 3.9
-    digits_max: Optional[int] = None  # noqa: UP045
-    deepest: Optional[int] = None  # noqa: UP045
+    def __init__(
+        self,
+        pairs: Callable[[Pairs], Any] | None = None,
+        *,
+        digits_max: int | None = None,
+        deepest: int | None = None,
+    ) -> None:
+        self.pairs = pairs
+        self.digits_max = digits_max
+        self.deepest = deepest
 
     def read(self, text: str) -> Any:
         """The one value of `text`. Raises ValueError."""
