@@ -1,7 +1,7 @@
 """The errors of the store, and the one place where an `OSError` becomes one of them.
 
     StoreError        an operation did not happen, or cannot be proven to be on disk
-      LockTimeout     a lock stayed with somebody else for the whole of the allowed time
+      LockTimeout     another holder kept a lock for the whole of the allowed time
     Foreign           (internal) a file is not a record of ours: the store moves it aside and goes on
     Newer             (internal) a file is a record in a format this version does not know
 
@@ -35,7 +35,7 @@ class StoreError(Exception):
 
 
 class LockTimeout(StoreError):
-    """The lock was held by somebody else all the time; the message names it and, when known, the process holding it."""
+    """Another holder kept the lock all the time; the message names the lock and, when known, the process that holds it."""
 
 
 class Foreign(Exception):

@@ -1,11 +1,11 @@
 """Reading and writing whole files so that a crash at any point leaves the old content or the new, never a mixture.
 
-Theory of operation: content goes to a temporary file in the same directory and is renamed over the old file. That is enough for
-the death of a process. What is to survive a power cut is flushed before the rename, and the directory after it, because until
-then the rename itself may be lost. A writer holds the directory's own kernel lock shared for as long; a process that moves a
-file aside or sweeps temporary files holds it exclusively. So a temporary file seen under
-the exclusive lock has no living writer. Neither a pid in the name nor an age could say that: pids differ between the pid
-namespaces of an agent in a container and a plugin on its host, and clocks jump at boot.
+Theory of operation: content goes to a temporary file in the same directory and is renamed over the old file. That survives the
+death of a process. To survive a power cut, the file is flushed before the rename and the directory after it, because until then
+the rename itself may be lost. A writer holds the directory's own kernel lock shared during all of this; a process that moves a
+file aside or sweeps temporary files holds it exclusively. So a temporary file seen under the exclusive lock has no living
+writer. A pid in the name or the file's age could not show that: pids differ between the pid namespaces of an agent in a
+container and a plugin on its host, and clocks jump at boot.
 
 This module must never write into a file that has its final name, follow a symbolic link to a record, or wait without a bound.
 """
@@ -60,7 +60,7 @@ def make_directory(path: str) -> None:
         os.close(fd)
 
 
-def within(take: Callable[[], None], seconds: float) -> bool:
+def retry(take: Callable[[], None], seconds: float) -> bool:
     """Call `take` at growing intervals until it raises no `BlockingIOError`; False when it still does after `seconds`."""
     deadline = time.monotonic() + seconds
     nap = SHORTEST_NAP
@@ -104,18 +104,18 @@ class Directory:
         """Close the descriptor, and with it the lock on it."""
         os.close(self.fd)
 
-    def hold(self, operation: int, seconds: float) -> None:
-        """Take the directory's lock, `fcntl.LOCK_SH` or `LOCK_EX`, until `loose` or close. Raises `TimeoutError`."""
-        if not within(lambda: fcntl.flock(self.fd, operation | fcntl.LOCK_NB), seconds):
+    def lock(self, operation: int, seconds: float) -> None:
+        """Take the directory's lock, `fcntl.LOCK_SH` or `LOCK_EX`, until `unlock` or close. Raises `TimeoutError`."""
+        if not retry(lambda: fcntl.flock(self.fd, operation | fcntl.LOCK_NB), seconds):
             raise TimeoutError(errno.ETIMEDOUT, f"another process has been busy in this directory for {seconds:g} s", self.path)
 
-    def loose(self) -> None:
-        """Give the lock back."""
+    def unlock(self) -> None:
+        """Release the lock."""
         fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def names(self) -> list[str]:
-        """Return the names of what lies here, in no way filtered. Whole only while nobody writes: a listing may miss a file
-        that is being replaced, for to it that is one name going and one coming.
+        """Return all names in the directory, unfiltered. The list is complete only while no process writes: it may miss a file
+        that is being replaced, because a replacement removes one name and adds another.
         """
         return os.listdir(self.fd)
 
@@ -134,7 +134,7 @@ class Directory:
             if status.st_size > LARGEST:
                 raise Foreign(f"has {status.st_size} bytes")
             data = b""
-            # Files never change under their final name, so the size is the size; and a foreign one that grows is bounded.
+            # A record's file never changes under its final name, so its size is final. A foreign file may grow: read no more.
             while len(data) < status.st_size and (chunk := os.read(fd, status.st_size - len(data))):
                 data += chunk
             return data
@@ -146,7 +146,7 @@ class Directory:
         return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_nlink
 
     def replace(self, name: str, data: bytes, *, durable: bool) -> None:
-        """Put `data` in the place of `name`, flushed if `durable`. The lock is held shared."""
+        """Replace the file `name` by `data`, flushed if `durable`. The caller holds the lock shared."""
         temporary = self._write_beside(data, durable=durable)
         try:
             os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
@@ -157,7 +157,7 @@ class Directory:
             self.flush()
 
     def create(self, name: str, data: bytes) -> None:
-        """Put `data` durably under `name`, which is free. The lock is held exclusively.
+        """Write `data` durably to the new file `name`. The caller holds the lock exclusively.
 
         The file has two names until the directory is flushed, so a reader can tell a file that might still be lost.
         """
@@ -169,24 +169,24 @@ class Directory:
             self._discard(temporary)
 
     def remove(self, name: str, *, durable: bool) -> None:
-        """Remove `name`, flushed if `durable`: also when it is gone already, for its remover may have died before that."""
+        """Remove `name`; flush if `durable`, also when it is gone already: its remover may have died before its own flush."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=self.fd)
         if durable:
             self.flush()
 
     def flush(self) -> None:
-        """Make durable what names lie here."""
+        """Make the directory's list of names durable."""
         os.fsync(self.fd)
 
     def sweep(self) -> None:
-        """Remove the temporary files. The lock is held exclusively, so all of them belong to the dead."""
+        """Remove the temporary files. The caller holds the lock exclusively, so none of them has a living writer."""
         for name in self.names():
             if name.startswith(TEMPORARY):
                 self._discard(name)
 
     def _write_beside(self, data: bytes, *, durable: bool) -> str:
-        """Write `data` to a new file next to its later place; on failure nothing is left. Returns its name."""
+        """Write `data` to a new temporary file in this directory, and return its name; on failure no file is left."""
         name = f"{TEMPORARY}{os.getpid()}-{os.urandom(8).hex()}"
         fd = os.open(name, OPEN_NEW, 0o600, dir_fd=self.fd)
         try:
@@ -204,6 +204,6 @@ class Directory:
         return name
 
     def _discard(self, name: str) -> None:
-        """Remove a temporary file; one that cannot be removed is ignored by readers and met again by the next sweep."""
+        """Remove a temporary file. If that fails, readers ignore the file and the next sweep tries again."""
         with contextlib.suppress(OSError):
             os.unlink(name, dir_fd=self.fd)

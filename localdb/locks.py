@@ -1,10 +1,10 @@
 """Locks between processes that die with their holder.
 
-Theory of operation: all locks of a directory are bytes of one file, which holds nothing and stays; a lock is a kernel lock
-(open file description lock, fcntl(2)) on the byte that a hash of its name says. Two names on one byte would exclude each other,
-which costs time and nothing else; with 62 bits none will. Each lock is taken through a description of its own, so that a child
-can be given one lock and no other. Something may remove the file while locks are held: a taker that has the kernel's lock
-compares what it locked with what the path names now, and starts over when they differ.
+Theory of operation: all locks of a directory are bytes of one file, which is empty and is never removed. A lock is a kernel lock
+(open file description lock, fcntl(2)) on one byte, whose offset is a hash of the lock's name. Two names with one hash would only
+wait for each other, and 62 bits make that unlikely. Each lock has an open file description of its own, so that a child can be
+given one lock and no other. Another program may remove the file while locks are held. Therefore a process that has got the
+kernel's lock compares the locked file with the one that the path names now, and starts over when they differ.
 
 A child process that inherits the descriptor holds the same kernel lock. A lock that is shared with one is therefore not unlocked
 at release, only closed: the kernel lets go when the last of them is gone.
@@ -29,7 +29,7 @@ import time
 from typing import TYPE_CHECKING
 
 from localdb.errors import Attempt, LockTimeout
-from localdb.files import make_directory, within
+from localdb.files import make_directory, retry
 
 if TYPE_CHECKING:
     from threading import RLock
@@ -45,17 +45,17 @@ SEARCH = 0.1  # seconds that finding out who holds a lock may take, for a messag
 class Gates:
     """A queue per name for the threads of one process.
 
-    A thread may pass a gate in which it is: the kernel's lock is what excludes. So a gate that a signal's exception left behind
-    does not shut out the thread that cleans up after it.
+    A thread may enter a gate twice: the kernel's lock is what excludes. So a thread that an exception of a signal handler kept
+    from leaving a gate can still enter it to clean up.
     """
 
     def __init__(self) -> None:
-        """Make it empty."""
+        """Start without any queue."""
         self._guard = threading.Lock()
         self._gates: dict[str, tuple[RLock, int]] = {}
 
     def enter(self, name: str, seconds: float) -> bool:
-        """Pass the gate of that name within `seconds`, at once with 0 or less; False when somebody stayed in it."""
+        """Enter the gate `name` within `seconds`, with 0 or less only if it is free; False when another thread stayed in it."""
         with self._guard:
             gate, users = self._gates.get(name, (threading.RLock(), 0))
             self._gates[name] = (gate, users + 1)
@@ -65,7 +65,7 @@ class Gates:
         return False
 
     def leave(self, name: str) -> None:
-        """Let the next one pass."""
+        """Let the next thread enter the gate."""
         self._gates[name][0].release()
         self._forget(name)
 
@@ -82,7 +82,7 @@ class Lock:
     __slots__ = ("_gates", "_holder", "_shared", "fd", "name")
 
     def __init__(self, name: str, fd: int, gates: Gates) -> None:
-        """Wrap a lock already taken on `fd`, whose gate was passed; for `take_lock`."""
+        """Wrap a lock that `take_lock` has taken on `fd`, after entering its gate."""
         self.name = name
         self.fd = fd
         self._gates = gates
@@ -97,14 +97,14 @@ class Lock:
         return self.fd
 
     def release(self) -> None:
-        """Let go; a second call does nothing. Never fails: what was done under the lock is done."""
+        """Release the lock; a second call does nothing. Never fails: the work under the lock is done already."""
         fd, self.fd = self.fd, -1
         if fd < 0:
             return
         try:
-            # A forked child that unwinds its copy of this object must not let go of what its parent holds.
+            # A forked child that unwinds its copy of this object must not release its parent's lock.
             if not self._shared and self._holder == os.getpid():
-                # Not left to close: a process forked elsewhere in this one may hold a copy of the descriptor unawares.
+                # Closing is not enough: a child forked by another thread may hold a copy of the descriptor without knowing.
                 with contextlib.suppress(OSError):
                     set_lock(fd, fcntl.F_UNLCK, byte_of(self.name))
         finally:
@@ -118,7 +118,7 @@ class Lock:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Let go."""
+        """Release the lock."""
         self.release()
 
 
@@ -137,7 +137,7 @@ def take_lock(directory: str, name: str, timeout: float, gates: Gates) -> Lock:
 
 
 def take_byte(directory: str, name: str, path: str, deadline: float, gates: Gates) -> Lock:
-    """Take the kernel's lock on the byte of that name, whose gate was passed."""
+    """Take the kernel's lock on the byte of `name`. The caller has entered the gate of that name."""
     byte = byte_of(name)
     with Attempt(f"take the lock {name!r} on", path):
         began = time.monotonic()
@@ -145,8 +145,8 @@ def take_byte(directory: str, name: str, path: str, deadline: float, gates: Gate
             fd = open_lock_file(directory, path)
             held = False
             try:
-                if not within(lambda: set_lock(fd, fcntl.F_WRLCK, byte), deadline - time.monotonic()):  # noqa: B023
-                    if deadline <= began:  # only a look, whose message goes nowhere
+                if not retry(lambda: set_lock(fd, fcntl.F_WRLCK, byte), deadline - time.monotonic()):  # noqa: B023
+                    if deadline <= began:  # `try_lock` drops the message, so it need not name the holder
                         raise LockTimeout(f"take the lock {name!r} on {path}: it is held")
                     waited = f"for all of {deadline - began:.3g} s"
                     raise LockTimeout(f"take the lock {name!r} on {path}: held by {describe_holder(fd, byte)} {waited}")
@@ -196,15 +196,15 @@ def is_still_named(fd: int, path: str) -> bool:
 
 
 def describe_holder(fd: int, byte: int) -> str:
-    """Name the process that has the byte, for a message: F_OFD_GETLK names none, /proc tells it by descriptor.
+    """Name the process that holds the byte, for a message: F_OFD_GETLK names none, but /proc shows the locks of each descriptor.
 
-    What a descriptor is open on is never touched, for it may be a file system that hangs; and the search ends after a while.
+    The files behind the descriptors are never touched, because their file system may hang. The search ends after `SEARCH`.
     """
     end = time.monotonic() + SEARCH
     wanted = [b"%d" % byte] * 2
     inode = b"%d" % os.fstat(fd).st_ino
     for pid in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it has ended, or is not ours to see
+        with contextlib.suppress(OSError):  # the process has ended, or we may not see it
             for number in os.listdir(f"/proc/{pid}/fdinfo"):
                 if time.monotonic() > end:
                     return "an unknown process"

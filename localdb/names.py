@@ -1,7 +1,7 @@
 """Turn any string into a safe file name, never the same one for two strings.
 
-Keys come from outside (container ids, interface names), so no key may reach another directory, hide a file, or fall on the
-record of another key. This module must never touch the filesystem.
+Keys come from outside (container ids, interface names), so no key may reach another directory, hide a file, or name the record
+of another key. This module must never touch the filesystem.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 
 UNSAFE = re.compile(rb"[^A-Za-z0-9._@-]")
 LONGEST = 200  # bytes; the filesystem's limit is 255, the rest is for what the quarantine puts around a name
-READABLE = 110  # bytes of a too long name that are kept for the human eye
+READABLE = 110  # bytes of a too long name that are kept for people to read
 
 
 @lru_cache(4096)

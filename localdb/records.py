@@ -1,8 +1,8 @@
 """The format of one record file: an envelope with the schema number, the real key and the value.
 
 The key is inside because a file name may be only a hash of it, and because a file copied to another name must not pass for the
-record of that name. This module must never touch the filesystem, and must never read as a record what `encode` cannot have
-written, or fail on it in another way than `Foreign` and `Newer`.
+record of that name. This module must never touch the filesystem. It must never accept a record that `encode_record` cannot have
+written, and must refuse any other content with `Foreign` or `Newer` alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SCHEMA = 1
-LARGEST = 16 << 20  # bytes; no record comes near it, and a reader must not be made to swallow whatever lies there
-# Reading recurses as deep as the value does. A value written with an almost empty stack but read with a fuller one would look
-# torn and be moved aside, so depth is refused when writing, far below the interpreter's limit.
+LARGEST = 16 << 20  # bytes; records are far smaller, and a foreign file must not fill a reader's memory
+# Reading recurses as deep as the value is nested. A value that was written with an almost empty stack but is read with a fuller
+# one would look torn and be moved aside. So a deep value is refused when it is written, far below the interpreter's limit.
 DEEPEST = 100
-# Text as Python has it may hold a high and a low surrogate as two characters; JSON has one spelling for those and for the
-# character they make together, so they would come back as something else.
+# A Python string may hold a high and a low surrogate as two characters. JSON spells them like the one character that they form
+# together, so they would come back as that character.
 SPLIT_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
@@ -40,7 +40,7 @@ def encode_record(key: str, value: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError, RecursionError):
         check_value(content, "value", 0)  # says where
         raise
-    # Reading it back is the quick test, in C; what does not come back the same may be tuples, or worse.
+    # Reading it back is the quick test, in C. A value that comes back changed may hold tuples, which are allowed, or a mistake.
     if text.count("{") + text.count("[") > DEEPEST or json.loads(text)["value"] != content:
         check_value(content, "value", 0)
     if len(text) >= LARGEST:
@@ -71,8 +71,8 @@ def check_value(value: object, where: str, depth: int) -> None:
 def decode_record(raw: bytes) -> tuple[str, dict[str, Any]]:
     """Return the key and the value of a file content.
 
-    Raises `Foreign` for what is not a whole record, and `Newer` for a record whose schema number is beyond ours: that one is
-    somebody's good data, only not readable here.
+    Raises `Foreign` for what is not a whole record, and `Newer` for a record whose schema number is greater than ours: a newer
+    version wrote it, and it is good data.
     """
     try:
         envelope = json.loads(raw.decode("utf-8"), parse_constant=refuse_constant)

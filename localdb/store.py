@@ -1,11 +1,12 @@
 """The store: records by collection and key under one root directory.
 
-    <root>/identity                        who this directory is, in 32 hex digits
+    <root>/identity                        the random id of this directory, 32 hex digits
     <root>/<collection>/<key>.json         one record
-    <root>/quarantine/<collection>-<file>.<n>    what was found in a record's place and was none
+    <root>/quarantine/<collection>-<file>.<n>    a file that was in a record's place and is no record
 
 It must never raise for what it finds in a record's place, return half a record, or delete what it did not write. Records are
-read without locks, for they change only by rename; whoever reads, decides and writes takes a named lock around all three.
+read without locks, because they change only by rename. A caller that reads, decides and writes takes a named lock around all
+three.
 """
 # Strings and descriptors rather than paths: pathlib would cost the short-lived process more than a write.
 # ruff: noqa: PTH101, PTH116
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 IDENTITY = "identity"
 SUFFIX = ".json"
 RESERVED = frozenset({IDENTITY, quarantine.NAME})
-PATIENCE = 10.0  # seconds a writer waits for whoever moves files aside, which takes milliseconds
+PATIENCE = 10.0  # seconds a writer waits for a process that moves files aside, which takes milliseconds
 LISTING_PATIENCE = 0.1  # seconds a listing waits for a pause between writers before it does without
 
 
@@ -54,7 +55,7 @@ class Store:
         *,
         warn: Callable[[str], None] = warn_on_stderr,
     ) -> None:
-        """Name the directories; nothing is touched before the first use. `warn` takes one line about what was repaired."""
+        """Set the directories; neither is touched before the first use. `warn` takes one line about each repair."""
         self._root = os.fspath(root)
         self._lock_dir = os.fspath(lock_dir)
         self._gates = Gates()
@@ -65,7 +66,7 @@ class Store:
     @property
     def root(self) -> Path:
         """The directory of the records."""
-        from pathlib import Path  # milliseconds that nobody else here needs
+        from pathlib import Path  # the import takes milliseconds, and no other method needs it
 
         return Path(self._root)
 
@@ -80,7 +81,7 @@ class Store:
         return found
 
     def _identity_facts(self) -> tuple[int, ...]:
-        """Return what changes when the file does, or another takes its place; nothing when there is none."""
+        """Return facts that change when the file is changed or replaced; empty when there is no file."""
         try:
             facts = os.stat(f"{self._root}/{IDENTITY}", follow_symlinks=False)
         except OSError:
@@ -93,17 +94,17 @@ class Store:
             self._open(self._root, create=True) as root,
         ):
             found = self._read_identity(root)
-            # Two names: its maker has not flushed the directory yet, or died before it could.
+            # With two names, its maker has not flushed the directory yet, or died before it could.
             if found and root.links(IDENTITY) == 1:
                 return found
-            root.hold(fcntl.LOCK_EX, PATIENCE)
-            return self._settle_identity(root)
+            root.lock(fcntl.LOCK_EX, PATIENCE)
+            return self._make_identity(root)
 
     def put(self, collection: str, key: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
         """Store `value` under `key`; when this returns it survives the death of every process, and a power cut if `durable`.
 
-        A power cut may leave what was not durable as it was before, torn, or not at all. On failure the old value is intact; only
-        when the very last flush fails it may be the new one, whole.
+        After a power cut a record that is not durable may have its old value, be torn, or be absent. On failure the old value is
+        intact; only when the very last flush fails, the record may have the new one, whole.
         Raises `ValueError` for a value that JSON cannot carry, such as NaN.
         """
         data = encode_record(key, value)
@@ -119,7 +120,7 @@ class Store:
                 self._replace(path, name, data, durable=durable)
 
     def get(self, collection: str, key: str) -> dict[str, Any] | None:
-        """Return the value of `key`, or None. What is not its record is moved aside, with a warning, and is None too.
+        """Return the value of `key`, or None. A file that is not its record is moved aside with a warning, and gives None too.
 
         Raises `StoreError` for the record of a newer version.
         """
@@ -134,7 +135,7 @@ class Store:
         return found[1] if found else None
 
     def items(self, collection: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return keys and values, sorted by key. What is no record is moved aside, a newer version's is left out: both warn."""
+        """Return keys and values, sorted by key. Foreign files are moved aside, a newer version's are left out: both warn."""
         path = self._collection_path(collection)
         found: list[tuple[str, dict[str, Any]]] = []
         with Attempt(f"list the records of {collection!r} in", path):
@@ -147,14 +148,14 @@ class Store:
                     try:
                         record = self._load(directory, collection, name)
                     except Newer as schema:
-                        self._tell(f"{path}/{name} is left out: a newer version wrote it (schema {schema}): upgrade this one")
+                        self._report(f"{path}/{name} is left out: a newer version wrote it (schema {schema}): upgrade this one")
                         continue
                     if record:
                         found.append(record)
         return sorted(found, key=lambda item: item[0])
 
     def has(self, collection: str, key: str) -> bool:
-        """Whether something is in the place of that record; looks no further."""
+        """Whether a file is in the place of that record; its content is not read."""
         path, name = self._locate(collection, key)
         with Attempt(f"look for the record of {key!r} in", f"{path}/{name}"):
             try:
@@ -164,7 +165,7 @@ class Store:
         return True
 
     def drop(self, collection: str, key: str, *, durable: bool = True) -> None:
-        """Remove the record of `key`; after a power cut it may be back unless this was `durable`. Absent is fine."""
+        """Remove the record of `key`; after a power cut it may be back unless `durable`. An absent record is no error."""
         path, name = self._locate(collection, key)
         with Attempt(f"remove the record of {key!r} in", f"{path}/{name}", "it may still be there"):
             try:
@@ -179,7 +180,7 @@ class Store:
                         self._load(directory, collection, name)
 
     def clear(self, collection: str) -> None:
-        """Remove whatever lies in the collection, unread; not durably."""
+        """Remove all files of the collection without reading them; not durably."""
         path = self._collection_path(collection)
         with Attempt(f"clear the records of {collection!r} in", path):
             try:
@@ -187,13 +188,13 @@ class Store:
             except FileNotFoundError:
                 return
             with directory:
-                directory.hold(fcntl.LOCK_EX, PATIENCE)
+                directory.lock(fcntl.LOCK_EX, PATIENCE)
                 for name in directory.names():
-                    with contextlib.suppress(IsADirectoryError):  # nothing of ours; a listing moves it aside
+                    with contextlib.suppress(IsADirectoryError):  # it is foreign; the next listing moves it aside
                         directory.remove(name, durable=False)
 
     def flush(self, collection: str) -> None:
-        """Make durable which records there are: what was dropped before this stays removed."""
+        """Make earlier drops durable: records dropped before this call stay removed after a power cut."""
         path = self._collection_path(collection)
         with Attempt(f"flush the records of {collection!r} in", path):
             try:
@@ -204,7 +205,7 @@ class Store:
                 directory.flush()
 
     def quarantine(self, collection: str, key: str, reason: str) -> None:
-        """Move the record of `key` aside: a whole one that its reader can not make sense of. `reason` goes into the warning."""
+        """Move the record of `key` aside because its reader cannot use it. `reason` goes into the warning."""
         path, name = self._locate(collection, key)
         with Attempt(f"move aside the record of {key!r} in", f"{path}/{name}"):
             try:
@@ -212,7 +213,7 @@ class Store:
             except FileNotFoundError:
                 return
             with directory:
-                directory.hold(fcntl.LOCK_EX, quarantine.PATIENCE)
+                directory.lock(fcntl.LOCK_EX, quarantine.PATIENCE)
                 label = f"{encode_name(collection)}-{name}"
                 quarantine.move_aside(self._root, directory, name, label, lambda text: self._warn(f"{text}: {reason}"))
 
@@ -238,15 +239,15 @@ class Store:
         return self._collection_path(collection), encode_name(key, SUFFIX)
 
     def _open(self, path: str, *, create: bool = False) -> Directory:
-        """Open a directory of the store, and see at the first one to it that the root is closed to others."""
+        """Open a directory of the store; the first call closes the root to other users."""
         if not self._mode_checked:
             self._close_root()
         return Directory(path, create=create)
 
     def _close_root(self) -> None:
-        """Take away what others may do in our root: records can hold what pods must not see.
+        """Close the root to other users: records can hold what pods must not see.
 
-        A directory that holds other things than ours is refused: the mode of /tmp is not to be changed by a typo.
+        A directory that holds other files than ours is refused: a typo must not change the mode of /tmp.
         """
         try:
             facts = os.stat(self._root)
@@ -265,33 +266,33 @@ class Store:
         try:
             os.chmod(self._root, 0o700)
         except OSError as error:
-            self._tell(f"{self._root} is open to others (mode {mode:04o}) and could not be closed: {error.strerror}")
+            self._report(f"{self._root} is open to others (mode {mode:04o}) and could not be closed: {error.strerror}")
         else:
-            self._tell(f"{self._root} was open to others (mode {mode:04o}) and is 0700 now")
+            self._report(f"{self._root} was open to others (mode {mode:04o}) and is 0700 now")
 
-    def _tell(self, message: str) -> None:
-        """Warn in one line, whatever is in the name of a file somebody put here."""
+    def _report(self, message: str) -> None:
+        """Warn in one line, even when a foreign file's name holds line breaks."""
         self._warn("".join(char if char.isprintable() else ascii(char)[1:-1] for char in message))
 
     def _replace(self, path: str, name: str, data: bytes, *, durable: bool) -> None:
         with self._open(path, create=True) as directory:
-            directory.hold(fcntl.LOCK_SH, PATIENCE)
+            directory.lock(fcntl.LOCK_SH, PATIENCE)
             directory.replace(name, data, durable=durable)
 
     def _list(self, directory: Directory) -> list[str]:
-        """Return the names of what should be records, and sweep the temporary files of the dead."""
+        """Return the names of all files that should be records, and sweep the temporary files of dead processes."""
         try:
-            directory.hold(fcntl.LOCK_EX, LISTING_PATIENCE)
+            directory.lock(fcntl.LOCK_EX, LISTING_PATIENCE)
         except OSError:
-            names = {*directory.names(), *directory.names()}  # writers do not pause: what one listing misses the other has
+            names = {*directory.names(), *directory.names()}  # writers do not pause: the second listing has what the first missed
         else:
             directory.sweep()
             names = set(directory.names())
-            directory.loose()
+            directory.unlock()
         return sorted(name for name in names if not name.startswith("."))  # editors and NFS leave hidden files too
 
     def _load_from(self, path: str, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
-        """`_load` from a directory that may be missing."""
+        """Call `_load` on a directory that may be missing."""
         try:
             directory = self._open(path)
         except FileNotFoundError:
@@ -300,33 +301,33 @@ class Store:
             return self._load(directory, collection, name)
 
     def _load(self, directory: Directory, collection: str, name: str) -> tuple[str, dict[str, Any]] | None:
-        """Return key and value of the file `name`; None when it is gone, or is no record and therefore moved aside."""
+        """Return key and value of the file `name`; None when it is absent, or is no record and therefore moved aside."""
         try:
-            return self._judge(directory, name)
+            return self._read(directory, name)
         except FileNotFoundError:
             return None
         except Foreign as reason:
             finding = str(reason)
         try:
-            directory.hold(fcntl.LOCK_EX, quarantine.PATIENCE)
+            directory.lock(fcntl.LOCK_EX, quarantine.PATIENCE)
         except OSError as error:
-            self._tell(f"{directory.path}/{name} {finding}; it is ignored and left in place: {error.strerror}")
+            self._report(f"{directory.path}/{name} {finding}; it is ignored and left in place: {error.strerror}")
             return None
         try:
-            # Judged again, now that nobody can write: a good record may have come in its place and must not be moved.
-            return self._judge(directory, name)
+            # Read again, now that no process can write: a good record may have replaced the file and must not be moved.
+            return self._read(directory, name)
         except FileNotFoundError:
             return None
         except Foreign as reason:
             finding = str(reason)
             label = f"{encode_name(collection)}-{name}"
-            quarantine.move_aside(self._root, directory, name, label, lambda text: self._tell(f"{text}: the file {finding}"))
+            quarantine.move_aside(self._root, directory, name, label, lambda text: self._report(f"{text}: the file {finding}"))
             return None
         finally:
-            directory.loose()
+            directory.unlock()
 
-    def _judge(self, directory: Directory, name: str) -> tuple[str, dict[str, Any]]:
-        """Return key and value of a record. Raises `Foreign` when it is none, or not the one that belongs under this name."""
+    def _read(self, directory: Directory, name: str) -> tuple[str, dict[str, Any]]:
+        """Return key and value of a record. Raises `Foreign` when the file is no record, or the record of another name."""
         if not name.endswith(SUFFIX):
             raise Foreign("has not the name of a record")
         key, value = decode_record(directory.read(name))
@@ -335,17 +336,17 @@ class Store:
         return key, value
 
     def _read_identity(self, root: Directory) -> str:
-        """Return the identity on disk, or nothing when there is none. Raises nothing for a torn one."""
+        """Return the identity on disk, or "" when there is none or it is torn."""
         try:
             return parse_identity(root.read(IDENTITY))
         except (FileNotFoundError, Foreign):
             return ""
 
-    def _settle_identity(self, root: Directory) -> str:
-        """Return the identity, made or flushed as needed. The root is held exclusively, so there is one maker at a time."""
+    def _make_identity(self, root: Directory) -> str:
+        """Return the identity, made or flushed as needed. The caller holds the root exclusively, so there is one maker."""
         try:
             found = parse_identity(root.read(IDENTITY))
-            os.fsync(root.fd)  # before the sweep: with its second name gone it passes for flushed
+            os.fsync(root.fd)  # before the sweep, which removes the second name: with one name readers take it for flushed
             root.sweep()
             return found
         except FileNotFoundError:
@@ -353,7 +354,7 @@ class Store:
         except Foreign as reason:
             finding = str(reason)
             quarantine.move_aside(
-                self._root, root, IDENTITY, IDENTITY, lambda text: self._tell(f"{text}: the file {finding}: a new one is made")
+                self._root, root, IDENTITY, IDENTITY, lambda text: self._report(f"{text}: the file {finding}: a new one is made")
             )
         made = os.urandom(16).hex()
         root.create(IDENTITY, f"{made}\n".encode("ascii"))
@@ -361,7 +362,7 @@ class Store:
 
 
 def parse_identity(raw: bytes) -> str:
-    """Return the identity in a file content. Raises `Foreign`."""
+    """Return the identity that a file's content `raw` holds. Raises `Foreign`."""
     text = raw.removesuffix(b"\n")
     if len(text) != 32 or text.strip(b"0123456789abcdef"):
         raise Foreign("does not hold 32 hex digits")

@@ -1,4 +1,4 @@
-"""What the locks promise: one holder at a time, gone with the holder, one file for all, no lock lost to the removal of it."""
+"""What the locks promise: one holder at a time, free when it dies, one file for all, and safe when that file is removed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def lock_files(store: Store) -> list[str]:
 
 
 def test_a_lock_is_held_until_released(store: Store) -> None:
-    """While held no other taker gets it, in the same process either; after release it is free. All are in one empty file."""
+    """While held no other taker gets it, not even in the same process; after release it is free. One empty file has all locks."""
     with store.lock("a/b", 0) as lock:
         assert lock.name == "a/b"
         assert store.try_lock("a/b") is None
@@ -116,7 +116,7 @@ def test_release_is_idempotent(store: Store) -> None:
 
 
 def test_the_lock_is_released_when_the_block_fails(store: Store) -> None:
-    """An exception inside the block lets go of the lock."""
+    """An exception inside the block releases the lock."""
     with pytest.raises(KeyError), store.lock("l", 0):
         raise KeyError
     with store.lock("l", 0):
@@ -149,7 +149,7 @@ def test_a_lock_dies_with_its_holder(store: Store, holder: subprocess.Popen[str]
 
 
 def test_a_waiter_gets_the_lock_when_it_is_released(store: Store, holder: subprocess.Popen[str]) -> None:
-    """Somebody already waiting takes the lock when its holder goes."""
+    """A thread that waits already takes the lock when its holder goes."""
     assert store.try_lock("l") is None
     got = threading.Event()
 
@@ -213,7 +213,7 @@ def test_a_cleaner_that_removed_the_file_costs_at_most_that_lock(store: Store, a
 def test_a_lock_file_removed_between_open_and_lock_is_not_trusted(
     store: Store, another: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Getting the kernel lock on a file that something has just removed is not having the lock: the taker starts over."""
+    """A kernel lock on a file that was just removed is not the lock: the taker starts over."""
     first = another.lock("l", 0)
     real = os.open
     opened: list[int] = []
@@ -309,7 +309,7 @@ def test_a_look_at_a_lock_looks_at_no_process(store: Store, another: Store, monk
 def test_naming_the_holder_ends(
     store: Store, another: Store, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many descriptors there are, the search for the holder's name ends, and nothing that they are open on is touched."""
+    """However many descriptors there are, the search for the holder's name ends, and no file behind them is touched."""
     monkeypatch.setattr("localdb.locks.SEARCH", -1.0)
     with pytest.raises(LockTimeout, match="unknown process"):
         another.lock("l", 0.05)
@@ -352,7 +352,7 @@ def test_a_link_in_a_locks_place_is_not_followed(store: Store, tmp_path: Path) -
 
 
 def test_a_release_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that cannot even unlock (ENOLCK of a file server) does not undo what was done under the lock; closing lets go."""
+    """A kernel that cannot unlock (ENOLCK of a file server) makes no release fail: closing the file releases the lock."""
     store = Store(tmp_path / "root", tmp_path / "locks")
     call = fcntl.fcntl
 
@@ -368,7 +368,7 @@ def test_a_release_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_locks_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the kernel has no locks the error says so, and its cause is there to be judged."""
+    """When the kernel has no locks the error says so, and carries its cause."""
 
     def none(fd: int, command: int, argument: bytes) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

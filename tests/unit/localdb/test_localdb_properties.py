@@ -1,4 +1,4 @@
-"""What holds for any key, any JSON value and any garbage, not only for the examples somebody thought of."""
+"""What holds for any key, any JSON value and any garbage, not only for chosen examples."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def same(left: object, right: object) -> bool:
 @QUICK
 @given(TEXT, TEXT, VALUE)
 def test_any_record_round_trips(store: Store, collection: str, key: str, value: dict[str, Any]) -> None:
-    """Whatever the collection, the key and the value, get and items return exactly it, and drop removes it."""
+    """Whatever the collection, the key and the value, get and items return exactly that value, and drop removes it."""
     assume(collection not in ("quarantine", "identity"))
     store.put(collection, key, value)
     found = store.get(collection, key)

@@ -1,4 +1,4 @@
-"""What the store promises about records: whole or old, on disk when it says so, and unharmed by whatever else lies there."""
+"""What the store promises about records: whole or old, on disk when it says so, and unharmed by foreign files."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_a_root_open_to_others_is_closed(bench: Bench) -> None:
 
 
 def test_a_root_that_cannot_be_closed_is_only_warned_about(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the mode cannot be changed the store goes on and says so."""
+    """Where the mode cannot be changed, the store warns and goes on."""
     bench.store.root.mkdir()
     bench.store.root.chmod(0o750)
     monkeypatch.setattr(os, "chmod", refuse(errno.EROFS))
@@ -490,7 +490,7 @@ def test_a_record_under_another_name_is_moved_aside(bench: Bench) -> None:
 
 
 def test_a_file_that_cannot_be_moved_is_ignored_in_place(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a read-only filesystem a torn file is warned about each time and stops nobody."""
+    """On a read-only filesystem each read warns about a torn file, and the store goes on."""
     bench.store.put("c", "k", RECORD)
     bench.file("torn").write_text("{")
     monkeypatch.setattr(os, "rename", refuse(errno.EROFS))
@@ -535,7 +535,7 @@ def test_a_newer_record_is_neither_read_nor_moved(bench: Bench) -> None:
 
 
 def test_temporary_files_of_the_dead_are_swept(bench: Bench) -> None:
-    """What a dead writer left is never read as a record, and the next listing removes it; hidden files of others stay."""
+    """A dead writer's temporary file is never read as a record, and the next listing removes it; other hidden files stay."""
     bench.store.put("c", "k", RECORD)
     place = bench.store.root / "c"
     (place / ".localdb-1-dead").write_text('{"half')
@@ -546,7 +546,7 @@ def test_temporary_files_of_the_dead_are_swept(bench: Bench) -> None:
 
 
 def test_the_temporary_file_of_a_living_writer_is_left_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing in the middle of somebody's put returns the old value and does not sweep the file being written."""
+    """A listing in the middle of another process's put returns the old value and does not sweep the file being written."""
     bench.store.put("c", "k", {"n": 1})
     monkeypatch.setattr("localdb.store.LISTING_PATIENCE", 0.01)
     seen: list[object] = []
@@ -595,7 +595,7 @@ def test_a_listing_never_misses_a_record_being_replaced(bench: Bench) -> None:
 
 
 def test_put_does_not_wait_for_ever(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When somebody keeps the directory to himself, put gives up with an error that says so."""
+    """When another process keeps the directory locked, put gives up with an error that says so."""
     bench.store.put("c", "k", RECORD)
     monkeypatch.setattr("localdb.store.PATIENCE", 0.01)
     fd = os.open(bench.store.root / "c", os.O_RDONLY)
@@ -713,7 +713,7 @@ def test_directory_of_others_is_refused(tmp_path: Path) -> None:
     root = tmp_path / "var"
     root.mkdir()
     root.chmod(0o755)
-    (root / "somebody's").touch()
+    (root / "foreign").touch()
     with pytest.raises(StoreError, match="name another"):
         Store(root, tmp_path / "locks").put("things", "a", {})
     assert root.stat().st_mode & 0o777 == 0o755
