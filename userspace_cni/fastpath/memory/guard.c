@@ -4,20 +4,20 @@
  * THEORY OF OPERATION
  *
  * A front-end lends us its memory as a file. It may truncate that file while we copy a frame, and hugepage files cannot be
- * sealed against it: the access then ends in SIGBUS, which would end this process and every other connection in it.
+ * sealed against that. The access then raises SIGBUS, which would end this process and every other connection in it.
  *
- * Therefore each such mapping has an entry in a table that one handler of SIGBUS reads. A fault inside of a mapping marks it
- * as gone and puts zero pages of our own in place of the whole of it; the access is repeated and succeeds, the burst ends, and
- * its caller looks at the mark before it believes anything that it has read. Any other SIGBUS goes to the handler that was there
- * before us, the way the kernel would have called it.
+ * Therefore each such mapping has an entry in a table that one handler of SIGBUS reads. On a fault inside a mapping the handler
+ * marks it as gone and replaces all of it by zero pages of our own. The access is repeated and succeeds, the burst ends, and its
+ * caller checks the mark before it uses anything that it has read. Any other SIGBUS goes to the previous handler, the way the
+ * kernel would have called it.
  *
- * The handler takes no lock and calls nothing but mmap(), sigaction() and the like. An entry that is being changed is skipped
- * there: no thread can be inside of a mapping that is not made yet or that is being removed, as its queues have been stopped.
- * Before and after each mapping are pages that cannot be touched; every address is checked before it is used, they are there
- * for the day on which such a check is wrong.
+ * The handler takes no lock and calls nothing but mmap(), sigaction() and the like. It skips an entry that is being changed: no
+ * thread can be inside a mapping that is not made yet or that is being removed, as its queues have been stopped. Before and
+ * after each mapping are pages that cannot be touched. Every address is checked before it is used; those pages catch an access
+ * that a wrong check lets through.
  *
- * The handler is put in place with the first mapping, and again with a later one if another one is found there then. The
- * kernel ends a process whose fault finds SIGBUS blocked, whatever the handler: see fp_guard_unblock().
+ * The first mapping installs the handler, and a later one installs it again if it finds another handler there. The kernel ends
+ * a process whose fault finds SIGBUS blocked, whatever the handler: see fp_guard_unblock().
  */
 
 #define _GNU_SOURCE
@@ -37,7 +37,7 @@
 
 #define PREVIOUS 16	/* times that another handler can be found in our place */
 
-/* File systems whose pages come from this machine alone, so that a fault in them ends: a FUSE server could let it wait for ever */
+/* File systems whose pages come from this machine alone: a FUSE server could let a page fault wait for ever */
 static const unsigned long local[] = {
 	0x01021994,	/* tmpfs, memfd */
 	0x958458f6,	/* hugetlbfs, memfd with MFD_HUGETLB */
@@ -53,14 +53,14 @@ static _Atomic uint32_t highest;	/* entries ever used */
 static int used;			/* entries in use */
 
 static struct sigaction previous[PREVIOUS];
-static _Atomic int latest = -1;		/* index of the handler that ours took the place of */
+static _Atomic int latest = -1;		/* index of the handler that ours replaced last */
 static _Atomic int chaining;		/* thread that is in that handler, or has left it by longjmp() */
 
 /**
  * replace() - Put zero pages in place of the mapping that an address belongs to
  * @address:	Where the fault was
  *
- * Return: whether it is one of ours, and mended
+ * Return: whether the address is in one of our mappings, and is zero now
  */
 static bool replace(uintptr_t address)
 {
@@ -79,7 +79,7 @@ static bool replace(uintptr_t address)
 		if (!start || address < start || address - start >= length)
 			continue;
 
-		/* First the mark: no thread may read zeros and not find it */
+		/* Set the mark first: a thread that reads zeros must find it */
 		atomic_store(&g->gone, 1);
 		return mmap((void *)start, length, PROT_READ | PROT_WRITE,
 			    MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) != MAP_FAILED;
@@ -88,7 +88,7 @@ static bool replace(uintptr_t address)
 }
 
 /**
- * die() - What SIGBUS does without a handler
+ * die() - Do what SIGBUS does without a handler
  * @info:	The signal
  *
  * A fault happens again when the handler returns; a signal that was sent has to be sent again.
@@ -105,7 +105,7 @@ static void die(siginfo_t *info)
 }
 
 /**
- * chain() - Leave a signal to the handler that was there before ours
+ * chain() - Pass a signal to the handler that ours replaced
  * @number:	SIGBUS
  * @info:	The signal
  * @context:	The thread's registers
@@ -119,7 +119,7 @@ static void chain(int number, siginfo_t *info, void *context)
 
 	if (plain && old->sa_handler == SIG_IGN && sent)
 		return;
-	/* A handler that was installed after ours restores it and raises the signal anew, when it has done its work */
+	/* A handler that was installed after ours restores ours and raises the signal again, when it has done its work */
 	if ((plain && (old->sa_handler == SIG_DFL || old->sa_handler == SIG_IGN)) || (sent && atomic_load(&chaining) == self)) {
 		die(info);
 		return;
@@ -140,7 +140,7 @@ static void chain(int number, siginfo_t *info, void *context)
 }
 
 /**
- * on_bus_error() - The handler of SIGBUS
+ * on_bus_error() - Handle SIGBUS
  * @number:	SIGBUS
  * @info:	Where and why; the address means nothing when the signal was sent (raise(), kill())
  * @context:	The thread's registers
@@ -156,9 +156,9 @@ static void on_bus_error(int number, siginfo_t *info, void *context)
 }
 
 /**
- * install() - See to it that ours is the handler of SIGBUS; with the lock held
+ * install() - Make on_bus_error() the handler of SIGBUS; the caller holds the lock
  *
- * Return: 0, or -EBUSY when others have taken its place over and over
+ * Return: 0, or -EBUSY when other handlers have replaced ours PREVIOUS times
  */
 static int install(void)
 {
@@ -182,7 +182,7 @@ static int install(void)
 }
 
 /**
- * publish() - Tell the handler of a mapping, or that there is none any more
+ * publish() - Show the handler a mapping, or that it was removed
  * @guard:	Entry
  * @start:	First byte, 0 for none
  * @length:	Bytes
@@ -197,12 +197,12 @@ static void publish(struct fp_guard *guard, uintptr_t start, uintptr_t length)
 }
 
 /**
- * claim() - An entry of the table that is free
+ * claim() - Take a free entry of the table
  * @guard:	Set to it
  *
- * The entry counts as used from here on: @around tells.
+ * The entry counts as used from here on, because @around is set.
  *
- * Return: 0, -ENFILE when there is none, -EBUSY when the handler cannot be put in place
+ * Return: 0, -ENFILE when no entry is free, -EBUSY when the handler cannot be installed
  */
 static int claim(struct fp_guard **guard)
 {
@@ -240,14 +240,14 @@ static void yield(struct fp_guard *guard)
 }
 
 /**
- * vet() - Whether a file is one whose pages we can touch without waiting for a server
+ * check_file() - Check that a file's pages can be touched without waiting for a server
  * @fd:		File
  * @end:	Bytes that it must have
  * @block:	Set to the size of its pages
  *
- * Return: 0, -EMEDIUMTYPE: no file in memory or on a local disk, -ENODATA: shorter than @end
+ * Return: 0, -EMEDIUMTYPE: no file in memory or on a local disk, -ENODATA: the file is shorter than @end
  */
-static int vet(int fd, uint64_t end, uint64_t *block)
+static int check_file(int fd, uint64_t end, uint64_t *block)
 {
 	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	struct statfs fs;
@@ -276,7 +276,7 @@ static int vet(int fd, uint64_t end, uint64_t *block)
 }
 
 /**
- * map_between() - Map a part of a file amid pages that cannot be touched
+ * map_between() - Map a part of a file between pages that cannot be touched
  * @guard:	Entry to fill
  * @fd:		File
  * @offset:	Where the part begins
@@ -318,10 +318,10 @@ static int map_between(struct fp_guard *guard, int fd, uint64_t offset, uint64_t
  * @length:	Its bytes
  * @guard:	Set to the mapping
  *
- * No page is touched: the memory may be sparse, and what we touch is charged to us.
+ * No page is touched: the memory may be sparse, and the kernel charges us for pages that we touch.
  *
- * Return: 0, -EOVERFLOW: @offset and @length make no sense, -EMEDIUMTYPE: no file whose pages are surely there at once,
- *         -ENODATA: the file is shorter, -ENFILE: FP_GUARDS are in use, or what mmap() says (-EACCES: not open to read and write)
+ * Return: 0, -EOVERFLOW: @offset or @length is out of range, -EMEDIUMTYPE: no file in memory or on a local disk,
+ *         -ENODATA: the file is shorter, -ENFILE: FP_GUARDS are in use, or -errno of mmap() (EACCES: not open to read and write)
  */
 int fp_guard_map(int fd, uint64_t offset, uint64_t length, struct fp_guard **guard)
 {
@@ -330,7 +330,7 @@ int fp_guard_map(int fd, uint64_t offset, uint64_t length, struct fp_guard **gua
 
 	if (!length || length > FP_GUARD_MAX || offset > FP_GUARD_MAX)
 		return -EOVERFLOW;
-	rc = vet(fd, offset + length, &block);
+	rc = check_file(fd, offset + length, &block);
 	if (rc)
 		return rc;
 	rc = claim(guard);
@@ -346,7 +346,7 @@ int fp_guard_map(int fd, uint64_t offset, uint64_t length, struct fp_guard **gua
 
 /**
  * fp_guard_unmap() - Remove a mapping
- * @guard:	Mapping that no burst is inside of, nor ever will be: its queues are stopped or closed
+ * @guard:	Mapping that no burst uses or will use: its queues are stopped or closed
  */
 void fp_guard_unmap(struct fp_guard *guard)
 {
@@ -356,9 +356,9 @@ void fp_guard_unmap(struct fp_guard *guard)
 }
 
 /**
- * fp_guard_count() - How many mappings there are
+ * fp_guard_count() - Count the mappings of this process
  *
- * Return: number of them in this process
+ * Return: number of mappings
  */
 int fp_guard_count(void)
 {
@@ -373,8 +373,8 @@ int fp_guard_count(void)
 /**
  * fp_guard_unblock() - Let SIGBUS reach its handler in the calling thread
  *
- * Threads of programs that read their signals elsewhere block all of them, and a fault in such a thread ends the process. One
- * system call per thread, at its first burst.
+ * A program that reads its signals in one thread blocks all signals in the others, and a fault in such a thread ends the process.
+ * This costs one system call per thread, at its first burst.
  */
 void fp_guard_unblock(void)
 {

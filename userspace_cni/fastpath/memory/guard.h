@@ -10,9 +10,9 @@
 #define FP_GUARDS	4096		/* mappings that a process may have at once */
 #define FP_GUARD_MAX	(1ULL << 40)	/* longest mapping and highest offset, bytes */
 
-/** struct fp_guard - One mapping; its fields are for guard.c, and for reading @data and @gone
+/** struct fp_guard - One mapping; only guard.c uses its fields, but all may read @data and @gone
  * @data:	Where the byte at the offset asked for is
- * @gone:	1 once memory was taken away: all of the mapping is then zeros of our own
+ * @gone:	1 once memory was taken away: the whole mapping is then zero pages of our own
  * @sequence:	Odd while @start and @length are being changed
  * @start:	First byte mapped, 0 for a free entry
  * @length:	Bytes mapped

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/* lent.c - memory that a front-end lends: its regions, and what is where in them
+/* lent.c - memory that a front-end lends: its regions, and the places of addresses in them
  *
  * THEORY OF OPERATION
  *
- * A front-end tells of up to FP_REGIONS parts of its memory. Each has two addresses of its own, one that descriptors use and one
- * that SET_VRING_ADDR uses, and a third where we have it. A table is filled before a queue uses it and never changed afterwards:
- * new memory is a new table. What is looked for must lie in one region as a whole. That memory may be taken away at any time is
- * up to guard.c.
+ * A front-end announces up to FP_REGIONS parts of its memory. Each has three addresses: one that descriptors use, one that
+ * SET_VRING_ADDR uses, and one where we map it. A table is filled before a queue uses it and never changed afterwards: new memory
+ * is a new table. A ring or buffer must lie in one region as a whole. guard.c deals with memory that is taken away.
  */
 
 #include <errno.h>
@@ -15,7 +14,7 @@
 #include "lent.h"
 
 /**
- * fp_memory_new() - A table without regions
+ * fp_memory_new() - Make a table without regions
  *
  * Return: the table, NULL with errno set
  */
@@ -39,13 +38,13 @@ static int overlap(uint64_t a, uint64_t a_size, uint64_t b, uint64_t b_size)
 }
 
 /**
- * judge() - Whether a region could be in the table
+ * check_region() - Check that a region could be in the table
  * @memory:	Table
  * @region:	Region
  *
  * Return: 0, -EOVERFLOW: empty, too long or beyond the end of addresses, -EEXIST: overlaps another, -E2BIG: the table is full
  */
-static int judge(const struct fp_memory *memory, const struct fp_region *region)
+static int check_region(const struct fp_memory *memory, const struct fp_region *region)
 {
 	uint32_t i;
 
@@ -66,7 +65,7 @@ static int judge(const struct fp_memory *memory, const struct fp_region *region)
 }
 
 /**
- * fp_memory_put() - Add a region whose memory is there
+ * fp_memory_put() - Add a region that is mapped already
  * @memory:	Table that no queue uses yet
  * @region:	The region, with @data of at least @size bytes
  *
@@ -74,7 +73,7 @@ static int judge(const struct fp_memory *memory, const struct fp_region *region)
  */
 int fp_memory_put(struct fp_memory *memory, const struct fp_region *region)
 {
-	int rc = judge(memory, region);
+	int rc = check_region(memory, region);
 
 	if (!rc)
 		memory->regions[memory->count++] = *region;
@@ -93,7 +92,7 @@ int fp_memory_put(struct fp_memory *memory, const struct fp_region *region)
 int fp_memory_add(struct fp_memory *memory, const struct fp_region *region, int fd, uint64_t offset)
 {
 	struct fp_region mapped = *region;
-	int rc = judge(memory, region);
+	int rc = check_region(memory, region);
 
 	if (!rc)
 		rc = fp_guard_map(fd, offset, region->size, &mapped.guard);
@@ -138,8 +137,8 @@ void fp_memory_free(struct fp_memory *memory)
 }
 
 /**
- * fp_by_user() - Where a ring is
- * @memory:	Where it has to be
+ * fp_by_user() - Find a ring
+ * @memory:	Memory in which it has to lie
  * @address:	User address
  * @length:	Bytes
  * @alignment:	A power of two, of our address

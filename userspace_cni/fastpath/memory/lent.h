@@ -15,7 +15,7 @@
  * @guest:	Its address in descriptors
  * @user:	Its address in SET_VRING_ADDR
  * @size:	Bytes
- * @data:	Where we have it
+ * @data:	Our address of it
  * @guard:	Our mapping of it, NULL for memory that is not a mapping (tests)
  */
 struct fp_region {
@@ -36,8 +36,8 @@ struct fp_memory {
 };
 
 /**
- * fp_by_guest() - Where the bytes of a buffer are
- * @memory:	Where it has to be
+ * fp_by_guest() - Find a buffer
+ * @memory:	Memory in which it has to lie
  * @address:	Guest address
  * @length:	Bytes
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clock.h - the clock that all deadlines of the rings are on */
+/* clock.h - the clock of all deadlines of the rings */
 
 #ifndef FASTPATH_CLOCK_H
 #define FASTPATH_CLOCK_H
@@ -10,7 +10,7 @@
 #define SECOND_NS 1000000000
 
 /**
- * fp_now() - The time
+ * fp_now() - Read the clock
  *
  * Return: nanoseconds of CLOCK_MONOTONIC
  */

@@ -3,23 +3,23 @@
  *
  * THEORY OF OPERATION
  *
- * The front-end is a virtual machine or a container, and what is in its memory can change while we look: it is read once into
- * variables of our own, judged there, and used from there. So
+ * The front-end is a virtual machine or a container, and its memory can change while we read it. So each value is read once into
+ * a variable of our own, checked there, and used from there:
  *
- *   - an index that has moved by more than the size of the ring is a fault, as is a number of a descriptor beyond it;
+ *   - an index that has moved by more than the size of the ring is a fault, as is a descriptor's number beyond the ring;
  *   - a chain is followed for at most FP_CHAIN_MAX descriptors, and one burst takes at most as many chains as it was given frames
  *     (each frame that is sent: FP_CHAIN_MAX descriptors, however many chains they are in), so that a call has an end;
- *   - every address is looked for among at most FP_REGIONS regions; a buffer must lie in one of them;
- *   - indirect tables are not offered, and so are a fault;
- *   - memory that is taken away reads as zeros (guard.c): a burst looks at the marks after its last access and before it returns,
- *     so that no caller is given what was made of them.
+ *   - every address is looked up in at most FP_REGIONS regions; a buffer must lie in one of them;
+ *   - indirect tables are not offered, so they are a fault;
+ *   - memory that is taken away reads as zeros (guard.c): a burst checks the marks after its last access and before it returns,
+ *     so that no caller gets frames made of those zeros.
  *
- * A fault ends the queue: nothing of that burst is returned, used.idx is not moved for it, and `alarm` tells the control plane.
+ * A fault ends the queue: nothing of that burst is returned, used.idx does not move, and `alarm` notifies the control plane.
  *
- * Buffers are used in the order in which they are made available, always (VIRTIO_F_IN_ORDER), and the used ring is published
- * once per burst. While no thread sleeps, VIRTQ_USED_F_NO_NOTIFY is set. A thread sleeps on an epoll descriptor of our own in
- * which the eventfd for kicks is watched edge-triggered: it never has to be read, so that the front-end cannot make that
- * block, and waiters stay where they are when the front-end gives another one.
+ * Buffers are always used in the order in which they are made available (VIRTIO_F_IN_ORDER), and the used ring is published
+ * once per burst. While no thread sleeps, VIRTQ_USED_F_NO_NOTIFY is set. A thread sleeps on an epoll descriptor of our own that
+ * watches the eventfd for kicks edge-triggered. So the eventfd never has to be read, which the front-end could make block, and
+ * waiters go on sleeping when the front-end gives another eventfd.
  *
  * This file sets a queue up. Frames to the guest are in device_transmit.c, frames from it in device_receive.c.
  */
@@ -35,22 +35,22 @@
 #include "device_ring.h"
 
 /**
- * want_kicks() - Tell the driver whether to notify us
+ * request_kicks() - Tell the driver whether to notify us
  * @device:	Device
  * @wanted:	Whether
  */
-static void want_kicks(struct fp_device *device, int wanted)
+static void request_kicks(struct fp_device *device, int wanted)
 {
 	__atomic_store_n(&device->used->flags, wanted ? 0 : NO_NOTIFY, __ATOMIC_RELAXED);
 }
 
 /**
- * device_arm() - Ask to be notified of what comes
+ * device_arm() - Ask the driver to notify us of new buffers
  * @queue:	A device, taken
  *
- * A driver that gave no eventfd has to be polled: there is always something.
+ * A driver that gave no eventfd has to be polled: then the result is always 1.
  *
- * Return: 1 when something is there already (then nothing is asked), 0, -EBADMSG
+ * Return: 1 when buffers are available already (then no notification is requested), 0, -EBADMSG
  */
 static int device_arm(struct fp_queue *queue)
 {
@@ -58,32 +58,32 @@ static int device_arm(struct fp_queue *queue)
 	struct epoll_event event;
 	int ready;
 
-	(void)!epoll_wait(queue->event, &event, 1, 0);	/* Kicks from here on count */
-	want_kicks(device, 1);
+	(void)!epoll_wait(queue->event, &event, 1, 0);	/* Forget earlier kicks */
+	request_kicks(device, 1);
 	atomic_thread_fence(memory_order_seq_cst);
 	ready = available(device);
 	if (ready > 0 || device->kick < 0) {
-		want_kicks(device, 0);
+		request_kicks(device, 0);
 		ready = 1;
 	}
 	return settled(device, ready);
 }
 
 /**
- * device_disarm() - Take that back
+ * device_disarm() - Ask the driver not to notify us
  * @queue:	A device, taken
  */
 static void device_disarm(struct fp_queue *queue)
 {
 	struct fp_device *device = (struct fp_device *)queue;
 
-	want_kicks(device, 0);
+	request_kicks(device, 0);
 	(void)settled(device, 0);
 }
 
 /**
- * refuse_to_send() - The send of a queue that receives
- * @queue, @frames, @stride, @lengths, @count: As struct fp_operations has them
+ * refuse_to_send() - Refuse to send on a queue that receives
+ * @queue, @frames, @stride, @lengths, @count: As in struct fp_operations
  *
  * Return: -EOPNOTSUPP
  */
@@ -94,8 +94,8 @@ static int refuse_to_send(struct fp_queue *queue, const uint8_t *frames, uint32_
 }
 
 /**
- * refuse_to_receive() - The receive of a queue that sends
- * @queue, @frames, @stride, @lengths, @capacity: As struct fp_operations has them
+ * refuse_to_receive() - Refuse to receive on a queue that sends
+ * @queue, @frames, @stride, @lengths, @capacity: As in struct fp_operations
  *
  * Return: -EOPNOTSUPP
  */
@@ -109,7 +109,7 @@ static const struct fp_operations to_guest = { fp_device_send, refuse_to_receive
 static const struct fp_operations from_guest = { refuse_to_send, fp_device_receive, device_arm, device_disarm };
 
 /**
- * fp_device_new() - A queue without rings, stopped
+ * fp_device_new() - Make a queue without rings, stopped
  * @transmit:	1: frames go to the guest, 0: they come from it
  * @alarm:	eventfd of ours that a fault makes readable, -1 for none
  *
@@ -136,7 +136,7 @@ struct fp_queue *fp_device_new(int transmit, int alarm)
 }
 
 /**
- * watch() - Watch another eventfd for kicks, or the same again, or none
+ * watch() - Watch an eventfd for kicks in place of the current one
  * @device:	Device, stopped
  * @kick:	eventfd, -1 for none
  *
@@ -156,11 +156,12 @@ static int watch(struct fp_device *device, int kick)
 }
 
 /**
- * resume() - Find out where to go on
+ * resume() - Set the indices at which the queue goes on
  * @device:	Device with its rings in place
- * @base:	Where the front-end says
+ * @base:	Index that the front-end names
  *
- * A front-end whose last back-end died says how far that one had looked; what it has not used is looked at again.
+ * After its last back-end died, a front-end names the index up to which that one had read. Buffers that it had not used are read
+ * again.
  */
 static void resume(struct fp_device *device, uint32_t base)
 {
@@ -171,12 +172,12 @@ static void resume(struct fp_device *device, uint32_t base)
 
 /**
  * fp_device_attach() - Give a queue its rings
- * @queue:	Stopped, without a fault: that stays for the life of the queue, whatever the front-end says later
- * @memory:	Where they are; stays until the queue is detached, attached anew or closed
- * @ring:	What the front-end says; its eventfds stay open as long
+ * @queue:	Stopped, without a fault: a fault stays for the life of the queue, whatever the front-end sends later
+ * @memory:	Memory of the rings; must stay until the queue is detached, attached anew or closed
+ * @ring:	Ring as the front-end describes it; its eventfds must stay open as long
  *
- * Return: 0; -EINVAL: size or base cannot be, -EFAULT: a ring is not wholly in a region, -EDOM: not aligned; -EBADMSG: memory is
- *	   gone; -errno of epoll_ctl(). The queue is detached then.
+ * Return: 0; -EINVAL: size or base is out of range, -EFAULT: a ring is not wholly in a region, -EDOM: not aligned; -EBADMSG:
+ *	   memory is gone; -errno of epoll_ctl(). After an error the queue is detached.
  */
 int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, const struct fp_ring *ring)
 {
@@ -203,7 +204,7 @@ int fp_device_attach(struct fp_queue *queue, const struct fp_memory *memory, con
 	device->call = ring->call;
 	device->mergeable = ring->mergeable;
 	resume(device, ring->base);
-	want_kicks(device, 0);
+	request_kicks(device, 0);
 	rc = settled(device, 0);
 	if (rc)
 		fp_device_detach(queue);
@@ -227,7 +228,7 @@ void fp_device_detach(struct fp_queue *queue)
 }
 
 /**
- * fp_device_base() - Where a queue that is attached anew has to go on
+ * fp_device_base() - Read the index at which a queue that is attached anew has to go on
  * @queue:	Stopped
  *
  * Return: index of the next available buffer
@@ -238,8 +239,8 @@ uint16_t fp_device_base(const struct fp_queue *queue)
 }
 
 /**
- * fp_device_close() - Give back what a queue has of the kernel
- * @queue:	A device, closed and detached; it can be asked for faults and counters, and freed
+ * fp_device_close() - Close a queue's file descriptor
+ * @queue:	A device, closed and detached; its fault and counters can still be read, and it can be freed
  */
 void fp_device_close(struct fp_queue *queue)
 {

@@ -13,15 +13,15 @@
 #define FP_CHAIN_MAX	1024	/* descriptors that one frame may be spread over */
 #define FP_DEVICE_ROOM	65535	/* longest frame that is sent to a guest */
 
-/** struct fp_ring - What a front-end says of one queue
+/** struct fp_ring - How a front-end describes one queue
  * @size:	Descriptors, a power of two
  * @base:	Index of the first available buffer
- * @descriptors: User address, as all three
- * @available:	The ring that the driver writes
- * @used:	The ring that we write
+ * @descriptors: User address of the descriptors
+ * @available:	User address of the ring that the driver writes
+ * @used:	User address of the ring that we write
  * @kick:	eventfd by which we are notified, -1 for none: then the ring has to be polled
  * @call:	eventfd by which we notify, -1 for none
- * @mergeable:	Whether a frame may be spread over several buffers of the guest's
+ * @mergeable:	Whether a frame may be spread over several of the guest's buffers
  */
 struct fp_ring {
 	uint32_t size;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* device_receive.c - frames out of buffers of the guest; see device.c */
+/* device_receive.c - frames out of the guest's buffers; see device.c */
 
 #include <string.h>
 
@@ -8,9 +8,9 @@
 /**
  * take() - Copy the frame of one chain out
  * @device:	Device
- * @walk:	Chain, at its begin
- * @frame:	Where to
- * @stride:	Bytes that there is room for
+ * @walk:	Chain, at its beginning
+ * @frame:	Set to the frame's bytes
+ * @stride:	Bytes of room in @frame
  * @length:	Set to the bytes of the frame, when there is one
  *
  * Return: 1, 0 when it is dropped, -EBADMSG
@@ -46,9 +46,9 @@ static int take(struct fp_device *device, struct walk *walk, uint8_t *frame, uin
 
 /**
  * fp_device_receive() - Receive frames from the guest
- * @queue, @frames, @stride, @lengths, @capacity: As struct fp_operations has them
+ * @queue, @frames, @stride, @lengths, @capacity: As in struct fp_operations
  *
- * Return: frames, -EBADMSG; no frame of that burst is the caller's then
+ * Return: frames, -EBADMSG: the caller must use no frame of that burst
  */
 int fp_device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* device_ring.h - a device's queue from inside: for device.c, device_transmit.c and device_receive.c alone
+/* device_ring.h - internals of a device's queue: for device.c, device_transmit.c and device_receive.c alone
  *
- * What runs per frame is inline here, so that the compiler sees it in each of the three.
+ * Functions that run per frame are inline here, so that the compiler sees them in each of the three files.
  */
 
 #ifndef FASTPATH_DEVICE_RING_H
@@ -14,16 +14,16 @@
 #include "vring.h"
 
 /** struct fp_device - A queue as its device sees it
- * @queue:	What is common; its event is an epoll descriptor of ours
- * @memory:	Where rings and buffers are
+ * @queue:	The part of every queue; its event is an epoll descriptor of our own
+ * @memory:	Memory of rings and buffers
  * @desc:	Table of @size descriptors
  * @avail:	Ring that the driver writes
  * @used:	Ring that we write
  * @size:	A power of two
  * @next_avail:	Index of the next available buffer to look at
  * @next_used:	Index of the next used element to write
- * @transmit:	Whether buffers are for us to write: frames go to the guest
- * @mergeable:	Whether a frame may be spread over several of them
+ * @transmit:	Whether frames go to the guest, so that we write the buffers
+ * @mergeable:	Whether a frame may be spread over several buffers
  * @kick:	Watched by the epoll descriptor, -1 for none
  * @call:	Notified when buffers have been used, -1 for none
  * @alarm:	Notified of a fault, -1 for none
@@ -46,8 +46,8 @@ struct fp_device {
 
 /** struct walk - A chain of descriptors that is being followed
  * @index:	Next descriptor, when @more
- * @more:	Whether there is one
- * @left:	How many may still follow
+ * @more:	Whether there is a next descriptor
+ * @left:	How many descriptors may still follow
  */
 struct walk {
 	uint32_t index;
@@ -56,9 +56,9 @@ struct walk {
 };
 
 /**
- * fail() - End the use of a queue, and tell the control plane
+ * fail() - End the use of a queue, and notify the control plane
  * @device:	Device
- * @fault:	What is wrong, for which zeros in place of memory that was taken away may be the reason
+ * @fault:	What is wrong; FP_MEMORY_GONE is recorded instead when memory was taken away, as its zeros may be the reason
  *
  * Return: -EBADMSG, for the caller to return
  */
@@ -71,9 +71,9 @@ static inline int fail(struct fp_device *device, enum fp_fault fault)
 }
 
 /**
- * settled() - End a burst, whose result is worthless when memory is gone
+ * settled() - End a burst; its result is an error when memory is gone
  * @device:	Device
- * @result:	What the burst is to return
+ * @result:	Result of the burst so far
  *
  * Return: @result, or -EBADMSG
  */
@@ -83,7 +83,7 @@ static inline int settled(struct fp_device *device, int result)
 }
 
 /**
- * available() - Buffers that the driver has made available
+ * available() - Count the buffers that the driver has made available
  * @device:	Device
  *
  * Return: number of buffers, -EBADMSG
@@ -102,7 +102,7 @@ static inline int available(struct fp_device *device)
  * begin() - Begin to follow a chain
  * @device:	Device
  * @ahead:	How many buffers after the next one, fewer than are available
- * @walk:	Set to its first descriptor; what may still follow is left as it is
+ * @walk:	Set to its first descriptor; @left stays as it is
  *
  * Return: number of the first descriptor, or -EBADMSG
  */
@@ -119,10 +119,10 @@ static inline int begin(struct fp_device *device, uint32_t ahead, struct walk *w
 }
 
 /**
- * step() - The next buffer of a chain
+ * step() - Read the next descriptor of a chain
  * @device:	Device
- * @walk:	Chain, of which there is more
- * @data:	Set to our address of the buffer; NULL for one without bytes, which the caller must pass over
+ * @walk:	Chain that has a next descriptor
+ * @data:	Set to our address of the buffer; NULL for an empty one, which the caller must skip
  * @length:	Set to its bytes
  *
  * Each field of the descriptor is read once: the guest may change it meanwhile.
@@ -152,7 +152,7 @@ static inline int step(struct fp_device *device, struct walk *walk, uint8_t **da
 }
 
 /**
- * use() - Write an element of the used ring, which the driver does not look at before publish()
+ * use() - Write an element of the used ring; the driver does not read it before publish()
  * @device:	Device
  * @ahead:	How many buffers after the next one
  * @id:		First descriptor of its chain
@@ -167,7 +167,7 @@ static inline void use(struct fp_device *device, uint32_t ahead, uint32_t id, ui
 }
 
 /**
- * publish() - Hand buffers back, and tell the driver unless it does not want to be told
+ * publish() - Hand buffers back, and notify the driver unless it has asked for no notification
  * @device:	Device
  * @count:	Buffers, for each of which use() was called
  */
@@ -184,7 +184,7 @@ static inline void publish(struct fp_device *device, uint32_t count)
 	fp_count(&device->queue.counters.kicks, (uint64_t)fp_notify(device->call));
 }
 
-/* What the two directions do; see struct fp_operations */
+/* The operations of the two directions; see struct fp_operations */
 int fp_device_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 int fp_device_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* device_transmit.c - frames into buffers of the guest; see device.c */
+/* device_transmit.c - frames into the guest's buffers; see device.c */
 
 #include <string.h>
 
 #include "device_ring.h"
 
-/** struct fill - A frame on its way into buffers of the guest
+/** struct fill - A frame that is being written into the guest's buffers
  * @frame:	Its bytes
  * @length:	Their number
  * @done:	Bytes written, of FP_HEADER + @length
- * @last:	Where the last two bytes of the header went, as a buffer may end between them
+ * @last:	Addresses of the header's last two bytes; a buffer may end between them
  */
 struct fill {
 	const uint8_t *frame;
@@ -49,7 +49,7 @@ static uint32_t fill_buffer(struct fill *fill, uint8_t *data, uint32_t room)
 /**
  * fill_chain() - Write as much of a frame into a chain of buffers as fits
  * @device:	Device
- * @walk:	Chain, at its begin
+ * @walk:	Chain, at its beginning
  * @fill:	Frame
  *
  * Return: bytes written, -EBADMSG
@@ -78,7 +78,7 @@ static int64_t fill_chain(struct fp_device *device, struct walk *walk, struct fi
  * @ahead:	How many of the available buffers are used already
  * @count:	How many are available
  *
- * Return: buffers used, 0 when they are too few, -EMSGSIZE: it never fits, -EBADMSG
+ * Return: buffers used, 0 when too few are available, -EMSGSIZE: the frame can never fit, -EBADMSG
  */
 static int put(struct fp_device *device, struct fill *fill, uint32_t ahead, uint32_t count)
 {
@@ -109,10 +109,10 @@ static int put(struct fp_device *device, struct fill *fill, uint32_t ahead, uint
 
 /**
  * fp_device_send() - Send frames to the guest
- * @queue, @frames, @stride, @lengths, @count: As struct fp_operations has them
+ * @queue, @frames, @stride, @lengths, @count: As in struct fp_operations
  *
- * A frame that can never fit in what the guest provides is dropped and counted as refused, although it counts as taken: it does
- * not stand in the way of those behind it.
+ * A frame that can never fit in the guest's buffers is dropped and counted as refused. It also counts as taken, so that it does
+ * not block the frames behind it.
  *
  * Return: frames taken, -EBADMSG
  */

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-/* driver.c - the driver's side of a virtqueue: ours when we are the front-end
+/* driver.c - the driver's side of a virtqueue: our side when we are the front-end
  *
  * THEORY OF OPERATION
  *
- * A split ring, as virtio 1.x has it, in memory of ours that the other side maps: it may write there at any time and anything. So
- * what it writes is read once and looked at before it is used, and nothing of ours that matters is kept there.
+ * This is a split ring of virtio 1.x, in our memory that the other side maps. The other side may write anything there at any time.
+ * So each value that it writes is read once and checked before it is used, and state that we rely on is not kept there.
  *
- * With VIRTIO_F_IN_ORDER buffers come back in the order in which they were given. Then the avail ring is the identity for ever,
- * descriptor i belongs to buffer i, and a burst is: write frames, set lengths that differ, one release store of avail.idx. Without
- * it there is a list of free descriptors, and the avail ring is written.
+ * With VIRTIO_F_IN_ORDER buffers come back in the order in which they were given. Then entry i of the avail ring always names
+ * descriptor i, descriptor i belongs to buffer i, and a burst is: write frames, set lengths that differ, one release store of
+ * avail.idx. Without it there is a list of free descriptors, and each burst writes the avail ring.
  *
- * What costs time is cache lines that wander between two cores, so:
- *   - a frame starts on a cache line of its own, the header of 12 bytes at the end of the line before, which is never dirtied
- *     (we zero it once, and the other side writes only what differs);
+ * Most time goes into cache lines that move between two cores, so:
+ *   - a frame starts on a cache line of its own; its header of 12 bytes is at the end of the line before, which stays clean
+ *     (we zero it once, and the other side writes only bytes that differ);
  *   - descriptors are written only when they change;
  *   - a transmit queue reads used.idx only when its room is too small, and descriptors come back unread;
- *   - a receive queue gives buffers back in lumps of a quarter of the ring;
+ *   - a receive queue gives buffers back in lots of a quarter of the ring;
  *   - all lines of a burst are prefetched before the first is touched;
- *   - a line that was written is handed over (CLDEMOTE): measured, that is a tenth of the throughput.
+ *   - a line that was written is handed over (CLDEMOTE), which gave a tenth more throughput when measured.
  *
- * Order of memory accesses: used.idx is loaded with acquire before what it covers is read, avail.idx is stored with release after
- * what it covers is written. One full fence stands between the store of avail.idx and the load of used.flags, and one between the
- * store of avail.flags and the last look at used.idx before sleeping: without them both sides could miss each other.
+ * Order of memory accesses: used.idx is loaded with acquire before the elements that it covers are read, avail.idx is stored with
+ * release after the elements that it covers are written. One full fence is between the store of avail.idx and the load of
+ * used.flags, and one between the store of avail.flags and the last load of used.idx before sleeping: without them each side
+ * could sleep while the other one waits for it.
  *
  * This file sets a queue up. Frames to send are in driver_transmit.c, frames received in driver_receive.c.
  */
@@ -36,10 +37,10 @@
 #include "driver_ring.h"
 
 #define PAGE 4096
-#define HEADER_AT (FP_LINE - FP_HEADER)	/* in a buffer: the frame then starts on a line */
+#define HEADER_AT (FP_LINE - FP_HEADER)	/* offset in a buffer, so that the frame starts on a line */
 #define LARGEST_RING 32768
 #define LARGEST_ROOM 65535
-#define SMALL_RING 16			/* buffers go back at once */
+#define SMALL_RING 16			/* up to this size each buffer goes back at once */
 
 static const struct fp_operations operations = {
 	.send = fp_driver_send,
@@ -51,7 +52,7 @@ static const struct fp_operations operations = {
 /**
  * rounded() - Round up
  * @bytes:	Number
- * @to:		What the result is a multiple of
+ * @to:		The result is a multiple of this
  *
  * Return: the next multiple
  */
@@ -61,10 +62,10 @@ static size_t rounded(size_t bytes, size_t to)
 }
 
 /**
- * avail_at() - Where the avail ring is in the shared memory
+ * avail_at() - Offset of the avail ring in the shared memory
  * @size:	Descriptors
  *
- * Return: bytes from its begin, where the descriptors are
+ * Return: bytes from the beginning, where the descriptors are
  */
 static size_t avail_at(uint32_t size)
 {
@@ -72,10 +73,10 @@ static size_t avail_at(uint32_t size)
 }
 
 /**
- * used_at() - Where the used ring is in the shared memory
+ * used_at() - Offset of the used ring in the shared memory
  * @size:	Descriptors
  *
- * Return: bytes from its begin
+ * Return: bytes from the beginning
  */
 static size_t used_at(uint32_t size)
 {
@@ -83,10 +84,10 @@ static size_t used_at(uint32_t size)
 }
 
 /**
- * buffers_at() - Where the buffers are in the shared memory
+ * buffers_at() - Offset of the buffers in the shared memory
  * @size:	Descriptors
  *
- * Return: bytes from its begin
+ * Return: bytes from the beginning
  */
 static size_t buffers_at(uint32_t size)
 {
@@ -105,7 +106,7 @@ static size_t pitch_of(uint32_t room)
 }
 
 /**
- * fp_driver_bytes() - Shared memory that one queue needs
+ * fp_driver_bytes() - Compute the shared memory that one queue needs
  * @size:	Descriptors
  * @room:	Longest frame that one buffer holds, bytes
  *
@@ -148,7 +149,7 @@ struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int t
 	driver->size = size;
 	driver->pitch = (uint32_t)pitch_of(room);
 	driver->span = driver->pitch - HEADER_AT;
-	driver->lump = size <= SMALL_RING ? 1 : size / 4;
+	driver->lot = size <= SMALL_RING ? 1 : size / 4;
 	driver->transmit = transmit;
 	driver->kick = -1;
 	driver->free = calloc(size, sizeof(*driver->free));
@@ -162,7 +163,7 @@ struct fp_queue *fp_driver_new(void *memory, uint32_t size, uint32_t room, int t
 }
 
 /**
- * lay_out() - Write rings and headers as they are before the first frame; a receive queue's buffers are all given
+ * lay_out() - Write rings and headers for a new connection; a receive queue gives all its buffers to the other side
  * @driver:	Driver, stopped
  */
 static void lay_out(struct driver *driver)
@@ -190,13 +191,13 @@ static void lay_out(struct driver *driver)
 
 /**
  * fp_driver_attach() - Prepare for a new connection
- * @queue:	A driver, stopped; it stays so until fp_start()
+ * @queue:	A driver, stopped; it stays stopped until fp_start()
  * @in_order:	VIRTIO_F_IN_ORDER was negotiated
  * @mergeable:	VIRTIO_NET_F_MRG_RXBUF was negotiated
  * @kick:	eventfd by which the other side is notified, or -1
- * @call:	eventfd by which it notifies us, not blocking, or -1. Both stay the caller's
+ * @call:	eventfd by which it notifies us, not blocking, or -1. The caller closes both
  *
- * Forgets what was in the ring: what was sent and not seen to be used may be lost, what was received and not fetched is.
+ * Empties the ring: sent frames that the other side had not yet used may be lost, received frames that were not fetched are lost.
  */
 void fp_driver_attach(struct fp_queue *queue, int in_order, int mergeable, int kick, int call)
 {
@@ -211,7 +212,7 @@ void fp_driver_attach(struct fp_queue *queue, int in_order, int mergeable, int k
 }
 
 /**
- * fp_driver_rings() - Where the three parts of the ring are
+ * fp_driver_rings() - Name the addresses of the three parts of the ring
  * @queue:	A driver
  * @rings:	Set to our addresses of descriptors, avail ring, used ring
  */
@@ -225,7 +226,7 @@ void fp_driver_rings(struct fp_queue *queue, uint64_t rings[3])
 }
 
 /**
- * fp_driver_free() - Free a queue, not its shared memory
+ * fp_driver_free() - Free a queue, but not its shared memory
  * @queue:	A driver, closed; no thread may use it any more, not even to learn that it is closed
  */
 void fp_driver_free(struct fp_queue *queue)

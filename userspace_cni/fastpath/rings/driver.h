@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver.h - the driver's side of a virtqueue: ours when we are the front-end; see driver.c */
+/* driver.h - the driver's side of a virtqueue: our side when we are the front-end; see driver.c */
 
 #ifndef FASTPATH_DRIVER_H
 #define FASTPATH_DRIVER_H
@@ -15,7 +15,7 @@ void fp_driver_attach(struct fp_queue *queue, int in_order, int mergeable, int k
 void fp_driver_rings(struct fp_queue *queue, uint64_t rings[3]);
 void fp_driver_free(struct fp_queue *queue);
 
-/* For generator.c: what is not worth an operation of every kind */
+/* For generator.c alone, so they are not in struct fp_operations */
 #define FP_MARK 8	/* bytes behind the Ethernet header by which a generator knows its frames; a buffer always has room for them */
 bool fp_driver_is(const struct fp_queue *queue);
 void fp_driver_fill(struct fp_queue *queue, const void *frame, uint32_t length);

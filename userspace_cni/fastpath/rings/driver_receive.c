@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-/* driver_receive.c - frames out of a driver's ring, and its readiness for a sleep; see driver.c */
+/* driver_receive.c - frames out of a driver's ring, and asking for notifications; see driver.c */
 
 #include "driver_ring.h"
 
 /**
  * take_back() - Take the next buffer that came back
  * @driver:	Driver that receives; a buffer is back
- * @length:	Set to the bytes that the other side wrote, at most what the buffer has
+ * @length:	Set to the bytes that the other side wrote, at most the buffer's size
  *
  * Return: number of the buffer, which is ours until lend(); -EBADMSG
  */
@@ -27,10 +27,10 @@ static inline int take_back(struct driver *driver, uint32_t *length)
 }
 
 /**
- * merged() - How many buffers the frame has whose first buffer comes next
+ * merged() - Count the buffers of the next frame
  * @driver:	Driver that receives; a buffer is back
  *
- * Return: 1 without MRG_RXBUF, else their number; 0 while some of them are not there yet; -EBADMSG
+ * Return: 1 without MRG_RXBUF, else their number; 0 while some of them are not back yet; -EBADMSG
  */
 static inline int merged(struct driver *driver)
 {
@@ -52,9 +52,9 @@ static inline int merged(struct driver *driver)
 /**
  * assemble() - Copy the next frame out, and lend its buffers again
  * @driver:	Driver that receives
- * @to:		Where to
- * @stride:	Bytes that there is room for
- * @parts:	Buffers that the frame lies in, which are back
+ * @to:		Set to the frame's bytes
+ * @stride:	Bytes of room in @to
+ * @parts:	Number of buffers that the frame lies in; all are back
  *
  * Return: length of the frame, -1 when it does not fit, -EBADMSG
  */
@@ -83,23 +83,23 @@ static inline int assemble(struct driver *driver, uint8_t *to, uint32_t stride, 
 }
 
 /**
- * arrived() - Buffers that have come back and were not looked at yet
+ * arrived() - Count the buffers that have come back and were not taken yet
  * @driver:	Driver that receives
- * @wanted:	Loads used.idx only when fewer than these are known of
+ * @wanted:	used.idx is loaded only when fewer buffers than this are known to be back
  *
  * Return: number of buffers, or -EBADMSG
  */
 static inline int arrived(struct driver *driver, uint32_t wanted)
 {
-	if ((uint16_t)(driver->behind - driver->seen) < wanted && look(driver) < 0)
+	if ((uint16_t)(driver->behind - driver->seen) < wanted && load_used(driver) < 0)
 		return -EBADMSG;
 	return (uint16_t)(driver->behind - driver->seen);
 }
 
 /**
- * prefetch_received() - Have the next frames in this core's cache before they are read
+ * prefetch_received() - Bring the next frames into this core's cache before they are read
  * @driver:	Driver that receives
- * @count:	Buffers, which are back; their numbers are not judged yet
+ * @count:	Buffers, which are back; their numbers are not checked yet
  */
 static void prefetch_received(const struct driver *driver, uint32_t count)
 {
@@ -113,18 +113,18 @@ static void prefetch_received(const struct driver *driver, uint32_t count)
 }
 
 /**
- * recycle() - Publish lent buffers again, when they are enough for it to pay
+ * recycle() - Publish lent buffers again, once there is a whole lot of them
  * @driver:	Driver that receives
  */
 static void recycle(struct driver *driver)
 {
-	if ((uint16_t)(driver->made - driver->published) >= driver->lump)
+	if ((uint16_t)(driver->made - driver->published) >= driver->lot)
 		publish(driver);
 }
 
 /**
  * fp_driver_receive() - Receive a burst
- * @queue, @frames, @stride, @lengths, @capacity: As struct fp_operations has them
+ * @queue, @frames, @stride, @lengths, @capacity: As in struct fp_operations
  *
  * Return: frames, or -EBADMSG; a fault behind the first frame is returned by the next call
  */
@@ -156,11 +156,11 @@ int fp_driver_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, 
 }
 
 /**
- * fp_driver_discard() - Receive frames, and count them, without copying them
+ * fp_driver_discard() - Receive and count frames without copying them
  * @queue:	A driver that receives, taken
  * @capacity:	Most frames
- * @mark:	Eight bytes that ours have behind the Ethernet header, which is looked for, or NULL: nothing is looked at
- * @foreign:	Incremented for each frame without
+ * @mark:	FP_MARK bytes that our frames have behind the Ethernet header; NULL: no frame is read
+ * @foreign:	Incremented for each frame without the mark
  *
  * Return: frames, or -EBADMSG
  */
@@ -198,10 +198,10 @@ int fp_driver_discard(struct fp_queue *queue, uint32_t capacity, const uint8_t *
 }
 
 /**
- * fp_driver_arm() - Ask the other side to notify of what comes
+ * fp_driver_arm() - Ask the other side to notify us of frames
  * @queue:	A driver, taken
  *
- * Return: 1 when something is there already (then nothing is asked), 0, -EBADMSG
+ * Return: 1 when frames are there already (then no notification is requested), 0, -EBADMSG
  */
 int fp_driver_arm(struct fp_queue *queue)
 {
@@ -213,7 +213,7 @@ int fp_driver_arm(struct fp_queue *queue)
 		return 1;
 	__atomic_store_n(&driver->avail->flags, 0, __ATOMIC_RELAXED);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (look(driver) < 0)
+	if (load_used(driver) < 0)
 		return -EBADMSG;
 	if (driver->seen == driver->behind)
 		return 0;
@@ -222,7 +222,7 @@ int fp_driver_arm(struct fp_queue *queue)
 }
 
 /**
- * fp_driver_disarm() - Take that back
+ * fp_driver_disarm() - Ask the other side not to notify us
  * @queue:	A driver, taken
  */
 void fp_driver_disarm(struct fp_queue *queue)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* driver_ring.h - a driver's queue from inside: for driver.c, driver_transmit.c and driver_receive.c alone
+/* driver_ring.h - internals of a driver's queue: for driver.c, driver_transmit.c and driver_receive.c alone
  *
- * What runs per frame is inline here, so that the compiler sees it in each of the three.
+ * Functions that run per frame are inline here, so that the compiler sees them in each of the three files.
  */
 
 #ifndef FASTPATH_DRIVER_RING_H
@@ -14,26 +14,26 @@
 #include "events.h"
 #include "vring.h"
 
-/** struct driver - A queue of this kind; all indices run freely and wrap at 65536
- * @queue:	What every queue has
+/** struct driver - A queue as its driver sees it; all indices run freely and wrap at 65536
+ * @queue:	The part of every queue
  * @desc, @avail, @used: The ring, in shared memory
  * @buffers:	@size buffers of @pitch bytes, in shared memory
  * @size:	Descriptors, a power of two
  * @pitch:	Bytes from one buffer to the next, whole cache lines
- * @span:	Bytes of a buffer from its header on: what a descriptor covers
- * @made:	avail.idx to be; [@seen, @made) are with the other side or, up to @behind, back
+ * @span:	Bytes of a buffer from its header on, which a descriptor covers
+ * @made:	The next avail.idx to publish; of [@seen, @made) those before @behind are back, the rest are with the other side
  * @published:	avail.idx as the other side sees it
  * @seen:	used.idx up to which we have worked
  * @behind:	used.idx as last loaded
- * @lump:	Received buffers that are given back at once
+ * @lot:	Received buffers that are given back at once
  * @transmit:	Whether it sends; else it receives
  * @in_order:	VIRTIO_F_IN_ORDER was negotiated
- * @mergeable:	VIRTIO_NET_F_MRG_RXBUF was, and it receives
+ * @mergeable:	VIRTIO_NET_F_MRG_RXBUF was negotiated, and the queue receives
  * @kick:	eventfd by which we notify the other side, -1 for none
  * @frees:	How many numbers of @free are valid
- * @free:	Without IN_ORDER, of a transmit queue: numbers of descriptors that are ours, the first @frees; of a receive
- *		queue: what is in the avail ring, which cannot be believed when it is read back
- * @lent:	Without IN_ORDER, per descriptor: it is with the other side
+ * @free:	Without IN_ORDER. Transmit queue: numbers of descriptors that are ours, the first @frees. Receive queue: our copy
+ *		of the avail ring, which the other side may overwrite
+ * @lent:	Without IN_ORDER, per descriptor: whether it is with the other side
  */
 struct driver {
 	struct fp_queue queue;
@@ -44,7 +44,7 @@ struct driver {
 	uint32_t size;
 	uint32_t pitch;
 	uint32_t span;
-	uint32_t lump;
+	uint32_t lot;
 	uint16_t made;
 	uint16_t published;
 	uint16_t seen;
@@ -70,7 +70,7 @@ static inline struct driver *driver_of(struct fp_queue *queue)
 }
 
 /**
- * frame_at() - Where the frame of a buffer begins
+ * frame_at() - Address of the frame in a buffer
  * @driver:	Driver
  * @id:		Number of the buffer, below the size of the ring
  *
@@ -82,7 +82,7 @@ static inline uint8_t *frame_at(const struct driver *driver, uint32_t id)
 }
 
 /**
- * slot() - Place of an index in its ring
+ * slot() - Entry of the ring that an index names
  * @driver:	Driver
  * @index:	Index, which runs freely
  *
@@ -107,9 +107,9 @@ static inline int faulty(struct driver *driver, enum fp_fault fault)
 }
 
 /**
- * copy() - memcpy() without the call for what is common and short
- * @to:		Where to; must not overlap @from
- * @from:	What to copy
+ * copy() - Do what memcpy() does, without the call for common short lengths
+ * @to:		Destination; must not overlap @from
+ * @from:	Source
  * @length:	Bytes
  *
  * At most 16 bytes are moved at a time, each wholly within both ranges.
@@ -125,7 +125,7 @@ static inline void copy(uint8_t *restrict to, const uint8_t *restrict from, size
 		to += FP_LINE;
 		from += FP_LINE;
 		length -= FP_LINE;
-		if (length < 16) {	/* reach back into what has been copied */
+		if (length < 16) {	/* copy some bytes twice */
 			memcpy(to + length - 16, from + length - 16, 16);
 			return;
 		}
@@ -140,11 +140,11 @@ static inline void copy(uint8_t *restrict to, const uint8_t *restrict from, size
 }
 
 /**
- * hand_over() - Let another core have a line that was written
+ * hand_over() - Move a line that was written to the cache that all cores share
  * @line:	Address in it
  *
- * The other core reads the line next, from the cache that both share, which is faster than from ours. It is a hint, and no
- * instruction at all on processors that do not know it.
+ * The other core reads the line next, and reads it faster from the shared cache than from ours. This is a hint: processors that
+ * do not know the instruction do nothing.
  */
 static inline void hand_over(const void *line)
 {
@@ -156,14 +156,14 @@ static inline void hand_over(const void *line)
 }
 
 /**
- * look() - Load used.idx
+ * load_used() - Load used.idx
  * @driver:	Driver
  *
- * Afterwards what the index covers may be read, and buffers of ours that are back may be written.
+ * Afterwards the elements that the index covers may be read, and buffers that are back may be written.
  *
  * Return: 0, -EBADMSG: the index moved beyond what was published
  */
-static inline int look(struct driver *driver)
+static inline int load_used(struct driver *driver)
 {
 	uint16_t index = __atomic_load_n(&driver->used->index, __ATOMIC_ACQUIRE);
 
@@ -174,7 +174,7 @@ static inline int look(struct driver *driver)
 }
 
 /**
- * publish() - Let the other side see what was made, and notify it unless it does not want that
+ * publish() - Publish avail.idx, and notify the other side unless it has asked for no notification
  * @driver:	Driver
  */
 static inline void publish(struct driver *driver)
@@ -194,9 +194,9 @@ static inline void publish(struct driver *driver)
 }
 
 /**
- * lend() - Put a descriptor where the other side finds it once it is published
+ * lend() - Put a descriptor in the avail ring; the other side sees it after publish()
  * @driver:	Driver
- * @id:		Number of the descriptor, which is ours
+ * @id:		Number of the descriptor, which is ours until then
  */
 static inline void lend(struct driver *driver, uint32_t id)
 {
@@ -212,7 +212,7 @@ static inline void lend(struct driver *driver, uint32_t id)
 	driver->made++;
 }
 
-/* The operations of this kind; see struct fp_operations */
+/* The operations of a driver's queue; see struct fp_operations */
 int fp_driver_send(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
 int fp_driver_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stride, uint32_t *lengths, uint32_t capacity);
 int fp_driver_arm(struct fp_queue *queue);

@@ -4,23 +4,23 @@
 #include "driver_ring.h"
 
 /**
- * prefetch_to_write() - Have a line in this core's cache before it is written
+ * prefetch_to_write() - Bring a line into this core's cache before it is written
  * @line:	Address in it
  */
 static inline void prefetch_to_write(const void *line)
 {
 #if defined(__x86_64__)
-	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));	/* gcc takes it for an option of the CPU; it is none any more */
+	__asm__ volatile("prefetchw %0" : : "m"(*(const char *)line));	/* all x86-64 CPUs have it now, but gcc still wants an option */
 #else
 	__builtin_prefetch(line, 1);
 #endif
 }
 
 /**
- * reclaim() - Without IN_ORDER: take back the descriptors of what was sent
+ * reclaim() - Without IN_ORDER: take back the descriptors of frames that were sent
  * @driver:	Driver that transmits
  *
- * Return: 0, -EBADMSG: a number that is not with the other side
+ * Return: 0, -EBADMSG: the number of a descriptor that is not with the other side
  */
 static int reclaim(struct driver *driver)
 {
@@ -37,7 +37,7 @@ static int reclaim(struct driver *driver)
 }
 
 /**
- * room_for() - How many frames there is room for
+ * room_for() - Count the frames that there is room for
  * @driver:	Driver that transmits
  * @count:	Frames wanted
  *
@@ -48,7 +48,7 @@ static inline int room_for(struct driver *driver, uint32_t count)
 	uint32_t room = driver->size - (uint16_t)(driver->made - driver->seen);
 
 	if (room < count) {
-		if (look(driver) < 0)
+		if (load_used(driver) < 0)
 			return -EBADMSG;
 		if (driver->in_order)
 			driver->seen = driver->behind;
@@ -60,9 +60,9 @@ static inline int room_for(struct driver *driver, uint32_t count)
 }
 
 /**
- * next_id() - The descriptor for a frame
+ * next_id() - Choose the descriptor for a frame
  * @driver:	Driver that transmits
- * @ahead:	How many frames are to go before it, fewer than there is room for
+ * @ahead:	How many frames go before it, fewer than there is room for
  *
  * Return: number of the descriptor
  */
@@ -74,7 +74,7 @@ static inline uint32_t next_id(const struct driver *driver, uint32_t ahead)
 }
 
 /**
- * describe() - Write the length into a descriptor, unless it is there already
+ * describe() - Write the length into a descriptor, unless it has that length already
  * @driver:	Driver
  * @id:		Number of the descriptor, which is ours
  * @length:	Bytes of the frame
@@ -87,7 +87,7 @@ static inline void describe(struct driver *driver, uint32_t id, uint32_t length)
 
 /**
  * fp_driver_send() - Send a burst
- * @queue, @frames, @stride, @lengths, @count: As struct fp_operations has them
+ * @queue, @frames, @stride, @lengths, @count: As in struct fp_operations
  *
  * Return: frames taken, or -EBADMSG
  */
@@ -117,7 +117,7 @@ int fp_driver_send(struct fp_queue *queue, const uint8_t *frames, uint32_t strid
 
 /**
  * fp_driver_fill() - Write a frame into all buffers of an idle transmit queue, for fp_driver_repeat()
- * @queue:	A driver that transmits, taken; what is under way from it may be overwritten
+ * @queue:	A driver that transmits, taken; frames that the other side has not used yet may be overwritten
  * @frame:	The frame
  * @length:	Its bytes, at most the queue's room
  */
@@ -130,7 +130,7 @@ void fp_driver_fill(struct fp_queue *queue, const void *frame, uint32_t length)
 }
 
 /**
- * fp_driver_repeat() - Send what buffers hold already
+ * fp_driver_repeat() - Send the frames that the buffers hold already
  * @queue:	A driver that transmits, taken; see fp_driver_fill()
  * @length:	Bytes of each frame
  * @count:	Frames

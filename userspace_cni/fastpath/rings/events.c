@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-/* events.c - eventfds that another process has too
+/* events.c - eventfds that we share with another process
  *
  * THEORY OF OPERATION
  *
  * A write to an eventfd blocks when its counter is full, unless O_NONBLOCK is set. That flag belongs to the open file, which the
- * other side shares: it can clear the flag and fill the counter at any moment, also between a look of ours and our write, and
- * hold a thread of ours for good. Linux has one way to add to an eventfd that cannot block: asynchronous I/O does so when a
- * request is completed. The request here is a read of no bytes from a file of our own, complete before io_submit() returns.
+ * other side shares. The other side can clear the flag and fill the counter at any moment, even between our poll() and our
+ * write(), and block our thread for ever. Linux has one way to add to an eventfd that never blocks: asynchronous I/O adds to it
+ * when a request is completed. The request here reads no bytes from a file of our own, and is complete before io_submit() returns.
  *
- * One context serves the whole process. Where there is none (seccomp, no support in the kernel, a child after fork()), the write
- * is made after a look: a process that wins that race may then hold it.
+ * One context serves the whole process. Where there is none (seccomp, no support in the kernel, a child after fork()), poll()
+ * is followed by write(): a process that wins that race can block the write.
  */
 
 #define _GNU_SOURCE
@@ -29,13 +29,13 @@
 
 #include "events.h"
 
-#define IN_FLIGHT 64	/* completed requests that may wait to be collected */
+#define IN_FLIGHT 64	/* completed requests that may wait for collect() */
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static aio_context_t context;	/* 0: there is none */
+static aio_context_t context;	/* 0 for none */
 static int nothing = -1;	/* an empty file */
 
-/** begin() - Open the context and the empty file, once in a process; where that fails there is none */
+/** begin() - Open the context and the empty file, once in a process; on failure there is no context */
 static void begin(void)
 {
 	aio_context_t made = 0;
@@ -45,7 +45,7 @@ static void begin(void)
 		context = made;
 }
 
-/** collect() - Let go of requests that are complete, so that there is room for new ones; waits for none */
+/** collect() - Drop completed requests, to make room for new ones; never waits */
 static void collect(void)
 {
 	struct io_event done[IN_FLIGHT];
@@ -58,7 +58,7 @@ static void collect(void)
  * complete() - Add one to an eventfd by completing a request
  * @fd:		eventfd
  *
- * Return: 1 when it was done, 0 when it cannot be done in this way
+ * Return: 1 when one was added, 0 when it cannot be added in this way
  */
 static int complete(int fd)
 {
@@ -83,10 +83,10 @@ static int complete(int fd)
 }
 
 /**
- * fp_notify() - Add one to an eventfd, and never wait
+ * fp_notify() - Add one to an eventfd without waiting
  * @fd:		eventfd that another process may have too
  *
- * Return: 1; 0 when nothing was added, because its counter is full or it is no eventfd
+ * Return: 1; 0 when nothing was added, because its counter is full or @fd is no eventfd
  */
 int fp_notify(int fd)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* events.h - eventfds that another process has too; see events.c */
+/* events.h - eventfds that we share with another process; see events.c */
 
 #ifndef FASTPATH_EVENTS_H
 #define FASTPATH_EVENTS_H

@@ -3,12 +3,12 @@
  *
  * THEORY OF OPERATION
  *
- * A loop in Python costs more per burst than the burst. These two run for a bounded time without the interpreter, on queues of
- * either kind, through the calls that programs use: what they measure is what a program gets.
+ * A loop in Python costs more per burst than the burst itself. These two loops run for a bounded time without the interpreter, on
+ * queues of either kind, through the calls that programs use, so that they measure what a program gets.
  *
- * fp_blast() keeps the source's ring full and the sink's empty from one thread. On a machine that is shared, the average of a
- * run says more about the scheduler than about the datapath; so frames are counted per window of a millisecond or so too. The
- * clock is read once in a few bursts, and a window that took longer, because the thread was not running, is scaled down.
+ * fp_blast() keeps the source's ring full and the sink's empty from one thread. On a shared machine the average of a run depends
+ * more on the scheduler than on the datapath, so frames are also counted per window of a millisecond or so. The clock is read
+ * once in a few bursts, and the count of a window that took longer, because the thread was not running, is scaled down.
  *
  * fp_bounce() has one frame under way at a time: from the near pair to the far one, which sends it back with its MAC addresses
  * exchanged, or, without a far pair, from the near pair to itself.
@@ -26,9 +26,9 @@
 
 #define MAC 6
 #define CLOCK_EVERY 4		/* turns of a load's loop between looks at the clock */
-#define POLLS 64		/* fruitless turns of an echo's loop between looks at the clock */
-#define ROOM 9728		/* longest frame that an echo's loop looks at: foreign ones may be long */
-#define LOT 8			/* frames that it takes at a time */
+#define POLLS 64		/* turns of an echo's loop without a frame between looks at the clock */
+#define ROOM 9728		/* longest frame that an echo's loop reads: foreign ones may be long */
+#define LOT 8			/* frames that an echo's loop takes at a time */
 
 /** struct burst - Frames side by side
  * @frames:	On a cache line
@@ -57,11 +57,11 @@ static int make(struct burst *burst, uint32_t count, uint32_t room)
 }
 
 /**
- * repeat() - Send what the buffers of a driver hold
+ * repeat() - Send the frames that a driver's buffers hold
  * @queue:	Driver that transmits, filled by fp_driver_fill()
  * @load:	Length and number of the frames
  *
- * Return: frames sent, as fp_send()
+ * Return: frames sent, or an error as fp_send()
  */
 static int repeat(struct fp_queue *queue, const struct fp_load *load)
 {
@@ -79,7 +79,7 @@ static int repeat(struct fp_queue *queue, const struct fp_load *load)
 }
 
 /**
- * discard() - Receive into a driver's buffers, and leave it there
+ * discard() - Receive frames, and leave them in the driver's buffers
  * @queue:	Driver that receives
  * @load:	Number of frames, and whether to look for the mark; its foreign frames are counted
  *
@@ -100,9 +100,9 @@ static int discard(struct fp_queue *queue, struct fp_load *load)
 }
 
 /**
- * fetch() - Receive into a buffer of ours
+ * fetch() - Receive into a buffer of our own
  * @queue:	Queue of any kind
- * @burst:	Where to
+ * @burst:	Buffer
  * @load:	Number of frames, and whether to look for the mark; its foreign frames are counted
  *
  * Return: frames of ours, or what fp_receive() returns on error
@@ -124,8 +124,8 @@ static int fetch(struct fp_queue *queue, struct burst *burst, struct fp_load *lo
  * @source:	Queue that transmits
  * @sink:	Queue that receives
  * @out:	Frames to send
- * @in:		Where to put those that come
- * @load:	What is counted, and how
+ * @in:		Room for received frames
+ * @load:	What to do; its counts grow
  *
  * Return: 0, or what fp_send() and fp_receive() return on error
  */
@@ -149,10 +149,10 @@ static int turn(struct fp_queue *source, struct fp_queue *sink, struct burst *ou
 }
 
 /**
- * prepare() - Make what goes out on each way, and room for what comes in
+ * prepare() - Make the frames to send on each way, and room for received ones
  * @sources:	Queue that transmits, of each way
  * @ways:	How many
- * @bursts:	Set: one for each way, the last for all that comes in; the caller frees their frames, on error too
+ * @bursts:	Set: one for each way, the last for received frames; the caller frees their frames, on error too
  * @load:	Frames and their number
  *
  * Return: 0, -ENOMEM, -EMSGSIZE: a frame is too long for a queue, -ESHUTDOWN: a queue is closed
@@ -199,11 +199,11 @@ struct meter {
 
 /**
  * measure() - Count received frames per window
- * @meter:	What is known of the window
+ * @meter:	The current window
  * @load:	Frames received so far; its windows are filled
  * @time:	By fp_now()
  *
- * A window that took longer, because this thread was not running, is scaled down.
+ * The count of a window that took longer, because this thread was not running, is scaled down.
  */
 static void measure(struct meter *meter, const struct fp_load *load, int64_t time)
 {
@@ -224,7 +224,7 @@ static void measure(struct meter *meter, const struct fp_load *load, int64_t tim
  * @sinks:	Queue that receives, of each way
  * @ways:	How many
  * @bursts:	From prepare()
- * @load:	How long; results
+ * @load:	How long to run; results
  *
  * Return: 0, or what fp_send() and fp_receive() return on error
  */
@@ -252,7 +252,7 @@ static int run(struct fp_queue *const *sources, struct fp_queue *const *sinks, u
  * @sources:	A transmit queue per way
  * @sinks:	The receive queue where its frames are expected
  * @ways:	1 to FP_WAYS
- * @load:	What and how long; results
+ * @load:	What to send and how long; results
  *
  * Return: 0; -EINVAL; -ENOMEM; else as fp_send() and fp_receive()
  */
@@ -289,7 +289,7 @@ static void exchange(uint8_t *frame)
 /**
  * look_for() - Receive, and look for the frame that is under way
  * @queue:	Queue that receives
- * @burst:	Where to
+ * @burst:	Room for received frames
  * @echo:	What was sent; its foreign frames are counted
  * @code:	Set to how many frames came, or to the error
  *
@@ -332,11 +332,11 @@ static int send_one(struct fp_queue *queue, const uint8_t *frame, uint32_t lengt
 }
 
 /**
- * pause_for() - Sleep, or poll on, until there may be something
+ * pause_for() - Sleep, or go on polling, until there may be frames
  * @queue:	Queue that receives
  * @echo:	Whether to sleep
  * @until:	When to give up, by fp_now()
- * @polls:	Fruitless looks so far; incremented
+ * @polls:	Looks without a frame so far; incremented
  *
  * Return: 0, -ETIMEDOUT, or as fp_wait()
  */
@@ -359,7 +359,7 @@ static int pause_for(struct fp_queue *queue, const struct fp_echo *echo, int64_t
 /**
  * await() - Receive until the frame that is under way comes
  * @queue:	Queue that receives
- * @burst:	Where to
+ * @burst:	Room for received frames
  * @echo:	What was sent
  * @until:	When to give up, by fp_now()
  * @frame:	Set to the frame, in @burst
@@ -374,7 +374,7 @@ static int await(struct fp_queue *queue, struct burst *burst, struct fp_echo *ec
 	while (!(*frame = look_for(queue, burst, echo, &code))) {
 		if (!code)
 			code = pause_for(queue, echo, until, &polls);
-		else if (code > 0 && fp_now() >= until)	/* others' frames may come for ever */
+		else if (code > 0 && fp_now() >= until)	/* foreign frames may come for ever */
 			code = -ETIMEDOUT;
 		if (code < 0)
 			return code;
@@ -384,9 +384,9 @@ static int await(struct fp_queue *queue, struct burst *burst, struct fp_echo *ec
 
 /**
  * once() - Send one frame there and back
- * @near, @far: As fp_bounce() has them
- * @burst:	Where to receive
- * @echo:	Frame and patience
+ * @near, @far: As in fp_bounce()
+ * @burst:	Room for received frames
+ * @echo:	Frame and timeout
  *
  * Return: nanoseconds that it took; -ETIMEDOUT, or as fp_send(), fp_receive() and fp_wait()
  */
@@ -408,8 +408,8 @@ static int64_t once(struct fp_queue *const near[2], struct fp_queue *const far[2
 /**
  * fp_bounce() - Send frames one after the other, and measure how long each takes to come back
  * @near:	Transmit and receive queue where they start and end
- * @far:	The same where they are sent back, or NULL: the datapath does that
- * @echo:	What and how many; results
+ * @far:	The same where they are sent back, or NULL: the datapath sends them back
+ * @echo:	What to send and how many; results
  *
  * Ends early when its budget is used up, or when a signal arrives.
  *

@@ -13,16 +13,17 @@
 #define FP_NUMBER_AT 22		/* where an echo's number is: behind Ethernet header and mark */
 #define FP_ECHO_BYTES 30	/* shortest frame of an echo */
 
-/** struct fp_load - What is sent, and what became of it
+/** struct fp_load - A load, and its results
  * @frame, @back, @length: The frame of the first way and that of the second, NULL for the same; with @touch, bytes 14 to 22 of
  *		both are the mark
  * @batch:	Frames per burst, 1 to FP_LARGEST_BATCH
  * @copy:	Copy each frame into its buffer; else buffers are filled once (drivers only)
  * @touch:	Look at each received frame for the mark
- * @duration_ns: How long
+ * @duration_ns: How long to send
  * @window_ns:	Received frames are counted per window of this length
- * @windows:	Filled, @window_count of them at most; set to how many there are
- * @sent, @received, @foreign, @elapsed_ns: Results; foreign frames, which lack the mark, are not among those received
+ * @windows:	Set to the frames of each window, at most @window_count
+ * @window_count: Set to the number of windows
+ * @sent, @received, @foreign, @elapsed_ns: Results; @received does not count foreign frames, which lack the mark
  */
 struct fp_load {
 	const uint8_t *frame;
@@ -43,13 +44,13 @@ struct fp_load {
 
 /** struct fp_echo - A run of single frames that come back
  * @frame, @length: The frame, FP_ECHO_BYTES at least; bytes 14 to 22 are its mark, 22 to 30 are set to its number
- * @first:	Number of the first
- * @count:	How many
+ * @first:	Number of the first frame
+ * @count:	How many frames to send
  * @sleep:	Sleep on eventfds while nothing is there, else poll
  * @timeout_ns:	After this time a frame is lost
  * @budget_ns:	After this time no further one is sent
  * @nanoseconds: Filled with round trip times, -1 for a lost frame
- * @foreign:	Set to the number of frames that were none of ours, or late
+ * @foreign:	Set to the number of frames that were not ours, or late
  */
 struct fp_echo {
 	uint8_t *frame;

@@ -3,21 +3,21 @@
  *
  * THEORY OF OPERATION
  *
- * A tap takes and gives one frame per system call, half a microsecond each, while a ring takes a burst for little more than one of
- * its frames. So up to FP_PUMP_BATCH frames are read from the tap before they are sent with one fp_send(), and one fp_receive() is
- * followed by as many writes. In between each frame lies once in a buffer of ours, without virtio headers: nothing is offloaded, so
- * that they would be empty. That copy was measured as 5 % (out) to 11 % (in) of all that a frame of 1500 bytes costs, and less of
- * shorter ones: letting the kernel read and write the ring's own buffers would save little, and bind this to one kind of queue.
+ * A tap takes and gives one frame per system call, half a microsecond each, while a ring takes a burst for little more than the
+ * cost of one frame. So up to FP_PUMP_BATCH frames are read from the tap before one fp_send() sends them, and one fp_receive() is
+ * followed by as many writes. In between each frame lies in a buffer of our own, without its virtio header, which would be empty
+ * because nothing is offloaded. That copy was measured as 5 % (out) to 11 % (in) of the cost of a frame of 1500 bytes, and less for
+ * shorter ones. If the kernel read and wrote the ring's own buffers, that would save little and bind the pump to one kind of queue.
  *
- * Nothing here waits for one side while the other one has something to say. A ring that is full keeps the frames of the last read
- * for @hold_ns, so that a switch whose thread was off its core for a moment costs no frames: meanwhile the tap's own queue fills,
- * which senders in the kernel notice. After that, and until the ring takes something again, what comes is dropped and counted.
+ * The pump never waits for one side while the other one has frames. When the ring is full, the frames of the last read are kept
+ * for @hold_ns, so that no frames are lost when the switch's thread was off its core for a moment: meanwhile the tap's own queue
+ * fills, which senders in the kernel notice. After that, and until the ring takes frames again, frames are dropped and counted.
  *
- * With nothing to do the thread sleeps on the tap, the ring's event and all that ends a run. It looks for frames a little
- * longer before, if the last sleeps were short: sleeping and being woken costs more than that, on the side of the switch too. An
- * idle pump thus uses no processor at all, and a busy one does not ask to be notified.
+ * With nothing to do the thread sleeps on the tap, the ring's event and all events that end a run. If the last sleeps were short,
+ * it looks for frames a little longer before it sleeps: sleeping and waking costs more than that, for the switch too. So an idle
+ * pump uses no processor at all, and a busy one does not ask for notifications.
  *
- * The pump takes nothing that it is given: descriptors and queues are the caller's, and are there until a run has ended.
+ * The caller owns descriptors and queues, and keeps them open until a run has ended.
  */
 
 #define _GNU_SOURCE
@@ -32,18 +32,18 @@
 #include "clock.h"
 #include "pump.h"
 
-#define SPIN_MIN_NS	2000		/* what looking for frames begins with */
+#define SPIN_MIN_NS	2000		/* shortest time to look for frames before a sleep */
 #define SPIN_MAX_NS	20000
 #define HOLD_NS		2000000
 #define RETRY_NS	50000		/* until a full ring is tried again, when there is nothing else to do */
-#define LOOK_NS		1000000		/* how often a busy pump looks at what ends a run */
-#define SLACK		64		/* bytes beyond the longest frame, by which a longer one is recognised */
+#define LOOK_NS		1000000		/* how often a busy pump checks the events that end a run */
+#define SLACK		64		/* bytes of room beyond the longest frame, to recognise a longer one */
 
 /**
- * read_frame() - read(2), without being the point of cancellation for which a process of several threads pays at each frame
+ * read_frame() - Call read(2) without libc's point of cancellation, which costs time per frame in a process of several threads
  * @tap:	Tap
- * @frame:	Where to
- * @size:	Bytes that there is room for
+ * @frame:	Room for the frame
+ * @size:	Bytes of room
  *
  * Return: bytes of the frame, cut off at @size; -1 with errno set
  */
@@ -53,7 +53,7 @@ static ssize_t read_frame(int tap, uint8_t *frame, size_t size)
 }
 
 /**
- * write_frame() - write(2), in the same way
+ * write_frame() - Call write(2) in the same way
  * @tap:	Tap
  * @frame:	Frame
  * @size:	Its bytes
@@ -95,7 +95,7 @@ struct fp_pump *fp_pump_new(int tap, int stop, uint32_t longest)
 }
 
 /**
- * fp_pump_free() - Give back what fp_pump_new() has taken; no run may be under way
+ * fp_pump_free() - Free a pump; no run may be under way
  * @pump:	The pump, or NULL
  */
 void fp_pump_free(struct fp_pump *pump)
@@ -109,11 +109,11 @@ void fp_pump_free(struct fp_pump *pump)
 }
 
 /**
- * read_tap() - Read what the tap has, as far as a batch goes
+ * read_tap() - Read up to a batch of frames from the tap
  * @pump:	Pump that holds no frames
  * @room:	Longest frame that can be sent, bytes
  *
- * Return: frames read, which the pump holds then; -ENODEV: the tap is gone
+ * Return: frames read, which the pump now holds; -ENODEV: the tap is gone
  */
 static int read_tap(struct fp_pump *pump, uint32_t room)
 {
@@ -142,7 +142,7 @@ static int read_tap(struct fp_pump *pump, uint32_t room)
 }
 
 /**
- * drop_held() - Give up the frames that the pump holds
+ * drop_held() - Drop the frames that the pump holds
  * @pump:	Pump
  */
 static void drop_held(struct fp_pump *pump)
@@ -192,7 +192,7 @@ static int to_ring(struct fp_pump *pump, struct fp_queue *tx, int64_t now)
 }
 
 /**
- * oversize_of() - Frames that were longer than our buffers: the port's MTU is larger than the tap's
+ * oversize_of() - Count the frames that were longer than our buffers, as the port's MTU is larger than the tap's
  * @rx:		Queue that receives
  *
  * Return: how many since the queue was made
@@ -230,7 +230,7 @@ static int to_tap(struct fp_pump *pump, struct fp_queue *rx)
 			pump->to_tap.frames++;
 			pump->to_tap.bytes += pump->down_lengths[i];
 		} else {
-			/* A tap that is down says EIO; one that was deleted EBADFD */
+			/* EIO: the tap is down. EBADFD: it was deleted */
 			pump->to_tap.dropped++;
 			if (errno == EBADFD || errno == EPIPE || errno == ECONNRESET)
 				return -ENODEV;
@@ -240,11 +240,11 @@ static int to_tap(struct fp_pump *pump, struct fp_queue *rx)
 }
 
 /**
- * ended() - Whether anything asks the run to end
+ * ended() - Check the events that end a run
  * @pump:	Pump
- * @control, @wake: As fp_pump_run() has them
+ * @control, @wake: As in fp_pump_run()
  *
- * Return: enum fp_pump_end; FP_PUMP_SLICE: nothing does
+ * Return: enum fp_pump_end; FP_PUMP_SLICE: none of them has happened
  */
 static int ended(const struct fp_pump *pump, int control, int wake)
 {
@@ -265,7 +265,7 @@ static int ended(const struct fp_pump *pump, int control, int wake)
  * rest() - Sleep until there is something to do
  * @pump:	Pump
  * @rx:		Queue to receive with
- * @ready:	epoll of all else that has to wake us
+ * @ready:	epoll of all other events that have to wake us
  * @limit_ns:	Longest sleep
  *
  * Return: 0; negative: errno of the queue, or -EINTR
@@ -274,7 +274,7 @@ static int rest(struct fp_pump *pump, struct fp_queue *rx, int ready, int64_t li
 {
 	int found;
 
-	/* With frames held the tap has to wait, and nothing tells when the ring takes them */
+	/* While frames are held the tap has to wait, and no event shows that the ring takes them */
 	if (pump->held) {
 		ready = -1;
 		if (limit_ns > RETRY_NS)
@@ -284,14 +284,14 @@ static int rest(struct fp_pump *pump, struct fp_queue *rx, int ready, int64_t li
 	pump->sleeps++;
 	found = fp_wait(&rx, 1, -1, ready, limit_ns);
 
-	/* That is @ready too; a queue that is closed says so again */
+	/* -ESHUTDOWN may mean @ready; a closed queue returns it again */
 	return found == -ESHUTDOWN || found > 0 ? 0 : found;
 }
 
 /**
  * adapt() - Look for frames longer before the next sleep when the last one was short, else less
  * @pump:	Pump
- * @slept_ns:	How long it was
+ * @slept_ns:	Length of the last sleep
  */
 static void adapt(struct fp_pump *pump, int64_t slept_ns)
 {
@@ -311,8 +311,8 @@ static void adapt(struct fp_pump *pump, int64_t slept_ns)
  * @pump:	Pump
  * @tx, @rx:	Queues
  * @ends:	Control socket and wake event
- * @ready:	epoll of the tap and of what ends a run
- * @slice_ns:	Time after which it ends anyway
+ * @ready:	epoll of the tap and of the events that end a run
+ * @slice_ns:	Time after which the run ends in any case
  *
  * Return: enum fp_pump_end; negative: errno of a queue, -EINTR, -ENODEV for the tap
  */
@@ -351,16 +351,16 @@ static int carry(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx,
 			now = fp_now();
 			adapt(pump, now - before);
 			busy_until = now + pump->spin_ns;
-			look_at = now;	/* what has woken us may end the run */
+			look_at = now;	/* the event that has woken us may end the run */
 		}
 	}
 }
 
 /**
- * watch() - Let an epoll be ready when a descriptor is
+ * watch() - Add a descriptor to an epoll
  * @ready:	epoll
  * @fd:		Descriptor, -1: none
- * @events:	Which
+ * @events:	Events to watch for
  *
  * Return: 0, or -errno
  */
@@ -374,15 +374,15 @@ static int watch(int ready, int fd, uint32_t events)
 /**
  * fp_pump_run() - Carry frames both ways for a while
  * @pump:	Pump
- * @tx:		Queue for what the tap gives
- * @rx:		Queue for what the tap takes
+ * @tx:		Queue for frames from the tap
+ * @rx:		Queue for frames to the tap
  * @control:	Socket to the other side; its hang-up ends the run
  * @wake:	Event that ends the run; -1: none
  * @slice_ns:	Time after which the run ends in any case
  *
  * Frames that are held at the end are sent by the next run, or dropped when its ring takes none.
  *
- * Return: enum fp_pump_end; negative: errno of a queue, as fp_send() and fp_receive() have it, or of epoll_ctl(2)
+ * Return: enum fp_pump_end; negative: errno of a queue, as fp_send() and fp_receive(), or of epoll_ctl(2)
  */
 int fp_pump_run(struct fp_pump *pump, struct fp_queue *tx, struct fp_queue *rx, int control, int wake, int64_t slice_ns)
 {

@@ -11,9 +11,9 @@
 #define FP_PUMP_BATCH 32	/* frames that are moved at once */
 
 /** enum fp_pump_end - Why a run is over
- * @FP_PUMP_SLICE:	its time is, or a signal came
+ * @FP_PUMP_SLICE:	its time is over, or a signal came
  * @FP_PUMP_STOPPED:	the pump's stop event was written
- * @FP_PUMP_CLOSED:	the wake event of the queues' owner was, or a queue is closed
+ * @FP_PUMP_CLOSED:	the wake event of the queues' owner was written, or a queue is closed
  * @FP_PUMP_HANGUP:	the other side has left the control socket
  * @FP_PUMP_TAP_GONE:	the tap was deleted
  */
@@ -27,7 +27,7 @@ enum fp_pump_end {
 
 /** struct fp_flow - One direction since the pump was made
  * @frames:	Frames handed over
- * @bytes:	Of them
+ * @bytes:	Their bytes
  * @dropped:	Frames for which there was no room, or that were too long, or that the tap did not take
  */
 struct fp_flow {
@@ -36,16 +36,16 @@ struct fp_flow {
 	uint64_t dropped;
 };
 
-/** struct fp_pump - One tap's descriptor and what is on its way; one thread runs it, any may read the counters
- * @to_ring, @to_tap:	What was carried
- * @sleeps:	How often there was nothing to do
+/** struct fp_pump - One tap's descriptor and the frames under way; one thread runs it, any may read the counters
+ * @to_ring, @to_tap:	Counters of the two directions
+ * @sleeps:	How often the pump slept
  * @spin_max_ns: Longest time for which frames are looked for before sleeping
  * @hold_ns:	How long frames of the tap are kept for a full ring before they are dropped
- * @tap, @stop:	The caller's; not closed here
+ * @tap, @stop:	Descriptors that the caller closes
  * @stride:	Bytes between frames in the buffers
  * @first, @held: Frames of @up that were read from the tap and not sent yet
  * @oversize:	What the receiving queue had dropped as too long when it was last looked at
- * @full_since:	When the ring has last taken nothing, 0: it takes
+ * @full_since:	When the ring became full, 0: it is not full
  * @spin_ns:	Time to look for frames before the next sleep
  */
 struct fp_pump {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-/* queue.c - what both ends of a virtqueue have in common
+/* queue.c - the common part of both ends of a virtqueue
  *
  * THEORY OF OPERATION
  *
  * A burst takes the queue, which is a compare-and-swap of one word, does its work and releases it. A thread that finds it taken
- * waits: a burst lasts microseconds and never blocks. fp_stop() and fp_close() set a bit in the same word, which keeps
- * newcomers out, and wait for the burst that is under way: when they return, no thread touches ring or buffers, and the memory
- * may go.
+ * waits: a burst lasts microseconds and never blocks. fp_stop() and fp_close() set a bit in the same word, which keeps new
+ * bursts out, and wait for the burst that is under way. When they return, no thread touches ring or buffers, and the memory
+ * may be unmapped.
  *
- * fp_wait() sleeps without having taken anything. It holds no reference to the file descriptors that it polls, so it counts
- * itself among the waiters; fp_close() returns when they have left. The closer makes `wake` readable first, and closes file
- * descriptors afterwards. A waiter that is not woken looks around ten times a second: a queue that is stopped and started anew
- * may have got another file descriptor.
+ * fp_wait() sleeps without taking the queue. It holds no reference to the file descriptors that it polls, so it counts itself
+ * among the waiters; fp_close() returns when they have left. The closer makes `wake` readable first, and closes file
+ * descriptors afterwards. A waiter that is not woken checks its queues ten times a second: a queue that is stopped and started
+ * anew may have got another file descriptor.
  */
 
 #define _GNU_SOURCE
@@ -27,9 +27,9 @@
 #include "clock.h"
 #include "queue.h"
 
-#define SPINS 200			/* looks at a taken queue before its holder gets our time slice */
+#define SPINS 200			/* tries to take a queue before we yield our time slice to its holder */
 #define LOOK_AROUND_NS 100000000	/* longest sleep of a waiter */
-#define UNATTACHED_NS 5000000		/* the same when a queue is stopped, or has nothing that would wake us */
+#define UNATTACHED_NS 5000000		/* the same when a queue is stopped, or has no event that would wake us */
 #define LEAVE_NS 20000			/* pause of a closer while waiters leave */
 
 /** relax() - Tell the processor that this thread waits for another one */
@@ -77,11 +77,11 @@ void fp_release(struct fp_queue *queue)
 }
 
 /**
- * bar() - Keep newcomers out, and wait for the burst that is under way
+ * keep_out() - Keep new bursts out, and wait for the burst that is under way
  * @queue:	The queue
  * @bit:	FP_STOPPED or FP_CLOSED
  */
-static void bar(struct fp_queue *queue, uint32_t bit)
+static void keep_out(struct fp_queue *queue, uint32_t bit)
 {
 	unsigned int spins = 0;
 
@@ -95,14 +95,14 @@ static void bar(struct fp_queue *queue, uint32_t bit)
 }
 
 /**
- * fp_stop() - Let bursts carry nothing; returns when none is under way
+ * fp_stop() - Make bursts carry nothing; returns when none is under way
  * @queue:	The queue, running or not
  *
- * Waiters stay: they go on waiting for a queue that is started anew.
+ * Waiters go on waiting, as the queue may be started anew.
  */
 void fp_stop(struct fp_queue *queue)
 {
-	bar(queue, FP_STOPPED);
+	keep_out(queue, FP_STOPPED);
 }
 
 /**
@@ -115,22 +115,22 @@ void fp_start(struct fp_queue *queue)
 }
 
 /**
- * fp_close() - End a queue for good; returns when no thread touches it or what it refers to
+ * fp_close() - Close a queue for ever; returns when no thread touches it or its memory
  * @queue:	The queue, in any state; closing it again does nothing
  *
- * Make the `wake` of its waiters readable before: else this may take as long as they sleep.
+ * The caller makes the `wake` of its waiters readable before: else this may take as long as they sleep.
  */
 void fp_close(struct fp_queue *queue)
 {
 	const struct timespec pause = { .tv_nsec = LEAVE_NS };
 
-	bar(queue, FP_CLOSED);
+	keep_out(queue, FP_CLOSED);
 	while (atomic_load(&queue->waiters))
 		nanosleep(&pause, NULL);
 }
 
 /**
- * acceptable() - How many of the first frames can be sent
+ * acceptable() - Count the frames that can be sent, up to the first that cannot
  * @queue:	Queue that transmits
  * @stride:	Bytes from frame to frame
  * @lengths:	Bytes of each
@@ -151,7 +151,7 @@ static int acceptable(const struct fp_queue *queue, uint32_t stride, const uint3
 }
 
 /**
- * total() - Bytes of a burst
+ * total() - Add up the bytes of a burst
  * @lengths:	Bytes of each frame
  * @count:	Frames
  *
@@ -174,7 +174,7 @@ static uint64_t total(const uint32_t *lengths, int count)
  * @lengths:	Bytes of each frame, FP_SHORTEST to the queue's room
  * @count:	Frames; at most INT_MAX
  *
- * A frame of a length that cannot be sent ends the burst before it; a burst that begins with one is an error.
+ * The burst ends before a frame whose length cannot be sent; a burst that begins with such a frame is an error.
  *
  * Return: frames taken, fewer than @count when the ring is full, 0 when the queue is stopped; -ESHUTDOWN: closed; -EBADMSG: ring
  *	   fault, see fp_fault_of(); -EMSGSIZE, -EINVAL: the first frame is too long, too short or longer than @stride
@@ -230,9 +230,9 @@ int fp_receive(struct fp_queue *queue, void *frames, uint32_t stride, uint32_t *
 
 /**
  * drain() - Forget notifications that were received
- * @fd:		eventfd; it may be the other side's, which can make it a blocking one at any time
+ * @fd:		eventfd; it may belong to the other side, which can make it block at any time
  *
- * Return: false when it cannot be read without that risk
+ * Return: false when reading it could block
  */
 static bool drain(int fd)
 {
@@ -248,10 +248,10 @@ static bool drain(int fd)
 }
 
 /**
- * arm() - Ask for notifications of what comes
+ * arm() - Ask for notifications of frames
  * @queue:	Queue that receives
- * @watch:	Set to what is to be polled for it, -1 when nothing would tell of a frame
- * @longest:	Lowered to the longest sleep that is right for such a queue, nanoseconds
+ * @watch:	Set to the descriptor to poll, -1 when the queue has none
+ * @longest:	Lowered to UNATTACHED_NS for a queue without one; longest sleep, nanoseconds
  *
  * Return: 1 when frames are there, 0 when the caller may sleep; -ESHUTDOWN, -EBADMSG
  */
@@ -276,11 +276,11 @@ static int arm(struct fp_queue *queue, struct pollfd *watch, int64_t *longest)
 }
 
 /**
- * disarm() - Take back what arm() has asked for
+ * disarm() - Ask for no more notifications
  * @queue:	Queue that arm() was called for
- * @watch:	What was polled for it
+ * @watch:	Result of polling its descriptor
  *
- * While another waiter still needs notifications they stay, and threads that poll are not hurt by them.
+ * While another waiter still needs notifications they stay on; they do no harm to threads that poll.
  */
 static void disarm(struct fp_queue *queue, const struct pollfd *watch)
 {
@@ -296,7 +296,7 @@ static void disarm(struct fp_queue *queue, const struct pollfd *watch)
 }
 
 /**
- * sleep_on() - Sleep until anything is readable
+ * sleep_on() - Sleep until a descriptor is readable
  * @watches:	One for each queue, behind them the control socket and the wake event
  * @count:	Queues
  * @longest:	Longest sleep, nanoseconds
@@ -331,7 +331,7 @@ static int sleep_on(struct pollfd *watches, uint32_t count, int64_t longest, int
  * @watches:	Room for one each; behind them the control socket and the wake event
  * @until:	When to wake up at the latest, by fp_now()
  *
- * Return: 1 when there are frames, 0 to look again; negative as fp_wait() has it
+ * Return: 1 when there are frames, 0 to look again; negative as fp_wait()
  */
 static int wait_once(struct fp_queue *const *queues, uint32_t count, struct pollfd *watches, int64_t until)
 {
@@ -352,12 +352,12 @@ static int wait_once(struct fp_queue *const *queues, uint32_t count, struct poll
  * fp_wait() - Sleep until one of some queues has frames
  * @queues:	Queues that receive
  * @count:	How many, 1 to FP_WAIT_QUEUES
- * @control:	Socket whose hang-up ends the wait, or -1; what is readable in it is not looked at
- * @wake:	eventfd that ends the wait when it is readable, and is left so, or -1
+ * @control:	Socket whose hang-up ends the wait, or -1; nothing is read from it
+ * @wake:	eventfd that ends the wait when it is readable, and is not read, or -1
  * @timeout_ns:	Nanoseconds, negative for no limit
  *
- * Return: 1 when there are frames, 0 when time is over; -ESHUTDOWN: a queue is closed, or @wake; -ECONNRESET: @control has hung
- *	   up; -EBADMSG: ring fault; -EINTR: a signal
+ * Return: 1 when there are frames, 0 when time is over; -ESHUTDOWN: a queue is closed, or @wake is readable; -ECONNRESET:
+ *	   @control has hung up; -EBADMSG: ring fault; -EINTR: a signal
  */
 int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wake, int64_t timeout_ns)
 {
@@ -382,7 +382,7 @@ int fp_wait(struct fp_queue *const *queues, uint32_t count, int control, int wak
 }
 
 /**
- * fp_read_counters() - What a queue has carried
+ * fp_read_counters() - Read what a queue has carried
  * @queue:	The queue, in any state
  * @counters:	Set; each number is whole, but they may belong to different bursts
  */
@@ -396,7 +396,7 @@ void fp_read_counters(const struct fp_queue *queue, struct fp_counters *counters
 }
 
 /**
- * fp_fault_of() - What the other side did to the ring
+ * fp_fault_of() - Read what the other side did to the ring
  * @queue:	The queue
  *
  * Return: enum fp_fault

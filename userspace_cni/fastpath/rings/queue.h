@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* queue.h - what both ends of a virtqueue have in common; see queue.c
+/* queue.h - the common part of both ends of a virtqueue; see queue.c
  *
  * A queue carries frames in one direction. It is one of two kinds: a "driver" owns memory and rings (the front-end, driver.c), a
  * "device" works on rings in memory that the other side has lent (the back-end, device.c). Callers need not know which:
@@ -18,11 +18,11 @@
 #define FP_LINE 64	/* bytes of a line of the processor's cache */
 #define FP_WAIT_QUEUES 64	/* most queues of one fp_wait() */
 
-/** enum fp_state - Bits that say who may touch a queue
- * @FP_IDLE:	the next caller
+/** enum fp_state - Bits that say which thread may touch a queue
+ * @FP_IDLE:	the next caller may take it
  * @FP_TAKEN:	a burst is under way in some thread
- * @FP_STOPPED:	not attached (any more): bursts carry nothing; a queue is made with this
- * @FP_CLOSED:	for good
+ * @FP_STOPPED:	not attached (any more): bursts carry nothing; a new queue has this state
+ * @FP_CLOSED:	closed for ever
  */
 enum fp_state {
 	FP_IDLE = 0,
@@ -31,7 +31,7 @@ enum fp_state {
 	FP_CLOSED = 4,
 };
 
-/** enum fp_fault - What the other side did to its half of the ring; the queue is of no use until it is attached anew */
+/** enum fp_fault - What the other side did to its half of the ring; the queue cannot be used until it is attached anew */
 enum fp_fault {
 	FP_SOUND,
 	FP_INDEX_JUMP,		/* an index moved by more than the size of the ring, or backwards */
@@ -39,14 +39,14 @@ enum fp_fault {
 	FP_LOOP,		/* a chain longer than the ring */
 	FP_BAD_ADDRESS,		/* a buffer outside of the memory that was shared, or across its end */
 	FP_BAD_LENGTH,		/* a length that does not fit the buffer, or no room for the header */
-	FP_BAD_FLAGS,		/* a buffer of the wrong direction, or indirect without having been agreed */
+	FP_BAD_FLAGS,		/* a buffer of the wrong direction, or an indirect one, which was not negotiated */
 	FP_MEMORY_GONE,		/* memory was taken away under us (SIGBUS, see guard.c) */
-	FP_BAD_EVENT,		/* the file descriptor for notifications is not one that can be waited for */
+	FP_BAD_EVENT,		/* the file descriptor for notifications is not one that a thread can wait for */
 };
 
-/** struct fp_counters - What a queue has carried since it was made; written by the thread that has taken it, read by any
+/** struct fp_counters - What a queue has carried since it was made; the thread that has taken the queue writes, any may read
  *
- * fp_send() and fp_receive() count frames, bytes and refused; the kinds count oversize and kicks, with fp_count().
+ * fp_send() and fp_receive() count frames, bytes and refused; drivers and devices count oversize and kicks, with fp_count().
  */
 struct fp_counters {
 	uint64_t frames;
@@ -58,12 +58,12 @@ struct fp_counters {
 
 struct fp_queue;
 
-/** struct fp_operations - A kind of queue; all are called with the queue taken
+/** struct fp_operations - The functions of a kind of queue; the caller has taken the queue
  * @send:	Copy frames in; number of frames, or -EBADMSG with queue->fault set. Lengths have been found to be
  *		FP_SHORTEST to min(stride, queue->room), but another thread may write them: read each once, and check it
  * @receive:	Copy frames out; the same
- * @arm:	Ask the other side to notify of what comes; 1 when something is there already (then nothing is asked), 0, -EBADMSG
- * @disarm:	Take that back
+ * @arm:	Ask the other side to notify us; 1 when frames are there already (then no notification is requested), 0, -EBADMSG
+ * @disarm:	Ask the other side not to notify us
  */
 struct fp_operations {
 	int (*send)(struct fp_queue *queue, const uint8_t *frames, uint32_t stride, const uint32_t *lengths, uint32_t count);
@@ -94,7 +94,7 @@ struct fp_queue {
 /**
  * fp_count() - Add to a counter that other threads may read meanwhile
  * @counter:	Of a queue that the caller has taken
- * @more:	To add
+ * @more:	Number to add
  */
 static inline void fp_count(uint64_t *counter, uint64_t more)
 {

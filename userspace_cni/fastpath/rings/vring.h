@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* vring.h - a split virtqueue in shared memory, as virtio 1.x lays it out: what driver.c and device.c work on */
+/* vring.h - a split virtqueue in shared memory, as virtio 1.x lays it out; for driver.c and device.c */
 
 #ifndef FASTPATH_VRING_H
 #define FASTPATH_VRING_H
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "virtio 1.x is little-endian, and so is what works on this"
+#error "virtio 1.x is little-endian, and this code swaps no bytes"
 #endif
 
 #define DESC_NEXT	1	/* VIRTQ_DESC_F_NEXT: the chain goes on */

@@ -4,15 +4,15 @@
  * THEORY OF OPERATION
  *
  * A pod writes in directories in which we act as root. Neither POSIX calls nor Python's os module can open a path "below this
- * directory and through no link", nor make a mount whose flags are there before it can be seen. Linux can:
+ * directory and through no link", nor make a mount that has its flags before other processes can see it. Linux can:
  *
  *   openat2()         opens below a directory and refuses links (Linux 5.6: the oldest kernel that is supported)
- *   open_tree()       clones one mount into a detached one, which has a file descriptor and no place yet (5.2)
+ *   open_tree()       clones one mount into a detached one, which has a file descriptor and no mount point yet (5.2)
  *   mount_setattr()   sets flags on that detached mount (5.12; "nosymfollow" 5.14)
- *   move_mount()      gives it its place, named by a file descriptor, so that no path is walked again (5.2)
+ *   move_mount()      gives it its mount point, named by a file descriptor, so that no path is walked again (5.2)
  *
- * All of them go through syscall(2): the libc of Debian 12 has wrappers for some only, others' libcs for none. Each function
- * here is one system call, holds no state and allocates nothing; every decision is taken by the caller.
+ * All of them go through syscall(2): the libc of Debian 12 has wrappers for only some, other libcs have none. Each function
+ * here is one system call, holds no state and allocates nothing; the caller takes every decision.
  *
  * On error each returns -1 with errno set by the kernel; ENOSYS means that the kernel lacks the call.
  */
@@ -41,7 +41,7 @@ int fp_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode,
 {
 	struct open_how how;
 
-	/* Bytes that this program does not know of must be zero */
+	/* The kernel requires zero in fields that this program does not know */
 	memset(&how, 0, sizeof(how));
 	how.flags = flags | O_CLOEXEC;
 	how.mode = mode;
@@ -51,11 +51,11 @@ int fp_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode,
 }
 
 /**
- * fp_open_tree() - Clone what is at a path into a detached mount
+ * fp_open_tree() - Clone the file or directory at a path into a detached mount
  * @dirfd:	Directory, or with an empty @path the object itself
  * @path:	Name below @dirfd, or ""; a link in its last component is not followed
  *
- * The clone has no mounts below it: AT_RECURSIVE is not given, as nothing but the one directory or file is to be shown.
+ * The clone has no mounts below it: AT_RECURSIVE is not given, because the clone must show only the one directory or file.
  *
  * Return: file descriptor of the detached mount, which vanishes when it is closed before fp_move_mount(); -1 on error
  */
@@ -90,7 +90,7 @@ int fp_mount_setattr(int fd, uint64_t attributes, uint64_t propagation)
 /**
  * fp_move_mount() - Attach a detached mount
  * @tree:	Detached mount from fp_open_tree()
- * @target:	The object to mount over, opened with O_PATH: no path is walked, so nothing can be swapped under us
+ * @target:	The object to mount over, opened with O_PATH: no path is walked, so no process can swap it meanwhile
  *
  * Return: 0, -1 on error (ENOENT: @target has been unlinked)
  */

@@ -14,7 +14,7 @@
 #define MOUNT_ATTR_NOSYMFOLLOW 0x00200000
 #endif
 
-/* From libc's sys/mount.h, which older libcs do not let stand beside linux/mount.h */
+/* From libc's sys/mount.h, which conflicts with linux/mount.h in older libcs */
 #ifndef MNT_DETACH
 #define MNT_DETACH 0x00000002
 #endif
