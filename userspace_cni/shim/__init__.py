@@ -1,8 +1,7 @@
 """The static binary that a container runtime executes (`shim.c`), and the settings that it carries in itself.
 
-It reads no file of settings: `install` writes those in force into the copy that it installs. Here is what Python has to know of
-the binary: where the build puts it, and how that block of settings is laid out. Nothing here imports from the rest of the
-program.
+The binary reads no file of settings: `install` writes those in force into the copy that it installs. This module knows where the
+build puts the binary, and how that block of settings is laid out. It must import nothing from the rest of the program.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ BUILT: Final = Path(__file__).with_name("userspace")
 """Where the package build puts the binary."""
 
 _BLOCK: Final = b"userspace-cni/shim/settings/"
-"""How the block begins in the binary of any version."""
+"""The beginning of the block in a binary of any version."""
 _MAGIC: Final = (_BLOCK + b"2").ljust(32, b"\0")
-_SOCKET, _DIRECTORY, _NUMBER = 108, 250, 16  # bytes with a NUL, as in struct baked of shim.c
+_SOCKET, _DIRECTORY, _NUMBER = 108, 250, 16  # bytes with a NUL, as in `installed` of shim.c
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,14 @@ class Carried:
 
     @property
     def agent_socket(self) -> str:
-        """Path of the socket of the agent that it calls, unless its caller's environment names another."""
+        """Path of the agent's socket that the binary calls, unless the runtime's environment names another."""
         return self.socket or f"{self.run_dir}/agent.sock"
 
 
 def carried(binary: bytes) -> Carried | None:
-    """The settings that an installed binary carries; None for a file that is no such binary.
+    """Read the settings that an installed binary carries; None for a file that is no such binary.
 
-    Raises ValueError for one of another version, whose settings cannot be read.
+    Raises ValueError for a binary of another version, whose settings cannot be read.
     """
     start = binary.find(_MAGIC)
     if start < 0:
@@ -54,9 +53,9 @@ def carried(binary: bytes) -> Carried | None:
 
 
 def fill(binary: bytes, *, socket: str, run_dir: str, state_dir: str, spool_max: int) -> bytes:
-    """`binary` with these settings (docs/settings.md); `socket` is "" for the one in `run_dir`.
+    """Return `binary` with these settings (docs/settings.md); `socket` is "" for the one in `run_dir`.
 
-    Raises ValueError, saying what does not fit, or that `binary` is no shim of this version.
+    Raises ValueError, saying which value does not fit, or that `binary` is no shim of this version.
     """
     start = binary.find(_MAGIC)
     if start < 0 or binary.find(_MAGIC, start + 1) >= 0:

@@ -3,52 +3,52 @@
  *
  * THEORY OF OPERATION
  *
- * The runtime starts this program with a verb in CNI_COMMAND, the configuration on stdin, and takes stdout and the exit code for
- * the answer. The work is done by a long-lived agent; what is here costs less than a millisecond and needs nothing on the host:
+ * The runtime starts this program with a verb in CNI_COMMAND and the configuration on stdin; stdout and the exit code are the
+ * answer. A long-lived agent does the work. This program takes less than a millisecond and needs nothing on the host:
  *
- *   1. environment    the verb and the variables that travel are checked; VERSION is answered at once, from a constant
+ *   1. environment    the verb and the forwarded variables are checked; VERSION is answered at once, from a constant
  *   2. stdin          is read to its end
  *   3. request        one HTTP/1.1 POST on the agent's unix socket: a header per variable, stdin as the body
- *   4. answer         its body is what the plugin prints; status 2xx exits 0, any other exits 1; warnings in its head go to stderr
+ *   4. answer         its body is printed; status 2xx exits 0, any other exits 1; warnings in its head go to stderr
  *
- * No JSON is parsed here, and nothing is printed before it is known whole: the caller gets one document or none.
+ * No JSON is parsed here, and no part of an answer is printed before all of it is there: the caller gets one document or none.
  *
  * Two calls must not be lost, whatever happens to the agent:
  *
- *   DEL   that got no definite answer (agent absent, silent, dead amid it) goes to the spool, a directory of files which the agent
- *         turns into work, and is answered with success. Not when nothing can be written there: the runtime tries again then.
- *   ADD   whose answer cannot be written to stdout is undone by a DEL of our own, as the runtime has not learned of it. (An ADD
- *         that is killed or gives up closes the connection: the agent sees that and undoes it.)
+ *   DEL   without a definite answer (the agent is absent, silent, or dies meanwhile) goes to the spool, a directory of files whose
+ *         DELs the agent carries out later, and succeeds. It fails when the spool cannot be written: then the runtime tries again.
+ *   ADD   whose answer cannot be written to stdout is undone by a DEL of our own, because the runtime has not learned of it. (An
+ *         ADD that is killed or gives up closes the connection: the agent sees that and undoes it.)
  *
  * A file of the spool is complete and durable before it has its name: temporary name, fsync, rename, fsync of the directory. All of
- * that, and the counting before it, is done under a lock on the directory, so that the bound is exact, and a temporary file seen
- * under the lock has no living writer. The lock is the kernel's and dies with its holder.
+ * that, and the counting before it, is done under a lock on the directory. So the bound is exact, and a temporary file seen under
+ * the lock has no living writer. The lock is the kernel's and dies with its holder.
  *
- * Everything waits in ppoll(2) and ends at a deadline on CLOCK_MONOTONIC, after those of the drivers and the agent, and before the
- * runtime's. SIGTERM, SIGINT and SIGHUP are let in only there: they end the waiting, then a DEL is spooled, any other verb fails.
+ * Every wait is in ppoll(2) and ends at a deadline on CLOCK_MONOTONIC, after those of the drivers and the agent, and before the
+ * runtime's. SIGTERM, SIGINT and SIGHUP are unblocked only there: they end the wait; then a DEL is spooled, any other verb fails.
  *
- * Which agent is meant: the one at the socket of these settings, and it has to have the same state directory, unless the
- * environment names a socket and nothing else, and the same run directory where the environment names one. The request carries these;
- * an agent that has others refuses it. So a call with half an environment meets an error that names both sides, and never another
+ * The call is for the agent at the socket of the settings. That agent must have the same state directory, unless the environment
+ * names a socket and nothing else, and the same run directory if the environment names one. The request carries these; an agent
+ * that has others refuses it. So a call with half an environment gets an error that names both sides, and never reaches another
  * agent's switch.
  *
- * There is no allocation: buffers are static and as large as the protocol allows; the kernel gives pages for what is used of them.
+ * There is no allocation: buffers are static and as large as the protocol allows; the kernel gives pages only for the used part.
  *
  * CONTENTS
  *
  *   bounds and fixed texts   deadlines, sizes, what is answered without an agent
- *   tables                   the settings written into this file, the verbs, the variables that travel
+ *   tables                   the settings written into this file, the verbs, the forwarded variables
  *   types                    and the one call that is served
  *   texts                    messages, and JSON strings
  *   time and signals         clocks, which boot this is, waiting that a signal ends
  *   environment              variables, and the arguments in CNI_ARGS
  *   streams                  stdin, stdout, stderr: reading, answering, log lines, errors of our own
- *   refusals                 what no agent could serve
+ *   refusals                 calls that no agent could serve
  *   settings                 from the environment and from this file
  *   request                  the bytes that are sent, and spooled
  *   agent                    connection, exchange, the head of its answer
  *   spool                    DELs that wait for the agent
- *   verbs                    what becomes of each, and main()
+ *   verbs                    how each is served, and main()
  */
 
 #define _GNU_SOURCE
@@ -77,38 +77,38 @@
 
 /* -- bounds and fixed texts --------------------------------------------------------------------------------------------------- */
 
-/* Milliseconds since the start; tests shorten them. What lies between the first two is kept for the spool. */
+/* Milliseconds since the start; tests shorten them. The time between PATIENCE_MS and DEADLINE_MS is for the spool. */
 #ifndef DEADLINE_MS
 #define DEADLINE_MS	45000	/* the end, whatever happens */
 #endif
-#define LOCK_MS		(DEADLINE_MS - 500)	/* no longer for the spool's lock: there is an error to be written then */
+#define LOCK_MS		(DEADLINE_MS - 500)	/* the end of waiting for the spool's lock: the rest is for writing an error */
 #ifndef PATIENCE_MS
-#define PATIENCE_MS	42000	/* no longer for stdin, the agent and stdout: more than the agent's own 40 s */
+#define PATIENCE_MS	42000	/* the end of waiting for stdin, the agent and stdout: more than the agent's own 40 s */
 #endif
 #ifndef STATUS_MS
-#define STATUS_MS	10000	/* the same for STATUS, for which runtimes hold everything else up */
+#define STATUS_MS	10000	/* the same for STATUS, during which runtimes delay all other calls */
 #endif
 #ifndef BACKLOG_MS
-#define BACKLOG_MS	5000	/* how long to knock at an agent that does not accept */
+#define BACKLOG_MS	5000	/* how long to try to connect to an agent that does not accept */
 #endif
 
 #define STDIN_MAX	(4 << 20)
 #define ANSWER_MAX	(16 << 20)
 #define ANSWER_HEAD_MAX	(64 << 10)
-#define VALUES_MAX	(64 << 10)			/* all travelling variables together */
-#define HEAD_MAX	(3 * (VALUES_MAX + MEANT_MAX) + 2048)	/* each byte as %XX, and the headers' names */
+#define VALUES_MAX	(64 << 10)			/* all forwarded variables together */
+#define HEAD_MAX	(3 * (VALUES_MAX + AGENT_DIRS_MAX) + 2048)	/* each byte as %XX, and the headers' names */
 #define NUMBER_MAX	16
 #define DIRECTORY_MAX	250				/* of a setting, with the NUL */
 #define SOCKET_NAME	"/agent.sock"			/* below run_dir */
 #define SPOOL_NAME	"/spool"			/* below state_dir */
 #define SPOOL_PATH_MAX	(DIRECTORY_MAX + sizeof(SPOOL_NAME) - 1)
-#define MEANT_MAX	(2 * DIRECTORY_MAX)		/* all values of what says which agent is meant */
+#define AGENT_DIRS_MAX	(2 * DIRECTORY_MAX)		/* both directories that the agent must have */
 #define SOCKET_PATH_MAX	sizeof(((struct sockaddr_un *)0)->sun_path)
 #define BOOT_ID_LEN	36
 #define COUNT(array)	(sizeof(array) / sizeof((array)[0]))
 #define CHUNK		4096	/* PIPE_BUF: what a pipe that is ready takes without blocking */
 #define ALNUM		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-#define PLAIN		ALNUM "_-./:,;@+%"	/* in a log it needs no quotes */
+#define PLAIN		ALNUM "_-./:,;@+%"	/* characters that need no quotes in a log */
 #define IFNAME_MAX	15	/* bytes of an interface's name */
 #define SHOWN_MAX	128	/* of a value in a message */
 #define WARNING		"userspace-cni-warning-"	/* a header of an answer, and a number behind it */
@@ -134,8 +134,8 @@ enum {
 };
 
 /* The settings, which `userspace-cni install` writes over these defaults in the file: each text padded with NUL, the number in
- * decimal, by the keys of docs/settings.md and not what follows from them: a variable of the environment takes the place of one
- * key, here as in the agent. shim/__init__.py knows this layout. Volatile: the compiler must not take the defaults for the values.
+ * decimal. They are keys of docs/settings.md, not values derived from them, because a variable of the environment replaces one
+ * key, here as in the agent. shim/__init__.py knows this layout. Volatile: the compiler must not use the defaults as constants.
  */
 static const volatile struct {
 	char magic[32];
@@ -143,7 +143,7 @@ static const volatile struct {
 	char run_dir[DIRECTORY_MAX];
 	char state_dir[DIRECTORY_MAX];
 	char spool_max[NUMBER_MAX];
-} baked = {
+} installed = {
 	"userspace-cni/shim/settings/2",
 	"",
 	"/run/userspace-cni",
@@ -154,8 +154,8 @@ static const volatile struct {
 static const struct verb {
 	const char *name;
 	const char *path;
-	int away;	/* code of the error when the agent is away */
-	int patience;	/* when to give it up, in milliseconds since the start */
+	int away_code;	/* code of the error when the agent does not answer */
+	int patience;	/* when to give up, in milliseconds since the start */
 } verbs[] = {
 	{ "ADD",	"add",		ERROR_AGAIN,		PATIENCE_MS },
 	{ "DEL",	"del",		ERROR_AGAIN,		PATIENCE_MS },
@@ -168,10 +168,10 @@ static const struct verb {
 #define DEL		(&verbs[1])
 #define VERSION		(&verbs[5])
 
-static const struct travelling {
+static const struct forwarded {
 	const char *variable;
 	const char *header;
-} travelling[] = {
+} forwarded[] = {
 	{ "CNI_CONTAINERID",	"Cni-Containerid" },
 	{ "CNI_NETNS",		"Cni-Netns" },
 	{ "CNI_IFNAME",		"Cni-Ifname" },
@@ -186,19 +186,19 @@ static const struct travelling {
 /* -- types -------------------------------------------------------------------------------------------------------------------- */
 
 /**
- * struct note - A message being made, or the reason why something did not happen
- * @text:	What it says; cut off when it does not fit
+ * struct note - A message, or the reason for a failure
+ * @text:	Its text; cut off when it does not fit
  */
 struct note {
 	char text[1024];
 };
 
 /**
- * struct settings - What the environment says, else what was written into this file, key by key
+ * struct settings - Settings from the environment, or else from this file, key by key
  * @socket:	Path of the agent's socket
- * @state_dir:	State directory, which the agent has to have too
- * @spool:	Directory below it that takes the DELs
- * @spool_max:	How many it takes
+ * @state_dir:	State directory, which the agent must have too
+ * @spool:	Directory below @state_dir for the DELs
+ * @spool_max:	How many DELs it takes
  * @run_dir:	Run directory if the environment names one, else "": then the agent may have any
  */
 struct settings {
@@ -210,24 +210,24 @@ struct settings {
 };
 
 /**
- * struct request - One call, as it is sent
+ * struct request - One call as it is sent to the agent
  * @head:	Request line, headers and the blank line
  * @head_len:	Bytes of @head
- * @called:	When it was called, in nanoseconds of CLOCK_BOOTTIME
- * @body:	What came on stdin
+ * @called:	When the runtime called, in nanoseconds of CLOCK_BOOTTIME
+ * @body:	All of stdin
  * @body_len:	Bytes of @body
  */
 struct request {
 	char head[HEAD_MAX];
 	size_t head_len;
 	uint64_t called;
-	char body[STDIN_MAX + 1];	/* one byte more shows what is too long */
+	char body[STDIN_MAX + 1];	/* the extra byte shows that stdin is too long */
 	size_t body_len;
 };
 
 /**
- * struct answer - What the agent said
- * @bytes:	All of it as it came
+ * struct answer - The agent's answer
+ * @bytes:	Head and body, as received
  * @len:	Bytes in @bytes
  * @status:	HTTP status, once the head is complete; 0 before
  * @body:	Where the body begins in @bytes
@@ -242,10 +242,10 @@ struct answer {
 };
 
 /**
- * struct line - A line of the log being made; it is no longer than what a pipe takes without blocking
- * @bytes:	What it is so far
- * @end:	Behind that
- * @json:	Whether it is to be a JSON object
+ * struct line - A line of the log, no longer than a pipe takes without blocking
+ * @bytes:	The line so far
+ * @end:	Where the next byte goes
+ * @json:	Whether the line is a JSON object
  */
 struct line {
 	char bytes[CHUNK];
@@ -256,14 +256,14 @@ struct line {
 static struct request request;
 static struct answer answer;
 static struct timespec started;
-static sigset_t outside;		/* the signal mask that we were started with */
+static sigset_t original_mask;		/* the signal mask that we were started with */
 static volatile sig_atomic_t stopped;	/* the signal that asked us to stop */
 
 /* -- texts -------------------------------------------------------------------------------------------------------------------- */
 
 /**
  * note() - Write a message
- * @note:	Where to
+ * @note:	Set to the message
  * @format:	As in printf(3)
  *
  * Return: the text of @note
@@ -281,10 +281,10 @@ static const char *note(struct note *note, const char *format, ...)
 }
 
 /**
- * reason() - Text of an error number
+ * reason() - Describe an error number
  * @error:	Error number
  *
- * Return: text, without the words by which runtimes take a failed DEL for done ("no such file or directory")
+ * Return: text, never "no such file or directory": with these words in its error, runtimes take a failed DEL for done
  */
 static const char *reason(int error)
 {
@@ -292,16 +292,16 @@ static const char *reason(int error)
 }
 
 /**
- * quoted() - Write text as a JSON string
- * @out:	Where to
- * @room:	Bytes there, nine at least; a byte of @text takes six at most, and text for which there is no room is cut off
- * @text:	Text; bytes that are not ASCII are spelled out, as they may be no UTF-8
+ * quote() - Write text as a JSON string
+ * @out:	Set to the string
+ * @room:	Bytes of room in @out, nine at least; a byte of @text takes six at most, and text without room is cut off
+ * @text:	Text; bytes that are not ASCII are written as \xNN, as they may not be UTF-8
  *
  * Return: the byte after the string
  */
-static char *quoted(char *out, size_t room, const char *text)
+static char *quote(char *out, size_t room, const char *text)
 {
-	const char *last = out + room - 8;	/* what a character becomes, the quote and a NUL have room behind it */
+	const char *last = out + room - 8;	/* behind it is room for one more character, the quote and a NUL */
 
 	*out++ = '"';
 	for (; *text && out <= last; text++) {
@@ -325,7 +325,7 @@ static char *quoted(char *out, size_t room, const char *text)
 /* -- time and signals --------------------------------------------------------------------------------------------------------- */
 
 /**
- * elapsed() - Time since the start
+ * elapsed() - Measure the time since the start
  *
  * Return: milliseconds
  */
@@ -339,7 +339,7 @@ static int64_t elapsed(void)
 }
 
 /**
- * boottime() - Time since the machine was started, which no clock setting changes
+ * boottime() - Read the time since the machine was started, which no clock setting changes
  *
  * Return: nanoseconds
  */
@@ -353,8 +353,8 @@ static uint64_t boottime(void)
 }
 
 /**
- * read_boot_id() - Read which boot of the machine this is
- * @id:		Where to, with a NUL
+ * read_boot_id() - Read the ID of the machine's current boot
+ * @id:		Set to the ID, with a NUL
  *
  * Return: 0, else -1 with errno set
  */
@@ -376,7 +376,7 @@ static int read_boot_id(char id[BOOT_ID_LEN + 1])
 }
 
 /**
- * stop() - Handler of the signals that end a call
+ * stop() - Handle a signal that ends a call
  * @signal:	Signal number
  */
 static void stop(int signal)
@@ -385,9 +385,9 @@ static void stop(int signal)
 }
 
 /**
- * hold_signals() - From here on, signals that end a call are only seen by await()
+ * hold_signals() - Block the signals that end a call, except within await()
  *
- * One that we were started to ignore (nohup) remains ignored.
+ * A signal that was ignored when we were started (nohup) remains ignored.
  */
 static void hold_signals(void)
 {
@@ -399,7 +399,7 @@ static void hold_signals(void)
 	sigemptyset(&held);
 	for (i = 0; i < COUNT(stopping); i++)
 		sigaddset(&held, stopping[i]);
-	sigprocmask(SIG_BLOCK, &held, &outside);
+	sigprocmask(SIG_BLOCK, &held, &original_mask);
 
 	for (i = 0; i < COUNT(stopping); i++) {
 		if (!sigaction(stopping[i], NULL, &before) && before.sa_handler != SIG_IGN)
@@ -407,7 +407,7 @@ static void hold_signals(void)
 	}
 
 	action.sa_handler = SIG_IGN;
-	sigaction(SIGPIPE, &action, NULL);	/* errors of write(2) say it */
+	sigaction(SIGPIPE, &action, NULL);	/* write(2) returns an error instead */
 	sigaction(SIGXFSZ, &action, NULL);
 }
 
@@ -417,9 +417,9 @@ static void hold_signals(void)
  * @events:	POLLIN, POLLOUT
  * @until:	When to give up, in milliseconds since the start
  *
- * After @until it still looks once: what is ready then is not lost.
+ * After @until it still polls once, so that input that is ready is not lost.
  *
- * Return: true when the next call on @fd will not block, be it that it fails; false when time is up or we were asked to stop
+ * Return: true when the next call on @fd will not block, though it may fail; false when time is up or a signal asked us to stop
  */
 static bool await(int fd, short events, int64_t until)
 {
@@ -429,7 +429,7 @@ static bool await(int fd, short events, int64_t until)
 		int64_t left = until > elapsed() ? until - elapsed() : 0;
 		struct timespec limit = { .tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000 };
 
-		if (ppoll(&poll, 1, &limit, &outside) > 0)
+		if (ppoll(&poll, 1, &limit, &original_mask) > 0)
 			return true;
 		if (elapsed() >= until)
 			return false;
@@ -441,10 +441,10 @@ static bool await(int fd, short events, int64_t until)
 /* -- environment -------------------------------------------------------------------------------------------------------------- */
 
 /**
- * value_of() - A variable of the environment
+ * value_of() - Read a variable of the environment
  * @name:	Name
  *
- * Return: its value; "" for one that is unset, as runtimes export all variables always
+ * Return: its value; "" for an unset variable too, because runtimes export unused variables as ""
  */
 static const char *value_of(const char *name)
 {
@@ -454,9 +454,9 @@ static const char *value_of(const char *name)
 }
 
 /**
- * argument_of() - What CNI_ARGS says
+ * argument_of() - Read an argument in CNI_ARGS
  * @name:	Name of the argument
- * @value:	Where its value goes: the last one's, "" for none
+ * @value:	Set to its last value, "" for none
  *
  * Return: the text of @value
  */
@@ -482,8 +482,8 @@ static const char *argument_of(const char *name, struct note *value)
 /**
  * fill_standard_fds() - Keep our own descriptors off 0, 1 and 2
  *
- * What was closed at the start is replaced by something on which reading and writing fail as on a closed one, and which is there
- * in an empty chroot: "/", opened only as a place.
+ * A descriptor that was closed at the start is opened on "/" with O_PATH: reading and writing fail as on a closed one, and "/"
+ * exists in an empty chroot too.
  */
 static void fill_standard_fds(void)
 {
@@ -496,7 +496,7 @@ static void fill_standard_fds(void)
 }
 
 /**
- * write_out() - Write to a descriptor that is the caller's: it may block, and must not be switched not to
+ * write_out() - Write to a descriptor of the runtime's, which may block; we must not set O_NONBLOCK, as the runtime shares it
  * @fd:		Descriptor
  * @bytes:	What to write
  * @len:	Bytes of it
@@ -525,13 +525,13 @@ static int write_out(int fd, const char *bytes, size_t len, int64_t until)
 }
 
 /**
- * fact() - Add a fact to a line of the log
+ * add_field() - Add a field to a line of the log
  * @line:	Line
- * @key:	What it is called
- * @value:	What it is; "" for no such fact
+ * @key:	Name of the field
+ * @value:	Value; "" adds no field
  * @most:	Bytes that the value may take
  */
-static void fact(struct line *line, const char *key, const char *value, size_t most)
+static void add_field(struct line *line, const char *key, const char *value, size_t most)
 {
 	if (!*value)
 		return;
@@ -541,18 +541,18 @@ static void fact(struct line *line, const char *key, const char *value, size_t m
 	if (!line->json && !value[strspn(value, PLAIN)] && strlen(value) < most)
 		line->end += sprintf(line->end, "%s", value);
 	else
-		line->end = quoted(line->end, most, value);
+		line->end = quote(line->end, most, value);
 }
 
 /**
- * say() - One line for people, on stderr, in the form of the program's other logs (log.py)
+ * log_line() - Write one line for people to stderr, in the form of the agent's log (base/log.py)
  * @level:	error, warning or info
  * @message:	What was tried and what happened
  * @details:	What to look at, "" for nothing
  *
- * Never waits and never fails: a log must not decide a verb.
+ * Never waits and never fails: the log must not change the result of a verb.
  */
-static void say(const char *level, const char *message, const char *details)
+static void log_line(const char *level, const char *message, const char *details)
 {
 	static struct line line;
 	struct pollfd ready = { .fd = STDERR_FILENO, .events = POLLOUT };
@@ -571,15 +571,15 @@ static void say(const char *level, const char *message, const char *details)
 	if (*argument_of("K8S_POD_NAME", &name))
 		note(&pod, "%.250s/%.250s", argument_of("K8S_POD_NAMESPACE", &namespace), name.text);
 
-	/* the most that all of them take, with their keys, is less than what a line has */
-	fact(&line, "time", when.text, 40);
-	fact(&line, "level", level, 20);
-	fact(&line, "msg", message, 1300);
-	fact(&line, "verb", value_of("CNI_COMMAND"), 40);
-	fact(&line, "pod", pod.text, 520);
-	fact(&line, "container", value_of("CNI_CONTAINERID"), 280);
-	fact(&line, "interface", value_of("CNI_IFNAME"), 100);
-	fact(&line, "details", details, 1600);
+	/* all limits together, with the keys, are less than a line's size */
+	add_field(&line, "time", when.text, 40);
+	add_field(&line, "level", level, 20);
+	add_field(&line, "msg", message, 1300);
+	add_field(&line, "verb", value_of("CNI_COMMAND"), 40);
+	add_field(&line, "pod", pod.text, 520);
+	add_field(&line, "container", value_of("CNI_CONTAINERID"), 280);
+	add_field(&line, "interface", value_of("CNI_IFNAME"), 100);
+	add_field(&line, "details", details, 1600);
 	line.end += sprintf(line.end, line.json ? "}\n" : "\n");
 
 	if (poll(&ready, 1, 0) > 0 && write(STDERR_FILENO, line.bytes, (size_t)(line.end - line.bytes)) < 0)
@@ -600,14 +600,14 @@ static int fail(int code, const char *message, const char *details)
 	const char *last = json + sizeof(json);
 	char *end = json;
 
-	stopped = 0;	/* to have been asked to stop may be what there is to say */
-	say("error", message, details);
+	stopped = 0;	/* else write_out() would not write: this error may be about that very signal */
+	log_line("error", message, details);
 
 	end += sprintf(end, "{\"cniVersion\":\"" VERSION_LATEST "\",\"code\":%d,\"msg\":", code);
-	end = quoted(end, (size_t)(last - end), message);
+	end = quote(end, (size_t)(last - end), message);
 	if (*details) {
 		end += sprintf(end, ",\"details\":");
-		end = quoted(end, (size_t)(last - end), details);
+		end = quote(end, (size_t)(last - end), details);
 	}
 	end += sprintf(end, "}\n");
 	write_out(STDOUT_FILENO, json, (size_t)(end - json), DEADLINE_MS);
@@ -618,7 +618,7 @@ static int fail(int code, const char *message, const char *details)
 /**
  * read_stdin() - Read the network configuration to its end
  *
- * Return: 0, else the exit code of this program, having failed
+ * Return: 0, else the exit code of this program: the error is written then
  */
 static int read_stdin(void)
 {
@@ -640,7 +640,7 @@ static int read_stdin(void)
 		if (n > 0) {
 			request.body_len += (size_t)n;
 		} else if (!n) {
-			await(-1, 0, elapsed());	/* a signal that came with the end: it may not have been the end */
+			await(-1, 0, elapsed());	/* a signal with the end: a dying runtime may have cut stdin off */
 			if (!stopped)
 				return 0;
 			when = "as stdin ended";
@@ -660,30 +660,30 @@ static int read_stdin(void)
 /* -- refusals ----------------------------------------------------------------------------------------------------------------- */
 
 /**
- * check_values() - Refuse what cannot travel in a header
+ * check_values() - Refuse variables that cannot be sent in a header
  *
- * Return: 0, else the exit code of this program, having failed
+ * Return: 0, else the exit code of this program: the error is written then
  */
 static int check_values(void)
 {
-	const char *longest = travelling[0].variable;
+	const char *longest = forwarded[0].variable;
 	size_t i, sum = 0, most = 0;
 	struct note what, why;
 
-	for (i = 0; i < COUNT(travelling); i++) {
-		const char *value = value_of(travelling[i].variable);
+	for (i = 0; i < COUNT(forwarded); i++) {
+		const char *value = value_of(forwarded[i].variable);
 		size_t len = strlen(value), at;
 
 		for (at = 0; at < len; at++) {
 			unsigned char c = (unsigned char)value[at];
 
 			if (c < 0x20 || c == 0x7f)
-				return fail(ERROR_ENVIRONMENT, note(&what, "%s holds a control character", travelling[i].variable),
+				return fail(ERROR_ENVIRONMENT, note(&what, "%s holds a control character", forwarded[i].variable),
 					    note(&why, "byte 0x%02x at offset %zu", c, at));
 		}
 		if (len > most) {
 			most = len;
-			longest = travelling[i].variable;
+			longest = forwarded[i].variable;
 		}
 		sum += len;
 	}
@@ -696,9 +696,9 @@ static int check_values(void)
 }
 
 /**
- * check_required() - Refuse a DEL that could not be served later, as the agent would refuse it now
+ * check_required() - Refuse a DEL without its required variables, with the agent's own error
  *
- * Return: 0, else the exit code of this program, having failed
+ * Return: 0, else the exit code of this program: the error is written then
  */
 static int check_required(void)
 {
@@ -714,8 +714,8 @@ static int check_required(void)
 }
 
 /**
- * refuse_useless() - Refuse a DEL that no agent will ever serve, before it is taken for done
- * @why:	Where to write the reason
+ * refuse_useless() - Find out whether no agent could ever serve a DEL, so that it must not be spooled
+ * @why:	Set to the reason
  *
  * Return: CNI code, 0 for a DEL that may be served
  */
@@ -795,12 +795,12 @@ static bool same_path(const char *one, const char *other)
 }
 
 /**
- * copy_baked() - Read a text out of the settings in this file
- * @to:		Where to
- * @from:	Field of baked
+ * copy_installed() - Read a text out of the settings in this file
+ * @to:		Set to the text
+ * @from:	Field of installed
  * @size:	Its size
  */
-static void copy_baked(char *to, const volatile char *from, size_t size)
+static void copy_installed(char *to, const volatile char *from, size_t size)
 {
 	while (--size && *from)
 		*to++ = *from++;
@@ -808,17 +808,17 @@ static void copy_baked(char *to, const volatile char *from, size_t size)
 }
 
 /**
- * read_directory() - One setting that is a directory
+ * read_directory() - Read a setting that is a directory
  * @variable:	Variable of the environment
- * @from:	Field of baked
- * @to:		Where to, of DIRECTORY_MAX bytes
- * @wrong:	Where to write the variable's name when its value cannot be meant
+ * @from:	Field of installed
+ * @to:		Set to the directory, DIRECTORY_MAX bytes
+ * @wrong:	Set to the variable's name when its value is not allowed
  */
 static void read_directory(const char *variable, const volatile char *from, char *to, const char **wrong)
 {
 	const char *value = value_of(variable);
 
-	copy_baked(to, from, DIRECTORY_MAX);
+	copy_installed(to, from, DIRECTORY_MAX);
 	if (is_path(value, DIRECTORY_MAX - 1) && value[strspn(value, "/.")])
 		strcpy(to, value);
 	else if (*value)
@@ -826,9 +826,9 @@ static void read_directory(const char *variable, const volatile char *from, char
 }
 
 /**
- * socket_in() - The agent's socket in a run directory
+ * socket_in() - Make the path of the agent's socket in a run directory
  * @run_dir:	Directory
- * @socket:	Where to, of SOCKET_PATH_MAX bytes
+ * @socket:	Set to the path, SOCKET_PATH_MAX bytes
  *
  * Return: false when its path is too long for a socket
  */
@@ -843,13 +843,13 @@ static bool socket_in(const char *run_dir, char *socket)
 }
 
 /**
- * read_settings() - The settings in force
- * @settings:	Where to
- * @what:	Where to write which variable has a value that cannot be meant
- * @why:	Where to write what would be right
+ * read_settings() - Read the settings in force
+ * @settings:	Set to them
+ * @what:	Set to the variable whose value is not allowed
+ * @why:	Set to the rule for its value
  *
- * The rule is the agent's (docs/settings.md): the environment wins over what was written, key by key; the socket is `socket`, and
- * only without one it is in `run_dir`.
+ * The rule is the agent's (docs/settings.md): the environment replaces settings in this file, key by key; the socket is `socket`,
+ * or without one it is in `run_dir`.
  *
  * Return: true when all can be used
  */
@@ -860,12 +860,12 @@ static bool read_settings(struct settings *settings, struct note *what, struct n
 	char number[NUMBER_MAX], run_dir[DIRECTORY_MAX], *end;
 
 	note(why, "it must be an absolute path without '..', a directory of its own, of at most %d bytes", DIRECTORY_MAX - 1);
-	read_directory("USERSPACE_CNI_STATE_DIR", baked.state_dir, settings->state_dir, &wrong);
-	read_directory("USERSPACE_CNI_RUN_DIR", baked.run_dir, run_dir, &wrong);
+	read_directory("USERSPACE_CNI_STATE_DIR", installed.state_dir, settings->state_dir, &wrong);
+	read_directory("USERSPACE_CNI_RUN_DIR", installed.run_dir, run_dir, &wrong);
 	strcpy(settings->run_dir, *value_of("USERSPACE_CNI_RUN_DIR") ? run_dir : "");
 	sprintf(settings->spool, "%s" SPOOL_NAME, settings->state_dir);
 
-	copy_baked(settings->socket, baked.socket, sizeof(baked.socket));
+	copy_installed(settings->socket, installed.socket, sizeof(installed.socket));
 	if (*socket && is_path(socket, socket_max)) {
 		strcpy(settings->socket, socket);
 	} else if (*socket) {
@@ -876,7 +876,7 @@ static bool read_settings(struct settings *settings, struct note *what, struct n
 		note(why, "the agent's socket is in it, and its path may have %zu bytes", socket_max);
 	}
 
-	copy_baked(number, baked.spool_max, sizeof(baked.spool_max));
+	copy_installed(number, installed.spool_max, sizeof(installed.spool_max));
 	settings->spool_max = strtoul(*max ? max : number, &end, 10);
 	if (*end || (*max && (*max < '0' || *max > '9')) || !settings->spool_max || settings->spool_max >= 1000000) {
 		wrong = "USERSPACE_CNI_SPOOL_MAX";
@@ -889,35 +889,36 @@ static bool read_settings(struct settings *settings, struct note *what, struct n
 }
 
 /**
- * tell_contradiction() - Say that the environment overrules what this file was installed with
+ * warn_of_override() - Warn that the environment overrules a setting that this file was installed with
  * @settings:	Settings in force
  *
- * It is how a trial is made; it may as well have come in from elsewhere, and then it would not be seen why the calls go astray.
+ * A trial does that on purpose. A variable that is set by mistake would send calls to another agent, and no log would show why.
  */
-static void tell_contradiction(const struct settings *settings)
+static void warn_of_override(const struct settings *settings)
 {
 	const char *variable = *value_of("USERSPACE_CNI_SOCKET") ? "USERSPACE_CNI_SOCKET" : "USERSPACE_CNI_RUN_DIR";
 	char socket[SOCKET_PATH_MAX], directory[DIRECTORY_MAX];
 	struct note what, why;
 
-	copy_baked(socket, baked.socket, sizeof(baked.socket));
-	copy_baked(directory, baked.run_dir, sizeof(baked.run_dir));
+	copy_installed(socket, installed.socket, sizeof(installed.socket));
+	copy_installed(directory, installed.run_dir, sizeof(installed.run_dir));
 	if ((*socket || socket_in(directory, socket)) && !same_path(settings->socket, socket))
-		say("warning", note(&what, "%s is in the environment: this call goes to the agent on %s", variable, settings->socket),
-		    note(&why, "this file was installed for the agent on %s", socket));
+		log_line("warning",
+			 note(&what, "%s is in the environment: this call goes to the agent on %s", variable, settings->socket),
+			 note(&why, "this file was installed for the agent on %s", socket));
 
-	copy_baked(directory, baked.state_dir, sizeof(baked.state_dir));
+	copy_installed(directory, installed.state_dir, sizeof(installed.state_dir));
 	if (!same_path(settings->state_dir, directory))
-		say("warning", note(&what, "USERSPACE_CNI_STATE_DIR is in the environment: this call means the records in %s",
-				    settings->state_dir),
-		    note(&why, "this file was installed for those in %s", directory));
+		log_line("warning", note(&what, "USERSPACE_CNI_STATE_DIR is in the environment: this call uses the records in %s",
+					 settings->state_dir),
+			 note(&why, "this file was installed for those in %s", directory));
 }
 
 /* -- request ------------------------------------------------------------------------------------------------------------------ */
 
 /**
- * header() - Write one header, unless it would say nothing
- * @out:	Where to
+ * header() - Write one header, unless its value is empty
+ * @out:	Set to the header
  * @name:	Its name
  * @value:	Its value, in three bytes per byte at most; "" for none
  *
@@ -940,23 +941,23 @@ static char *header(char *out, const char *name, const char *value)
 }
 
 /**
- * make_head() - Write the request line and the headers; check_values() and read_settings() have seen to it that they fit
- * @path:	Verb, as it stands in the path
- * @settings:	Settings: which agent is meant
+ * make_head() - Write the request line and the headers; check_values() and read_settings() have checked that they fit
+ * @path:	Verb, as in the path
+ * @settings:	Settings, which say which agent must serve the call
  *
- * When it was called orders it among others: a DEL that is heard late must not touch what was attached after it.
+ * The agent orders calls by their time: a DEL that it reads late must not undo an attachment that was made after the DEL.
  */
 static void make_head(const char *path, const struct settings *settings)
 {
-	/* a caller that names a socket names its agent; what was written into this file is about another one */
+	/* a caller that names a socket may name another agent than this file's, so this file's state directory does not count */
 	const bool by_socket = *value_of("USERSPACE_CNI_SOCKET") && !*value_of("USERSPACE_CNI_STATE_DIR");
 	char boot_id[BOOT_ID_LEN + 1];
 	char *end = request.head;
 	size_t i;
 
 	end += sprintf(end, "POST /api/v1/%s HTTP/1.1\r\nHost: userspace-cni\r\nUserspace-Cni-Protocol: 1\r\n", path);
-	for (i = 0; i < COUNT(travelling); i++)
-		end = header(end, travelling[i].header, value_of(travelling[i].variable));
+	for (i = 0; i < COUNT(forwarded); i++)
+		end = header(end, forwarded[i].header, value_of(forwarded[i].variable));
 	end = header(end, "Userspace-Cni-State-Dir", by_socket ? "" : settings->state_dir);
 	end = header(end, "Userspace-Cni-Run-Dir", settings->run_dir);
 	if (!read_boot_id(boot_id))
@@ -973,7 +974,7 @@ static void make_head(const char *path, const struct settings *settings)
  * @path:	Its socket
  * @until:	When to give up, in milliseconds since the start
  *
- * A full backlog is no refusal: the agent may only be busy accepting. The kernel does not tell when there is room.
+ * A full backlog is no refusal: the agent may be busy. The kernel does not signal when there is room, so we try again and again.
  *
  * Return: file descriptor, else -1 with errno set
  */
@@ -981,7 +982,7 @@ static int connect_agent(const char *path, int64_t until)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), error;
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	int64_t nap = 1, knock = elapsed() + BACKLOG_MS;
+	int64_t nap = 1, backlog_end = elapsed() + BACKLOG_MS;
 
 	if (fd < 0)
 		return -1;
@@ -989,7 +990,7 @@ static int connect_agent(const char *path, int64_t until)
 	strcpy(address.sun_path, path);
 	while (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
 		error = errno;
-		if (error == EAGAIN && elapsed() + nap < knock && elapsed() + nap < until) {
+		if (error == EAGAIN && elapsed() + nap < backlog_end && elapsed() + nap < until) {
 			await(-1, 0, elapsed() + nap);
 			nap += nap < 16 ? nap : 0;
 			if (!stopped)
@@ -1004,7 +1005,7 @@ static int connect_agent(const char *path, int64_t until)
 }
 
 /**
- * send_some() - Send what the socket takes of the request
+ * send_some() - Send as much of the request as the socket takes
  * @fd:		Connection
  * @sent:	Bytes sent so far
  *
@@ -1023,11 +1024,11 @@ static ssize_t send_some(int fd, size_t sent)
 }
 
 /**
- * next_line() - Take one header out of an answer's head
- * @at:		Where it begins; moved to the one after it
+ * next_line() - Find the end of a header in an answer's head
+ * @at:		Where it begins; moved to the next header
  * @end:	End of the head, where the blank line begins
  *
- * Return: its end, before CR and LF; NULL when there is none left
+ * Return: its end, before CR and LF; NULL when no header is left
  */
 static const char *next_line(const char **at, const char *end)
 {
@@ -1048,7 +1049,7 @@ static const char *next_line(const char **at, const char *end)
  * @head:	First header, after the status line
  * @end:	End of the head, where the blank line begins
  *
- * Return: bytes of the body; -1 without it, with two, and when it is no number or too large
+ * Return: bytes of the body; -1 when the header is absent, there twice, no number, or too large
  */
 static long read_length(const char *head, const char *end)
 {
@@ -1076,8 +1077,8 @@ static long read_length(const char *head, const char *end)
 }
 
 /**
- * read_answer() - Look at what has come of the answer
- * @fresh:	Bytes of it that were not there before
+ * read_answer() - Parse the answer as far as it has come
+ * @fresh:	Bytes that have come since the last call
  *
  * Return: 1 when it is whole, 0 when more has to come, -1 when it is no answer of the agent
  */
@@ -1113,7 +1114,7 @@ static int read_answer(size_t fresh)
 }
 
 /**
- * digit_of() - Value of a hexadecimal digit
+ * digit_of() - Read a hexadecimal digit
  * @digit:	Digit
  *
  * Return: 0 to 15, -1 for anything else
@@ -1127,12 +1128,12 @@ static int digit_of(char digit)
 }
 
 /**
- * decode() - Read the value of a header, in which a byte may stand as %XX
- * @note:	Where to; what does not fit is left out
+ * decode() - Read the value of a header, in which a byte may be written as %XX
+ * @note:	Set to the text; cut off when it does not fit
  * @value:	Where it begins
  * @end:	Where it ends
  *
- * A byte 0 would end the text, and is read as a blank.
+ * A NUL would end the text, so it becomes a blank.
  */
 static void decode(struct note *note, const char *value, const char *end)
 {
@@ -1157,17 +1158,17 @@ static void decode(struct note *note, const char *value, const char *end)
 }
 
 /**
- * tell_warnings() - Say what the agent has warned of
+ * log_warnings() - Log the agent's warnings
  *
- * It is about the caller's own configuration, and the agent's log is not where its author looks.
+ * They are about the caller's own configuration, whose author does not read the agent's log.
  */
-static void tell_warnings(void)
+static void log_warnings(void)
 {
 	const char *head = answer.bytes, *line = head, *end = answer.bytes + answer.body - 4, *line_end;
 	struct note warning;
-	int told = 0;
+	int count = 0;
 
-	for (; told < WARNINGS_MAX && (line_end = next_line(&head, end)); line = head) {
+	for (; count < WARNINGS_MAX && (line_end = next_line(&head, end)); line = head) {
 		const char *colon = memchr(line, ':', (size_t)(line_end - line));
 
 		if (!colon || colon - line < (ptrdiff_t)strlen(WARNING) || strncasecmp(line, WARNING, strlen(WARNING)))
@@ -1176,8 +1177,8 @@ static void tell_warnings(void)
 			;
 		decode(&warning, colon, line_end);
 		if (*warning.text) {
-			say("warning", warning.text, "");
-			told++;
+			log_line("warning", warning.text, "");
+			count++;
 		}
 	}
 }
@@ -1187,7 +1188,7 @@ static void tell_warnings(void)
  * @fd:		Connection
  * @until:	When to give up, in milliseconds since the start
  *
- * An agent may answer before it has taken the whole request (too large), and then close: its answer is read all the same.
+ * An agent may answer before it has read the whole request (too large), and then close: its answer is still read.
  *
  * Return: NULL when the answer is whole, else the reason
  */
@@ -1208,7 +1209,7 @@ static const char *exchange(int fd, int64_t until)
 			if (n >= 0)
 				sent += (size_t)n;
 			else if (errno != EAGAIN && errno != EINTR)
-				total = sent;	/* it takes no more */
+				total = sent;	/* the agent takes no more */
 		}
 
 		n = recv(fd, answer.bytes + answer.len, sizeof(answer.bytes) - answer.len, 0);
@@ -1228,11 +1229,11 @@ static const char *exchange(int fd, int64_t until)
 }
 
 /**
- * ask_agent() - One call of the agent
+ * ask_agent() - Call the agent
  * @settings:	Settings
- * @verb:	Verb: ADD has to be answered with something, like every refusal
+ * @verb:	Verb: the answer to ADD must have a body, like every refusal
  * @until:	When to give up, in milliseconds since the start
- * @why:	Where to write the reason
+ * @why:	Set to the reason for a failure
  *
  * Return: true when it answered
  */
@@ -1248,7 +1249,7 @@ static bool ask_agent(const struct settings *settings, const struct verb *verb, 
 	problem = exchange(fd, until);
 	close(fd);
 	if (!problem) {
-		tell_warnings();
+		log_warnings();
 		if (!answer.body_len && (verb == ADD || answer.status >= 300))
 			problem = "it answered nothing";
 	}
@@ -1261,13 +1262,13 @@ static bool ask_agent(const struct settings *settings, const struct verb *verb, 
 /* -- spool -------------------------------------------------------------------------------------------------------------------- */
 
 /**
- * closed() - Close a file of ours after its last use
+ * close_file() - Close a file of ours after its last use
  * @fd:		File
- * @failed:	Whether that use has failed, which errno tells of then
+ * @failed:	Whether that use has failed and set errno
  *
- * Return: 0 when neither has failed, else -1 with errno of the first that did
+ * Return: 0 when neither has failed, else -1 with errno of the first failure
  */
-static int closed(int fd, int failed)
+static int close_file(int fd, int failed)
 {
 	int error = errno;
 
@@ -1279,7 +1280,7 @@ static int closed(int fd, int failed)
 }
 
 /**
- * flush_directory() - Bring the names in a directory to disk
+ * flush_directory() - Make the names in a directory durable
  * @path:	Directory
  *
  * Return: 0, else -1 with errno set
@@ -1288,7 +1289,7 @@ static int flush_directory(const char *path)
 {
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-	return fd < 0 ? -1 : closed(fd, fsync(fd));
+	return fd < 0 ? -1 : close_file(fd, fsync(fd));
 }
 
 /**
@@ -1322,12 +1323,12 @@ static int make_directory(const char *path)
 }
 
 /**
- * open_spool() - Open the spool, made when it is missing, and take its lock
+ * open_spool() - Open the spool, after making it if it is missing, and take its lock
  * @path:	Directory
  *
- * Looked at in small steps: flock(2) knows no deadline. Its holder writes one small file.
+ * The lock is polled, because flock(2) has no deadline. Its holder only writes one small file.
  *
- * Return: file descriptor that holds the lock, else -1 with errno set (ETIMEDOUT: it stayed with others until the deadline)
+ * Return: file descriptor that holds the lock, else -1 with errno set (ETIMEDOUT: other processes held it until the deadline)
  */
 static int open_spool(const char *path)
 {
@@ -1355,10 +1356,10 @@ static int open_spool(const char *path)
 }
 
 /**
- * is_entry() - Whether a name is a DEL's: 20 digits and a dash
+ * is_entry() - Whether a file of the spool is a DEL: its name begins with 20 digits and a dash
  * @name:	Name in the spool
  *
- * Return: true for a DEL's
+ * Return: true for a DEL
  */
 static bool is_entry(const char *name)
 {
@@ -1366,7 +1367,7 @@ static bool is_entry(const char *name)
 }
 
 /**
- * count_entries() - Count the DELs in the spool, and remove what dead writers left
+ * count_entries() - Count the DELs in the spool, and remove temporary files of dead writers
  * @spool:	Spool, whose lock we hold
  *
  * Return: number of DELs, else -1 with errno set
@@ -1435,7 +1436,7 @@ static int write_entry(int spool)
 	uint32_t random = 0;
 	int fd, error;
 
-	/* It only tells two DELs of one nanosecond and one pid apart, in two pid namespaces: zero is good enough before the pool is */
+	/* Needed only for two DELs of one nanosecond and one pid in two pid namespaces: without entropy yet, zero is good enough */
 	if (getrandom(&random, sizeof(random), GRND_NONBLOCK) != sizeof(random))
 		random = 0;
 	sprintf(temporary, ".tmp-%020llu-%ld-%08x", (unsigned long long)request.called, (long)getpid(), random);
@@ -1443,7 +1444,8 @@ static int write_entry(int spool)
 	fd = openat(spool, temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	if (closed(fd, write_all(fd, request.head, request.head_len) || write_all(fd, request.body, request.body_len) || fsync(fd)) ||
+	if (close_file(fd, write_all(fd, request.head, request.head_len) || write_all(fd, request.body, request.body_len) ||
+			   fsync(fd)) ||
 	    renameat(spool, temporary, spool, name)) {
 		error = errno;
 		unlinkat(spool, temporary, 0);
@@ -1451,13 +1453,13 @@ static int write_entry(int spool)
 		return -1;
 	}
 
-	return fsync(spool);	/* were this to fail, the DEL is served twice: no harm */
+	return fsync(spool);	/* if this fails, the DEL may be served twice, which is harmless */
 }
 
 /**
  * spool_request() - Keep a DEL for the agent
  * @settings:	Settings
- * @why:	Where to write the reason
+ * @why:	Set to the reason for a failure
  *
  * Return: true when it is durable
  */
@@ -1468,7 +1470,7 @@ static bool spool_request(const struct settings *settings, struct note *why)
 	long count;
 	int spool;
 
-	if (read_boot_id(boot_id)) {	/* then the request does not say when it was called, and the agent could not place it */
+	if (read_boot_id(boot_id)) {	/* without it the request has no time, and the agent cannot order it */
 		note(why, "reading " BOOT_ID_FILE ": %s", reason(errno));
 		return false;
 	}
@@ -1494,9 +1496,9 @@ static bool spool_request(const struct settings *settings, struct note *why)
 
 /* -- verbs -------------------------------------------------------------------------------------------------------------------- */
 
-/* What became of a DEL */
+/* Outcome of a DEL */
 enum fate {
-	FATE_ANSWERED,	/* definitely: done, or refused for a reason that will hold */
+	FATE_ANSWERED,	/* done, or refused for a reason that will not change */
 	FATE_SPOOLED,
 	FATE_LOST,
 	FATE_REFUSED,	/* no agent could ever serve it */
@@ -1505,12 +1507,12 @@ enum fate {
 /**
  * deliver_del() - Give the DEL in the request to the agent, else to the spool
  * @settings:	Settings
- * @why:	Where to write the reason, unless it is answered
+ * @why:	Set to the reason, unless the agent has answered
  *
- * An agent that is overloaded or stopping (503) or did not get the request in time (408) has not decided anything; what it does
- * not understand (other 4xx) it will not understand from the spool either.
+ * An agent that is overloaded or stopping (503) or did not get the request in time (408) has not decided anything; a request that
+ * it does not understand (other 4xx) it will not understand from the spool either.
  *
- * Return: what became of it
+ * Return: outcome
  */
 static enum fate deliver_del(const struct settings *settings, struct note *why)
 {
@@ -1543,7 +1545,7 @@ static bool print_answer(void)
 	int error = write_out(STDOUT_FILENO, answer.bytes + answer.body, answer.body_len, PATIENCE_MS);
 
 	if (error)
-		say("error", note(&why, "the answer could not be written to stdout: %s", reason(error)), "");
+		log_line("error", note(&why, "the answer could not be written to stdout: %s", reason(error)), "");
 
 	return !error;
 }
@@ -1562,7 +1564,7 @@ static int del(const struct settings *settings)
 	case FATE_ANSWERED:
 		return print_answer() && answer.status < 300 ? 0 : 1;
 	case FATE_SPOOLED:
-		say("warning", "the agent does not answer: this DEL is spooled, and done when it does", why.text);
+		log_line("warning", "the agent does not answer: this DEL is spooled, and done when it does", why.text);
 		return 0;
 	case FATE_REFUSED:
 		return fail(refuse_useless(&why), why.text, "it was not kept for the agent");
@@ -1583,22 +1585,22 @@ static int undo_add(const struct settings *settings)
 {
 	struct note why;
 
-	request.called = boottime();	/* after the ADD's own time */
+	request.called = boottime();	/* it must be later than the ADD's time */
 	make_head(DEL->path, settings);
 	switch (deliver_del(settings, &why)) {
 	case FATE_ANSWERED:
 		if (answer.status >= 300)
-			say("error", "the ADD that could not be reported is not undone: the agent refuses its DEL",
-			    note(&why, "HTTP status %d; see the agent's log", answer.status));
+			log_line("error", "the ADD that could not be reported is not undone: the agent refuses its DEL",
+				 note(&why, "HTTP status %d; see the agent's log", answer.status));
 		else
-			say("info", "the ADD that could not be reported is undone", "");
+			log_line("info", "the ADD that could not be reported is undone", "");
 		break;
 	case FATE_SPOOLED:
-		say("warning", "the ADD that could not be reported will be undone: its DEL is spooled", why.text);
+		log_line("warning", "the ADD that could not be reported will be undone: its DEL is spooled", why.text);
 		break;
 	case FATE_REFUSED:
 	case FATE_LOST:
-		say("error", "the ADD that could not be reported is not undone, and its DEL cannot be spooled", why.text);
+		log_line("error", "the ADD that could not be reported is not undone, and its DEL cannot be spooled", why.text);
 		break;
 	}
 
@@ -1618,9 +1620,9 @@ static int call(const struct settings *settings, const struct verb *verb)
 
 	if (!ask_agent(settings, verb, verb->patience, &why)) {
 		if (stopped)
-			return fail(verb->away, note(&what, "stopped by signal %d", (int)stopped),
+			return fail(verb->away_code, note(&what, "stopped by signal %d", (int)stopped),
 				    "the agent undoes what it was doing; try again later");
-		return fail(verb->away, note(&what, "the agent on %s does not answer: %s", settings->socket, why.text),
+		return fail(verb->away_code, note(&what, "the agent on %s does not answer: %s", settings->socket, why.text),
 			    note(&details, "is `userspace-cni agent` running on this node, and does it serve this socket? "
 				 "`userspace-cni install` writes its path into this file"));
 	}
@@ -1631,7 +1633,7 @@ static int call(const struct settings *settings, const struct verb *verb)
 }
 
 /**
- * about() - Tell what this is, to a person who runs it by hand
+ * about() - Describe this program to a person who runs it by hand
  *
  * Return: exit code of this program
  */
@@ -1643,7 +1645,7 @@ static int about(void)
 
 	write_out(STDERR_FILENO, ABOUT VERSION_TEXT HINT, strlen(ABOUT VERSION_TEXT HINT), DEADLINE_MS);
 	if (!read_settings(&settings, &what, &why)) {
-		say("error", what.text, why.text);
+		log_line("error", what.text, why.text);
 		return 0;
 	}
 	text = note(&why, "agent's socket: %s\nspool of DELs while it is away: %s (at most %lu)\n", settings.socket,
@@ -1672,7 +1674,7 @@ static const struct verb *find_verb(const char *command)
 }
 
 /**
- * main() - One CNI call
+ * main() - Serve one CNI call
  *
  * Return: exit code
  */
@@ -1704,7 +1706,7 @@ int main(void)
 		return 1;
 	if (!read_settings(&settings, &what, &why))
 		return fail(ERROR_CONFIG, what.text, why.text);
-	tell_contradiction(&settings);
+	warn_of_override(&settings);
 	if (read_stdin())
 		return 1;
 	make_head(verb->path, &settings);
