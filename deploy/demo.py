@@ -1,10 +1,10 @@
-"""Three pods on a private OVS-DPDK, attached through the installed binary and the agent; the agent killed; a probe; the proof.
+"""Attach three pods to a private OVS-DPDK through the installed binary and the agent, kill the agent, probe, and check the end.
 
-What a runtime and a kubelet would do is done here by hand: network namespaces, emptyDir volumes, CNI calls. The application in
-two of the pods is DPDK's testpmd, started with just the arguments that the pod's own document gives it.
+The demo does by hand what a runtime and a kubelet do: network namespaces, emptyDir volumes, CNI calls. The application in two of
+the pods is DPDK's testpmd, started with only the arguments that the pod's own document gives it.
 
-Whatever is printed as a fact has been checked: the demo says what does not hold, and ends with exit code 1. It leaves nothing
-behind, however it ends.
+The demo checks every fact that it prints: it names one that does not hold, and ends with exit code 1. It leaves nothing behind,
+however it ends.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ from userspace_cni.cli import view
 
 
 def tell_line(*parts: str | tuple[str, str]) -> None:
-    """A fact, indented; a part may have a style."""
+    """Print a fact, indented; a part may have a style."""
     console.print(Padding(Text.assemble(*parts), (0, 0, 0, 3), expand=False))
 
 
 def show_prompt(command: str, remark: str = "") -> None:
-    """What was typed."""
+    """Print a command as it is typed at a prompt."""
     tell_line(("$", "dim"), f" {command}", (remark and f"   {remark}", "dim"))
 
 
 def show_output(text: str) -> None:
-    """What a command printed, for this console."""
+    """Print a command's output on this console."""
     console.print(Padding(Text.from_ansi(text), (1, 0, 1, 3), expand=False))
 
 
@@ -98,12 +98,12 @@ def prepare(demo: Demo, agent: Agent) -> None:
     tell_line(f"the plugin is one file of {size / 1024:.0f} KiB; it answers VERSION in a root directory with nothing else in it")
     seconds = agent.start()
     times = [demo.status_ms() for _ in range(2 * ROUNDS + 1)]
-    check(all(times), "the agent serves, but STATUS says that pods can not be attached")
+    check(all(times), "the agent serves, but STATUS says that pods cannot be attached")
     tell_line(f"the agent serves after {seconds:.1f} s; STATUS through plugin and agent: {statistics.median(times):.1f} ms")
 
 
 def compare(demo: Demo, pod: Pod) -> Call:
-    """Attach the pod in both ways in turn, and tell what it takes; it stays attached through the agent."""
+    """Attach the pod in both ways in turn, and print the times; it stays attached through the agent."""
     times: dict[Path, list[float]] = {demo.process: [], demo.shim: []}
     with view.progress("ADD in both ways, in turn"):
         for plugin in [demo.process, demo.shim] * ROUNDS:
@@ -121,7 +121,7 @@ def compare(demo: Demo, pod: Pod) -> Call:
 
 
 def attach(demo: Demo, agent: Agent, pods: list[Pod]) -> dict[str, dict[str, Any]]:
-    """ADD of all pods: their results by name."""
+    """Attach all pods, and return the results by name."""
     results = {}
     for each in pods[:2]:
         call = demo.cni("ADD", each)
@@ -138,7 +138,7 @@ def attach(demo: Demo, agent: Agent, pods: list[Pod]) -> dict[str, dict[str, Any
 
 
 def start_apps(demo: Demo, pods: list[Pod], second_mac: str, stack: ExitStack) -> list[subprocess.Popen[str]]:
-    """An application in each of two pods, which send a burst of frames to and fro."""
+    """Start an application in each of two pods, which send a burst of frames to and fro."""
     first, second = pods
     processes = {}
     for each in (second, first):
@@ -150,7 +150,7 @@ def start_apps(demo: Demo, pods: list[Pod], second_mac: str, stack: ExitStack) -
 
 
 def show_node(demo: Demo, pods: list[Pod]) -> None:
-    """What an administrator sees while frames flow."""
+    """Show the node as an administrator sees it while frames flow."""
     for each in pods[:2]:
         what = f"userspace-cni to see the application of {each.name} connected"
         wait_for(partial(is_connected, demo, each), what)
@@ -178,12 +178,12 @@ def is_up(demo: Demo, pod: Pod) -> bool:
 
 
 def is_connected(demo: Demo, pod: Pod) -> bool:
-    """Whether the switch's database says so too: that it learns every 5 s."""
+    """Whether the switch's database shows the link too; it is updated every 5 s."""
     return demo.vsctl("--if-exists", "get", "Interface", pod.port, "status:status").strip('"') == "connected"
 
 
 def of_pod(demo: Demo, pod: Pod) -> list[str]:
-    """Where something of the pod still is."""
+    """List what is left of the pod."""
     here = [("its port", pod.port in demo.vsctl("list-ports", BRIDGE).split())]
     here += [("a mount", any(pod.uid in point for point in mounts(demo)))]
     here += [("a record", any(pod.container_id in path.name for path in (demo.state / "attachments").iterdir()))]
@@ -193,7 +193,7 @@ def of_pod(demo: Demo, pod: Pod) -> list[str]:
 
 
 def die_and_return(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tuple[str, list[str]]]:
-    """The agent is killed, a pod goes, another agent comes; what there was of everything in between."""
+    """Kill the agent, delete a pod, start another agent; return what existed in between, by kind."""
     assert agent.process
     before = dict(leftovers(demo))
     first = agent.process.pid
@@ -204,7 +204,7 @@ def die_and_return(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tup
     check(not demo.status_ms(), "STATUS says that all is well while no agent runs")
     call = demo.cni("DEL", pod)
     check(len(demo.spooled()) == 1, f"after one DEL without an agent the spool holds {demo.spooled()}")
-    check("its port" in of_pod(demo, pod), f"the port of {pod.name} has gone, though nobody could remove it")
+    check("its port" in of_pod(demo, pod), f"the port of {pod.name} has gone, though no agent could remove it")
     tell_line(
         f"agent {first} is dead; DEL of {pod.name}: exit code 0 after {call.ms:.0f} ms, 1 entry in the spool, and on stderr:"
     )
@@ -225,7 +225,7 @@ def die_and_return(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tup
 
 
 def show_frames(meter: Meter) -> None:
-    """That frames went on, phase by phase."""
+    """Show that frames went on, phase by phase."""
     table = Table(title="\nFrames that the switch took from the two other pods", title_justify="left")
     for column in ("", "seconds", "pod-a", "pod-b", f"fewest in {PERIOD_S:g} s"):
         table.add_column(column, justify="right" if column else "left")
@@ -235,7 +235,7 @@ def show_frames(meter: Meter) -> None:
 
 
 def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], apps: list[subprocess.Popen[str]]) -> None:
-    """Stop the applications; what was made for them, and what was counted at both ends of each port."""
+    """Stop the applications; show what was made for them, and the counters at both ends of each port."""
     for process in apps:
         tell(process, "stop")
     with view.progress("the last frames arrive"):
@@ -267,7 +267,7 @@ def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], a
 
 
 def show_datapath(demo: Demo, pods: list[Pod]) -> None:
-    """What tells a dead datapath from a silent application."""
+    """Show how to tell a dead datapath from a silent application."""
     for each in pods:
         wait_for(lambda each=each: not is_up(demo, each), f"the link of {each.name} to go down")  # type: ignore[misc]
     for args in (["probe", BRIDGE], ["ping", *(f"demo/{each.name}" for each in pods), "--count", "500"]):
@@ -279,7 +279,7 @@ def show_datapath(demo: Demo, pods: list[Pod]) -> None:
 
 
 def show_leftovers(before: list[tuple[str, list[str]]], now: list[tuple[str, list[str]]]) -> None:
-    """The proof: what was looked for is what was there before."""
+    """Show that nothing is left of what was there before."""
     table = Table()
     for column in ("looked for", "found before", "found now"):
         table.add_column(column, overflow="fold", justify="right" if column == "found before" else "left")
@@ -291,7 +291,7 @@ def show_leftovers(before: list[tuple[str, list[str]]], now: list[tuple[str, lis
 
 
 def play(demo: Demo) -> None:
-    """The demo."""
+    """Run all steps of the demo."""
     with ExitStack() as stack:
         demo.say("A private OVS-DPDK, the plugin installed for a runtime, the agent, three pods")
         stack.enter_context(switch(demo))
@@ -364,12 +364,12 @@ def main() -> int:
 
 
 def tell_end(why: str) -> None:
-    """Why the demo ends before its end."""
+    """Print why the demo ends early."""
     console.print(Text.assemble(("demo: ", "bold red"), why))
 
 
 def show_log(path: Path) -> None:
-    """The end of the agent's log, for somebody who has to find out why the demo failed."""
+    """Print the end of the agent's log, which may show why the demo failed."""
     if path.exists():
         for line in path.read_text(errors="replace").splitlines()[-8:]:
             console.print(Text(f"agent: {line}", "dim"))

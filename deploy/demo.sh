@@ -1,6 +1,6 @@
 #!/bin/bash
-# Pods attached by plugin and agent, their frames, an agent killed amid them; half a minute after set-up: `bash deploy/demo.sh`.
-# On a fresh Debian 12 as root it installs what it needs. What it makes is private to it and removed at its end.
+# Attaches pods by plugin and agent, shows their frames, kills an agent; half a minute after set-up: `bash deploy/demo.sh`.
+# On a fresh Debian 12, as root, it installs what it needs. All that it makes is its own, and is removed at its end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ $EUID == 0 ]] || {

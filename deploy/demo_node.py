@@ -1,7 +1,7 @@
-"""What the demo is played on: a private switch, pods made by hand, the plugin, the agent, an application in a pod, a meter.
+"""The demo's node: a private switch, pods made by hand, the plugin, the agent, an application in a pod, a meter.
 
-Every path is below one directory, and every process carries its name, so that what is left can be found. Signals are only noted
-by their handler and obeyed between two commands: none comes amid making something.
+Every path is below one directory, and every process has its name in the environment, so that leftovers can be found. A signal's
+handler only notes the signal, and the demo obeys it between two commands: no signal interrupts one.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ COLUMNS = 100
 ROUNDS = 3
 """ADDs of each kind that are timed."""
 PERIOD_S = 0.5
-"""Between two looks at the counters."""
+"""Between two readings of the counters."""
 LOOKS = 4
-"""At the least, in each phase."""
+"""Fewest readings in each phase."""
 SETTLE_S = 1.0
-"""Until the last frames have arrived after both applications were told to stop."""
+"""Time for the last frames to arrive after both applications were told to stop."""
 APP_MIB = 64
 """Memory of each application, from hugepages of 2 MiB."""
 SHIM_MAX = 64 << 10
 AGENT_MAX_MIB = 80
 STEPS = 8
 MARK = "DEMO_DIRECTORY"
-"""Environment variable by which every process that the demo starts, and those that these start, are known."""
+"""Environment variable that marks every process that the demo starts, and their children."""
 
 console = view.console_of(sys.stdout)
 console.width = min(console.width, COLUMNS) if console.is_terminal else COLUMNS
 
 
 class DemoFailed(Exception):
-    """Something is not as the demo promises; the text says what was done, what happened, what to look at."""
+    """A promise of the demo does not hold; the text says what was done, what happened, what to look at."""
 
 
 class Stopped(Exception):
@@ -81,7 +81,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Call:
-    """What came of a CNI call."""
+    """Result of a CNI call."""
 
     result: dict[str, Any]
     ms: float
@@ -108,7 +108,7 @@ class Demo:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What an administrator would set for a switch that is not at the usual place."""
+        """The settings of an administrator whose switch is not at the usual place."""
         here = str(self.directory)
         return {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -137,7 +137,7 @@ class Demo:
         return {"cniVersion": "1.0.0", "name": "dpdk-net", "type": "userspace", "host": host, "ipam": ipam}
 
     def cni(self, verb: str, pod: Pod, plugin: Path | None = None) -> Call:
-        """One CNI call as a runtime makes it: by the binary, or by the `plugin` given. Raises DemoFailed when it is refused."""
+        """Make a CNI call as a runtime does: by the binary, or by the `plugin` given. Raises DemoFailed when it is refused."""
         variables = {
             "CNI_CONTAINERID": pod.container_id,
             "CNI_NETNS": str(pod.netns),
@@ -150,8 +150,8 @@ class Demo:
         return Call(json.loads(done.stdout) if done.stdout else {}, ms, done.stderr)
 
     def status_ms(self) -> float:
-        """How long STATUS takes through the binary, milliseconds; 0.0 when it says that pods can not be attached now."""
-        network = {**self.network, "cniVersion": "1.1.0"}  # the version that has STATUS; Debian's IPAM plugins know none of it
+        """Time of STATUS through the binary, milliseconds; 0.0 when it says that pods cannot be attached now."""
+        network = {**self.network, "cniVersion": "1.1.0"}  # the version that has STATUS, which Debian's IPAM plugins do not know
         del network["ipam"]
         done, ms = self._call(self.shim, "STATUS", network, {})
         return 0.0 if done.returncode else ms
@@ -165,7 +165,7 @@ class Demo:
         return done, (time.monotonic() - began) * 1000
 
     def vsctl(self, *args: str) -> str:
-        """Ask the switch's database."""
+        """Query the switch's database."""
         return run("ovs-vsctl", f"--db=unix:{self.directory}/ovs/db.sock", *args).strip()
 
     def command(self, *args: str) -> str:
@@ -223,7 +223,7 @@ def run(*argv: str) -> str:
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = 20.0) -> float:
-    """Until `condition()` holds: how many seconds it took. DemoFailed naming `what` when it does not in time."""
+    """Wait until `condition()` holds; return the seconds it took. Raises DemoFailed naming `what` when time is over."""
     began = time.monotonic()
     with view.progress(f"waiting for {what}"):
         while not condition():
@@ -287,7 +287,7 @@ class Agent:
             self.process.wait()
 
     def start(self) -> float:
-        """Start it: seconds until it serves. Raises DemoFailed."""
+        """Start it, and return the seconds until it serves. Raises DemoFailed."""
         obey()
         began = time.monotonic()
         with self.log.open("ab") as log:
@@ -301,7 +301,7 @@ class Agent:
         return self._demo.status_ms() > 0
 
     def end(self, sign: signal.Signals) -> int:
-        """Send it a signal that ends it, and see it gone: its exit code. Raises DemoFailed when it had gone before."""
+        """End it with a signal, and return its exit code. Raises DemoFailed when it had ended before."""
         assert self.process
         check(self.process.poll() is None, "the agent has ended by itself")
         self.process.send_signal(sign)
@@ -312,7 +312,7 @@ class Agent:
 
     @property
     def mib(self) -> float:
-        """Its resident memory."""
+        """Its resident memory, MiB."""
         assert self.process
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
         return int(found[1]) / 1024 if found else 0.0
@@ -357,12 +357,12 @@ def finish(process: subprocess.Popen[str]) -> dict[str, int]:
 
 
 def port_number(demo: Demo, pod: Pod) -> str:
-    """By which OpenFlow knows the pod's port."""
+    """The OpenFlow number of the pod's port."""
     return demo.vsctl("get", "Interface", pod.port, "ofport")
 
 
 def switch_counters(demo: Demo, number: str) -> dict[str, int]:
-    """What the switch took from (rx) and gave to (tx) a port, asked of the switch itself: its database lags by 5 s."""
+    """Frames that the switch took from (rx) and gave to (tx) a port, from the switch itself: its database lags by 5 s."""
     done = execute(["ovs-ofctl", "dump-ports", f"unix:{demo.directory}/ovs/{BRIDGE}.mgmt", number])
     found = {key: int(value) for key, value in re.findall(r"(rx|tx) pkts=(\d+)", done.stdout)}
     check(len(found) == 2, f"the switch counts nothing at port {number}; has its application ended? {done.stderr}{done.stdout}")
@@ -370,7 +370,7 @@ def switch_counters(demo: Demo, number: str) -> dict[str, int]:
 
 
 class Meter:
-    """Looks at what the switch takes from the pods, all the time, on a thread of its own; `mark` begins a phase."""
+    """Reads all the time how many frames the switch takes from the pods, on a thread of its own; `mark` begins a phase."""
 
     def __init__(self, demo: Demo, pods: list[Pod]) -> None:
         self._demo = demo
@@ -390,22 +390,22 @@ class Meter:
         self._thread.join()
 
     def mark(self, phase: str) -> None:
-        """The phase before this one ends, and this begins."""
+        """End the current phase, and begin this one."""
         self._marks.append((phase, time.monotonic(), self._look()))
 
     def watch(self) -> None:
-        """Until this phase has been looked at often enough."""
+        """Wait until this phase has LOOKS readings."""
         began = self._marks[-1][1]
 
         def seen() -> bool:
             return bool(self._failure) or sum(when > began for when, _ in self._looks) >= LOOKS
 
-        wait_for(seen, "enough looks at the frames")
+        wait_for(seen, "enough readings of the counters")
 
     def phases(self) -> Iterator[tuple[str, float, list[int], int]]:
-        """Of each phase: name, seconds, frames taken from each pod, fewest from any pod between two looks.
+        """Yield of each phase: name, seconds, frames taken from each pod, fewest from any pod between two readings.
 
-        Raises DemoFailed when frames stood still between two looks.
+        Raises DemoFailed when no frames passed between two readings.
         """
         if self._failure:
             raise self._failure
@@ -428,7 +428,7 @@ class Meter:
 
 
 def risen(before: list[int], after: list[int]) -> list[int]:
-    """How much each number has risen."""
+    """Return how much each number has risen."""
     return [last - first for first, last in zip(before, after, strict=True)]
 
 
@@ -436,7 +436,7 @@ def risen(before: list[int], after: list[int]) -> list[int]:
 
 
 def names(directory: Path) -> list[str]:
-    """What is in a directory that may not be there."""
+    """Names in a directory; none when it is absent."""
     return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
 
 
@@ -447,7 +447,7 @@ def mounts(demo: Demo) -> list[str]:
 
 
 def processes(demo: Demo, *, switch: bool = False) -> list[str]:
-    """Processes that the demo started, and those that these started; those of the switch too if wanted."""
+    """Processes that the demo started, and their children; with `switch` those of the switch too."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -455,14 +455,14 @@ def processes(demo: Demo, *, switch: bool = False) -> list[str]:
                 continue
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
         except OSError:
-            continue  # it has gone, or is the kernel's
+            continue  # the process has ended, or is the kernel's
         if command and (switch or f"--pidfile={demo.directory}/ovs/" not in command):
             found.append(f"{entry.name} {command[:60]}")
     return found
 
 
 def leftovers(demo: Demo) -> list[tuple[str, list[str]]]:
-    """Everything that attachments or agents could have left, by kind."""
+    """List everything that attachments or agents could have left, by kind."""
     here = demo.directory
     sockets = [str(path) for path in (here / "run").rglob("*") if path.is_socket()]
     return [

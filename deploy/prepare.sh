@@ -1,13 +1,13 @@
 #!/bin/bash
 # Installs what the demo and the tests need on Debian 12 or newer, and makes the project's virtual environment.
 #
-#   deploy/prepare.sh            what is missing of: OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, QEMU, libvirt, debootstrap, compilers,
+#   deploy/prepare.sh            what is missing of OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, QEMU, libvirt, debootstrap, compilers,
 #                                Python; then .venv
 #   deploy/prepare.sh demo       without runtimes, QEMU, libvirt and the fuzzer's compiler
 #   deploy/prepare.sh unit       only Python, for the rootless tests
 #
-# Nothing that is installed already is touched, and no service is started: the demo and the tests run a switch of their own.
-# Each part that takes long is told on stderr as it begins, and with its seconds when it is done.
+# It changes no installed package and starts no service: the demo and the tests run a switch of their own.
+# Each part that takes long is printed on stderr when it begins, and with its seconds when it is done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source deploy/stages.sh
@@ -22,7 +22,7 @@ fi
 if [[ -z ${1:-} ]]; then
     packages+=(containerd runc podman busybox-static curl iptables qemu-system-x86 ipxe-qemu)
     packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
-    # libFuzzer's runtime comes with the compiler's version, which each Debian has another of
+    # libFuzzer's runtime comes with the compiler's version, which differs between Debian releases
     [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)
 fi
 missing=()
@@ -65,7 +65,7 @@ if ((${#missing[@]})); then
     stage_over
 fi
 
-# The environment is made anew when what it was made from has changed.
+# The environment is made anew when its sources have changed.
 native=userspace_cni/fastpath shim=userspace_cni/shim
 stamp=$(cat pyproject.toml constraints.txt $native/extension.py $native/*/*.cdef $native/*/*.[ch] $shim/*.c | sha256sum | cut -d' ' -f1)
 if [[ $(cat .venv/made-from 2>/dev/null) != "$stamp" ]]; then

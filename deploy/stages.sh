@@ -1,9 +1,9 @@
-# To be sourced by scripts whose work takes long: says on stderr which part of it begins, and how many seconds the one before took.
+# For scripts whose work takes long: prints on stderr which stage begins, and how many seconds the last one took.
 #
-#   stage NAME      this part begins, and the one before is over
-#   stage_over      the last one is over
+#   stage NAME      begin this stage, and end the last one
+#   stage_over      end the last stage
 #
-# Who sources it is named in each line; a script that ends amid a stage says in which, and after how long.
+# Each line names the script that sources this file. A script that ends amid a stage prints which one, and after how long.
 
 STAGE='' STAGE_BEGAN=0 STAGES_OF=$(basename "$0" .sh)
 

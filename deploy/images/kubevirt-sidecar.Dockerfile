@@ -2,8 +2,8 @@
 #
 #     podman build -f deploy/images/kubevirt-sidecar.Dockerfile -t userspace-cni-kubevirt-sidecar:0.1.0 .
 #
-# The first stage puts together what runs: Debian's Python without its maintainer scripts, two libraries as wheels, and this
-# project's part; nothing is compiled but Python's modules. The image is that and nothing else: no shell, no package manager.
+# The first stage collects Debian's Python without its maintainer scripts, two libraries as wheels, and this project's part; it
+# compiles only Python modules. The image has nothing else: no shell, no package manager.
 # KubeVirt runs it as user 107, without capabilities and without arguments: options are environment variables,
 # USERSPACE_CNI_KUBEVIRT_…, in an image made from this one (docs/kubevirt.md).
 ARG BASE=docker.io/library/debian:12-slim
@@ -24,12 +24,12 @@ COPY LICENSE /image/opt/sidecar/
 COPY kubevirt /image/opt/sidecar/kubevirt
 COPY userspace_cni/__init__.py /image/opt/sidecar/userspace_cni/
 COPY userspace_cni/pod /image/opt/sidecar/userspace_cni/pod
-# Compiling modules at each start would take seconds on the fifth of a CPU that the sidecar has
+# Compiling modules at each start would take seconds, as the sidecar has a fifth of a CPU
 RUN python3 -m compileall -q -s /image --invalidation-mode unchecked-hash /image/usr/lib/python3.11 /image/opt/sidecar
 
 FROM scratch
 COPY --from=build /image /
-# One arena, and what is freed goes back: memory is limited to 64 MB, of which gRPC's library takes half
+# One arena, and freed memory goes back to the kernel: the limit is 64 MB, of which gRPC's library takes half
 ENV PYTHONPATH=/opt/sidecar \
     PYTHONSAFEPATH=1 \
     PYTHONDONTWRITEBYTECODE=1 \

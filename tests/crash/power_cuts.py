@@ -1,6 +1,6 @@
 """Power cuts, replayed: what a disk may hold at each point of what a process wrote.
 
-`Trace` notes every change below a directory as the process asks the kernel for it, and every flush. `images` gives what a power
+`Trace` notes every change below a directory as the process asks the kernel for it, and every flush. `images` lists what a power
 cut at a point of that trace can leave: what was flushed, and of the rest any part that the disk may have got to. Names come to
 the disk in their order up to any of them (journals keep that order), or each on its own (nothing promises that they do not);
 content that was not flushed is there, torn, or empty.
@@ -20,12 +20,12 @@ import pytest
 Image = Mapping[str, bytes]
 """Content by path below the traced directory."""
 _LOTTERIES = 6
-"""So many of the ways in which each name comes to the disk on its own are tried at each point."""
+"""How many of the orders in which single names may reach the disk are tried at each point."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A name in a directory stands for that file from now on; for none (None)."""
+    """A directory entry now names that file; None for no file."""
 
     path: str
     file: int | None
@@ -33,7 +33,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Written:
-    """A file has this content from now on."""
+    """A file now has this content."""
 
     file: int
     content: bytes
@@ -61,7 +61,7 @@ class Trace:
         self._born: list[str] = []
 
     def note(self, patch: pytest.MonkeyPatch, *, flushes: bool = True) -> None:
-        """Note from now on, until the patches are undone. Without `flushes` the disk is one that lies: none is noted."""
+        """Record calls until the patches are undone. Without `flushes` no flush is recorded, as on a disk that lies."""
         noted: dict[str, Callable[..., Any]] = {
             "open": self._opening,
             "write": self._writing,
@@ -76,11 +76,11 @@ class Trace:
             patch.setattr(os, name, wrap(getattr(os, name)))
 
     def path_of(self, file: int) -> str:
-        """The first name that a file had."""
+        """The file's first name."""
         return self._born[file]
 
     def _below(self, path: Any, dir_fd: int | None = None) -> str:
-        """The path below `root`; "" for one that is elsewhere."""
+        """The path below `root`; "" for a path elsewhere."""
         whole = os.fsdecode(path) if dir_fd is None else f"{_path_of(dir_fd)}/{os.fsdecode(path)}"
         return os.path.relpath(whole, self.root) if whole.startswith(f"{self.root}/") else ""
 
@@ -162,7 +162,7 @@ class Trace:
 
 
 def images(changes: Sequence[Change], chance: random.Random) -> Iterator[Image]:
-    """What a power cut after these changes may leave. The same image may come more than once."""
+    """List what a power cut after these changes may leave. The same image may come more than once."""
     content: dict[int, bytes] = {}
     safe: dict[int, bytes] = {}
     names: dict[str, int] = {}
@@ -187,7 +187,7 @@ def images(changes: Sequence[Change], chance: random.Random) -> Iterator[Image]:
 
 
 def restore(image: Image, root: Path) -> None:
-    """Make the directory what the disk holds."""
+    """Write the disk's content into the directory."""
     for path, content in image.items():
         place = root / path
         for directory in [*reversed(place.relative_to(root).parents)][1:]:

@@ -1,4 +1,4 @@
-"""A storm: random ADDs, DELs, CHECKs and GCs from several threads amid faults, and what must be there afterwards.
+"""A storm: random ADDs, DELs, CHECKs and GCs from several threads amid faults, and the check of what must be there afterwards.
 
     python -m tests.crash.storm --operations 10000 --seed 7
 
@@ -44,9 +44,9 @@ PROGRESS_S = 5.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of a storm. `operations`: calls; `burst`: calls between two calms; `pods`: how many there are at a time.
+    """Size of a storm. `operations`: calls; `burst`: calls between two calms; `pods`: how many there are at a time.
 
-    `kinds` of faults and names of `networks`: fewer of them tell sooner what a violation takes.
+    `kinds` of faults and names of `networks`: with fewer of them it is easier to see what a violation needs.
     """
 
     seed: int = 0
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What a storm did and what it found."""
+    """Results of a storm."""
 
     calls: int = 0
     happened: Counter[str] = field(default_factory=Counter)
@@ -76,7 +76,7 @@ class Outcome:
 
 
 class Storm:
-    """A storm on a switch. `tell` is given a line about its progress, and each violation at once."""
+    """A storm on a switch. `tell` gets a line about its progress, and each violation at once."""
 
     def __init__(self, plan: Plan, switch: Switch, tell: Callable[[str], None]) -> None:
         self._plan = plan
@@ -87,7 +87,7 @@ class Storm:
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        """Until all calls are made, the time is over, or something is wrong that is not to be gone over."""
+        """Run until all calls are made, the time is over, or a violation stops the storm."""
         while not self._is_over():
             self._rounds += 1
             with self._node() as node:
@@ -117,7 +117,7 @@ class Storm:
             yield node.start()
 
     def _on(self, node: LiveNode, rng: random.Random) -> None:
-        """Bursts and calms on one node, to the end or until it is not as it should be."""
+        """Run bursts and calms on one node, to the end or until a violation."""
         with ExitStack() as stack:
             plan, model, pods = self._plan, Model(), Pods(node, self._rounds)
             stack.callback(pods.close)
@@ -171,7 +171,7 @@ class Storm:
         self._tell(f"[{phase} {self._rounds}] {done}; {max(0, clock.left):.0f} s left")
 
     def _described(self, violation: Violation, node: LiveNode) -> str:
-        """With the seed, and with what the agents and the switch said of it."""
+        """The violation with the seed, and with the log lines of agents and switch about it."""
         said = [f"VIOLATION, seed {self._plan.seed}, node {self._rounds}: {violation}"]
         for who, path in (("agent", node.log), ("switch", Path(self._switch.rundir) / "ovs-vswitchd.log")):
             log = path.read_text(errors="replace").splitlines()
@@ -182,7 +182,7 @@ class Storm:
 
 
 def _complaints(node: LiveNode) -> list[Violation]:
-    """What the agent itself says is wrong."""
+    """Violations that the agent itself reports."""
     status, body = get(node.socket, "/healthz")
     found = [] if status == 200 else [Violation(f"the agent is not well: {body.decode()}")]
     log = node.log.read_text(errors="replace")
@@ -194,7 +194,7 @@ def _complaints(node: LiveNode) -> list[Violation]:
 
 
 def main() -> int:
-    """The command line: 0 when all is as promised, 1 when something is not."""
+    """Run the command line: 0 when all is as promised, 1 when something is not."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash.storm", description=(__doc__ or "").partition("\n")[0])
     default = Plan()
     parser.add_argument("--seed", type=int, default=default.seed, help="of all choices")

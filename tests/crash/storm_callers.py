@@ -1,4 +1,4 @@
-"""Who calls in a storm: threads that choose an attachment and a verb, and tell the model what was answered."""
+"""The callers of a storm: threads that choose an attachment and a verb, and give the answers to the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOLD: Final = 160
 
 
 class _Gate:
-    """Of a network: GC's list is only right when no call attaches or detaches meanwhile."""
+    """A network's gate: GC's list is only right when no call attaches or detaches meanwhile."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -60,7 +60,7 @@ class _Gate:
 
 
 class Calling:
-    """Makes calls for attachments and tells the model. `found`: what is wrong with an answer as such."""
+    """Make calls for attachments, and give them to the model. `found`: violations in single answers."""
 
     def __init__(self, pods: Pods, model: Model, clock: Clock, counted: Counter[str]) -> None:
         self.pods = pods
@@ -71,7 +71,7 @@ class Calling:
         self._results: dict[Name, dict[str, Any]] = {}
 
     def call(self, plugin: Plugin, how: How, verb: Verb, attachment: Attachment, death: Death | None = None) -> Call:
-        """One call, which the model is not told of."""
+        """Make one call, without giving it to the model."""
         name, network = attachment.name, attachment.network
         keys: dict[str, Any] = {}
         if verb == "CHECK":
@@ -86,14 +86,14 @@ class Calling:
         return call
 
     def collect(self, plugin: Plugin, how: How, network: Network, valid: Sequence[Name]) -> Call:
-        """GC of a network, which the model is not told of."""
+        """Make a GC of a network, without giving it to the model."""
         listed = [{"containerID": name.container, "ifname": name.ifname} for name in valid]
         keys = {"cni.dev/valid-attachments": listed, "cni.dev/attachments": listed}
         variables = self.pods.node.variables("GC", "", "", "")
         return self._make(plugin, how, variables, self.pods.configuration(network, None, **keys), None)[0]
 
     def known(self, name: Name, *calls: Call) -> None:
-        """The model is told."""
+        """Give calls to the model."""
         self.found += self.model.called(name, *calls)
 
     def _make(self, plugin: Plugin, how: How, variables: dict[str, str], stdin: bytes, death: Death | None) -> tuple[Call, Heard]:
@@ -115,7 +115,7 @@ class Calling:
 
 
 def _read(heard: Heard) -> tuple[int, str]:
-    """The code of the answer, and its words."""
+    """The code of the answer, and its text."""
     warned = heard.stderr.strip().rpartition("\n")[2][:TOLD]
     if heard.status == 0:
         return 0, warned
@@ -127,7 +127,7 @@ def _read(heard: Heard) -> tuple[int, str]:
 
 
 class Callers:
-    """What the threads share: who works on which attachment, and which pods there are."""
+    """State that the threads share: which attachments have a call under way, and which pods there are."""
 
     def __init__(self, pods: Pods, model: Model, clock: Clock, counted: Counter[str], threads: int) -> None:
         self.pods = pods
@@ -152,17 +152,17 @@ class Callers:
 
     @property
     def found(self) -> list[Violation]:
-        """What is wrong with answers."""
+        """Violations in answers."""
         return self.calling.found
 
     def populate(self, rng: random.Random, pods: int, networks: Sequence[str]) -> None:
-        """Have so many pods, in these networks."""
+        """Make so many pods, in these networks."""
         self.networks = [network for network in NETWORKS if network.name in networks]
         while len(self.pods.living) < pods:
             self.make_pod(rng)
 
     def make_pod(self, rng: random.Random) -> Pod:
-        """One more, of any kind."""
+        """Make one more pod, of any kind."""
         with self._choosing:
             volume = rng.choice(VOLUMES)
             networks = tuple(rng.sample(self.networks, len(self.networks)))
@@ -172,7 +172,7 @@ class Callers:
 
     @contextmanager
     def chosen(self, rng: random.Random) -> Iterator[Attachment | None]:
-        """An attachment that no other call works on."""
+        """Choose an attachment without a call under way."""
         with self._choosing:
             attachments = [each for pod in self.pods.living for each in self.pods.of(pod)]
             free = [each for each in rng.sample(attachments, 5) if self._locks[each.name].acquire(blocking=False)]
@@ -185,7 +185,7 @@ class Callers:
                 self._locks[free[0].name].release()
 
     def vanish(self, rng: random.Random) -> bool:
-        """The sandboxes of a pod on which no call works vanish, and another pod comes; whether there was one."""
+        """Remove the sandboxes of a pod without calls, and make another pod; return whether there was such a pod."""
         with self._choosing:
             pod = rng.choice(self.pods.living)
             attachments = self.pods.of(pod)
@@ -202,7 +202,7 @@ class Callers:
         return whole
 
     def pause(self, workers: Sequence[Worker]) -> None:
-        """Let the threads come to the end of their calls."""
+        """Wait until the threads have finished their calls."""
         self.paused.set()
         for worker in workers:
             worker.join()
@@ -220,7 +220,7 @@ class Worker(threading.Thread):
         self._rng = rng
 
     def run(self) -> None:
-        """One thing after the other."""
+        """Take one step after the other."""
         callers = self._callers
         while not callers.paused.is_set() and not callers.clock.is_over:
             try:
@@ -245,7 +245,7 @@ class Worker(threading.Thread):
                     self._call(attachment)
 
     def _call_twice(self, attachment: Attachment) -> None:
-        """Two calls for it at the same time, as from a runtime that was restarted."""
+        """Make two calls for it at the same time, as a restarted runtime does."""
         calling, (first, second) = self._calling, self._rng.choice(TWINS)
         with ThreadPoolExecutor(1) as beside:
             other = beside.submit(calling.call, self._plugin, "shim", second, attachment)
@@ -277,7 +277,7 @@ class Worker(threading.Thread):
         return Death(after, signal.SIGTERM if how in ("forked", "handed") and self._rng.random() < 0.3 else signal.SIGKILL)
 
     def _collect(self) -> None:
-        """GC, now and then with a list from which an attachment is missing."""
+        """Make a GC, now and then with a list from which an attachment is missing."""
         rng, calling, model = self._rng, self._calling, self._calling.model
         network = rng.choice([network for network in NETWORKS if not network.leased])  # Debian's host-local knows no GC
         with self._callers.gates[network.name].collecting():

@@ -27,13 +27,13 @@ How = Literal["shim", "handed", "forked", "executed"]
 """`executed`: in-process as `install --standalone` makes it; `forked`: the same without the start. `handed`: forked, and handed
 to the agent where one serves."""
 PATIENCE_S: Final = 90.0
-"""A call that takes longer is killed, and hangs."""
+"""Seconds after which a call is killed and counts as hung."""
 _LONGEST: Final = 1 << 17
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What came of a call. `status`: the exit code, negative the signal that ended it."""
+    """Result of a call. `status`: the exit code, or minus the signal that ended it."""
 
     status: int
     stdout: bytes
@@ -43,21 +43,21 @@ class Heard:
 
 @dataclass(frozen=True)
 class Death:
-    """The caller gets this signal so long after its call began."""
+    """The caller gets this signal this long after its call began."""
 
     after_s: float
     sign: signal.Signals = signal.SIGKILL
 
 
 class Plugin:
-    """Calls of one thread, in either way."""
+    """Make the calls of one thread, in either way."""
 
     def __init__(self, node: LiveNode) -> None:
         self._node = node
         self._zygote = _Zygote()
 
     def call(self, how: How, environ: Mapping[str, str], stdin: bytes, death: Death | None) -> Heard:
-        """One call. Only one that is forked can get another signal than SIGKILL."""
+        """Make one call. Only a forked one can get another signal than SIGKILL."""
         environ = {**environ, "USERSPACE_CNI_HAND_OVER": "true" if how == "handed" else "false"}
         if how in ("forked", "handed"):
             return self._zygote.call(environ, stdin, death)
@@ -71,7 +71,7 @@ class Plugin:
 
 
 class _Zygote:
-    """The process that forks, which serves one call at a time."""
+    """The process that forks; it serves one call at a time."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,7 +118,7 @@ class _Zygote:
 
 
 def _serve(connection: socket.socket) -> None:
-    """In the process that forks: one child for each message, its pidfd and later its status in return."""
+    """Serve in the process that forks: one child for each message, its pidfd and later its status in return."""
     for name in IMPORTED:
         importlib.import_module(name)
     while True:

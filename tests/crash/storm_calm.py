@@ -1,4 +1,4 @@
-"""The calm after a storm: everything is healthy again, and what is there must be what the answers have promised."""
+"""The calm after a storm: everything is healthy again, and the node must have what the answers have promised."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.crash.storm_pods import NETWORKS, Network, Pods
 from tests.lab.switch.switch import wait_until
 
 SETTLED_S = 40.0
-"""Within so many seconds everything must be as promised; the agent's passes are asked for one after the other."""
+"""Seconds within which everything must be as promised; the agent's passes are requested one after the other."""
 
 
 class Calm:
-    """Puts a node's storm to rest and judges it."""
+    """Waits for a node to settle after a burst, and judges it."""
 
     def __init__(self, pods: Pods, calling: Calling, plugin: Plugin, rng: random.Random) -> None:
         self._pods = pods
@@ -29,14 +29,14 @@ class Calm:
         self._plugin = plugin
 
     def settle(self, *, empty: bool) -> list[Violation]:
-        """What is wrong; `empty`: in the end everything is attached, checked and deleted, and nothing may be left."""
+        """List violations. With `empty`, everything is attached, checked and deleted at the end, and nothing may be left."""
         found = self._judge() or self._calls("CHECK", ATTACHED) or self._end_doubts() or (self._to_the_end() if empty else [])
         found += self._calling.found
         self._calling.found.clear()
         return found
 
     def _to_the_end(self) -> list[Violation]:
-        """Nothing that happened may be in the way of an ADD; and when all is deleted nothing is left."""
+        """Check that nothing prevents an ADD, and that nothing is left when all is deleted."""
         return (
             self._calls("ADD", ABSENT)
             or self._judge()
@@ -46,7 +46,7 @@ class Calm:
         )
 
     def _end_doubts(self) -> list[Violation]:
-        """DEL or GC for whatever may be attached or not. GC leaves alone what is on its list."""
+        """Make a DEL or GC for each attachment that may be attached or not. GC leaves alone what is on its list."""
         doubtful = self._model.names(EITHER)
         collected = {name for name in doubtful if not self._network(name).leased and self._rng.random() < 0.5}
         found = self._each("DEL", [name for name in doubtful if name not in collected])
@@ -66,7 +66,7 @@ class Calm:
         return self._pods.attachments[name].network
 
     def _calls(self, verb: Verb, presences: frozenset[str]) -> list[Violation]:
-        """A call for each living attachment of which this is known: it must succeed."""
+        """Make a call for each living attachment with these presences: it must succeed."""
         living = {each.name for pod in self._pods.living for each in self._pods.of(pod)}
         return self._each(verb, [name for name in sorted(living) if self._model.presences(name) == presences])
 
@@ -80,7 +80,7 @@ class Calm:
         return found
 
     def _judge(self) -> list[Violation]:
-        """Wait until everything is as promised, passes being made meanwhile; what is not within the time."""
+        """Wait until everything is as promised, with passes of the agent meanwhile; return the violations that remain."""
         belongings = {name: self._pods.belongings(each) for name, each in self._pods.attachments.items()}
         found = [Violation("the node could not be looked at")]
 

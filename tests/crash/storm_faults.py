@@ -1,4 +1,4 @@
-"""What goes wrong in a storm beside the calls: daemons are killed, the disk of the records is full or takes no writes.
+"""The faults of a storm: daemons are killed, the disk of the records is full or takes no writes.
 
 Switch, disk, agent and sandboxes each have a thread, so that their faults meet. What a fault is, when it comes and how long it
 lasts comes from the seed, counted in calls, for a loaded machine makes fewer of them; no fault lasts longer than some seconds.
@@ -38,7 +38,7 @@ DISK_BYTES: Final = 4 << 20
 
 @dataclass
 class Clock:
-    """Counts calls, and knows when there are to be no more."""
+    """Counts calls, and knows when no more are to come."""
 
     seconds: float
     began: float = field(default_factory=time.monotonic)
@@ -54,23 +54,23 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Seconds left."""
         return self.seconds - self.now
 
     def count(self) -> None:
-        """A call is done."""
+        """Count a call as done."""
         with self._moved:
             self.calls += 1
             self._moved.notify_all()
 
     def stop(self) -> None:
-        """There is nothing more to wait for."""
+        """End all waits."""
         with self._moved:
             self._over = True
             self._moved.notify_all()
 
     def rest(self, *, resting: bool) -> None:
-        """Whether there are no calls now, for which no thread should wait."""
+        """Set whether no calls are made now, so that no thread waits for them."""
         with self._moved:
             self._resting = resting
             self._moved.notify_all()
@@ -82,11 +82,11 @@ class Clock:
 
     @property
     def is_still(self) -> bool:
-        """Whether no more calls are to be awaited."""
+        """Whether no more calls will come."""
         return self._resting or self.is_over
 
     def wait(self, until: int, seconds: float = float("inf")) -> None:
-        """Until so many calls are done, so many seconds have passed, or all is over."""
+        """Wait until so many calls are done, so many seconds have passed, or all is over."""
         end = time.monotonic() + min(seconds, self.left)
         with self._moved:
             while self.calls < until and not (self._over or self._resting) and (left := end - time.monotonic()) > 0:
@@ -94,9 +94,9 @@ class Clock:
 
 
 class Faults:
-    """The threads of faults of one burst of calls. After `join` everything is as it was, but for what the faults have done.
+    """The threads of faults of one burst of calls. After `join` all is healthy again, except for the damage of the faults.
 
-    `vanish`: have the sandboxes of a pod vanish; whether that could be done just then. `tell` is given the kind of each fault.
+    `vanish`: remove the sandboxes of a pod, and return whether that was possible. `tell` gets the kind of each fault.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Faults:
         self._threads: list[threading.Thread] = []
         self.errors: list[BaseException] = []
         self.found: list[Violation] = []
-        """What a daemon of ours did not stand."""
+        """Failures of our own daemons."""
         self._acts: dict[str, Callable[[random.Random], None]] = {
             "ovs-vswitchd killed": self._kill_vswitchd,
             "ovs-vswitchd killed twice": self._kill_vswitchd_twice,
@@ -130,7 +130,7 @@ class Faults:
         }
 
     def begin(self, plan: Sequence[Sequence[str]], calls: range, seed: str) -> None:
-        """Each sequence of kinds by a thread of its own, spread over these calls."""
+        """Run each sequence of kinds in a thread of its own, spread over these calls."""
         self._clock.rest(resting=False)
         for number, kinds in enumerate(plan):
             rng = random.Random(f"{seed}:{number}")
@@ -141,11 +141,11 @@ class Faults:
 
     @property
     def alive(self) -> bool:
-        """Whether some are to come."""
+        """Whether faults are still to come."""
         return any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
-        """Await the end of those that have begun: there are no more calls."""
+        """Wait for the end of the faults that have begun: no more calls come."""
         self._clock.rest(resting=True)
         for thread in self._threads:
             thread.join()
@@ -172,7 +172,7 @@ class Faults:
             event.ended = self._clock.now
 
     def _last(self, rng: random.Random, calls: int = 40) -> None:
-        """A fault lasts for some calls, or for as long as it may."""
+        """Keep a fault for some calls, or for its longest time."""
         self._clock.wait(self._clock.calls + rng.randrange(1, calls), rng.uniform(0.1, LONGEST_S))
 
     # -- the switch -------------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Faults:
             self._clock.wait(self._clock.calls + 1, 0.1)
 
     def _agent(self, act: Callable[[], object]) -> None:
-        """It obeys, or that is a finding."""
+        """Do `act`; a failure of the agent is recorded."""
         try:
             act()
         except AssertionError as error:
@@ -260,7 +260,7 @@ class Faults:
 
 @contextmanager
 def remounted(directory: Path, options: str) -> Iterator[None]:
-    """A file system with these options, as soon as no file on it is being written, and with `rw` afterwards."""
+    """Mount a file system with these options as soon as none of its files is being written, and with `rw` afterwards."""
     wait_until(lambda: _remount(directory, options), 20, f"{directory} to be remounted with {options}")
     try:
         yield
@@ -275,7 +275,7 @@ def _remount(directory: Path, options: str) -> bool:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Nothing that is removed below it gives room, as on a disk with a snapshot."""
+    """Removing files below the directory frees no space, as on a disk with a snapshot."""
     names = directory / ".held"
     names.mkdir()
     try:
@@ -300,7 +300,7 @@ def disk(directory: Path) -> Iterator[None]:
 
 
 def deal(rng: random.Random, faults: int, kinds: Sequence[str] = DEALT) -> list[list[str]]:
-    """So many faults for the threads of switch, disk, agent and sandboxes: each kind as often as the others, in any order."""
+    """Deal faults to the threads of switch, disk, agent and sandboxes: each kind as often as the others, in any order."""
     threads = [
         chosen for of in (OF_SWITCH, OF_DISK, OF_AGENT, OF_SANDBOXES) if (chosen := [kind for kind in of if kind in kinds])
     ]

@@ -1,6 +1,6 @@
-"""What is on the node, in the sentences in which `storm_pods` tells what belongs to an attachment.
+"""What is on the node, in the sentences in which `storm_pods` describes the parts of an attachment.
 
-Everything is seen by the kernel's and Open vSwitch's own means, never through the code under test.
+Everything is read by the means of the kernel and Open vSwitch, never through the code under test.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from tests.lab.node.node import mounts_below
 from tests.lab.node.stored import live, stored
 
 STANDING = frozenset({f"bridge {ADMINS_BRIDGE}"})
-"""What is there without any attachment."""
+"""Sentences that are true without any attachment."""
 _PORT = re.compile(r"[0-9a-f]{12}-net[0-9]")
 _LISTENER = re.compile(r"ino:([0-9]+) dev:0/([0-9]+)")
-"""As `ss` prints it: the device whole behind the slash."""
+"""As `ss` prints it: the whole device number behind the slash."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What was found, and what explains one or the other sentence of it, or its absence."""
+    """Sentences that were found, and details that explain one of them or its absence."""
 
     found: frozenset[str]
     why: dict[str, str]
 
 
 def look(pods: Pods) -> Sight:
-    """All that attachments may leave. What changes meanwhile may be seen in part."""
+    """List everything that attachments may leave. Changes meanwhile may be seen in part."""
     why: dict[str, str] = {}
     things = Counter(thing for part in (_switch(pods, why), _mounts(pods), _directories(pods), _state(pods)) for thing in part)
     return Sight(frozenset(thing if times == 1 else f"{thing}, {times} times" for thing, times in things.items()), why)

@@ -1,6 +1,6 @@
 """What a storm of calls and faults must leave: computed from the answers alone, and compared with what is found.
 
-Pure: it makes no call and looks at nothing, so that its own tests can show that it finds a leaked port, a lost attachment and a
+Pure: it makes no call and reads no state, so that its own tests can show that it finds a leaked port, a lost attachment and a
 lying answer. What belongs to an attachment is a set of sentences ("port p on br-a"); what is found on the node is another one.
 
 An answer commits the system. ADD: success means attached, an error that nothing of it stays. DEL: success means that nothing
@@ -23,13 +23,13 @@ ABSENT: Final[Presences] = frozenset({"absent"})
 EITHER: Final[Presences] = ATTACHED | ABSENT
 IMPOSSIBLE: Final[Presences] = frozenset()
 KILLED: Final = -1
-"""In place of the code of an answer that was never given."""
+"""Takes the place of the code of an answer that never came."""
 ATTACHED_ALREADY: Final = 101
 A_BUG: Final = 999
 BEFORE_S: Final = 3.0
-"""Faults that ended so long before the first call that is told are told with it, and all later ones."""
+"""Seconds: faults that ended this long before the first call shown are shown with it, and all later ones."""
 LAST: Final = 30
-"""Calls of a history that are told."""
+"""Calls that a history shows."""
 
 
 @dataclass(frozen=True, order=True)
@@ -52,7 +52,7 @@ class Call:
     began: float
     ended: float
     told: str = ""
-    """How it was called and what it said, for people."""
+    """How the call was made and its text, for people."""
 
     def __str__(self) -> str:
         answer = {0: "success", KILLED: "killed"}.get(self.code, f"error {self.code}")
@@ -61,7 +61,7 @@ class Call:
 
 @dataclass
 class Event:
-    """A fault, or what else happened beside calls; it is told when it begins, and changed when it ends."""
+    """A fault, or another event beside calls; it is recorded when it begins, and changed when it ends."""
 
     what: str
     began: float
@@ -73,20 +73,20 @@ class Event:
 
 @dataclass(frozen=True)
 class Belongings:
-    """What is there of an attachment: what must be while it is attached, and what may be beside that."""
+    """Parts of an attachment: those that must be there while it is attached, and those that may be there too."""
 
     required: frozenset[str]
     optional: frozenset[str] = frozenset()
 
     @property
     def all(self) -> frozenset[str]:
-        """Both."""
+        """All parts."""
         return self.required | self.optional
 
 
 @dataclass(frozen=True)
 class Violation:
-    """What is not as the answers promised. `names`: the attachments that it is about, as far as is known."""
+    """A broken promise. `names`: the attachments concerned, as far as known."""
 
     what: str
     names: tuple[Name, ...] = ()
@@ -100,21 +100,21 @@ class Violation:
 class _Known:
     presences: Presences = ABSENT
     unheard: bool = False
-    """An ADD was killed since the last DEL that succeeded: its server may still finish it, and undo it, at any time."""
+    """An ADD was killed since the last DEL that succeeded: its server may still finish or undo it, at any time."""
     vanished: bool = False
     story: list[Call | Event] = field(default_factory=list)
 
 
 class Model:
-    """What is known of every attachment. Calls for one attachment are told by one thread at a time."""
+    """Knowledge of every attachment. One thread at a time reports the calls for one attachment."""
 
     def __init__(self) -> None:
         self._known: dict[Name, _Known] = {}
         self.events: list[Event] = []
-        """Of the node as a whole."""
+        """Events of the node as a whole."""
 
     def called(self, name: Name, *calls: Call) -> list[Violation]:
-        """These calls were made for an attachment, those of several at the same time; what is wrong with their answers."""
+        """Record calls for an attachment, several if made at the same time; return violations in their answers."""
         known = self._known.setdefault(name, _Known())
         known.story += calls
         found = [self._violation("a bug by its own word, code 999", name) for call in calls if call.code == A_BUG]
@@ -132,29 +132,29 @@ class Model:
         return found
 
     def vanished(self, name: Name, at: float) -> None:
-        """Its sandbox has gone, and no DEL is called: nothing of it may stay."""
+        """Record that its sandbox has gone without a DEL: nothing of it may stay."""
         known = self._known.setdefault(name, _Known())
         known.story.append(Event("its sandbox vanished", at, at))
         known.presences, known.vanished = ABSENT, True
 
     def collected(self, name: Name, call: Call) -> None:
-        """GC left it out while no call worked on it: nothing of it may stay."""
+        """Record that GC left it out while no call worked on it: nothing of it may stay."""
         known = self._known.setdefault(name, _Known())
         known.story.append(call)
         known.presences, known.unheard = ABSENT, False
 
     def happens(self, what: str, began: float) -> Event:
-        """Something that concerns all; its teller tells its end, too."""
+        """Record an event that concerns all attachments; the caller records its end, too."""
         event = Event(what, began)
         self.events.append(event)
         return event
 
     def presences(self, name: Name) -> Presences:
-        """What may be true of the attachment."""
+        """Presences that are possible for the attachment."""
         return self._known.get(name, _Known()).presences
 
     def names(self, presences: Presences) -> list[Name]:
-        """The attachments of which just this is known."""
+        """The attachments with exactly these presences."""
         return sorted(name for name, known in list(self._known.items()) if known.presences == presences)
 
     def is_vanished(self, name: Name) -> bool:
@@ -162,7 +162,7 @@ class Model:
         return name in self._known and self._known[name].vanished
 
     def history(self, name: Name) -> str:
-        """What happened to an attachment, with the faults around its calls, in lines."""
+        """The calls of an attachment, with the faults around them, in lines."""
         story = self._known.get(name, _Known()).story[-LAST:]
         since = story[0].began - BEFORE_S if story else 0.0
         lines = sorted([*story, *(event for event in list(self.events) if event.ended > since)], key=lambda entry: entry.began)
@@ -174,9 +174,9 @@ class Model:
     def judge(
         self, belongings: Mapping[Name, Belongings], standing: frozenset[str], found: frozenset[str], why: Mapping[str, str]
     ) -> list[Violation]:
-        """Every difference between what is found and what must be there once things have settled, by attachments.
+        """List every difference between what is found and what must be there once things have settled, by attachments.
 
-        `belongings` of every attachment there ever was; `standing`: what is there without any; `why`: details of a sentence.
+        `belongings`: of every attachment so far; `standing`: sentences without attachments; `why`: details of a sentence.
         """
         things: dict[tuple[Name, ...], list[str]] = {}
         for thing in differences(self._wanted(belongings, ATTACHED), self._wanted(belongings, EITHER), standing, found):
@@ -199,7 +199,7 @@ class Model:
 
 
 def possible_after(known: _Known, calls: Sequence[Call]) -> Presences:
-    """What may be true after calls that overlapped: in whatever order they took effect that their times allow."""
+    """Presences that are possible after calls that overlapped, in every order that their times allow."""
     after: set[Presence] = set()
     doubtful = known.unheard or known.presences == EITHER or any(_leaves_doubt(call) for call in calls)
     for order in permutations(calls):
@@ -217,9 +217,9 @@ def _leaves_doubt(call: Call) -> bool:
 
 
 def effect(start: Presence, call: Call, *, doubtful: bool) -> Presences:
-    """What a call with this answer makes of an attachment that is `start`; IMPOSSIBLE if it cannot have had this answer.
+    """Presences after a call with this answer to an attachment that is `start`; IMPOSSIBLE if the answer is not possible.
 
-    `doubtful`: an earlier call may have attached it without a word, or may have begun to undo it.
+    `doubtful`: an earlier call may have attached it without an answer, or may have begun to undo it.
     """
     is_attached = start == "attached"
     match call.verb, call.code:
@@ -252,7 +252,7 @@ def differences(
 
 
 def concerned(thing: str, belongings: Mapping[Name, Belongings]) -> tuple[Name, ...]:
-    """The attachments that a sentence is about: those it names, else those it belongs to."""
+    """The attachments that a sentence is about: those that it names, else those that it belongs to."""
     named = sorted(name for name in belongings if name.container[:12] in thing)
     exactly = [name for name in named if name.ifname in thing]
     return tuple(exactly or named or sorted(name for name, each in belongings.items() if thing in each.all))[:4]

@@ -1,7 +1,7 @@
-"""The pods of a storm: sandboxes and volumes as a runtime and a kubelet make them, and what belongs to each attachment.
+"""The pods of a storm: sandboxes and volumes as a runtime and a kubelet make them, and the parts of each attachment.
 
-What must be there of an attachment is told here in sentences, from what the documents promise and never from the code under
-test; `storm_look` tells what is there in the same words.
+The parts of an attachment are described in sentences, from what the documents promise and never from the code under
+test; `storm_look` describes the node in the same words.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.crash.storm_model import Belongings, Name
 IFNAMES: Final = ("net1", "net2")
 ADMINS_BRIDGE: Final = "br-admin"
 UNHURT: Final = "cni-unhurt"
-"""A namespace that never vanishes: without another one beside it none counts as gone."""
+"""A namespace that never vanishes: an absent one counts as gone only beside one that is there."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class Attachment:
 
     @property
     def port(self) -> str:
-        """Its port's name, and its socket's."""
+        """The name of its port and of its socket."""
         return str(self.name)
 
 
 @dataclass
 class Pods:
-    """All pods that there are and were, on a node whose directories they use. `number` is part of the IDs of their containers."""
+    """All pods, present and past, on a node whose directories they use. `number` is part of the IDs of their containers."""
 
     node: LiveNode
     number: int = 0
@@ -111,7 +111,7 @@ class Pods:
 
     @property
     def volumes_in_memory(self) -> set[str]:
-        """Mount points that are the kubelet's."""
+        """Mount points of the kubelet."""
         uids = {attachment.pod.uid for attachment in self.attachments.values() if attachment.pod.volume == "memory"}
         return {str(self.volume_of(uid)) for uid in uids}
 
@@ -144,7 +144,7 @@ class Pods:
         return pod
 
     def end(self, pod: Pod) -> None:
-        """Its sandboxes vanish, and the kubelet begins to remove it."""
+        """Remove its sandboxes, and let the kubelet begin to remove the pod."""
         self.living.remove(pod)
         for container in pod.sandboxes:
             path = self.namespace(container)
@@ -154,7 +154,7 @@ class Pods:
         self.tidy()
 
     def tidy(self) -> list[str]:
-        """The kubelet tries once more to remove the volumes of pods that have gone; those that are still busy."""
+        """Let the kubelet try once more to remove the volumes of pods that have gone; return those that are still busy."""
         for uid in sorted(self._ending):
             volume = self.volume_of(uid)
             if volume.is_mount():
@@ -167,7 +167,7 @@ class Pods:
         return sorted(self._ending)
 
     def close(self) -> None:
-        """Remove the namespaces, which no other look counts as mounts."""
+        """Remove the namespaces, which are mounts."""
         for path in self.namespaces.iterdir():
             subprocess.run(["umount", "--lazy", str(path)], check=False, capture_output=True)
 
@@ -182,7 +182,7 @@ class Pods:
         return (self.aside if attachment.network.aside else self.node.shared) / attachment.name.container[:12]
 
     def configuration(self, network: Network, attachment: Attachment | None = None, **keys: Any) -> bytes:
-        """What a runtime gives on stdin; of the network alone, or for an attachment."""
+        """The runtime's stdin; of the network alone, or for an attachment."""
         extra: dict[str, Any] = {"name": network.name, **keys}
         if network.leased:
             extra["ipam"] = self.node.host_local("10.56.0.0/22" if network.mode == "client" else "10.57.0.0/22")
@@ -200,7 +200,7 @@ class Pods:
         return f"IgnoreUnknown=1;K8S_POD_UID={attachment.pod.uid}" if attachment.pod.volume else ""
 
     def listen(self, attachment: Attachment) -> None:
-        """The application makes its socket, as it does in client mode, and dies."""
+        """Make the application's socket, as in client mode, and let the application die."""
         path = self.place(attachment) / attachment.port
         with suppress(OSError), socket.socket(socket.AF_UNIX) as application:
             # a path of a pod's directory is longer than a socket may have
@@ -212,7 +212,7 @@ class Pods:
                 link.unlink()
 
     def belongings(self, attachment: Attachment) -> Belongings:
-        """What is there of an attachment while it is attached."""
+        """The parts of an attachment while it is attached."""
         name, network, place = attachment.name, attachment.network, self.place(attachment)
         key, port, sock = f"{name.container}@{name.ifname}", attachment.port, f"{place}/{attachment.port}"
         required = {

@@ -14,18 +14,18 @@ from tests.lab.node.node import Node
 from userspace_cni.attachment.verbs import Answer
 
 NEEDED = 16
-"""With so many free pages an ADD succeeds."""
+"""Number of free pages with which an ADD succeeds."""
 
 
 def left(victim: Victim) -> dict[str, Any]:
-    """What the attachment left; the small disk itself is a mount below the node's directory."""
+    """What the attachment left, without the small disk, which is itself a mount below the node's directory."""
     found = victim.leftovers()
     found["mounts"] = [point for point in found.get("mounts", []) if point != str(victim.node.state)]
     return {kind: items for kind, items in found.items() if items}
 
 
 def error_of(answered: Answer) -> dict[str, Any]:
-    """The one JSON error."""
+    """The one JSON error in an answer."""
     assert answered.code == 1
     error: dict[str, Any] = json.loads(answered.output)
     return error
@@ -88,7 +88,7 @@ def test_del_in_a_directory_that_takes_no_writes(node: Node, sandbox: str) -> No
 @pytest.mark.parametrize("point", ["before undo config-file", "after undo port", "after undo directory"])
 @pytest.mark.parametrize("how", ["DEL", "calls of others"])
 def test_del_that_dies_where_its_mark_is_all_that_tells_of_it(node: Node, sandbox: str, point: str, how: str) -> None:
-    """SIGKILL on a read-only state directory, whose record still says ready: the mark leads the next one, and nothing is left."""
+    """SIGKILL on a read-only state directory, whose record still says ready: the next DEL follows the mark; nothing is left."""
     victim = Victim(node, sandbox)
     assert victim.call("ADD").code == 0
     with read_only(node.state):

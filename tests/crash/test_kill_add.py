@@ -1,4 +1,4 @@
-"""ADD killed at every point: whatever it left, the runtime's DEL removes it, and so do the calls of others without one."""
+"""ADD killed at every point: the runtime's DEL removes what it left, and without a DEL other calls do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lab.switch.switch import wait_until
 
 
 def around(*names: str) -> list[str]:
-    """Before and after each."""
+    """Each point, before and after."""
     return [f"{when} {name}" for name in names for when in ("before", "after")]
 
 

@@ -67,7 +67,7 @@ def test_then_calls_of_others(node: Node, sandbox: str, mode: str, point: str) -
 
 @pytest.mark.parametrize("how", ["DEL", "calls of others"])
 def test_reboot(node: Node, sandbox: str, how: str) -> None:
-    """After a reboot rows and records are there, mounts and locks are not: a DEL, or anybody's call, removes the rest."""
+    """After a reboot rows and records are there, mounts and locks are not: a DEL, or any other call, removes the rest."""
     victim = Victim(node, sandbox)
     assert victim.call("ADD").code == 0
     journal = Journal(str(node.state), f"{node.directory}/run", print, boot_id)

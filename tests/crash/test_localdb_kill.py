@@ -78,8 +78,8 @@ while True:
     os.write(1, b"%d\\n" % turn)
 """
 
-# Holds the lock as often as it can; a record lock, which the kernel drops with its process, proves that nobody else does. Its
-# descriptor is the lower one: a dying process closes in that order, and must not look like a holder after it let go.
+# Holds the lock as often as it can; a record lock, which the kernel drops with its process, proves that no other process holds it.
+# Its descriptor is the lower one: a dying process closes in that order, and must not look like a holder after it let go.
 CONTENDER = """
 import fcntl, os, sys
 from localdb import Store
@@ -138,7 +138,7 @@ def test_a_change_killed_anywhere_happened_or_did_not(tmp_path: Path, operation:
 
 
 def test_an_identity_killed_anywhere_is_one_and_stable(tmp_path: Path) -> None:
-    """Killed anywhere in the making of the identity, the next user gets one, everybody after gets the same, no file is left."""
+    """Killed anywhere while making the identity: the next user gets one, later users get the same, no file is left."""
     for place in kill_everywhere(tmp_path, "identity"):
         path = place / "root" / "identity"
         left = path.read_text().strip() if path.exists() else None

@@ -1,4 +1,4 @@
-"""Power cuts: whatever of the unflushed writes of any verb is lost or torn, the next boot undoes all that the last one made.
+"""Power cuts: whatever unflushed writes of a verb are lost or torn, the next boot undoes all that the last one made.
 
 The node's effects are the hostile ones: what outlives a boot (leases, directories, files, sockets, rows) was on the disk at once,
 and rows that were deleted may be back. The next boot is one with the run directory gone, or as it was.
@@ -33,36 +33,36 @@ LEASED = {**PLAIN, "ipam": {"type": "host-local"}}
 LOST_WITH_THE_BOOT = ("mount:",)
 PLACE = Place("/pods/both", "/pods", create=True, own=True)
 SAMPLE = 200
-"""Power cuts with a run directory that are tried of each story."""
+"""How many power cuts with a run directory are tried of each story."""
 
 
 @dataclass
 class Disk(World):
-    """A node whose effects are noted in the trace, by their number: the trace says when, this says what."""
+    """A node whose effects are noted in the trace by number: the trace has their time, this class their content."""
 
     rows: dict[str, PortRef] = field(default_factory=dict)
     history: list[tuple[int, frozenset[str], Mapping[str, PortRef]]] = field(default_factory=list)
     trace: Trace | None = None
     began: int = 0
-    """How many changes were made when the story began; before that nothing was promised."""
+    """How many changes were made before the story began; before that nothing was promised."""
 
     def note(self) -> None:
-        """Something has changed."""
+        """Note a change."""
         if self.trace:
             self.history.append((len(self.trace.changes), frozenset(self.true), dict(self.rows)))
 
     def driver(self, step: Step) -> MemoryDriver:
-        """Drivers that note, and keep rows."""
+        """Drivers that note their effects, and keep rows."""
         return _Noting(self)
 
     def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """As the world's."""
+        """Note a lease, else as `World`."""
         answer = super().lease(step, deadline, lock)
         self.note()
         return answer
 
     def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
-        """The rows."""
+        """The rows of marked ports."""
         return [port for port in self.rows.values() if network is None or port.marks["network"] == network]
 
 
@@ -85,42 +85,42 @@ class _Noting(MemoryDriver):
 
 
 def call(world: World, verb: str, container: str, network: Mapping[str, Any] = PLAIN, ifname: str = "net1") -> int:
-    """One call of a runtime; its exit code."""
+    """Make one call of a runtime; return its exit code."""
     world.now += 1
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": f"/run/netns/{container}", "CNI_IFNAME": ifname}
     return verbs.answer(environ, json.dumps(network).encode, lambda: world).code
 
 
 def add(world: Disk) -> None:
-    """An attachment is made."""
+    """Make an attachment."""
     assert call(world, "ADD", OLD) == 0
 
 
 def add_leased(world: Disk) -> None:
-    """An attachment with an address is made."""
+    """Make an attachment with an address."""
     assert call(world, "ADD", OLD, LEASED) == 0
 
 
 def come_and_go(world: Disk) -> None:
-    """Attachments of two pods come and go, one with an address, two in one directory."""
+    """Attach and detach two pods, one with an address, two in one directory."""
     assert [call(world, "ADD", OLD, LEASED), call(world, "ADD", OLD, ifname="net2"), call(world, "ADD", OTHER)] == [0, 0, 0]
     assert [call(world, "DEL", OLD, LEASED), call(world, "DEL", OTHER), call(world, "DEL", OLD, ifname="net2")] == [0, 0, 0]
 
 
 def come_back(world: Disk) -> None:
-    """The same name is attached, detached, and attached again."""
+    """Attach, detach and attach the same name again."""
     assert [call(world, verb, OLD, LEASED) for verb in ("ADD", "DEL", "ADD")] == [0, 0, 0]
 
 
 def add_in_vain(world: Disk) -> None:
-    """An ADD fails at its port and is undone."""
+    """Make an ADD that fails at its port and is undone."""
     world.fault = _fails("before apply", "port")
     assert call(world, "ADD", OLD, LEASED) == 1
     world.fault = World.fault
 
 
 def delete_in_part(world: Disk) -> None:
-    """A DEL cannot remove the port, and another can."""
+    """Make a DEL that cannot remove the port, and another that can."""
     assert call(world, "ADD", OLD, LEASED) == 0
     world.fault = _fails("before undo", "port")
     assert call(world, "DEL", OLD, LEASED) == 1
@@ -129,7 +129,7 @@ def delete_in_part(world: Disk) -> None:
 
 
 def delete_unheard(world: Disk) -> None:
-    """A DEL of something without a record, with an address, was spooled: the next call carries it out."""
+    """Spool a DEL of an attachment without a record, with an address: the next call carries it out."""
     world.true.add("lease")
     world.note()
     environ = {"CNI_CONTAINERID": OLD, "CNI_IFNAME": "net1", "CNI_PATH": "/bin"}
@@ -164,7 +164,7 @@ def _fails(when: str, kind: str) -> Callable[[str, Step], None]:
 
 @dataclass(frozen=True)
 class Cut:
-    """A power cut: what is on the disk, what is true of the node, which rows the switch has."""
+    """A power cut: content of the disk, state of the node, rows of the switch."""
 
     image: Image
     true: frozenset[str]
@@ -172,7 +172,7 @@ class Cut:
 
 
 def cuts(world: Disk, trace: Trace, run: str) -> list[Cut]:
-    """Every different one that the trace allows; of those with a run directory a sample, for nothing in it is ever flushed."""
+    """List every different power cut that the trace allows; with a run directory a sample, as nothing in it is ever flushed."""
     found: dict[Any, Cut] = {}
     ever: dict[str, PortRef] = {}
     true: frozenset[str] = frozenset()
@@ -200,7 +200,7 @@ def cuts(world: Disk, trace: Trace, run: str) -> list[Cut]:
 
 
 def is_of_the_run(change: Change, trace: Trace) -> bool:
-    """Whether it is about a file of the run directory, which the next boot does not have."""
+    """Whether the change is about a file of the run directory, which the next boot does not have."""
     if isinstance(change, Named):
         return not change.path.startswith("state/")
     what = change.file if isinstance(change, Written) else change.what
@@ -210,7 +210,7 @@ def is_of_the_run(change: Change, trace: Trace) -> bool:
 def told(
     story: Callable[[Disk], None], directory: Path, patch: pytest.MonkeyPatch, run: str, *, flushes: bool = True
 ) -> list[Cut]:
-    """Tell the story under trace, and list its power cuts."""
+    """Run the story under trace, and list its power cuts."""
     world = Disk(directory, place=PLACE, deadline_s=5.0)
     world.trace = Trace(directory)
     with patch.context() as patched:
@@ -220,7 +220,7 @@ def told(
 
 
 def wrong_after(cut: Cut, directory: Path) -> str:
-    """What is wrong when the next boot has begun with an ADD, and all is detached again; "" for nothing."""
+    """Begin the next boot with an ADD, then detach all; return what is wrong, "" for nothing."""
     world = Disk(directory, place=PLACE, boot="boot-2", now=1)
     restore(cut.image, directory)
     world.true = {name for name in cut.true if not name.startswith(LOST_WITH_THE_BOOT)} | {f"port:{name}" for name in cut.rows}
@@ -241,7 +241,7 @@ def wrong_after(cut: Cut, directory: Path) -> str:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory whose flushes cost nothing: thousands of boots are told on it."""
+    """A directory in memory, whose flushes cost nothing: thousands of boots run on it."""
     with TemporaryDirectory(prefix="uc-", dir="/dev/shm") as directory:
         yield Path(directory)
 
@@ -251,7 +251,7 @@ def memory() -> Iterator[Path]:
 def test_the_next_boot_undoes_the_last(
     memory: Path, monkeypatch: pytest.MonkeyPatch, story: Callable[[Disk], None], run: str
 ) -> None:
-    """Whatever a power cut leaves of the story, the first ADD of the next boot succeeds, and nothing of the last is left."""
+    """For each power cut, the first ADD of the next boot succeeds, and nothing of the last boot is left."""
     every = told(story, memory / "told", monkeypatch, run)
     for number, cut in enumerate(every):
         directory = memory / str(number)
@@ -263,7 +263,7 @@ def test_the_next_boot_undoes_the_last(
 
 
 def test_a_disk_that_lies_is_found(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replay can fail: were nothing flushed, an address would stay leased and a directory stay behind."""
+    """The replay can fail: without flushes, an address stays leased and a directory stays behind."""
     every = told(add_leased, memory / "told", monkeypatch, "gone", flushes=False)
     found = set()
     for number, cut in enumerate(every):

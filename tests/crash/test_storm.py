@@ -1,4 +1,4 @@
-"""A short storm with every kind of fault: whatever comes together, what is there is what was promised, and in the end nothing.
+"""A short storm with every kind of fault: the node has what was promised, and nothing at the end.
 
 A long one is `python -m tests.crash.storm --operations 10000 --seed 7`.
 """

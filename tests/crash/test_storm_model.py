@@ -22,7 +22,7 @@ ADD, DEL = ("ADD", 0), ("DEL", 0)
 
 
 def model(*answers: tuple[str, int], name: Name = ONE) -> Model:
-    """A model that was told of these calls, one after the other; no answer was impossible."""
+    """A model with these calls, one after the other; no answer was impossible."""
     made = Model()
     for number, answer in enumerate(answers):
         assert made.called(name, call(*answer, number)) == []
@@ -35,7 +35,7 @@ def call(verb: str, code: int, at: float = 0.0, lasts: float = 0.5) -> Call:
 
 
 def judged(made: Model, *found: str) -> list[str]:
-    """What is wrong when this is there."""
+    """Violations when this is found."""
     return [violation.what for violation in made.judge(BELONGINGS, frozenset(), frozenset(found), {})]
 
 
@@ -63,13 +63,13 @@ def judged(made: Model, *found: str) -> list[str]:
     ],
 )
 def test_what_answers_promise(answers: list[tuple[str, int]], presences: Presences) -> None:
-    """Each answer commits the system, and what was not answered commits it to nothing."""
+    """Each answer commits the system; a call without an answer commits it to nothing."""
     assert model(*answers).presences(ONE) == presences
 
 
 @pytest.mark.parametrize("answers", [[ADD, ADD], [("ADD", 101)], [ADD, DEL, ("ADD", 101)]])
 def test_a_lying_answer(answers: list[tuple[str, int]]) -> None:
-    """What cannot have been answered is told with the history of the attachment."""
+    """An impossible answer is reported with the history of the attachment."""
     made = model(*answers[:-1])
     found = made.called(ONE, call(*answers[-1], len(answers)))
     assert [violation.names for violation in found] == [(ONE,)]
@@ -78,7 +78,7 @@ def test_a_lying_answer(answers: list[tuple[str, int]]) -> None:
 
 
 def test_a_bug_by_its_own_word() -> None:
-    """Code 999 is wrong whatever was asked."""
+    """Code 999 is a violation for every verb."""
     assert "999" in Model().called(ONE, call("CHECK", 999))[0].what
 
 
@@ -93,7 +93,7 @@ def test_a_bug_by_its_own_word() -> None:
     ],
 )
 def test_calls_at_the_same_time(calls: list[Call], presences: Presences) -> None:
-    """Of calls that overlap, every order is possible that their times allow."""
+    """Calls that overlap may have taken effect in every order that their times allow."""
     made = Model()
     assert made.called(ONE, *calls) == []
     assert made.presences(ONE) == presences
@@ -105,13 +105,13 @@ def test_two_winners() -> None:
 
 
 def test_all_as_promised() -> None:
-    """An attachment with all that belongs to it, and with what may, beside one that is absent."""
+    """An attachment with all parts that must and may be there, beside an absent one, is no violation."""
     assert judged(model(ADD), PORT, MOUNT, BRIDGE) == judged(model(ADD), PORT, MOUNT, BRIDGE, SOCKET) == []
     assert judged(model()) == judged(model(ADD, DEL)) == []
 
 
 def test_a_leaked_port() -> None:
-    """A port after a DEL that succeeded, with the attachment that it is of."""
+    """A port after a DEL that succeeded is reported with its attachment."""
     (found,) = model(ADD, DEL).judge(BELONGINGS, frozenset({BRIDGE}), frozenset({PORT, BRIDGE}), {PORT: "ofport -1"})
     assert found.what == f"found: {PORT} (ofport -1)"
     assert found.names == (ONE,)
@@ -119,36 +119,36 @@ def test_a_leaked_port() -> None:
 
 
 def test_a_leaked_socket() -> None:
-    """What may be there of an attachment may not be there without it."""
+    """A part that may be there with an attachment may not be there without it."""
     assert judged(model(ADD, DEL), SOCKET) == [f"found: {SOCKET}"]
 
 
 def test_a_lost_attachment() -> None:
-    """A mount that is missing while ADD has promised it."""
+    """A mount that is missing while ADD has promised it is reported."""
     assert judged(model(ADD), PORT, BRIDGE) == [f"missing: {MOUNT}"]
 
 
 def test_a_thing_without_holders() -> None:
-    """What belongs to no attachment there ever was, or is there twice."""
+    """Reported are things that belong to no attachment, or are there twice."""
     assert judged(model(ADD), PORT, MOUNT, BRIDGE, f"{MOUNT}, 2 times") == [f"found: {MOUNT}, 2 times"]
 
 
 def test_doubt_allows_and_demands_nothing() -> None:
-    """Of an attachment whose ADD was killed all or nothing may be there, and of another one nothing."""
+    """Of an attachment whose ADD was killed all or nothing may be there; of another one nothing."""
     made = model(("ADD", KILLED))
     assert judged(made) == judged(made, PORT, MOUNT, BRIDGE) == []
     assert judged(made, THEIRS) == [f"found: {THEIRS}"]
 
 
 def test_half_an_attachment() -> None:
-    """Whatever was not answered: a port without its mount is neither an attachment nor none. What others have tells nothing."""
+    """Even without an answer, a port without its mount is neither attached nor absent. Other attachments' parts do not count."""
     made = model(ADD, ("DEL", 11))
     assert judged(made, PORT, BRIDGE) == [f"half of it is left: {PORT}\n  and not: {MOUNT}"]
     assert judged(made, BRIDGE) == []
 
 
 def test_a_shared_bridge() -> None:
-    """It stays as long as one of its attachments does."""
+    """A shared bridge stays as long as one of its attachments does."""
     made = model(ADD)
     made.called(TWO, call("ADD", 0))
     made.called(ONE, call("DEL", 0, at=5))
@@ -158,14 +158,14 @@ def test_a_shared_bridge() -> None:
 
 
 def test_a_vanished_sandbox() -> None:
-    """Nothing may stay of it without any DEL."""
+    """Nothing of an attachment may stay when its sandbox has vanished, even without a DEL."""
     made = model(ADD)
     made.vanished(ONE, 3.0)
     assert judged(made, PORT) == [f"found: {PORT}"]
 
 
 def test_faults_are_told_with_the_calls_around_them() -> None:
-    """A fault that lasts, one that is near, and not one that is long over."""
+    """A history has faults that last or are near, and not one that is long over."""
     made = Model()
     made.happens("long ago", 0.0).ended = 1.0
     made.happens("just before", 8.0).ended = 9.0
@@ -177,6 +177,6 @@ def test_faults_are_told_with_the_calls_around_them() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_fault_has_its_turn(seed: int) -> None:
-    """The first faults are of all kinds, whatever the seed."""
+    """The first faults are of all kinds, with every seed."""
     dealt = [kind for kinds in deal(random.Random(seed), len(DEALT)) for kind in kinds]
     assert sorted(dealt) == sorted(DEALT)

@@ -1,4 +1,4 @@
-"""An attachment whose calls are killed, and the two ways in which what they left is put right."""
+"""An attachment whose calls are killed, and the two ways in which the rest is cleaned up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from userspace_cni.attachment.verbs import Answer
 
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 CALLS = 10
-"""Of another container, 200 ms each, that may be needed to finish what a killed one left."""
+"""How many calls of another container, 200 ms each, may be needed to finish what a killed one left."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Victim:
 
     @property
     def args(self) -> str:
-        """CNI_ARGS; of pods nothing is told but of a VM's."""
+        """CNI_ARGS; it names a pod only for a VM."""
         return self.launcher.args if self.mode == "kubevirt" else ""
 
     def variables(self, verb: str) -> dict[str, str]:
@@ -54,11 +54,11 @@ class Victim:
         return self.node.variables(verb, self.netns, CNI_ARGS=self.args)
 
     def call(self, verb: str, watch: Callable[[str], None] | None = None) -> Answer:
-        """One call for it, in this process."""
+        """Make one call for it, in this process."""
         return answer(self.variables(verb), self.network, watch or Trip())
 
     def kill(self, verb: str, point: str) -> None:
-        """One call for it in a process that dies at `point`, which it must come to."""
+        """Make one call for it in a process that dies at `point`, which it must reach."""
         assert killed_at(self.variables(verb), self.network, point)
 
     def leftovers(self) -> dict[str, Any]:
@@ -68,12 +68,12 @@ class Victim:
         return found | ({"device info": files} if files else {})
 
     def delete(self) -> None:
-        """The runtime's DEL, which must succeed in silence and leave nothing."""
+        """Make the runtime's DEL, which must succeed without output and leave nothing."""
         assert self.call("DEL") == Answer(0, b"")
         assert self.leftovers() == {}
 
     def forget(self) -> None:
-        """No DEL ever comes: an ADD of another container and its DELs must leave nothing of either."""
+        """Send no DEL: an ADD of another container and its DELs must leave nothing of either."""
         network = json.dumps(self.node.network()).encode()
         added = answer(self.node.variables("ADD", self.netns, ANOTHER), network, Trip())
         assert added.code == 0, added.output

@@ -1,4 +1,4 @@
-"""Rooms on two devices, in which nothing stays mounted."""
+"""Directories on two devices, in which nothing stays mounted."""
 
 from __future__ import annotations
 

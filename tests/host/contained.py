@@ -1,4 +1,4 @@
-"""What `test_container` runs in a container: the drivers of an agent with host_root, told line by line what to do.
+"""What `test_container` runs in a container: the drivers of an agent with host_root, which take commands line by line.
 
 A line on stdin is a command with its arguments; one line of JSON on stdout answers it, `{"error": TEXT}` when it failed.
 """
@@ -28,7 +28,7 @@ _MOUNTS = PodMountDriver("/nowhere", _ROOT)
 
 
 def lacking(room: str) -> object:
-    """What is named at the start of an agent."""
+    """What an agent names at its start as missing."""
     settings = Settings(
         host_root=SEEN_AT, short_dir=f"{room}/short", kubelet_dir=f"{room}/pods", state_dir=f"{room}/var/lib/state"
     )
@@ -36,13 +36,13 @@ def lacking(room: str) -> object:
 
 
 def mount(room: str) -> object:
-    """Mount a pod's directory for OVS; what is drift right after."""
+    """Mount a pod's directory for OVS; return the drift right after."""
     _MOUNTS.apply(_step(room), soon())
     return [told(drift) for drift in _MOUNTS.check(_step(room), soon())]
 
 
 def unmount(room: str) -> object:
-    """Undo that."""
+    """Undo the mount."""
     _MOUNTS.undo(_step(room), soon())
     return _MOUNTS.present(_step(room))
 
@@ -58,7 +58,7 @@ def lease(room: str) -> object:
 
 
 def ours(path: str) -> object:
-    """Whether something is at the path in the container's own root."""
+    """Whether a file is at the path in the container's own root."""
     return Path(path).exists()
 
 

@@ -1,4 +1,4 @@
-"""What the tests of directories, mounts and sockets share: real ones, looked at without the code under test."""
+"""What the tests of directories, mounts and sockets share: real ones, inspected without the code under test."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.fastpath.sys import paths
 
 UNUSED_ID = 54321
-"""A user and group id that nothing on this machine has."""
+"""A user and group id that no user and group of this machine has."""
 
 
 def soon() -> Deadline:
-    """Time enough for anything that does not hang."""
+    """A deadline that only a hang exceeds."""
     return Deadline.after(10)
 
 
@@ -31,7 +31,7 @@ def mounts_at(path: Path) -> list[set[str]]:
 
 
 def bind(source: Path, target: Path) -> None:
-    """A plain bind mount of a directory, as others make."""
+    """A plain bind mount of a directory, as other programs make."""
     target.mkdir(parents=True, exist_ok=True)
     bind_over(source, target)
 
@@ -56,9 +56,9 @@ def mode(path: Path) -> int:
 
 
 def descriptors() -> frozenset[tuple[str, str]]:
-    """What this process has open, by number and target: a test that leaks nothing has a part of it afterwards.
+    """The open descriptors of this process, by number and target; after a test without leaks they are a subset of this.
 
-    Earlier tests may let go of some meanwhile, which would hide a leak of as many if they were counted.
+    Earlier tests may close some meanwhile, which would hide as many leaks if they were counted.
     """
     gc.collect()
     found = set()
@@ -69,7 +69,7 @@ def descriptors() -> frozenset[tuple[str, str]]:
 
 
 def drop_privileges(ident: int = UNUSED_ID) -> None:
-    """Become a user, in a forked child."""
+    """Become an unprivileged user, in a forked child."""
     os.setgroups([])
     os.setgid(ident)
     os.setuid(ident)
@@ -86,7 +86,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 def connects(path: Path) -> bool:
-    """Whether something accepts at `path`."""
+    """Whether a program accepts at `path`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
             client.connect(str(path))

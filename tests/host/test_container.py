@@ -37,7 +37,7 @@ echo '{"root": "'$(ls -d /host /proc/1 2>/dev/null)'", "directory": "'$PWD'"}'
 
 @dataclass(frozen=True)
 class Host:
-    """A host: its init process, and a directory of the test's own that it has at the same path as we."""
+    """A host: its init process, and a directory of the test's own at the same path as on this machine."""
 
     init: int
     room: Path
@@ -59,7 +59,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Spec:
-    """What a container is given."""
+    """What a container gets."""
 
     capabilities: tuple[str, ...] = CAPABILITIES
     namespaces: tuple[str, ...] = ("mount",)
@@ -124,7 +124,7 @@ def host(room: Path) -> Iterator[Host]:
 
 @contextmanager
 def container(host: Host, spec: Spec) -> Iterator[Ask]:
-    """A container that runs `contained`; told a command, it answers."""
+    """A container that runs `contained`; it answers commands."""
     bundle = Path(tempfile.mkdtemp(dir=host.room))
     spec.write(bundle, host.room)
     # A mount of its own, as images are: runc makes the one below a container private, which must not be the host's /
@@ -149,13 +149,13 @@ def container(host: Host, spec: Spec) -> Iterator[Ask]:
 
 
 def test_nothing_is_missing(host: Host) -> None:
-    """A container as the manifest has it lacks nothing, with six capabilities."""
+    """A container as in the manifest lacks nothing, with six capabilities."""
     with container(host, Spec()) as ask:
         assert ask(f"lacking {host.room}") == []
 
 
 def test_mounts_reach_the_host(host: Host) -> None:
-    """What the agent mounts for OVS is on the host with all flags, outlives the agent, and is undone by the next one."""
+    """Mounts that the agent makes for OVS are on the host with all flags, outlive the agent, and are undone by the next one."""
     target = host.room / "short" / "uid"
     with container(host, Spec()) as ask:
         assert ask(f"mount {host.room}") == []
@@ -173,7 +173,7 @@ def test_mounts_reach_the_host(host: Host) -> None:
 
 
 def test_namespaces_made_later_are_seen(host: Host) -> None:
-    """A network namespace and a volume in memory that the host mounts while the agent runs are the agent's too."""
+    """The agent sees a network namespace and a volume in memory that the host mounts while the agent runs."""
     netns = host.room / "netns"
     netns.touch()
     with container(host, Spec()) as ask:
@@ -216,7 +216,7 @@ LACKS = [
 
 @pytest.mark.parametrize(("spec", "named"), LACKS, ids=lambda value: value[0][:40] if isinstance(value, list) else "")
 def test_what_is_missing_is_named(host: Host, spec: Spec, named: list[str]) -> None:
-    """Each thing that a container is not given is named in words, and nothing else is."""
+    """The agent names in words each thing that the container lacks, and nothing else."""
     with container(host, spec) as ask:
         found = ask(f"lacking {host.room}")
     assert len(found) == len(named), found
@@ -225,7 +225,7 @@ def test_what_is_missing_is_named(host: Host, spec: Spec, named: list[str]) -> N
 
 
 def test_hidden_processes_are_named(host: Host) -> None:
-    """Without the right to look at the host's processes, that is named, with what can not be compared for it."""
+    """Without the right to see the host's processes, the agent names it, and the namespaces that it cannot compare without it."""
     with container(host, Spec(without=("SYS_PTRACE",))) as ask:
         found = ask(f"lacking {host.room}")
     assert found[0].startswith("capability CAP_SYS_PTRACE")
@@ -234,7 +234,7 @@ def test_hidden_processes_are_named(host: Host) -> None:
 
 
 def test_read_only_state(host: Host) -> None:
-    """A state directory on a read-only file system is named by the setting."""
+    """A state directory on a read-only file system is named by its setting."""
     host.run("mount", "-t", "tmpfs", "-o", "ro", "memory", str(host.room / "var" / "lib"))
     with container(host, Spec()) as ask:
         found = ask(f"lacking {host.room}")
@@ -242,6 +242,6 @@ def test_read_only_state(host: Host) -> None:
 
 
 def test_without_a_container(room: Path) -> None:
-    """On the host itself only what makes sense is looked at: nothing is missing for root."""
+    """On the host itself only checks that make sense there are made: nothing is missing for root."""
     assert os.geteuid() == 0
     assert missing(Settings(state_dir=f"{room}/state")) == []

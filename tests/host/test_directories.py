@@ -19,17 +19,17 @@ driver = DirectoryDriver()
 
 
 def existing(room: Path, **extra: object) -> Directory:
-    """An emptyDir's step: it must be there."""
+    """An emptyDir's step: the directory must be there."""
     return Directory(path=f"{room}/pods/uid/shared-dir", trusted=f"{room}/pods", **extra)  # type: ignore[arg-type]
 
 
 def created(room: Path, **extra: object) -> Directory:
-    """A step of a network's `sharedDir`: it is made."""
+    """A step of a network's `sharedDir`: the directory is made."""
     return Directory(path=f"{room}/shared/c0ffee", trusted=f"{room}/shared", create=True, own=True, **extra)  # type: ignore[arg-type]
 
 
 def test_missing_directory_is_not_made(room: Path) -> None:
-    """A directory that is not ours to make must be there, and the error says which one is missing."""
+    """A directory that we may not make must be there, and the error names the missing one."""
     (room / "pods").mkdir()
     with pytest.raises(DirectoryRefused, match=r"pods/uid/shared-dir: it does not exist") as caught:
         driver.apply(existing(room), soon())
@@ -38,7 +38,7 @@ def test_missing_directory_is_not_made(room: Path) -> None:
 
 
 def test_created_directory(room: Path) -> None:
-    """A directory is made with 0750, and its missing parents such that its users can reach it but not list them."""
+    """A directory is made with 0750, and its missing parents so that its users can pass through but not list them."""
     driver.apply(created(room), soon())
     assert mode(room / "shared" / "c0ffee") == 0o750
     assert mode(room / "shared") == 0o711
@@ -81,7 +81,7 @@ def test_owner_group_mode_and_label(room: Path) -> None:
 
 
 def test_hostpath_is_not_owned(room: Path) -> None:
-    """Without leave to own it, an existing directory keeps owner and mode."""
+    """Without permission to own it, an existing directory keeps owner and mode."""
     (room / "pods" / "uid" / "shared-dir").mkdir(parents=True, mode=0o755)
     driver.apply(existing(room, user=str(UNUSED_ID), mode=0o700), soon())
     assert (room / "pods" / "uid" / "shared-dir").stat().st_uid == 0
@@ -119,7 +119,7 @@ def test_directory_in_a_volume(room: Path) -> None:
 
 @pytest.mark.parametrize("there", ["pods", "pods/uid"])
 def test_volume_that_is_gone(room: Path, there: str) -> None:
-    """What is above the directory is the kubelet's: when it has removed it, it is not made anew, by making nor by undoing."""
+    """The kubelet owns all above the directory: once the kubelet has removed it, neither apply nor undo makes it again."""
     (room / there).mkdir(parents=True)
     with pytest.raises(DirectoryRefused, match=r"public/vhostuser: it does not exist"):
         driver.apply(in_a_volume(room), soon())
@@ -129,7 +129,7 @@ def test_volume_that_is_gone(room: Path, there: str) -> None:
 
 @pytest.mark.parametrize("place", ["pods/uid", "pods/uid/public", "pods/uid/public/vhostuser"])
 def test_link_on_the_way_to_it(room: Path, place: str) -> None:
-    """A link anywhere below the trusted prefix is refused by name, and nothing is made or owned behind it."""
+    """A link anywhere below the trusted prefix is refused by name, and no directory is made or owned behind it."""
     target = room / "target"
     (target / "public" / "vhostuser").mkdir(parents=True)
     (room / place).parent.mkdir(parents=True)
@@ -154,7 +154,7 @@ def test_undo_removes_it_alone(room: Path) -> None:
 
 
 def test_undo_keeps_what_is_in_it(room: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A directory in which somebody left a file stays, with a warning."""
+    """A directory that holds another program's file stays, with a warning."""
     driver.apply(created(room), soon())
     (room / "shared" / "c0ffee" / "core").touch()
     driver.undo(created(room), soon())
@@ -233,7 +233,7 @@ def test_directory_is_its_own_prefix(room: Path) -> None:
 
 
 def test_present(room: Path) -> None:
-    """A directory that is there before us is known as such."""
+    """Apply knows a directory that was there before it."""
     assert not driver.present(created(room))
     driver.apply(created(room), soon())
     assert driver.present(created(room))
@@ -258,14 +258,14 @@ def test_check_reports_each_difference(room: Path) -> None:
 
 
 def test_out_of_time(room: Path) -> None:
-    """Nothing is begun after the deadline."""
+    """No work begins after the deadline."""
     with pytest.raises(Unavailable):
         driver.apply(created(room), soon().within(-1))
     assert tree(room) == set()
 
 
 def test_no_descriptor_is_left_open(room: Path) -> None:
-    """Success and refusal alike close what they opened."""
+    """Success and refusal both close all descriptors."""
     driver.apply(created(room), soon())
     before = descriptors()
     driver.apply(created(room), soon())
@@ -289,7 +289,7 @@ def levels_below(room: Path, **extra: object) -> Directory:
 
 @pytest.mark.parametrize("there", ["", "shared", "shared/a", "shared/a/b"])
 def test_parents_are_made(room: Path, there: str) -> None:
-    """What is missing between the trusted prefix and the directory is made, ours and closed to listing; what is there is kept."""
+    """Missing parents between the trusted prefix and the directory are made, ours and closed to listing; others are kept."""
     (room / there).mkdir(mode=0o750, parents=True, exist_ok=True)
     before = {path: mode(path) for path in room.rglob("*")}
     driver.apply(levels_below(room, user=str(UNUSED_ID), mode=0o777), soon())
@@ -303,7 +303,7 @@ def test_parents_are_made(room: Path, there: str) -> None:
 @pytest.mark.parametrize("at", ["shared/a", "shared/a/b"])
 @pytest.mark.parametrize("target", ["victim", "absent"])
 def test_link_among_the_parents(room: Path, at: str, target: str) -> None:
-    """A tenant who may write below the allowed directory puts a link in the way: it is named, nothing is made where it leads."""
+    """A tenant who may write below the allowed directory puts a link in the way: it is named, and nothing is made behind it."""
     (room / "victim").mkdir()
     (room / at).parent.mkdir(parents=True)
     (room / at).symlink_to(room / target)
@@ -316,7 +316,7 @@ def test_link_among_the_parents(room: Path, at: str, target: str) -> None:
 
 @pytest.mark.parametrize("made", [True, False])
 def test_owner_of_what_was_there(room: Path, made: bool) -> None:
-    """A directory that was there gets owner and mode if an attachment of ours made it, and else keeps its own without a drift."""
+    """A directory that was there gets owner and mode if an attachment of ours made it; else it keeps its own without a drift."""
     asked: list[str] = []
 
     def made_before(thing: Resource) -> bool:

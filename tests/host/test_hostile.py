@@ -26,7 +26,7 @@ ROUNDS_MAX = 20_000
 
 @pytest.fixture
 def victim(room: Path) -> Path:
-    """What a pod would like us to work in: it looks like its own directory."""
+    """A directory in which a pod wants us to work: it looks like its own directory."""
     path = room / "victim"
     path.mkdir(mode=0o755)
     (path / "inner").mkdir(mode=0o755)
@@ -35,7 +35,7 @@ def victim(room: Path) -> Path:
 
 @pytest.fixture(params=["uid", "uid/inner"])
 def pod(request: pytest.FixtureRequest, room: Path) -> Path:
-    """The pod's directory: what is swapped is this, or the one above it."""
+    """The pod's directory: the pod swaps this one, or the one above it."""
     path = room / "pods" / str(request.param)
     path.mkdir(parents=True)
     return path
@@ -56,7 +56,7 @@ def swapping(room: Path, victim: Path) -> Callable[[], None]:
 
 
 def outcomes(work: Callable[[], object]) -> None:
-    """Do `work` at least ROUNDS times and until the pod was seen both before and after us; only refusals are allowed."""
+    """Do `work` at least ROUNDS times and until the pod's change was seen before and after it; only refusals are allowed."""
     done = refused = 0
     while done + refused < ROUNDS or not (done and refused):
         assert done + refused < ROUNDS_MAX, f"{done} rounds succeeded and {refused} were refused: no race took place"
@@ -77,7 +77,7 @@ def test_directory(room: Path, pod: Path, victim: Path) -> None:
 
 
 def test_parents(room: Path, victim: Path) -> None:
-    """What is missing on the way to a directory is made nowhere but where the way has led without a link."""
+    """Missing parents are made only where no link has been followed."""
     driver, place = DirectoryDriver(), room / "shared" / "a"
     step = Directory(f"{place}/b/c0ffee", f"{room}/shared", create=True, mode=0o777, parents=True)
     place.parent.mkdir()
@@ -107,7 +107,7 @@ def test_config_file(room: Path, pod: Path, victim: Path) -> None:
 
 
 def test_kubeconfig(room: Path, pod: Path, victim: Path) -> None:
-    """What is read is what was judged: a file elsewhere is never taken, however fast its place is exchanged."""
+    """The file that is read is the one that was checked: another file is never used, however fast the pod swaps them."""
     for directory, token in ((pod, "good"), (victim, "precious"), (victim / "inner", "precious")):
         user = {"name": "u", "user": {"token": token}}
         cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
@@ -139,7 +139,7 @@ def test_socket_file(room: Path, pod: Path, victim: Path) -> None:
 
 
 def test_mount(room: Path, pod: Path, victim: Path) -> None:
-    """OVS is never given a mount of anything else than the pod's directory."""
+    """OVS never gets a mount of another directory than the pod's."""
     driver, step = PodMountDriver("/nowhere"), PodMount(str(pod), f"{room}/pods", f"{room}/short/uid")
     (pod / "own").touch()
 
@@ -157,7 +157,7 @@ def test_mount(room: Path, pod: Path, victim: Path) -> None:
 
 @pytest.mark.parametrize("device", ["same", "other"])
 def test_placed_socket(room: Path, shm: Path, pod: Path, victim: Path, device: str) -> None:
-    """OVS's socket is never placed, mounted or removed anywhere else."""
+    """OVS's socket is never placed, mounted or removed outside the pod's directory."""
     source = (room if device == "same" else shm) / "source"
     driver, step = PlacedSocketDriver(), PlacedSocket(str(source), str(pod), f"{room}/pods", "sock", user=str(UNUSED_ID))
 

@@ -1,4 +1,4 @@
-"""Killed between any two system calls, what was made can be finished by applying again and removed by undoing."""
+"""After a kill between any two system calls, a second apply finishes the work and undo removes it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def case(room: Path, shm: Path, kind: str) -> Iterator[Case]:
 
 
 def killed_at(module: ModuleType, call: str, after: bool, work: Callable[[], object]) -> None:
-    """Do `work` in a child that is killed just before or after its first `call`, when it gets there at all."""
+    """Do `work` in a child that is killed just before or after its first `call`, if it makes one."""
 
     def patched() -> None:
         real = getattr(module, call)
@@ -109,7 +109,7 @@ def killed_at(module: ModuleType, call: str, after: bool, work: Callable[[], obj
 
 @pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
 def test_undone_after_apply_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
-    """Whatever a killed `apply` left, `undo` removes."""
+    """`undo` removes all that a killed `apply` left."""
     killed_at(module, call, after, lambda: case.driver.apply(case.step, soon()))
     case.driver.undo(case.step, soon())
     assert tree(case.clean) == set()
@@ -117,7 +117,7 @@ def test_undone_after_apply_was_killed(case: Case, module: ModuleType, call: str
 
 @pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
 def test_applied_after_apply_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
-    """Whatever a killed `apply` left, a second `apply` finishes and `check` finds nothing wrong with."""
+    """A second `apply` finishes what a killed one left, and `check` finds no drift."""
     killed_at(module, call, after, lambda: case.driver.apply(case.step, soon()))
     case.driver.apply(case.step, soon())
     assert case.driver.check(case.step, soon()) == []
@@ -127,7 +127,7 @@ def test_applied_after_apply_was_killed(case: Case, module: ModuleType, call: st
 
 @pytest.mark.parametrize(("kind", "module", "call", "after"), POINTS)
 def test_undone_after_undo_was_killed(case: Case, module: ModuleType, call: str, after: bool) -> None:
-    """Whatever a killed `undo` left, a second `undo` removes."""
+    """A second `undo` removes all that a killed one left."""
     case.driver.apply(case.step, soon())
     killed_at(module, call, after, lambda: case.driver.undo(case.step, soon()))
     case.driver.undo(case.step, soon())

@@ -1,4 +1,4 @@
-"""The former plugin's records and their directory: what goes with the last record, and what stays."""
+"""The former plugin's records and their directory: what is removed with the last record, and what stays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def data(room: Path) -> Path:
 
 
 def test_the_directory_goes_with_the_last_record(data: Path) -> None:
-    """Only the directory itself goes, and not before another interface's record has; what is gone already is no fault."""
+    """Only the directory itself is removed, and not before another interface's record is; a missing one is no fault."""
     (data / "local-c0ffee012345-net2.json").write_text("{}")
     legacy.remove_record(str(data / RECORD))
     assert tree(data) == {"local-c0ffee012345-net2.json"}
@@ -42,7 +42,7 @@ def test_what_another_put_there_keeps_the_directory(data: Path, name: str) -> No
 
 
 def test_a_link_in_the_directorys_place_stays(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the administrator has linked the directory elsewhere the record goes, and link and directory stay; it is told."""
+    """Where the administrator has linked the directory elsewhere the record goes, link and directory stay, with a warning."""
     link = data.parent / "link"
     link.symlink_to(data)
     legacy.remove_record(str(link / RECORD))
@@ -51,7 +51,7 @@ def test_a_link_in_the_directorys_place_stays(data: Path, capsys: pytest.Capture
 
 
 def test_a_directory_that_cannot_go_is_no_fault(data: Path) -> None:
-    """A mount point cannot be removed: the record goes all the same, so that DEL succeeds."""
+    """A mount point cannot be removed: the record is removed anyway, so that DEL succeeds."""
     behind = data.parent / "behind"
     behind.mkdir()
     (behind / RECORD).write_text("{}")
@@ -61,7 +61,7 @@ def test_a_directory_that_cannot_go_is_no_fault(data: Path) -> None:
 
 
 def test_a_record_that_cannot_go_is_told(data: Path) -> None:
-    """A directory with the record's name is none: it stays, with all else, and the error names it."""
+    """A directory with the record's name is no record: it stays, with all else, and the error names it."""
     (data / RECORD).unlink()
     (data / RECORD).mkdir()
     with pytest.raises(UserspaceError, match=r"removing the former plugin's record .*net1\.json"):

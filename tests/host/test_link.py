@@ -1,4 +1,4 @@
-"""A sandbox's namespace is told from everything else, and looked into without moving the caller."""
+"""A sandbox's namespace is told apart from other files, and inspected without moving the caller."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_fifo_is_not_waited_for(room: Path) -> None:
 
 
 def test_own(sandbox: Path) -> None:
-    """Our own namespace is recognised by every path to it; another's and an absent one are not it."""
+    """Our own namespace is recognised by every path to it; another one and an absent one are not."""
     assert is_own("/proc/self/ns/net")
     assert is_own(f"/proc/{os.getpid()}/ns/net")
     assert not is_own(str(sandbox))
@@ -84,7 +84,7 @@ def test_link_exists(named: Path, name: str, there: bool) -> None:
 
 
 def test_caller_does_not_move(named: Path) -> None:
-    """The thread that asks stays in its namespace, and nothing is left open."""
+    """The calling thread stays in its namespace, and no descriptor is left open."""
     before, where = descriptors(), Path("/proc/thread-self/ns/net").stat()
     assert link_exists(str(named), "tap0")
     assert not link_exists("/proc/self/ns/net", "tap0")

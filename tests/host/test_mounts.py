@@ -41,19 +41,19 @@ def driver(room: Path) -> PodMountDriver:
 
 @pytest.fixture
 def step(room: Path) -> PodMount:
-    """A pod's directory, and where it is to be seen."""
+    """A pod's directory, and the place of its mount."""
     (room / "pods" / "uid" / "shared-dir").mkdir(parents=True)
     return PodMount(source=f"{room}/pods/uid/shared-dir", trusted=f"{room}/pods", target=f"{room}/short/uid")
 
 
 @pytest.fixture
 def target(step: PodMount) -> Path:
-    """Where the mount is to be."""
+    """The place of the mount."""
     return Path(step.target)
 
 
 def test_mount_refuses_links(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """The application's socket can be reached through the mount, one behind a link can not."""
+    """The application's socket can be reached through the mount, a socket behind a link cannot."""
     driver.apply(step, soon())
     assert [options >= FLAGS for options in mounts_at(target)] == [True]
     with listening(Path(step.source) / "real"):
@@ -80,7 +80,7 @@ def test_ovs_user_gets_in(driver: PodMountDriver, step: PodMount, target: Path) 
 
 
 def test_group_is_handed_over_later(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """A short_dir made before OVS had a run directory is given to OVS's group when there is one; an administrator's is not."""
+    """A short_dir made before OVS's run directory gets OVS's group when there is one; an administrator's short_dir does not."""
     PodMountDriver("/nowhere").apply(step, soon())
     assert target.parent.stat().st_gid == 0
     driver.apply(step, soon())
@@ -111,7 +111,7 @@ def test_undo(driver: PodMountDriver, step: PodMount, target: Path) -> None:
 
 
 def test_undo_without_short_dir(driver: PodMountDriver, step: PodMount) -> None:
-    """Nothing to undo is fine."""
+    """Undoing without a short_dir succeeds."""
     driver.undo(step, soon())
 
 
@@ -124,7 +124,7 @@ def test_undo_after_the_pods_directory_is_gone(driver: PodMountDriver, step: Pod
 
 
 def test_undo_of_a_busy_mount(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """Somebody who is in the mount does not make DEL fail."""
+    """A process whose working directory is in the mount does not make DEL fail."""
     driver.apply(step, soon())
     inside = os.open(target, os.O_RDONLY)
     driver.undo(step, soon())
@@ -143,7 +143,7 @@ def test_stale_directory(driver: PodMountDriver, step: PodMount, target: Path) -
 
 
 def test_stale_directory_with_files(driver: PodMountDriver, step: PodMount, target: Path) -> None:
-    """What lies below the mount is not ours: it is left, with its directory."""
+    """Files below the mount are not ours: they stay, with their directory."""
     target.mkdir(parents=True)
     (target / "file").touch()
     driver.apply(step, soon())
@@ -153,7 +153,7 @@ def test_stale_directory_with_files(driver: PodMountDriver, step: PodMount, targ
 
 
 def test_mount_of_something_else(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
-    """A mount of another directory is refused, named with the one that was wanted, and left as it is."""
+    """A mount of another directory is refused, named with the expected one, and stays."""
     (room / "other").mkdir()
     bind(room / "other", target)
     with pytest.raises(DirectoryRefused, match="shows another directory") as caught:
@@ -197,9 +197,9 @@ def test_stacked_mounts(driver: PodMountDriver, step: PodMount, target: Path) ->
 
 
 def test_shared_mounts(driver: PodMountDriver, room: Path) -> None:
-    """Where mounts propagate, as systemd has it, what is mounted in the pod's directory later is not seen through our mount.
+    """Where mounts propagate, as under systemd, a later mount in the pod's directory is not seen through our mount.
 
-    It would be there without the flags. Nothing of ours stays in either place.
+    Without the flags it would be seen. Nothing of ours stays in either place.
     """
     node, other = room / "node", room / "other"
     source, target = node / "pods" / "uid", node / "short" / "uid"
@@ -256,7 +256,7 @@ def test_old_kernel(
     capsys: pytest.CaptureFixture[str],
     number: int,
 ) -> None:
-    """A kernel that can not refuse links gets a plain mount, with a warning."""
+    """On a kernel that cannot refuse links the mount is a plain one, with a warning."""
 
     def absent(fd: int, attributes: int, propagation: int = 0) -> None:
         del fd, attributes, propagation
@@ -270,7 +270,7 @@ def test_old_kernel(
 
 
 def test_memory_backed_directory(driver: PodMountDriver, step: PodMount, target: Path, shm: Path) -> None:
-    """An emptyDir in memory is a mount itself, and is what is shown."""
+    """An emptyDir in memory is itself a mount, and OVS sees it."""
     (shm / "file").touch()
     bind(shm, Path(step.source))
     driver.apply(step, soon())
@@ -280,7 +280,7 @@ def test_memory_backed_directory(driver: PodMountDriver, step: PodMount, target:
 
 
 def test_no_descriptor_is_left_open(driver: PodMountDriver, step: PodMount, target: Path, room: Path) -> None:
-    """Success and refusal alike close what they opened."""
+    """Success and refusal both close all descriptors."""
     before = descriptors()
     driver.apply(step, soon())
     driver.apply(step, soon())

@@ -1,6 +1,6 @@
-"""What a pod puts where a file of ours should be is looked at before it is opened.
+"""A file that a pod can replace is checked before it is opened.
 
-Opening a device node does something by itself: it starts a watchdog, loads a driver, takes a lock. The node here is of a device
+Opening a device node has effects: it starts a watchdog, loads a driver, takes a lock. The node here is of a device
 that nothing serves, so that each attempt to open it fails, and shows.
 """
 
@@ -27,7 +27,7 @@ UNSERVED = range(239, 255)
 
 @pytest.fixture
 def device(room: Path) -> Path:
-    """A device node of which an open fails with ENODEV or, where nodes cannot be used, with EACCES."""
+    """A device node that fails to open with ENODEV or, where nodes cannot be used, with EACCES."""
     for minor in UNSERVED:
         path = room / f"device-{minor}"
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(MISC, minor))
@@ -39,7 +39,7 @@ def device(room: Path) -> Path:
 
 
 def test_a_device_in_place_of_the_pods_file_is_not_opened(room: Path, device: Path) -> None:
-    """CHECK says that no file is there, and the device has not been opened."""
+    """CHECK says that there is no file, and the device has not been opened."""
     step = ConfigFile(str(room), str(room), device.name, "{}")
     [drift] = ConfigFileDriver().check(step, soon())
     assert (drift.expected, drift.found) == ("a file", "nothing that could be read")
@@ -47,26 +47,26 @@ def test_a_device_in_place_of_the_pods_file_is_not_opened(room: Path, device: Pa
 
 
 def test_a_device_in_place_of_device_info_is_not_opened(room: Path, device: Path) -> None:
-    """CHECK names what is there instead."""
+    """CHECK names the device."""
     [drift] = DeviceInfoDriver(str(room)).check(DeviceInfo(str(device), "{}"), soon())
     assert "a character device" in str(drift.found)
 
 
 def test_a_device_in_place_of_a_namespace_is_not_opened(device: Path) -> None:
-    """CNI_NETNS that is a device is refused as what it is."""
+    """A device as CNI_NETNS is refused by its kind."""
     with pytest.raises(BadEnvironment, match="not a namespace"):
         link.namespace(str(device))
 
 
 def test_neither_device_nor_fifo_in_place_of_the_former_plugins_record_is_opened(room: Path, device: Path) -> None:
-    """The port is then called by the file's name; a FIFO, of which an open waits for a writer, does not hold DEL up."""
+    """The port then gets the file's name; a FIFO, whose open waits for a writer, does not delay DEL."""
     os.mkfifo(room / "local-c0ffee012345-net1.json")
     assert legacy.read_port_name(str(room / "local-c0ffee012345-net1.json")) == "c0ffee012345-net1"
     assert legacy.read_port_name(str(device)) == device.name
 
 
 def test_only_a_regular_file_is_opened(room: Path) -> None:
-    """A link, a socket's place, a directory and nothing at all give no descriptor; a file gives one to read from."""
+    """A link, a socket, a directory and an absent file give no descriptor; a file gives one to read from."""
     (room / "file").write_text("content")
     (room / "link").symlink_to("file")
     dirfd = os.open(room, os.O_PATH)

@@ -80,7 +80,7 @@ def host(room: Path) -> Path:
 
 @pytest.fixture
 def root(host: Path) -> HostRoot:
-    """The same, as the drivers are given it."""
+    """The same, as the drivers get it."""
     return HostRoot(str(host))
 
 
@@ -120,7 +120,7 @@ def test_directory(root: HostRoot, host: Path) -> None:
 
 @pytest.mark.parametrize("name", ["root-of-nobody", "broken", "root:x"])
 def test_unknown_names(root: HostRoot, name: str) -> None:
-    """A user or group that the host's files do not list is unknown, whoever this process knows."""
+    """A user or group that the host's files do not list is unknown, even if this process knows it."""
     for step in (
         Directory(PODS, PODS, create=True, own=True, user=name),
         Directory(PODS, PODS, create=True, own=True, group=name),
@@ -174,7 +174,7 @@ def test_pod_mount(root: HostRoot, host: Path, pod: Path) -> None:
 
 @pytest.mark.parametrize("same_device", [True, False])
 def test_placed_socket(root: HostRoot, host: Path, pod: Path, shm: Path, same_device: bool) -> None:
-    """OVS's socket is found where the host has it and placed in the pod's directory, on one device and across two."""
+    """OVS's socket is found where it is on the host and placed in the pod's directory, on one device and across two."""
     ovs = host / "run" / "ovs"
     ovs.mkdir()
     if not same_device:
@@ -194,7 +194,7 @@ def test_placed_socket(root: HostRoot, host: Path, pod: Path, shm: Path, same_de
 
 
 def test_device_info(root: HostRoot, host: Path) -> None:
-    """The file is written, read and removed where the host has it."""
+    """The file is written, read and removed at its place on the host."""
     driver = DeviceInfoDriver(DEVICE_INFO, root)
     path = f"{DEVICE_INFO}/cni/net1.json"
     content = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "server", "path": "/var/run/x.sock"}}
@@ -223,7 +223,7 @@ def test_config_file(root: HostRoot, pod: Path) -> None:
 
 @pytest.mark.parametrize("target", ["/etc", "{}/etc", "../../etc", "/proc/self/root"])
 def test_hostile_links(root: HostRoot, host: Path, pod: Path, target: str) -> None:
-    """A link in the place of a pod's directory is followed by no driver, wherever it leads, and is named by the host's path."""
+    """No driver follows a link in the place of a pod's directory, wherever it leads; errors have the host's path."""
     before = tree(host / "etc")
     (pod / "dir").symlink_to(target.format(host))
     path = f"{PODS}/uid/dir"
@@ -242,7 +242,7 @@ def test_hostile_links(root: HostRoot, host: Path, pod: Path, target: str) -> No
 
 
 def test_trusted_link_out_of_the_root(root: HostRoot, host: Path, room: Path) -> None:
-    """A link in a trusted prefix that aims out of the root ends in it."""
+    """A link in a trusted prefix that leads out of the root stays within it."""
     (room / "ours").mkdir()
     (host / "run" / "uc-pods").symlink_to(f"../../../../../..{room}/ours")
     DirectoryDriver(root).apply(Directory(f"{PODS}/c0ffee", PODS, create=True), soon())
@@ -300,7 +300,7 @@ def test_place_of_a_shared_dir(root: HostRoot, host: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/run", "/run/sharedx", "/data", "/run/shared/out", "/run/shared/out/x"])
 def test_shared_dir_out_of_bounds(root: HostRoot, host: Path, path: str) -> None:
-    """What is not below an allowed directory once its links are followed is refused with 7, naming it, namespace and setting."""
+    """A path outside the allowed directories, after following links, is refused with 7: it, namespace and setting are named."""
     (host / "run" / "shared").mkdir()
     (host / "run" / "shared" / "out").symlink_to("/data")
     settings = Settings(shared_dirs=("/run/shared",))
@@ -311,7 +311,7 @@ def test_shared_dir_out_of_bounds(root: HostRoot, host: Path, path: str) -> None
 
 
 def test_place_of_a_hostpath(root: HostRoot, host: Path, pod: Path) -> None:
-    """A hostPath is resolved as on the host, and what is resolved can be opened below the host's root."""
+    """A hostPath is resolved as on the host, and the result can be opened below the host's root."""
     (host / "data").symlink_to(f"{PODS}/uid")
     known = Pod("ns", "pod", "u1", (Volume("shared-dir", "hostPath", "/data"),))
     place = place_of("pod", known, Settings(kubelet_dir="/var/run/kubelet"), root)
@@ -321,14 +321,14 @@ def test_place_of_a_hostpath(root: HostRoot, host: Path, pod: Path) -> None:
 
 
 def test_place_of_a_hostpath_that_is_absent(root: HostRoot, room: Path) -> None:
-    """A hostPath that exists in this process's root only is none of the host's."""
+    """A hostPath that exists only in this process's root is not on the host."""
     known = Pod("ns", "pod", "u1", (Volume("shared-dir", "hostPath", str(room)),))
     with pytest.raises(DirectoryRefused, match="is not a directory"):
         place_of("pod", known, Settings(), root)
 
 
 def test_namespace(root: HostRoot, host: Path) -> None:
-    """CNI_NETNS is looked for below the root, told from our own namespace, and looked into."""
+    """CNI_NETNS is looked up below the root, told apart from our own namespace, and inspected."""
     (host / "run" / "netns").mkdir()
     file = host / "run" / "netns" / "cni-1"
     file.touch()
@@ -357,7 +357,7 @@ def test_own_namespace_below_the_root(root: HostRoot, host: Path) -> None:
 
 
 def test_namespace_behind_a_circle(root: HostRoot, host: Path) -> None:
-    """Links in a circle are CNI_NETNS' fault, not a failure of ours."""
+    """A circle of links is an error in CNI_NETNS, not a failure of ours."""
     (host / "run" / "netns").symlink_to("netns")
     with pytest.raises(BadEnvironment, match="circle"):
         namespace("/var/run/netns/x", root)
@@ -404,8 +404,8 @@ def test_refusal_of_a_delegate(root: HostRoot, plugin: str) -> None:
     assert refused.value.code == 42
 
 
-def test_delegate_that_the_host_can_not_run(root: HostRoot, host: Path, plugin: str) -> None:
-    """A plugin whose interpreter the host lacks is broken, and the error says who said what, even if we have that interpreter."""
+def test_delegate_that_the_host_cannot_run(root: HostRoot, host: Path, plugin: str) -> None:
+    """A plugin whose interpreter the host lacks is broken, and the error names plugin and cause, even if we have the same."""
     (host / "srv" / "cni-1.2" / "scripted").write_text(f"#!{host}/usr/bin/sh\n")
     with pytest.raises(DelegateBroken, match="exit status 127") as broken:
         Delegate("scripted", plugin.split(":"), {}, root).add(b"{}", soon())
@@ -421,7 +421,7 @@ def test_delegate_at_the_deadline(root: HostRoot, host: Path, plugin: str) -> No
 
 
 def test_delegate_of_this_root(root: HostRoot, room: Path, plugin: str) -> None:
-    """A plugin that exists in this process's root only is not found, and what is found is named as the host calls it."""
+    """A plugin that exists only in this process's root is not found, and the error has the host's paths."""
     ours = room / "bin"
     ours.mkdir()
     (ours / "local").write_text("#!/bin/sh\n")
@@ -432,7 +432,7 @@ def test_delegate_of_this_root(root: HostRoot, room: Path, plugin: str) -> None:
 
 
 def test_records_of_the_former_plugin(root: HostRoot, host: Path, pod: Path) -> None:
-    """Its records are found and read below the root, and what they lead to is removed there."""
+    """Its records are found and read below the root, and their sockets and mounts are removed there."""
     data = host / "run" / "usrspcni"
     data.mkdir()
     (data / "local-c0ffee-net1.json").write_text(json.dumps({"vhostname": "c0ffee-net1"}))
@@ -454,7 +454,7 @@ def test_records_of_the_former_plugin(root: HostRoot, host: Path, pod: Path) -> 
 
 
 def test_short_mount_of_the_former_plugin(root: HostRoot, host: Path, pod: Path) -> None:
-    """A mount that the former plugin made in the host's short_dir is taken off."""
+    """A mount that the former plugin made in the host's short_dir is removed."""
     target = host / "run" / "uc-short" / "uid"
     bind(pod, target)
     legacy.remove_socket("/var/run/uc-short/uid/c0ffee-net1", "c0ffee", "/var/run/uc-short", [], soon(), root)

@@ -58,13 +58,13 @@ def step(request: pytest.FixtureRequest, room: Path, shm: Path, pod: Path) -> Pl
 
 @pytest.fixture
 def placed(step: PlacedSocket) -> Path:
-    """Where the socket is to be."""
+    """The socket's place for the pod."""
     return Path(step.directory, step.name)
 
 
 @pytest.fixture
 def source(step: PlacedSocket) -> Path:
-    """Where OVS binds it."""
+    """The path at which OVS binds the socket."""
     return Path(step.source)
 
 
@@ -90,7 +90,7 @@ def test_across_devices_it_is_a_protected_mount(step: PlacedSocket, source: Path
 
 
 def test_apply_twice(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """What is placed already is left as it is."""
+    """A socket that is placed already stays as it is."""
     with listening(source) as server:
         driver.apply(step, soon())
         driver.apply(step, soon())
@@ -99,7 +99,7 @@ def test_apply_twice(step: PlacedSocket, source: Path, placed: Path) -> None:
 
 
 def test_owner_can_connect(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """An application of another user may connect when the socket is made its own, and may not otherwise."""
+    """An application of another user may connect if the socket is given to it, else it may not."""
     with listening(source):
         driver.apply(replace(step, mode=0o600), soon())
         assert in_child(lambda: connects_as_nobody(placed)) != 0
@@ -143,7 +143,7 @@ def test_ovs_restarted(step: PlacedSocket, source: Path, placed: Path) -> None:
 
 
 def test_a_dead_socket_is_never_placed(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """What a killed OVS left where the next one is to bind is reported, and only one that lives is placed."""
+    """A dead socket that a killed OVS left at its own name is reported, and only a living one is placed."""
     with listening(source):
         driver.apply(step, soon())
     with listening(source):
@@ -161,7 +161,7 @@ def test_a_dead_socket_is_never_placed(step: PlacedSocket, source: Path, placed:
 
 
 def test_the_way_of_the_next_bind_is_free(source: Path) -> None:
-    """A dead socket at OVS's own name is removed; one that lives, and anything else, stays."""
+    """A dead socket at OVS's own name is removed; a living socket, and any other file, stays."""
     assert not free_source(str(source))
     with listening(source):
         assert not is_source_dead(str(source))
@@ -183,7 +183,7 @@ def test_the_way_of_the_next_bind_is_free(source: Path) -> None:
 def test_a_pod_that_moves_its_socket_keeps_no_mount(
     step: PlacedSocket, source: Path, placed: Path, to: str, instead: str
 ) -> None:
-    """Wherever a pod renames it, and whatever it puts there instead: the next socket and DEL leave no mount of ours behind."""
+    """Wherever a pod renames the socket, and whatever it puts there instead: the next socket and DEL leave no mount of ours."""
     moved = placed.parent / to
     moved.parent.mkdir(parents=True, exist_ok=True)
     script = 'umount "$1" 2>/dev/null; exec mv "$1" "$2"'
@@ -210,8 +210,8 @@ def test_a_pod_that_moves_its_socket_keeps_no_mount(
 
 @pytest.mark.parametrize("instead", ["nothing", "a directory"])
 def test_a_directory_that_was_carried_off_keeps_no_mount(step: PlacedSocket, source: Path, placed: Path, instead: str) -> None:
-    """A pod that has the base of its directory, as of a `sharedDir`, renames the directory: DEL finds our mount in it all the
-    same, and a neighbour's stays.
+    """A pod that can write above its directory, as in a `sharedDir`, renames the directory: DEL still finds our mount in it,
+    and a neighbour's mount stays.
     """
     neighbour = replace(step, source=f"{step.source}0", name="neighbour.sock")
     away = placed.parent.with_name("away")
@@ -229,7 +229,7 @@ def test_a_directory_that_was_carried_off_keeps_no_mount(step: PlacedSocket, sou
 
 
 def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, room: Path) -> None:
-    """Below a pod's directory only the mount of this port's own socket is taken off: not a neighbour's, nor a directory's."""
+    """Below a pod's directory only the mount of this port's own socket is removed: not a neighbour's, nor a directory's."""
     neighbour = replace(step, source=f"{step.source}0", name="neighbour.sock")
     (room / Path(step.source).name).mkdir()
     (placed.parent / "volume").mkdir()
@@ -244,7 +244,7 @@ def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, r
 
 
 def test_whether_there_are_mounts(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """What would keep the kubelet from removing the directory is known: on two devices until DEL, on one never."""
+    """The driver knows of mounts that keep the kubelet from removing the directory: on two devices until DEL, on one never."""
     with listening(source):
         assert not driver.has_mounts(step)
         driver.apply(step, soon())
@@ -257,7 +257,7 @@ def test_whether_there_are_mounts(step: PlacedSocket, source: Path, placed: Path
 
 
 def test_device_changed_between(step: PlacedSocket, source: Path, placed: Path, room: Path, shm: Path) -> None:
-    """A placed socket gives way to one from another directory, whichever way each is placed."""
+    """A placed socket is replaced by one from another directory, on one device and across two."""
     other = (shm if source.is_relative_to(room) else room) / "second" / "socket"
     other.parent.mkdir()
     with listening(source), listening(other) as server:
@@ -280,13 +280,13 @@ def test_undo(step: PlacedSocket, source: Path, placed: Path) -> None:
 
 
 def test_undo_without_directory(step: PlacedSocket, placed: Path) -> None:
-    """A pod's directory that is gone has nothing to undo."""
+    """Undoing succeeds when the pod's directory is gone."""
     placed.parent.rmdir()
     driver.undo(step, soon())
 
 
 def test_waits_for_ovs(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """A socket that OVS makes a little later is awaited, even in a directory that it has yet to make."""
+    """Apply waits for a socket that OVS makes a little later, even in a directory that OVS has yet to make."""
     source.parent.rmdir()
     ready, end = threading.Event(), threading.Event()
 
@@ -313,7 +313,7 @@ def test_waits_no_longer_than_it_may(step: PlacedSocket) -> None:
 
 @pytest.mark.parametrize("found", ["a regular file", "a directory", "a FIFO", "a symbolic link"])
 def test_other_objects_are_refused_and_kept(step: PlacedSocket, source: Path, placed: Path, room: Path, found: str) -> None:
-    """Whatever else the pod has under the name is refused by ADD, reported by CHECK, and left by DEL."""
+    """Any other file that the pod has under the name is refused by ADD, reported by CHECK, and left by DEL."""
     (room / "victim").write_text("precious")
     if found == "a regular file":
         placed.write_text("the pod's")
@@ -334,7 +334,7 @@ def test_other_objects_are_refused_and_kept(step: PlacedSocket, source: Path, pl
 
 
 def test_source_that_is_no_socket(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """Something else where OVS binds is refused at once and not moved."""
+    """A file that is no socket where OVS binds is refused at once and not moved."""
     source.symlink_to("/etc/passwd")
     with pytest.raises(DirectoryRefused, match="a symbolic link"):
         driver.apply(step, soon())
@@ -350,7 +350,7 @@ def test_check_without_socket(step: PlacedSocket, placed: Path) -> None:
 
 
 def test_no_descriptor_is_left_open(step: PlacedSocket, source: Path, placed: Path) -> None:
-    """Success and refusal alike close what they opened."""
+    """Success and refusal both close all descriptors."""
     before = descriptors()
     with listening(source):
         driver.apply(step, soon())

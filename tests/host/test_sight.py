@@ -1,4 +1,4 @@
-"""What is told of a pod's processes and a socket that was mounted for them; no mount of a pod misleads that."""
+"""What is reported of a pod's processes and a socket that was mounted for them; no mount of a pod can falsify it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sandbox() -> Iterator[str]:
 
 @pytest.fixture
 def volume(room: Path) -> Iterator[Path]:
-    """The pod's directory, on a mount whose mounts come to those who ask for it."""
+    """The pod's directory, on a mount whose later mounts propagate to receivers."""
     with shared_mounts(room):
         path = room / "pods" / "uid"
         path.mkdir(parents=True)
@@ -64,7 +64,7 @@ COVERED = ("the socket on which OVS listens", Other("a regular file in its place
 
 
 def told(step: PlacedSocket, sandbox: str, root: str = "/") -> list[tuple[Value, Value]]:
-    """What is expected and found, each by a process of the pod."""
+    """Expected and found values, one pair per process of the pod."""
     drifts = unseen(step, Path(sandbox).stat().st_ino, soon(), HostRoot(root))
     assert all(drift.subject.endswith(" of the pod sees it") for drift in drifts)
     return [(drift.expected, drift.found) for drift in drifts]
@@ -76,13 +76,13 @@ def inside(pod: Inhabitant, *argv: str) -> None:
 
 
 def test_no_process_is_there(step: PlacedSocket, sandbox: str) -> None:
-    """No process in the namespace, no namespace known: nothing is told."""
+    """Without a process in the namespace, or without a known namespace, nothing is reported."""
     assert told(step, sandbox) == []
     assert unseen(step, 0, soon()) == []
 
 
 def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) -> None:
-    """A container of the pod without the volume, and a process of the host in the pod's network, lack nothing."""
+    """A container of the pod without the volume, and a host process in the pod's network, lack nothing."""
     other = room / "other"
     other.mkdir()
     with inhabitant(sandbox, other, INSIDE, "rprivate"):
@@ -97,7 +97,7 @@ def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) ->
 
 
 def test_a_socket_that_is_no_mount(volume: Path, room: Path, sandbox: str) -> None:
-    """On one device OVS's socket is renamed into the directory, which every mount of it shows: nothing is asked of the pod."""
+    """On one device OVS's socket is renamed into the directory, which every mount of it shows: no process is inspected."""
     moved = PlacedSocket(source=f"{room}/port", directory=str(volume), trusted=str(volume.parent), name="vhost.sock")
     with listening(room / "port"), inhabitant(sandbox, volume, INSIDE, "rprivate"):
         driver.apply(moved, soon())
@@ -106,7 +106,7 @@ def test_a_socket_that_is_no_mount(volume: Path, room: Path, sandbox: str) -> No
 
 
 def test_a_parent_of_the_directory(step: PlacedSocket, volume: Path, sandbox: str) -> None:
-    """A container that mounts a directory above, as for `sharedDir`, is looked at in the same way."""
+    """A container that mounts a directory above, as for `sharedDir`, is inspected in the same way."""
     with inhabitant(sandbox, volume.parent, INSIDE, "rslave"):
         assert told(step, sandbox) == []
     with inhabitant(sandbox, volume.parent, INSIDE, "rprivate"):
@@ -114,7 +114,7 @@ def test_a_parent_of_the_directory(step: PlacedSocket, volume: Path, sandbox: st
 
 
 def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Path) -> None:
-    """What was placed after the containers had started is missed by those whose mount is private, each told by itself."""
+    """A socket that is placed after the containers have started is missing for those with a private mount; each is reported."""
     with (
         inhabitant(sandbox, volume, INSIDE, "rprivate"),
         inhabitant(sandbox, volume, INSIDE, "rprivate"),
@@ -126,7 +126,7 @@ def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Pat
 
 
 def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Path, shm: Path, room: Path) -> None:
-    """An agent in a container, which has the host's root somewhere else, finds the same."""
+    """An agent in a container, which sees the host's root elsewhere, finds the same."""
     root = room.with_name(f"{room.name}-host")
     (root / "proc").mkdir(parents=True)
     try:
@@ -147,7 +147,7 @@ def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Pa
 
 
 def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, sandbox: str, room: Path) -> None:
-    """Where a pod has mounted something else over its volume, nothing is said of the socket, and no link there is followed."""
+    """Where a pod has mounted another file system over its volume, nothing is reported, and no link there is followed."""
     fake = room / "fake"
     fake.mkdir()
     with inhabitant(sandbox, volume, INSIDE, "rslave") as pod, listening(fake / "victim"):
@@ -158,7 +158,7 @@ def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, san
 
 
 def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandbox: str) -> None:
-    """What a pod calls its mounts keeps no command from looking: the kernel escapes of line ends only a line feed."""
+    """A mount's name with a line break does not stop a command: of line breaks the kernel escapes only a line feed."""
     with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
         point = pod.sees("/a\rb\n c")
         point.mkdir()
@@ -167,7 +167,7 @@ def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandb
 
 
 def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) -> None:
-    """How often a pod mounts its volume neither multiplies what is told of a process nor keeps the caller longer than it may."""
+    """Many mounts of the volume in a pod neither multiply the reports of a process nor exceed the caller's deadline."""
     script = 'for i in 1 2 3 4 5; do mkdir "$1$i" && mount --rbind "$1" "$1$i" || exit 1; done'
     with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
         inside(pod, "sh", "-c", script, "sh", str(pod.sees(INSIDE)))

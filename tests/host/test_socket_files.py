@@ -1,4 +1,4 @@
-"""The name of an application's socket is free before ADD answers and gone after DEL; nothing but sockets is ever removed."""
+"""The name of an application's socket is free before ADD answers and gone after DEL; only sockets are ever removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def step(room: Path, pod: Path) -> SocketFile:
 
 
 def test_free_name(step: SocketFile, pod: Path) -> None:
-    """Nothing there: nothing is made, and it is no drift."""
+    """With a free name nothing is made, and there is no drift."""
     driver.apply(step, soon())
     assert tree(pod) == set()
     assert driver.check(step, soon()) == []
@@ -50,7 +50,7 @@ def test_stale_socket_is_removed(step: SocketFile, pod: Path) -> None:
 
 
 def test_a_dead_socket_is_told(step: SocketFile, pod: Path) -> None:
-    """A socket whose application was killed is a difference, with what to do, until its name is free again."""
+    """A socket whose application was killed is a drift, with what to do, until its name is free again."""
     with listening(pod / step.name):
         assert driver.check(step, soon()) == []
         assert not driver.is_dead(step)
@@ -63,7 +63,7 @@ def test_a_dead_socket_is_told(step: SocketFile, pod: Path) -> None:
 
 
 def test_one_that_lives_is_never_removed(step: SocketFile, pod: Path) -> None:
-    """Not when an application of another network namespace listens, nor when it is bound and listens later."""
+    """A living socket is never removed: not when an application of another namespace listens, nor when it listens only later."""
     script = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); print(flush=True); sys.stdin.read()"
     argv = ["unshare", "--net", sys.executable, "-c", script, str(pod / step.name)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as application:
@@ -77,7 +77,7 @@ def test_one_that_lives_is_never_removed(step: SocketFile, pod: Path) -> None:
 
 
 def test_nothing_connects(step: SocketFile, pod: Path) -> None:
-    """Not even to see whether somebody listens: the application would take us for its switch."""
+    """The driver never connects, not even to find a listener: the application would take it for its switch."""
     with listening(pod / step.name) as server:
         driver.check(step, soon())
         driver.apply(step, soon())
@@ -88,7 +88,7 @@ def test_nothing_connects(step: SocketFile, pod: Path) -> None:
 
 @pytest.mark.parametrize("found", ["a regular file", "a directory", "a FIFO", "a symbolic link"])
 def test_other_objects_are_refused_and_kept(step: SocketFile, pod: Path, room: Path, found: str) -> None:
-    """Whatever else has the name is refused by ADD, reported by CHECK, and left by DEL."""
+    """Any other file with the name is refused by ADD, reported by CHECK, and left by DEL."""
     place = pod / step.name
     with listening(room / "elsewhere"):
         if found == "a regular file":
@@ -127,7 +127,7 @@ def test_gone_directory(step: SocketFile, pod: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])
 def test_names_that_lead_elsewhere(step: SocketFile, name: str) -> None:
-    """A name that is more than one component is refused, even though it should never get here."""
+    """A name of more than one component is refused, though no caller should pass one."""
     bad = SocketFile(directory=step.directory, trusted=step.trusted, name=name)
     for work in (driver.apply, driver.undo, driver.check):
         with pytest.raises(DirectoryRefused, match="not the name of a file"):

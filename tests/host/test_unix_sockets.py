@@ -1,4 +1,4 @@
-"""The unix sockets of network namespaces with who listens and who is connected, and those of a node as `kubevirt doctor` asks."""
+"""The unix sockets of network namespaces with their listeners and connections, and those of a node for `kubevirt doctor`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ OWN = "/proc/self/ns/net"
 
 @pytest.fixture(scope="module")
 def pod() -> Iterator[str]:
-    """A network namespace in which there is no process."""
+    """A network namespace without processes."""
     with netns() as path:
         yield path
 
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Where a socket may be made."""
+    """A path for a socket."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory) / "s"
 
 
 def listener(netns_path: str, path: Path) -> socket.socket:
-    """One made in this namespace."""
+    """A listening socket made in this namespace."""
     made = socket_in(netns_path, socket.AF_UNIX)
     made.bind(str(path))
     made.listen(1)
@@ -41,7 +41,7 @@ def listener(netns_path: str, path: Path) -> socket.socket:
 
 
 def listed(path: Path, *namespaces: str) -> list[UnixSocket]:
-    """The sockets of the file at `path` that these namespaces have."""
+    """The sockets of these namespaces that have the file at `path`."""
     opened = [os.open(each, os.O_RDONLY | os.O_CLOEXEC) for each in namespaces]
     try:
         found, refused = unix_sockets(opened)
@@ -53,7 +53,7 @@ def listed(path: Path, *namespaces: str) -> list[UnixSocket]:
 
 
 def test_each_end_is_in_a_namespace_of_its_own(pod: str, path: Path) -> None:
-    """Who listens is listed where he is, who was accepted where the other end is, by its file whatever its name is now."""
+    """A listener is listed in its namespace, an accepted socket in the other end's, by its file under any name."""
     own = Path(OWN).stat().st_ino
     with listener(pod, path) as listens:
         moved = path.with_name("t")
@@ -72,7 +72,7 @@ def test_each_end_is_in_a_namespace_of_its_own(pod: str, path: Path) -> None:
 
 
 def test_what_is_no_namespace_is_told() -> None:
-    """A descriptor of something else is an error of that one alone."""
+    """A descriptor that is no namespace is an error of that one alone."""
     other = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     try:
         _, refused = unix_sockets([other])
@@ -90,7 +90,7 @@ def process(proc: Path, number: int, name: str, namespace: str) -> None:
 
 
 def test_a_node_is_seen_whole_with_its_switch_only(pod: str, path: Path, tmp_path: Path) -> None:
-    """Who is at a socket is known when ovs-vswitchd's namespace was looked into as well; a connection that is seen is one."""
+    """Parties at a socket are known when ovs-vswitchd's namespace was inspected as well; a connection that is seen counts."""
     with listener(pod, path) as listens:
         assert look(tmp_path / "nothing", [pod]).at(path, path.stat()) == ""
         process(tmp_path, 7, "qemu-system-x86", pod)

@@ -1,4 +1,4 @@
-"""Who is connected to a socket, as the kernel tells it: accepted or not, whatever the name, from this network namespace."""
+"""The connections to a socket, from the kernel: accepted or not, under any name, from this network namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from userspace_cni.fastpath.sys.unix_sockets import connections_here
 
 @pytest.fixture(scope="module")
 def pod() -> Iterator[str]:
-    """A network namespace, in which nobody else is connected to anything."""
+    """A network namespace without any other connection."""
     with netns() as path:
         yield path
 
@@ -32,7 +32,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture
 def listener(place: Path) -> Iterator[socket.socket]:
-    """Somebody of another namespace who listens at `s` there, as the switch."""
+    """A listener in another namespace at `s`, as the switch is."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(place / "s"))
         made.listen(500)
@@ -47,12 +47,12 @@ def connected(pod: str, path: Path) -> socket.socket:
 
 
 def seen(pod: str, path: Path) -> int:
-    """How many connections are seen in the pod."""
+    """Number of connections that are seen in the pod."""
     return entered(pod, lambda: connections_here(str(path)))
 
 
 def test_accepted_or_not(pod: str, place: Path, listener: socket.socket) -> None:
-    """A connection counts from connect on, until the end that is here has gone, whether the listener has noticed or not."""
+    """A connection counts from connect until this end has gone, whether the listener has noticed or not."""
     path = place / "s"
     assert seen(pod, path) == 0
     with connected(pod, path):
@@ -68,7 +68,7 @@ def test_accepted_or_not(pod: str, place: Path, listener: socket.socket) -> None
 
 
 def test_a_socket_of_another_name(pod: str, place: Path, listener: socket.socket) -> None:
-    """An accepted connection is that of its file, under whatever name, and not one of a namesake's."""
+    """An accepted connection belongs to its socket file, under any name, and not to another file of that name."""
     with connected(pod, place / "s"), listener.accept()[0]:
         (place / "pod").mkdir()
         (place / "s").rename(place / "pod" / "other")
@@ -82,7 +82,7 @@ def test_a_socket_of_another_name(pod: str, place: Path, listener: socket.socket
 
 
 def test_another_namespace(pod: str, place: Path, listener: socket.socket) -> None:
-    """What is connected from this namespace is not seen from another one."""
+    """A connection from this namespace is not seen from another one."""
     with connected(pod, place / "s"), listener.accept()[0]:
         assert connections_here(str(place / "s")) == 0
         with netns() as other:
@@ -91,7 +91,7 @@ def test_another_namespace(pod: str, place: Path, listener: socket.socket) -> No
 
 @pytest.mark.parametrize("path", ["", "/nowhere/s", "/dev/null", "/tmp", "a\0b"])
 def test_where_no_socket_is(path: str) -> None:
-    """Nobody is connected to what is no socket."""
+    """A path without a socket has no connections."""
     assert connections_here(path) == 0
 
 
@@ -107,7 +107,7 @@ def test_many_connections(pod: str, place: Path, listener: socket.socket) -> Non
 
 
 def test_a_kernel_that_can_not_be_asked(pod: str, place: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without sock_diag the listing of names is what there is."""
+    """Without sock_diag the listing of names is used."""
     monkeypatch.setattr(unix_sockets, "_BY_FAMILY", 4711)
     with connected(pod, place / "s"), connected(pod, place / "s"), listener.accept()[0]:
         assert seen(pod, place / "s") == 2

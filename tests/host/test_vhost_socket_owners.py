@@ -28,7 +28,7 @@ def test_another_owner(place: Path) -> None:
 
 
 def test_as_nobody(place: Path) -> None:
-    """Whoever may write in the directory can listen there without being root, and is told when it may not connect."""
+    """A user who may write in the directory can listen there without being root, and gets an error where it may not connect."""
     place.chmod(0o777)
     script = (
         "import os, sys\n"

@@ -1,4 +1,4 @@
-"""What a VM's vhost-user device is to its guest depends on QEMU, on the guest and on the port: MTU and queues."""
+"""How a VM's vhost-user device appears to its guest depends on QEMU, on the guest and on the port: MTU and queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def guest(switch: Switch) -> Iterator[Qemu]:
 
 
 def test_queues_are_what_the_guest_takes(guest: Qemu, switch: Switch) -> None:
-    """The guest uses both queue pairs that QEMU has for it, and the port has them without being told."""
+    """The guest uses both queue pairs that QEMU has for it, and the port uses them without being configured."""
     assert " queues=2 " in guest.until(f"GUEST up mac={MAC}")
     row = wait_until(lambda: (row := switch.interface(PORT))["link_state"] == "up" and row, what="the port's link")
     assert (row["status"]["status"], row["status"]["num_of_vrings"]) == ("connected", "4")

@@ -1,4 +1,4 @@
-"""Memory that QEMU keeps to itself: why the sidecar makes it shared, and the lint asks for it."""
+"""Memory that QEMU does not share: the reason why the sidecar shares it, and the lint asks for it."""
 
 from __future__ import annotations
 

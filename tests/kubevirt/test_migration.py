@@ -28,7 +28,7 @@ MORE_ANSWERS = 50
 
 @pytest.fixture
 def launchers(node: Node, request: pytest.FixtureRequest) -> Iterator[tuple[Launcher, Launcher]]:
-    """The pod in which the VM runs, and the one to which it shall move; both are attached. The parameter is their QEMU."""
+    """The source's pod, in which the VM runs, and the target's; both are attached. The parameter is their QEMU."""
     emulator = getattr(request, "param", TRIXIE)
     with netns() as one, netns() as other:
         source, target = Launcher(node, "aaaaa", one, emulator), Launcher(node, "bbbbb", other, emulator)
@@ -39,7 +39,7 @@ def launchers(node: Node, request: pytest.FixtureRequest) -> Iterator[tuple[Laun
 
 @pytest.fixture
 def peer(launchers: tuple[Launcher, Launcher], switch: Switch) -> Iterator[Peer]:
-    """Somebody else on the VM's network."""
+    """Another machine on the VM's network."""
     with TemporaryDirectory(prefix="uc-") as directory, peer_at(switch, BRIDGE, Path(directory)) as peer:
         yield peer
 
@@ -77,7 +77,7 @@ def test_a_running_vm_moves_to_another_pod(launchers: tuple[Launcher, Launcher],
 
 
 def defined(launcher: Launcher, definition: str) -> str:
-    """What the pod's sidecar makes of the VM, whose network is this NetworkAttachmentDefinition."""
+    """The definition that the pod's sidecar makes of the VM, whose network is this NetworkAttachmentDefinition."""
     vmi = Vm("vm1", (NETWORK,)).vmi()
     vmi["metadata"]["namespace"] = launcher.pod.namespace
     vmi["spec"]["networks"][0]["multus"]["networkName"] = definition
@@ -95,7 +95,7 @@ def defined(launcher: Launcher, definition: str) -> str:
 def test_a_running_vm_moves_to_another_network(node: Node, switch: Switch, bridge: dict[str, Any], tmp_path: Path) -> None:
     """KubeVirt changes a VM's network by a migration: the target's pod has the interface's name on another network.
 
-    The definition that the VM comes with is the one that the target's own sidecar makes: same socket, same MAC. The guest goes on
+    The definition that comes with the VM is the one that the target's own sidecar makes: same socket, same MAC. The guest goes on
     with both, its frames are on the new network, and nothing of it is left on the former one.
     """
     name, vlan = bridge.get("bridgeName", BRIDGE), bridge.get("vlanId", 0)

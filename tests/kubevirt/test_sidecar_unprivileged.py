@@ -1,4 +1,4 @@
-"""The sidecar as KubeVirt runs it: user 107, no capability, a filesystem that can not be written, process 1 of its container."""
+"""The sidecar as KubeVirt runs it: user 107, no capability, a filesystem that cannot be written, process 1 of its container."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ UNPRIVILEGED = [
     *("--inh-caps=-all", "--ambient-caps=-all", "--bounding-set=-all"),
 ]
 READ_ONLY = 'mount --make-rprivate / && mount --bind "$0" "$0" && mount -o remount,bind,ro / && exec "$@"'
-"""A shell's script: its first argument is the one directory that stays writable, the others what to become."""
+"""A shell script: its first argument is the one directory that stays writable, the others the command to become."""
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +46,13 @@ def volume() -> Iterator[Path]:
 
 
 def facts(pid: int) -> dict[str, str]:
-    """What the kernel tells of a process' rights."""
+    """A process's rights, from the kernel."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def contained(volume: Path) -> list[str]:
-    """Python as its container has it: without rights, and everything but its part of the volume is read-only."""
+    """Python as in its container: without rights, and everything but its part of the volume is read-only."""
     return ["unshare", "--mount", "sh", "-c", READ_ONLY, str(volume / CONTAINER), *UNPRIVILEGED, *interpreter()]
 
 
@@ -73,8 +73,8 @@ def test_without_any_right(image: dict[str, str], volume: Path) -> None:
         assert list(sidecar.hooks.iterdir()) == []
 
 
-def test_a_directory_that_it_can_not_write(image: dict[str, str], volume: Path) -> None:
-    """Where user 107 may not write it says so, with path and user, and ends with 1."""
+def test_a_directory_that_it_cannot_write(image: dict[str, str], volume: Path) -> None:
+    """Where user 107 may not write, the sidecar's error names path and user, and it ends with 1."""
     (volume / CONTAINER).chmod(0o755)
     with Sidecar(volume, **image).start(wait=False, python=[*UNPRIVILEGED, *interpreter()]) as sidecar:
         assert sidecar.end(None) == 1

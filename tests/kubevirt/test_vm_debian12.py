@@ -1,6 +1,6 @@
-"""Debian 12's libvirt 9 and QEMU 7.2: the same definition starts, and what they do with memory that the switch can not see.
+"""Debian 12's libvirt 9 and QEMU 7.2: the same definition starts; and their behaviour with memory that the switch cannot see.
 
-Without KVM this QEMU crashes when vhost-user takes an interrupt vector; so another sidecar, as it were, takes the vectors away.
+Without KVM this QEMU crashes when vhost-user takes an interrupt vector; so the test removes the vectors, as a sidecar could.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOST = 5
 
 @pytest.fixture(scope="module")
 def pod(switch: Switch) -> Iterator[Launched]:
-    """A launcher pod with this machine's own libvirt and QEMU, and somebody to ping on its network."""
+    """A launcher pod with this machine's own libvirt and QEMU, and a peer to ping on its network."""
     with (
         node_for_vms(switch) as node,
         Launched(node, Path("/")) as pod,
@@ -54,9 +54,9 @@ def test_libvirt_9_runs_what_the_sidecar_made(launched: Launched) -> None:
 
 
 def test_libvirt_9_starts_a_vm_with_private_memory_which_has_no_network(launched: Launched) -> None:
-    """With private hugepages libvirt 9 says nothing, guest and switch have their link up, and no packet passes.
+    """With private hugepages libvirt 9 reports nothing, guest and switch have their link up, and no packet passes.
 
-    Of anonymous memory QEMU itself complains in its log; memfd it shares, unless it is told not to.
+    For anonymous memory QEMU itself complains in its log; memfd it shares, unless it is told not to.
     """
     vm = pinging(launched, "hugepages-without-memfd")
     launched.compute.define(unshared(launched.manager.on_define_domain(vm.xml(), vm.vmi())))

@@ -27,7 +27,7 @@ def pod(switch: Switch, tree: Path) -> Iterator[Launched]:
 
 
 def test_policy_override_tells_the_guest(launched: Launched) -> None:
-    """With `override` the guest's interface has the port's MTU, without a word to the guest by anybody else."""
+    """With `override` the guest's interface has the port's MTU, and no other source sets it in the guest."""
     vm = Vm(boot=command_line(Nic(launched.mac(), "10.9.0.2/24")))
     with launched.hooks(**{MTU: "override"}) as manager:
         launched.define(vm, manager)
@@ -44,14 +44,14 @@ def test_policy_element_does_not_start(launched: Launched) -> None:
 
 
 def test_policy_element_is_refused_for_a_libvirt_that_is_known_to_fail(launched: Launched) -> None:
-    """Where the sidecar is told libvirt's version, it says so by name before there is a VM."""
+    """When the sidecar knows libvirt's version, it refuses by name before there is a VM."""
     with launched.hooks(**{MTU: "element", LIBVIRT: "11.3.0"}) as manager, pytest.raises(HookError, match=r"\(mtu-element\); "):
         launched.define(Vm(), manager)
 
 
 @pytest.mark.parametrize("told", [{}, {LIBVIRT: "11.3.0"}], ids=["unknown libvirt", "libvirt 11.3"])
 def test_policy_auto_leaves_the_mtu_out(launched: Launched, told: dict[str, str]) -> None:
-    """With `auto` a VM on a libvirt that is not known to take an MTU starts without one."""
+    """With `auto` a VM on a libvirt that may not accept an MTU starts without one."""
     vm = Vm()
     with launched.hooks(**{MTU: "auto", **told}) as manager:
         xml = launched.define(vm, manager)

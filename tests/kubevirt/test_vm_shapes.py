@@ -1,4 +1,4 @@
-"""Whatever memory KubeVirt gives a VM and whatever other sidecars did to it: libvirt starts what our sidecar makes of it."""
+"""Whatever memory KubeVirt gives a VM and whatever other sidecars did to it, libvirt starts the definition of our sidecar."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_libvirt_made_of_it_is_not_changed_again(launched: Launched) -> Non
 
 
 def test_what_other_sidecars_did_stays_and_starts(launched: Launched) -> None:
-    """Comments, another NIC, QEMU arguments and overrides of others are there word for word, and QEMU runs with all of them."""
+    """Comments, another NIC, QEMU arguments and overrides by others stay word for word, and QEMU runs with all of them."""
     vm = Vm(before=COMMENT, devices=OTHER_NIC, after=OTHER_END)
     xml = launched.define(vm)
     assert all(text in xml for text in (COMMENT, OTHER_NIC, OTHER_END))

@@ -1,4 +1,4 @@
-"""VMs that would not work: the sidecar says so by name before there is a VM, and what libvirt and QEMU would do instead."""
+"""VMs that would not work: the sidecar refuses them by name before there is a VM; and what libvirt and QEMU would do instead."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_sidecar_refuses_by_name(launched: Launched, trap: str) -> None:
 
 @pytest.mark.parametrize("memory", SHAPES.values(), ids=SHAPES)
 def test_libvirt_11_defines_no_vm_whose_memory_is_not_said_to_be_shared(launched: Launched, memory: Memory) -> None:
-    """Where `<access>` is taken out again, libvirt 11.2 and later refuse the definition, whatever the memory is."""
+    """Where `<access>` is removed again, libvirt 11.2 and later refuse the definition, whatever the memory is."""
     vm = Vm(memory=memory)
     private = unshared(launched.manager.on_define_domain(vm.xml(), vm.vmi()))
     with pytest.raises(VirshFailed, match="'interface' requires shared memory"):
@@ -52,7 +52,7 @@ def test_libvirt_11_defines_no_vm_whose_memory_is_not_said_to_be_shared(launched
 
 
 def test_a_vm_without_a_switch_waits_for_it(launched: Launched, switch: Switch) -> None:
-    """A VM that is started while nobody connects to its socket hangs in "starting up", and starts when OVS is there again."""
+    """A VM that starts while no switch connects to its socket hangs in "starting up", and starts when OVS is there again."""
     vm = Vm()
     launched.define(vm)
     switch.kill_vswitchd()

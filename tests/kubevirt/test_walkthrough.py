@@ -1,4 +1,4 @@
-"""docs/kubevirt-by-hand.md as it stands: its commands, in their order, in one shell, until nothing is left of them."""
+"""docs/kubevirt-by-hand.md as it is: its commands, in their order, in one shell, until nothing is left of them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ pytestmark = pytest.mark.timeout(600)  # the first one may have to make the gues
 
 PAGE = ROOT / "docs" / "kubevirt-by-hand.md"
 SECONDS = 300
-"""Of patience with what takes 25 on a quiet machine."""
+"""Seconds to wait for what takes 25 on a quiet machine."""
 ENDING = ["--pid", "--fork", "--kill-child", "--mount-proc"]
-"""Of unshare: whatever the shell leaves running ends with it."""
+"""Options of unshare: processes that the shell leaves running end with it."""
 PLACES = [Path(name) for name in ("/run/kubevirt", "/run/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/var/log/libvirt")]
 NAMESPACE = Path("/run/netns/by-hand")
 
 
 def shell() -> list[str]:
-    """The shell that the page has one start, to end with all that runs in it."""
+    """The command of the page that starts the shell, with an end for all that runs in it."""
     (found,) = re.findall(r"`(unshare [^`]* bash)`", PAGE.read_text())
     *unshare, bash = found.split()
     return [*unshare, *ENDING, bash, "-e"]
@@ -35,7 +35,7 @@ def shell() -> list[str]:
 
 @pytest.fixture
 def room() -> Iterator[Path]:
-    """Where the page's directory is made; when a command failed, what it left on the machine is put back."""
+    """The parent of the page's directory; after a failed command the rest is removed from the machine."""
     before = [path for path in PLACES if path.exists()]
     with TemporaryDirectory(prefix="uc-") as directory:
         Path(directory).chmod(0o711)  # QEMU's user has to reach the kernel in it
@@ -49,7 +49,7 @@ def room() -> Iterator[Path]:
 
 
 def test_what_the_page_installs_is_what_the_tests_have() -> None:
-    """The first block, the only one that is not run, installs packages of prepare.sh's list, and then runs that."""
+    """The first block, the only one that is not run, installs packages of prepare.sh's list, and then runs prepare.sh."""
     install, *others = blocks(PAGE)
     assert [block.is_run for block in (install, *others)] == [False, *(True for _ in others)]
     apt, prepare = install.text.replace("\\\n", " ").splitlines()

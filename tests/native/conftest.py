@@ -1,4 +1,4 @@
-"""Builds of the shim: with the patience of the installed one and with little, plain and with sanitizers."""
+"""Builds of the shim: with the deadlines of the installed one and with short ones, plain and with sanitizers."""
 
 from __future__ import annotations
 

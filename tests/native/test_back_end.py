@@ -50,7 +50,7 @@ Attach = Callable[..., tuple[FrontEnd, BackEnd]]
 
 @pytest.fixture
 def attach(place: str) -> Iterator[Attach]:
-    """Makes a front-end that is attached to a back-end; both are closed at the end, and nothing stays mapped."""
+    """Make a front-end that is attached to a back-end; both are closed at the end, and nothing stays mapped."""
     with ExitStack() as stack:
 
         def make(options: FrontEndOptions | None = None, offered: BackEndOptions | None = None) -> tuple[FrontEnd, BackEnd]:
@@ -67,7 +67,7 @@ def attach(place: str) -> Iterator[Attach]:
 
 
 def _carry(source: QueuePair, sink: QueuePair, frames: list[bytes]) -> list[bytes]:
-    """Send all frames and collect what comes out, without ever waiting for either end alone."""
+    """Send all frames and collect those that arrive, without ever waiting for one end alone."""
     seen: list[bytes] = []
     sent = 0
     burst = Burst(32, 9216)
@@ -97,7 +97,7 @@ def test_frames_of_every_length(attach: Attach, kind: str) -> None:
 
 
 def test_in_order_is_not_offered(attach: Attach) -> None:
-    """A back-end may keep IN_ORDER for itself; the front-end does without."""
+    """A back-end may decline IN_ORDER; the front-end does without it."""
     front_end, back_end = attach(FrontEndOptions(), BackEndOptions(mergeable=False, in_order=False))
     assert front_end.features == back_end.features == Feature.VERSION_1 | Feature.PROTOCOL_FEATURES
     frames = [NOISE[:length] for length in (14, 64, 1500)]
@@ -105,7 +105,7 @@ def test_in_order_is_not_offered(attach: Attach) -> None:
 
 
 def test_several_queue_pairs(attach: Attach) -> None:
-    """Each queue pair is its own: what goes in at one comes out at the same number."""
+    """Queue pairs are independent: a frame that is sent on one arrives on the pair of the same number."""
     front_end, back_end = attach(FrontEndOptions(queue_pairs=4))
     assert back_end.started() == (0, 1, 2, 3)
     for index in range(4):
@@ -117,7 +117,7 @@ def test_several_queue_pairs(attach: Attach) -> None:
 
 
 def test_more_queue_pairs_than_offered(place: str) -> None:
-    """A front-end learns from GET_QUEUE_NUM that there are fewer, and names it."""
+    """A front-end learns from GET_QUEUE_NUM that there are fewer queue pairs, and its error says so."""
     with BackEndListener(place) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept)
         with pytest.raises(NegotiationFailed):
@@ -126,7 +126,7 @@ def test_more_queue_pairs_than_offered(place: str) -> None:
 
 
 def test_front_end_listens(place: str) -> None:
-    """A back-end may be the one that connects, as to QEMU with server=on."""
+    """A back-end may connect, as to QEMU with server=on."""
     with Listener(place) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept)
         with BackEnd.connect(place) as back_end, accepted.result(10) as front_end:
@@ -136,7 +136,7 @@ def test_front_end_listens(place: str) -> None:
 
 
 def test_two_front_ends_at_one_socket(place: str) -> None:
-    """A second connection is a back-end of its own, and takes nothing from the first."""
+    """A second connection is a back-end of its own, and changes nothing for the first."""
     with BackEndListener(place) as listener, ThreadPoolExecutor() as pool, ExitStack() as stack:
         ends = []
         for mark in (b"1", b"2"):
@@ -151,7 +151,7 @@ def test_two_front_ends_at_one_socket(place: str) -> None:
 
 
 def test_reattach(place: str) -> None:
-    """After one has gone, whichever, a new connection begins with empty rings; the former back-end says why it is over."""
+    """After either end has gone, a new connection begins with empty rings; the former back-end names the reason for its end."""
     with BackEndListener(place) as listener, ThreadPoolExecutor() as pool:
         accepted = pool.submit(listener.accept)
         with FrontEnd.connect(place) as front_end:
@@ -172,7 +172,7 @@ def test_reattach(place: str) -> None:
 
 
 def test_detach(attach: Attach) -> None:
-    """A front-end that detaches leaves rings that carry nothing; its hang-up ends waits by name."""
+    """After a front-end detaches, its rings carry nothing; its hang-up ends waits, with the reason by name."""
     front_end, back_end = attach()
     front_end.detach()
     with pytest.raises(Disconnected):
@@ -183,7 +183,7 @@ def test_detach(attach: Attach) -> None:
 
 
 def test_waiting_for_frames(attach: Attach) -> None:
-    """Either end sleeps until the other one sends, woken by its notification."""
+    """Each end sleeps until the other one sends, and is woken by its notification."""
     front_end, back_end = attach()
     for here, there in ((front_end, back_end), (back_end, front_end)):
         with ThreadPoolExecutor() as pool:
@@ -201,14 +201,14 @@ def _next_frames(pair: QueuePair) -> list[bytes]:
 
 
 def test_no_frames_no_wake(attach: Attach) -> None:
-    """A wait without frames ends with its time, and says so."""
+    """A wait without frames ends when its time is over, and says so."""
     _, back_end = attach()
     assert back_end.pairs[0].wait(0.01) is False
 
 
 @pytest.mark.parametrize("attached", [True, False])
 def test_close_while_others_wait(attach: Attach, attached: bool) -> None:
-    """Closing ends waits in other threads at once with Closed, whether rings run or not; and closing again does nothing."""
+    """Closing ends waits in other threads at once with Closed, whether rings run or not; closing again does nothing."""
     if attached:
         back_end = attach(FrontEndOptions(queue_pairs=2))[1]
         others: list[socket.socket] = []
@@ -243,7 +243,7 @@ def test_close_while_others_wait(attach: Attach, attached: bool) -> None:
 
 
 def test_close_while_others_carry(attach: Attach) -> None:
-    """Closing amid bursts of other threads ends them with Closed; memory goes only when they have left."""
+    """Closing amid bursts of other threads ends the bursts with Closed; memory is unmapped only when they have ended."""
     front_end, back_end = attach()
     seen: list[BaseException] = []
     turns = [0]
@@ -277,7 +277,7 @@ def test_close_while_others_carry(attach: Attach) -> None:
 
 
 def test_silent_connections_are_cheap(place: str) -> None:
-    """Many that connect and say nothing take no time of the others, and all end when they are closed."""
+    """Many connections that say nothing cost the others no time, and all end when they are closed."""
     with BackEndListener(place) as listener, ExitStack() as stack:
         back_ends = []
         for _ in range(10):
@@ -307,7 +307,7 @@ def test_listener_is_closed_while_it_accepts(place: str) -> None:
 
 
 def test_no_more_descriptors(place: str) -> None:
-    """A process that has no descriptors left is told so by name, keeps the connections that it has, and recovers."""
+    """A process without free descriptors gets an error that says so, keeps its connections, and recovers."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with BackEndListener(place) as listener, ExitStack() as stack, ExitStack() as others:
         for _ in range(16):
@@ -331,14 +331,14 @@ def _accept_all(listener: BackEndListener, stack: ExitStack) -> None:
 
 
 def test_bad_options() -> None:
-    """More queue pairs than the protocol can name, or none, are an error of the caller's."""
+    """Zero queue pairs, or more than the protocol can name, are an error of the caller's."""
     for pairs in (0, 129):
         with pytest.raises(ValueError, match="queue pairs"):
             BackEndOptions(queue_pairs=pairs)
 
 
 def test_close_waits_for_no_collector(place: str) -> None:
-    """Ends that were closed hold no descriptor, though nobody has collected them yet."""
+    """Ends that were closed hold no descriptor, even before the garbage collector has run."""
     gc.disable()
     try:
         with BackEndListener(place) as listener:

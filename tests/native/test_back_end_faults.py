@@ -1,4 +1,4 @@
-"""Rings and memory of a guest that can not be: a fault by name for whoever meets it, the connection ends, and nothing is left."""
+"""Rings and memory that a guest must not have: its user gets a named fault, the connection ends, and nothing is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOLE = Region(GUEST, BYTES, USER, 0)
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Lender, BackEnd]]:
-    """A front-end and our back-end, of which nothing is left afterwards."""
+    """A front-end and our back-end; nothing of them is left afterwards."""
     with connected() as made:
         yield made
 
@@ -77,8 +77,8 @@ SENT: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
 
 
 @pytest.mark.parametrize("case", RECEIVED)
-def test_what_can_not_be_received(ends: tuple[Lender, BackEnd], case: str) -> None:
-    """What a guest's transmit ring can not have in it is named to who polls it; the connection is closed, and stays named."""
+def test_what_cannot_be_received(ends: tuple[Lender, BackEnd], case: str) -> None:
+    """A forbidden buffer on a guest's transmit ring is named to the polling thread; the connection closes, the reason stays."""
     lender, back_end = ends
     lender.attach()
     reason, act = RECEIVED[case]
@@ -89,8 +89,8 @@ def test_what_can_not_be_received(ends: tuple[Lender, BackEnd], case: str) -> No
 
 
 @pytest.mark.parametrize("case", SENT)
-def test_what_can_not_be_sent_to(ends: tuple[Lender, BackEnd], case: str) -> None:
-    """The same for its receive ring; nothing is written anywhere but in the memory that was lent."""
+def test_what_cannot_be_sent_to(ends: tuple[Lender, BackEnd], case: str) -> None:
+    """The same for its receive ring; nothing is written outside the memory that was lent."""
     lender, back_end = ends
     lender.attach()
     reason, act = SENT[case]
@@ -112,8 +112,8 @@ def _is_over(lender: Lender, back_end: BackEnd, fault: RingFault, reason: Reason
         back_end.pairs[0].send_frames([bytes(60)])
 
 
-def test_fault_while_somebody_sleeps(ends: tuple[Lender, BackEnd]) -> None:
-    """Who sleeps until frames come is woken by the kick of a guest that has broken its ring, and told."""
+def test_fault_while_a_thread_sleeps(ends: tuple[Lender, BackEnd]) -> None:
+    """A thread that sleeps until frames come is woken by the kick of a guest that has broken its ring, and gets the fault."""
     lender, back_end = ends
     lender.attach()
     seen: list[BaseException] = []
@@ -136,7 +136,7 @@ def test_fault_while_somebody_sleeps(ends: tuple[Lender, BackEnd]) -> None:
 
 @pytest.mark.parametrize("receives", [True, False])
 def test_memory_shrunk_before_the_first_burst(ends: tuple[Lender, BackEnd], receives: bool) -> None:
-    """A file that was truncated after it had been mapped ends the connection by name, whichever direction meets it first."""
+    """A file that is truncated after it was mapped ends the connection with a named fault, whichever direction meets it first."""
     lender, back_end = ends
     lender.attach()
     os.ftruncate(lender.memfd, 0)
@@ -146,7 +146,7 @@ def test_memory_shrunk_before_the_first_burst(ends: tuple[Lender, BackEnd], rece
 
 
 def test_memory_shrunk_behind_the_rings(ends: tuple[Lender, BackEnd]) -> None:
-    """When only the buffers are gone, no frame of zeros is given out for what was there."""
+    """When only the buffers are gone, no frame of zeros is returned in place of their frames."""
     lender, back_end = ends
     lender.attach()
     _tx(lender, Buffer(MEMORY + 4096, 112))
@@ -157,7 +157,7 @@ def test_memory_shrunk_behind_the_rings(ends: tuple[Lender, BackEnd]) -> None:
 
 
 def test_memory_shrunk_before_the_rings_start(ends: tuple[Lender, BackEnd]) -> None:
-    """The thread that applies messages survives it as well."""
+    """The thread that applies messages survives truncated memory as well."""
     lender, back_end = ends
     lender.negotiate()
     lender.share()
@@ -172,7 +172,7 @@ def test_memory_shrunk_before_the_rings_start(ends: tuple[Lender, BackEnd]) -> N
 
 
 def test_memory_shrunk_during_bursts(ends: tuple[Lender, BackEnd]) -> None:
-    """It may go at any moment of a burst: here while another thread polls as fast as it can."""
+    """Memory may go at any moment of a burst: here while another thread polls as fast as it can."""
     lender, back_end = ends
     lender.attach()
     for index in range(256):
@@ -198,7 +198,7 @@ def test_memory_shrunk_during_bursts(ends: tuple[Lender, BackEnd]) -> None:
 
 
 def test_one_front_end_dies_alone(ends: tuple[Lender, BackEnd]) -> None:
-    """What happens to the memory of one connection is nothing to another of the same process."""
+    """When the memory of one connection goes, other connections of the process go on."""
     lender, back_end = ends
     ours, theirs = socket.socketpair()
     with Lender(theirs) as other, BackEnd(ours) as healthy:
@@ -213,8 +213,8 @@ def test_one_front_end_dies_alone(ends: tuple[Lender, BackEnd]) -> None:
 
 
 @pytest.mark.parametrize("which", ["call", "kick"])
-def test_full_and_blocking_eventfd_holds_nobody(ends: tuple[Lender, BackEnd], which: str) -> None:
-    """An eventfd that the front-end has filled to the brim and made blocking, after it was taken, does not hold up a burst."""
+def test_full_and_blocking_eventfd_blocks_no_burst(ends: tuple[Lender, BackEnd], which: str) -> None:
+    """An eventfd that the front-end has filled and made blocking, after we took it, does not block a burst."""
     lender, back_end = ends
     lender.attach()
     fds = lender.call if which == "call" else lender.kick

@@ -1,4 +1,4 @@
-"""A front-end that says or does what can not be: the connection ends with an error that names it, and nothing is left of it."""
+"""A front-end that breaks the protocol: the connection ends with an error that names the fault, and nothing of it is left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WHOLE = Region(GUEST, BYTES, USER, 0)
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Lender, BackEnd]]:
-    """A front-end and our back-end, of which nothing is left afterwards."""
+    """A front-end and our back-end; nothing of them is left afterwards."""
     with connected() as made:
         yield made
 
@@ -49,7 +49,7 @@ def _file(size: int, flags: int = os.O_RDWR) -> int:
 
 
 def _with(make: Callable[[], int], use: Callable[[Lender, int], None]) -> Callable[[Lender], None]:
-    """An act with a descriptor that is closed again."""
+    """An act with a descriptor, which is closed afterwards."""
 
     def act(lender: Lender) -> None:
         fd = make()
@@ -70,7 +70,7 @@ def _share(*regions: Region) -> Callable[[Lender], None]:
 
 
 def _all(*acts: Callable[[Lender], None]) -> Callable[[Lender], None]:
-    """One act after the other."""
+    """Several acts, one after the other."""
 
     def act(lender: Lender) -> None:
         for each in acts:
@@ -216,8 +216,8 @@ SAID: dict[str, tuple[Reason, Callable[[Lender], None]]] = {
 
 
 @pytest.mark.parametrize("case", SAID)
-def test_what_can_not_be_said(ends: tuple[Lender, BackEnd], case: str) -> None:
-    """Each message that can not be is named, and the connection closed, within moments."""
+def test_what_cannot_be_said(ends: tuple[Lender, BackEnd], case: str) -> None:
+    """Each message that breaks the protocol is named, and the connection is closed within moments."""
     lender, back_end = ends
     reason, act = SAID[case]
     act(lender)
@@ -245,8 +245,8 @@ def test_fault_is_answered_before_the_end(ends: tuple[Lender, BackEnd]) -> None:
     assert lender.hung_up_on()
 
 
-def test_silent_front_end_is_nobody(ends: tuple[Lender, BackEnd]) -> None:
-    """A front-end that says nothing has no effect: bursts carry nothing, and closing is at once."""
+def test_silent_front_end_has_no_effect(ends: tuple[Lender, BackEnd]) -> None:
+    """A front-end that says nothing has no effect: bursts carry nothing, and closing takes no time."""
     _, back_end = ends
     assert back_end.pairs[0].receive_frames() == []
     assert back_end.pairs[0].send_frames([bytes(60)]) == 0
@@ -257,7 +257,7 @@ def test_silent_front_end_is_nobody(ends: tuple[Lender, BackEnd]) -> None:
 
 
 def test_front_end_that_reads_no_answers() -> None:
-    """One that asks without end and reads nothing is hung up on, and holds nobody."""
+    """A front-end that sends requests without end and reads no answer is disconnected, and blocks no thread of ours."""
     ours, theirs = socket.socketpair()
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     with BackEnd(ours) as back_end, theirs:
@@ -273,7 +273,7 @@ def test_front_end_that_reads_no_answers() -> None:
 
 
 def test_disk_file_that_is_full_or_gone(ends: tuple[Lender, BackEnd]) -> None:
-    """Memory in a file on disk is taken too, and may be unlinked."""
+    """Memory in a file on disk is accepted too, and the file may be unlinked."""
     lender, back_end = ends
     with tempfile.TemporaryFile(dir="/var/tmp") as file:
         file.truncate(BYTES)
@@ -284,7 +284,7 @@ def test_disk_file_that_is_full_or_gone(ends: tuple[Lender, BackEnd]) -> None:
 
 
 def test_sealed_against_writing(ends: tuple[Lender, BackEnd]) -> None:
-    """Memory that nobody may write is refused by name."""
+    """Memory that no process may write is refused by name."""
     lender, back_end = ends
     fd = os.memfd_create("sealed", os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, BYTES)

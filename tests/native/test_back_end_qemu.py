@@ -44,7 +44,7 @@ def place() -> Iterator[Path]:
 
 @contextmanager
 def _qemu(place: Path, chardev: str = "", netdev: str = "", device: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """A machine that boots from its network card and has nothing else; `place/qmp` takes commands."""
+    """A machine that has only a network card and boots from it; `place/qmp` takes commands."""
     argv = ["qemu-system-x86_64", "-nodefaults", "-display", "none", "-machine", "q35,accel=tcg,memory-backend=ram"]
     argv += ["-m", "128,slots=2,maxmem=1G", "-object", f"memory-backend-memfd,id=ram,size={MEMORY},share=on"]
     argv += ["-chardev", f"socket,id=c,path={place}/socket{chardev}", "-netdev", f"vhost-user,id=n,chardev=c{netdev}"]
@@ -60,7 +60,7 @@ def _qemu(place: Path, chardev: str = "", netdev: str = "", device: str = "") ->
 
 
 def _next_dhcp(pair: QueuePair) -> tuple[int, bytes]:
-    """Kind and content of the next DHCP message of the guest; other frames (IPv6) are passed over."""
+    """Kind and content of the next DHCP message of the guest; other frames (IPv6) are skipped."""
     found: list[tuple[int, bytes]] = []
 
     def look() -> bool:
@@ -136,7 +136,7 @@ def test_qemu_listens(place: Path) -> None:
 
 
 def test_memory_is_plugged_in_while_running(place: Path) -> None:
-    """QEMU gets more memory amid the exchange and tells all of it anew: the rings go on, with one mapping more."""
+    """QEMU gets more memory amid the exchange and announces all of it again: the rings go on, with one mapping more."""
     backing = {"qom-type": "memory-backend-memfd", "id": "more", "size": MEMORY, "share": True}
     with BackEndListener(f"{place}/socket") as listener, _qemu(place), listener.accept(_STEP_S) as back_end:
         back_end.wait_started(_STEP_S)

@@ -1,4 +1,4 @@
-"""Our back-end and a front-end of which each message and each word of memory is written by hand: what must work, and when."""
+"""Our back-end and a front-end whose messages and memory are written by hand: what must work, and when."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUFFERS = GUEST + 0x10000
 
 
 def test_wait_started_names_what_is_missing() -> None:
-    """Who waits for a front-end that never starts its rings is told the last message."""
+    """A thread that waits for a front-end that never starts its rings gets an error with the last message."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.ask(Request.GET_FEATURES)
@@ -34,7 +34,7 @@ def test_wait_started_names_what_is_missing() -> None:
 
 
 def test_frames_wait_for_start_and_enable() -> None:
-    """Rings carry nothing before their kick, nor while they are disabled; afterwards they go on where they were."""
+    """Rings carry nothing before their kick, nor while they are disabled; afterwards they go on at the same index."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.negotiate()
@@ -72,7 +72,7 @@ def test_rings_without_enabling() -> None:
 
 
 def test_memory_anew_while_running() -> None:
-    """QEMU tells of its memory again while rings run: they go on where they were, in the new mapping, and the old one is gone."""
+    """QEMU announces its memory again while rings run: they go on at their index in the new mapping, and the old one is gone."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.attach()
@@ -93,7 +93,7 @@ def test_memory_anew_while_running() -> None:
 
 
 def test_eventfds_anew_while_running() -> None:
-    """Another call or kick may come at any time; who sleeps is woken by the new one."""
+    """Another call or kick may come at any time; a thread that sleeps is woken by the new one."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.attach()
@@ -168,7 +168,7 @@ def test_frame_over_several_buffers() -> None:
 
 @pytest.mark.parametrize("features", [Feature.VERSION_1, Feature.VERSION_1 | Feature.NET_MRG_RXBUF])
 def test_frame_that_never_fits(features: Feature) -> None:
-    """A frame for which the guest has no room at all is dropped and counted, and those behind it go on."""
+    """A frame for which the guest never has room is dropped and counted, and the frames behind it go on."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.attach(features | Feature.PROTOCOL_FEATURES)
@@ -181,7 +181,7 @@ def test_frame_that_never_fits(features: Feature) -> None:
 
 
 def test_frame_longer_than_the_stride() -> None:
-    """A frame that the caller has no room for is dropped and counted; its buffer goes back to the guest."""
+    """A frame for which the caller has no room is dropped and counted; its buffer goes back to the guest."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.attach()
@@ -216,7 +216,7 @@ def test_indexes_wrap() -> None:
 
 
 def test_questions_and_relics() -> None:
-    """What is asked is answered, what is told is kept, and old messages do what the protocol recommends."""
+    """Questions are answered, settings are kept, and old messages do what the protocol recommends."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours, BackEndOptions(queue_pairs=3)) as back_end:
         assert lender.ask(Request.GET_QUEUE_NUM) == 3

@@ -1,4 +1,4 @@
-"""The tests of the back-end once more, with all of our C under sanitizers: what Python hands to it, and for how long."""
+"""The tests of the back-end once more, with all of our C under sanitizers: which memory Python hands to it, and for how long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS = ["-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined", "-fno-
 
 
 def _mirror(place: Path) -> Path:
-    """The project as links, but for the extension, which is not there."""
+    """The project as links, without the compiled extension."""
     for source in (ROOT / "tests", ROOT / "localdb"):
         (place / source.name).symlink_to(source)
     (place / OURS).mkdir(parents=True)
@@ -45,7 +45,7 @@ def _library(name: str) -> str:
 
 
 def test_under_sanitizers(tmp_path: Path) -> None:
-    """No test of the back-end makes our C touch what it must not; Python's own memory is under watch as well."""
+    """No test of the back-end makes our C touch what it must not; Python's own memory is checked as well."""
     place = _mirror(tmp_path)
     _build(place)
     environment = os.environ | {

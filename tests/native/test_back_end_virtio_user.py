@@ -43,7 +43,7 @@ def _testpmd(path: str, vdev: str, *options: str) -> Iterator[subprocess.Popen[b
 
 
 def _finish(process: subprocess.Popen[bytes]) -> None:
-    """End it in good order."""
+    """End testpmd in good order."""
     process.communicate(b"\n", timeout=20)
     assert process.returncode == 0
 
@@ -57,7 +57,7 @@ def place() -> Iterator[str]:
 
 @contextmanager
 def _attached(path: str, vdev: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], BackEnd]]:
-    """Our back-end with a testpmd that forwards: what it is sent before it does so is lost."""
+    """Our back-end with a testpmd that forwards; frames that it gets before it forwards are lost."""
     if "server=1" in vdev:
         with _testpmd(path, vdev, *options) as process:
             wait_until(Path(path).exists)
@@ -83,7 +83,7 @@ def _echoes(pair: QueuePair) -> None:
 
 
 def _there_and_back(pair: QueuePair, frames: list[bytes], window: int = 64) -> list[bytes]:
-    """What comes back for `frames`, at most `window` of which are under way: testpmd drops what its ring can not take."""
+    """Return the echoes of `frames`, at most `window` of which are under way: testpmd drops frames that its ring cannot take."""
     seen: list[bytes] = []
     sent = 0
     burst = Burst(32, 9216)
@@ -99,7 +99,7 @@ def _there_and_back(pair: QueuePair, frames: list[bytes], window: int = 64) -> l
 
 
 def _carry_on(pair: QueuePair) -> None:
-    """Send and receive until that is an error."""
+    """Send and receive until a call fails."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         pair.send_frames([MARK] * 8)
@@ -143,7 +143,7 @@ def test_jumbo_frames(place: str) -> None:
 
 
 def test_two_queue_pairs(place: str) -> None:
-    """With two queue pairs both carry, each to its own."""
+    """With two queue pairs both carry frames, each its own."""
     with _attached(place, "in_order=1,mrg_rxbuf=1,queues=2", "--rxq=2", "--txq=2") as (process, back_end):
         back_end.wait_started(30, 2)
         for pair in back_end.pairs:

@@ -14,7 +14,7 @@ from userspace_cni.fastpath.rings.burst import Burst
 
 @given(st.lists(st.binary(max_size=70), max_size=9))
 def test_fill(frames: list[bytes]) -> None:
-    """What is filled in is there again, as many as there is room for."""
+    """The frames that were filled in can be read again, as many as there is room for."""
     burst = Burst(5, 70)
     count = burst.fill(frames)
     assert count == min(5, len(frames))
@@ -36,13 +36,13 @@ def test_own_buffer() -> None:
 
 @pytest.mark.parametrize(("capacity", "stride"), [(0, 64), (-1, 64), (4, 0), (1 << 31, 1), (1, 1 << 32)])
 def test_sizes(capacity: int, stride: int) -> None:
-    """Sizes that can not be are refused before any memory is taken."""
+    """Impossible sizes are refused before any memory is taken."""
     with pytest.raises(ValueError, match="burst"):
         Burst(capacity, stride)
 
 
 def test_refused() -> None:
-    """A small or constant buffer, a frame that does not fit, a number beyond the capacity."""
+    """Refused are a small or constant buffer, a frame that does not fit, and a number beyond the capacity."""
     with pytest.raises(ValueError, match="no room"):
         Burst(4, 250, bytearray(999))
     with pytest.raises((BufferError, TypeError, ValueError)):
@@ -56,7 +56,7 @@ def test_refused() -> None:
 
 
 def test_the_collector_does_not_mind() -> None:
-    """A burst in a ring of references is collected without a complaint, whatever it is taken apart by first."""
+    """A burst in a cycle of references is collected without a warning, whichever of its parts goes first."""
     for buffer in (None, bytearray(4 * 64)):
         ring: list[object] = [Burst(4, 64, buffer)]
         ring.append(ring)
@@ -65,7 +65,7 @@ def test_the_collector_does_not_mind() -> None:
 
 
 def test_frames_outlive_their_burst() -> None:
-    """A view of a frame keeps the memory that it shows, which begins on a cache line."""
+    """A view of a frame keeps its memory alive, which begins on a cache line."""
     burst = Burst(2, 64)
     assert int(ffi.cast("uintptr_t", burst.pointer)) % 64 == 0
     burst.fill([b"a" * 64, b"b" * 64])

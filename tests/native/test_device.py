@@ -1,4 +1,4 @@
-"""The rings of a guest that does what it likes, under sanitizers: see device_trial.c, whose memory has no byte to spare."""
+"""The rings of a guest that does anything, under sanitizers: see device_trial.c, whose memory has no byte to spare."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMORY_GONE = 1 << 7
 
 
 def _build(place: Path, *flags: str) -> Path:
-    """The trial; only the code of the device tells which of it was reached."""
+    """Build the trial; only the device's code reports which parts of it were reached."""
     trial = place / "trial"
     devices = []
     compiler = ["gcc", *STRICT, *flags]
@@ -34,18 +34,18 @@ def _build(place: Path, *flags: str) -> Path:
 
 @pytest.fixture(scope="module")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trial with every access and every shift looked at."""
+    """The trial with every access and every shift checked."""
     return _build(tmp_path_factory.mktemp("device"), *SANITIZED)
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trial as fast as it goes."""
+    """The trial without checks, as fast as it runs."""
     return _build(tmp_path_factory.mktemp("device"), "-O2")
 
 
 def _run(trial: Path, mode: str, rounds: int) -> int:
-    """The faults that were met, as bits."""
+    """Run the trial, and return the faults that it met, as bits."""
     done = subprocess.run([trial, mode, "1", str(rounds)], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     found = re.search(r"faults (0x[0-9a-f]+|0)", done.stdout)
@@ -54,13 +54,13 @@ def _run(trial: Path, mode: str, rounds: int) -> int:
 
 
 def test_guests_made_of_bytes(sanitized: Path) -> None:
-    """Guests grown by what code they reach end in every kind of fault, and never in one of ours."""
+    """Guests that are bred to reach new code end in every kind of fault, and never in one of ours."""
     assert _run(sanitized, "explore", 20000) & ALL_BUT_MEMORY == ALL_BUT_MEMORY
 
 
 @pytest.mark.parametrize("build", ["sanitized", "plain"])
 def test_rings_written_while_they_are_read(request: pytest.FixtureRequest, build: str) -> None:
-    """Another thread writes into descriptors and indexes all the time: what was judged is what is used."""
+    """Another thread writes into descriptors and indexes all the time: the values that were checked are those that are used."""
     assert _run(request.getfixturevalue(build), "scribble", 300) & ALL_BUT_MEMORY
 
 
@@ -71,5 +71,5 @@ def test_memory_shrunk_while_it_is_used(request: pytest.FixtureRequest, build: s
 
 
 def test_eventfd_full_and_blocking(plain: Path) -> None:
-    """Another thread keeps the eventfd full and makes it blocking whenever it can: notifying it returns all the same."""
+    """Another thread keeps the eventfd full and makes it blocking whenever it can: notifying it returns without blocking."""
     assert _run(plain, "brim", 300000) == 0

@@ -1,4 +1,4 @@
-"""The front-end before a back-end that is not ours and no OVS: DPDK's net_vhost, in memory without hugepages."""
+"""The front-end with a back-end that is neither ours nor OVS: DPDK's net_vhost, in memory without hugepages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = {
 
 @contextmanager
 def net_vhost(path: Path, pairs: int, *, dials: bool) -> Iterator[None]:
-    """testpmd with one vhost port, which gives every frame back on the queue on which it came."""
+    """testpmd with one vhost port, which returns every frame on the queue on which it came."""
     device = f"net_vhost0,iface={path},queues={pairs}" + (",client=1" if dials else "")
     argv = ["dpdk-testpmd", "-l", "0,1", "--no-huge", "-m", "256", "--no-pci", "--file-prefix", path.parent.name]
     argv += ["--vdev", device, "--", "--auto-start", "--forward-mode=io", "--total-num-mbufs=8192"]
@@ -41,14 +41,14 @@ def net_vhost(path: Path, pairs: int, *, dials: bool) -> Iterator[None]:
 
 @pytest.fixture
 def path() -> Iterator[Path]:
-    """Where a socket may be."""
+    """A path for a socket."""
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Path(directory) / "s"
 
 
 @contextmanager
 def attached(path: Path, options: FrontEndOptions, *, dials: bool) -> Iterator[FrontEnd]:
-    """A front-end at the vhost port, whoever of the two connects."""
+    """A front-end at the vhost port; either of the two connects."""
     if dials:
         with (
             Listener(str(path), options) as listener,
@@ -82,7 +82,7 @@ def comes_back(front_end: FrontEnd, frame: bytes) -> bool:
 @pytest.mark.parametrize("dials", [False, True], ids=["it listens", "it connects"])
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_frames_come_back(path: Path, options: FrontEndOptions, dials: bool) -> None:
-    """Frames come back as they were, and again after an attachment anew; what was asked for was agreed."""
+    """Frames come back unchanged, and again after a second attachment; the requested features were negotiated."""
     with attached(path, options, dials=dials) as front_end:
         assert (Feature.IN_ORDER in front_end.features) == options.in_order
         assert (Feature.NET_MRG_RXBUF in front_end.features) == options.mergeable

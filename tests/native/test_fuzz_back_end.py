@@ -1,6 +1,6 @@
-"""Whatever a front-end sends or has in its memory: an error of ours by name, in time, and nothing left behind.
+"""Whatever a front-end sends or has in its memory, we raise an error by name, in time, and leave nothing behind.
 
-`HYPOTHESIS_PROFILE=fuzz pytest tests/native/test_fuzz_back_end.py` looks long; FUZZ_EXAMPLES says how long.
+`HYPOTHESIS_PROFILE=fuzz pytest tests/native/test_fuzz_back_end.py` searches long; FUZZ_EXAMPLES says how long.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ Saying = tuple[bytes, list[str]]
 
 @st.composite
 def said(draw: Any) -> Saying:
-    """A message that is nearly good: bytes, and the descriptors that go with it."""
+    """A nearly valid message: bytes, and the descriptors that go with it."""
     request = draw(st.sampled_from([*Request, *PAYLOADS, *PAYLOADS, *PAYLOADS]))
     payload = draw(PAYLOADS.get(request, st.just(b"")) if draw(st.integers(0, 9)) else st.binary(max_size=80))
     wanted = {Request.SET_MEM_TABLE: ["memory"] * max(0, (len(payload) - 8) // 32), Request.SET_VRING_KICK: ["kick"]}
@@ -113,7 +113,7 @@ def _held() -> int:
 
 
 def _carry(back_end: BackEnd) -> None:
-    """What a program does meanwhile; that the front-end is broken may be told here."""
+    """Send and receive once; the fault of a broken front-end may be raised here."""
     with suppress(PeerError, Disconnected):
         back_end.pairs[0].receive_frames()
         with suppress(FrameRefused):
@@ -144,7 +144,7 @@ def _end(lender: Lender, back_end: BackEnd) -> None:
 
 
 def _trial(sayings: list[Saying], *, attached: bool) -> None:
-    """One connection from its beginning to its end, with somebody who carries frames all the time."""
+    """One connection from its beginning to its end, while we carry frames all the time."""
     ours, theirs = socket.socketpair()
     root = os.open("/", os.O_PATH)
     with Lender(theirs) as lender, BackEnd(ours, BackEndOptions(patience_s=0.02)) as back_end:
@@ -171,7 +171,7 @@ def test_messages_from_the_beginning(sayings: list[Saying]) -> None:
 @PROFILE
 @given(SAYINGS)
 def test_messages_while_running(sayings: list[Saying]) -> None:
-    """The same from one whose rings carry frames."""
+    """The same from a front-end whose rings carry frames."""
     _trial(sayings, attached=True)
 
 
@@ -180,7 +180,7 @@ def test_messages_while_running(sayings: list[Saying]) -> None:
 def test_rings_with_anything_in_them(
     chains: list[tuple[int, int, Buffer]], heads: list[tuple[int, int]], scribbles: list[tuple[int, bytes]]
 ) -> None:
-    """Any descriptors, heads and stray writes: frames or a fault, and the rest of the process is as it was."""
+    """Any descriptors, heads and stray writes: frames or a fault, and the rest of the process is unchanged."""
     ours, theirs = socket.socketpair()
     with Lender(theirs) as lender, BackEnd(ours) as back_end:
         lender.attach()

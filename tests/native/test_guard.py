@@ -1,4 +1,4 @@
-"""Mappings of memory that somebody else may take away, and the handler of SIGBUS; whatever may die is a child process."""
+"""Mappings of memory that another process may take away, and the handler of SIGBUS; tests that may die run in a child process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _child(script: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def memfd() -> Iterator[int]:
-    """Two pages."""
+    """A file in memory of two pages."""
     fd = os.memfd_create("guarded")
     os.ftruncate(fd, 8192)
     yield fd
@@ -60,7 +60,7 @@ def _map(fd: int, offset: int, length: int) -> tuple[int, Any]:
 
 
 def test_mapping_is_shared(memfd: int) -> None:
-    """What is written through a mapping is in the file, from the offset on that was asked for, aligned or not."""
+    """A byte that is written through a mapping is in the file, counted from the requested offset, aligned or not."""
     result, guard = _map(memfd, 100, 8092)
     assert result == 0
     ffi.buffer(guard.data, 8092)[:5] = b"hello"
@@ -80,13 +80,13 @@ def test_mapping_is_shared(memfd: int) -> None:
         (8192, 1, errno.ENODATA),
     ],
 )
-def test_what_can_not_be_mapped(memfd: int, offset: int, length: int, expected: int) -> None:
-    """Nothing, more than there is, and what is beyond all addresses are refused before the kernel is asked."""
+def test_what_cannot_be_mapped(memfd: int, offset: int, length: int, expected: int) -> None:
+    """Zero bytes, more than the file has, and ranges beyond all addresses are refused before the kernel is asked."""
     assert _map(memfd, offset, length)[0] == -expected
 
 
 def test_what_is_no_memory() -> None:
-    """A pipe, a socket, a device and a file of /proc are no memory; a file that is only read can not be mapped."""
+    """A pipe, a socket, a device and a file of /proc are no memory; a file that is open only for reading cannot be mapped."""
     ends = os.pipe()
     for fd in ends:
         assert _map(fd, 0, 1)[0] == -errno.EMEDIUMTYPE
@@ -99,7 +99,7 @@ def test_what_is_no_memory() -> None:
 
 
 def test_memory_taken_away_reads_as_zeros() -> None:
-    """A fault inside a mapping is survived in any thread: zeros are there instead; another mapping is untouched."""
+    """A fault inside a mapping is survived in any thread: the mapping reads as zeros; another mapping is untouched."""
     done = _child("""
         fds = [file(), file()]
         guards = [guard(fd) for fd in fds]
@@ -136,12 +136,12 @@ def test_hugepages_that_are_not_there() -> None:
 
 
 def test_a_fault_of_others_ends_the_process() -> None:
-    """A fault outside of our mappings does what it always did: the process dies of SIGBUS."""
+    """A fault outside our mappings ends the process with SIGBUS, as without us."""
     assert _child("guard(file()); fault()").returncode == -signal.SIGBUS
 
 
 def test_ignoring_does_not_help_against_a_fault() -> None:
-    """With SIGBUS ignored before us, a fault still ends the process, as the kernel has it; a signal that is sent does not."""
+    """With SIGBUS ignored before us, a fault still ends the process, as in the kernel; a signal that is sent does not."""
     done = _child("""
         signal.signal(signal.SIGBUS, signal.SIG_IGN)
         guard(file())
@@ -154,7 +154,7 @@ def test_ignoring_does_not_help_against_a_fault() -> None:
 
 
 def test_a_signal_that_is_sent_ends_the_process() -> None:
-    """SIGBUS sent by somebody is no fault, whatever its address field has in it: without a handler before us the process dies."""
+    """SIGBUS sent by a process is no fault, whatever its address field has: without a handler before us our process dies."""
     for send in ("os.kill(os.getpid(), signal.SIGBUS)", "signal.raise_signal(signal.SIGBUS)"):
         assert _child(f"guard(file()); {send}; print('alive')").returncode == -signal.SIGBUS
 
@@ -171,7 +171,7 @@ def test_a_handler_of_python_is_called() -> None:
 
 @pytest.mark.parametrize("order", ["before", "after", "between"])
 def test_faulthandler_goes_on_working(order: str) -> None:
-    """Python's faulthandler, enabled before us or after, prints its traceback for faults of others, and none for ours."""
+    """Python's faulthandler, enabled before or after us, prints its traceback for foreign faults, and none for ours."""
     enable = "faulthandler.enable()"
     done = _child(f"""
         {enable if order == "before" else ""}
@@ -191,7 +191,7 @@ def test_faulthandler_goes_on_working(order: str) -> None:
 
 
 def test_burst_in_a_thread_that_blocks_signals() -> None:
-    """A thread that blocks all signals, as those of many programs do, survives a fault in a burst like any other."""
+    """A thread that blocks all signals, as many programs' threads do, survives a fault in a burst like any other."""
     done = _child("""
         import socket
         sys.path.insert(0, ".")
@@ -217,7 +217,7 @@ def test_burst_in_a_thread_that_blocks_signals() -> None:
 
 @pytest.fixture(scope="module", params=["plain", "sanitized"])
 def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The handler in a C program, whose other handlers are what no Python can install."""
+    """A C program with our handler, and with handlers that Python cannot install."""
     target = tmp_path_factory.mktemp("guard") / "trial"
     flags = (
         ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if request.param == "sanitized" else ["-O2"]
@@ -231,14 +231,14 @@ def trial(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("case", ["siginfo", "plain", "resethand", "nodefer", "race", "many"])
 def test_in_c(trial: Path, case: str) -> None:
-    """Handlers with SA_SIGINFO, without, of one use, nested; mappings that come and go while others fault; a full table."""
+    """Handlers with and without SA_SIGINFO, for one use, nested; mappings that come and go while others fault; a full table."""
     done = subprocess.run([trial, case], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("case", ["before", "behind"])
-def test_pages_around_can_not_be_touched(trial: Path, case: str) -> None:
-    """What is before and behind a mapping ends the process: nothing of ours is next to foreign memory."""
+def test_pages_around_cannot_be_touched(trial: Path, case: str) -> None:
+    """An access before or behind a mapping ends the process: no memory of ours is next to foreign memory."""
     done = subprocess.run([trial, case], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0
     assert done.returncode == -signal.SIGSEGV or "SEGV" in done.stderr

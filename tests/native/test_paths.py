@@ -1,4 +1,4 @@
-"""What the kernel does for us: these facts are why directories, mounts and sockets are handled as they are."""
+"""Facts about the kernel for which directories, mounts and sockets are handled as they are."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_mount_has_its_flags(mount: tuple[Path, Path]) -> None:
 
 
 def test_connect_through_link_below_plain_directory(tmp_path: Path) -> None:
-    """connect(2) follows a link in a plain directory: what a pod could use to lead OVS elsewhere."""
+    """connect(2) follows a link in a plain directory: a pod could lead OVS elsewhere by it."""
     with listening(tmp_path / "real"):
         (tmp_path / "link").symlink_to(tmp_path / "real")
         assert connects(tmp_path / "link")
@@ -161,7 +161,7 @@ def test_umount2_of_no_mount(tmp_path: Path) -> None:
 
 
 def test_move_mount_onto_unlinked(tmp_path: Path) -> None:
-    """A target that was unlinked meanwhile is ENOENT: nothing is mounted anywhere else."""
+    """An unlinked target is ENOENT: nothing is mounted anywhere else."""
     (tmp_path / "source").mkdir()
     (tmp_path / "target").mkdir()
     source, target = os.open(tmp_path / "source", os.O_PATH), os.open(tmp_path / "target", os.O_PATH)

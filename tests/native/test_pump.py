@@ -30,7 +30,7 @@ TRIALS = {
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[str]:
-    """The trials, compiled."""
+    """The compiled trials."""
     with TemporaryDirectory(prefix="uc-") as directory:
         path = f"{directory}/trial"
         subprocess.run([*SANITIZED, f"-I{RINGS}", "-o", path, *SOURCES], check=True)
@@ -39,6 +39,6 @@ def program() -> Iterator[str]:
 
 @pytest.mark.parametrize("name", TRIALS, ids=TRIALS.keys())
 def test_trial(program: str, name: str) -> None:
-    """What the trial's comment says, and nothing that a sanitizer objects to."""
+    """The claim in the trial's comment holds, and no sanitizer objects."""
     done = subprocess.run([program, name], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, ""), TRIALS[name]

@@ -71,7 +71,7 @@ def test_convenient(wire: Wire) -> None:
 
 
 def test_lengths(wire: Wire) -> None:
-    """A frame too long or too short is named when it is the first, and ends a burst before it otherwise."""
+    """A frame that is too long or too short is an error when it is the first; otherwise the burst ends before it."""
     a, b = wire.pairs
     for frame in (bytes(2049), bytes(13), b""):
         with pytest.raises(FrameRefused, match=f"{len(frame)} bytes"):
@@ -92,7 +92,7 @@ def test_lengths(wire: Wire) -> None:
 
 
 def test_wait(wire: Wire) -> None:
-    """It sleeps until a frame is there, or until time is over."""
+    """A wait sleeps until a frame is there, or until time is over."""
     a, b = wire.pairs
     assert not b.wait(0)
     assert not b.wait(0.01)
@@ -109,14 +109,14 @@ def test_wait(wire: Wire) -> None:
     ("size", "room", "offset"), [(0, 64, 0), (1, 64, 0), (3, 64, 0), (65536, 64, 0), (64, 13, 0), (64, 65536, 0), (64, 64, 8)]
 )
 def test_refused_sizes(size: int, room: int, offset: int) -> None:
-    """A ring that virtio does not know, a buffer for no frame, and memory that is not on a cache line make no queue."""
+    """A ring size that virtio does not allow, a buffer too small for a frame, and memory off a cache line make no queue."""
     memory = ffi.from_buffer(mmap.mmap(-1, 4096))
     assert lib.fp_driver_new(ffi.cast("char *", memory) + offset, size, room, 0) == ffi.NULL
     assert ffi.errno == errno.EINVAL
 
 
 def _caught(call: Callable[[], Any]) -> tuple[threading.Thread, list[BaseException]]:
-    """Runs `call` in a thread; what it raised."""
+    """Run `call` in a thread; the list gets what it raises."""
     raised: list[BaseException] = []
 
     def work() -> None:
@@ -131,7 +131,7 @@ def _caught(call: Callable[[], Any]) -> tuple[threading.Thread, list[BaseExcepti
 
 
 def test_close_ends_waits(wire: Wire) -> None:
-    """Threads that wait are told of a close by another one; so is whoever calls later."""
+    """A close ends waits in other threads with its error; later calls get it too."""
     waiters = [_caught(wire.pairs[0].wait) for _ in range(3)]
     wait_until(wire.rx[0].wants_interrupt)
     wire.close()
@@ -145,7 +145,7 @@ def test_close_ends_waits(wire: Wire) -> None:
 
 
 def test_close_amid_bursts(wire: Wire) -> None:
-    """Threads that send and receive as fast as they can are told too, and harm nothing."""
+    """Threads that send and receive as fast as they can get the error of a close too, and do no harm."""
 
     def send() -> None:
         while True:
@@ -165,7 +165,7 @@ def test_close_amid_bursts(wire: Wire) -> None:
 
 
 def test_stopped(wire: Wire) -> None:
-    """Without a connection nothing is carried; what the owner knows is raised by a check."""
+    """Without a connection nothing is carried; a check raises the reason that the owner knows."""
     wire.stop()
     assert wire.pairs[0].send_frames([FRAME]) == 0
     assert wire.pairs[0].receive_frames() == []
@@ -177,7 +177,7 @@ def test_stopped(wire: Wire) -> None:
 
 
 def test_fault(wire: Wire) -> None:
-    """What the other side did to a ring is named, with the queue in which it was."""
+    """A fault of a ring is named, with its queue."""
     a, b = wire.pairs
     wire.rx[1].use(100, number=7)
     for call in (b.receive_frames, lambda: b.wait(LONG), b.check):
@@ -210,7 +210,7 @@ def test_signal_in_wait(wire: Wire) -> None:
 
 @pytest.mark.parametrize("load", [Load(FRAME, copy=False), Load(FRAME), Load(FRAME, touch=True, batch=7, window_ns=10_000_000)])
 def test_blast(wire: Wire, load: Load) -> None:
-    """What is received was sent, and each window says how much of it."""
+    """Received frames were sent, and each window has its number of them."""
     with wire.run():
         one, both = blast(*ends(wire), load), blast_both(*ends(wire), load)
     for slice_ in (one, both):
@@ -224,7 +224,7 @@ def test_blast(wire: Wire, load: Load) -> None:
 
 
 def test_blast_foreign(wire: Wire) -> None:
-    """Frames without the mark are not among those received."""
+    """Frames without the mark do not count as received."""
     wire.pairs[0].send_frames([FRAME] * 20)
     with wire.run():
         found = blast(*ends(wire), Load(FRAME, touch=True))
@@ -234,7 +234,7 @@ def test_blast_foreign(wire: Wire) -> None:
 
 @pytest.mark.parametrize("sleep", [False, True], ids=["polling", "sleeping"])
 def test_bounce(wire: Wire, sleep: bool) -> None:
-    """Every frame comes back, once there and once back, with its addresses exchanged; frames of others are counted."""
+    """Every frame comes back, once there and once back, with its addresses exchanged; foreign frames are counted."""
     wire.pairs[1].send_frames([FRAME] * 3)
     wire.step()
     with wire.run():
@@ -259,7 +259,7 @@ def test_lost(wire: Wire, sleep: bool) -> None:
 
 
 def test_generator_failures(wire: Wire) -> None:
-    """A load that can not be is refused; a known loss and a close are raised."""
+    """An impossible load is refused; a known loss and a close are raised."""
     for load in (
         Load(bytes(13)),
         Load(bytes(21), touch=True),

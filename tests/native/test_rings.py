@@ -1,4 +1,4 @@
-"""The driver's rings under ASan, UBSan and TSan, against a device's side written for the purpose (ring_*.c)."""
+"""The driver's rings under ASan, UBSan and TSan, against a device's side written for these tests (ring_*.c)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUILDS = {
 TRIALS = {
     "lengths": "frames of 14 to 9018 bytes arrive bit-identical, in one buffer or many",
     "wrap": "indices wrap at 65536, rings of 2 to 32768 descriptors",
-    "full": "a full ring takes what fits; lengths that can not be are refused",
+    "full": "a full ring takes what fits; impossible lengths are refused",
     "oversize": "a frame longer than the stride is dropped and counted, its neighbours arrive",
     "hostile": "each lie in a used ring is named, and mended by a new attachment",
 }
@@ -35,7 +35,7 @@ THREADS = {
 
 @pytest.fixture(scope="module")
 def built() -> Iterator[Callable[[str, str], str]]:
-    """Compiles a program once per kind of build; its path."""
+    """Compile a program once per kind of build, and return its path."""
     with TemporaryDirectory(prefix="uc-") as directory:
 
         @cache
@@ -49,7 +49,7 @@ def built() -> Iterator[Callable[[str, str], str]]:
 
 @pytest.mark.parametrize("name", TRIALS)
 def test_memory(built: Callable[[str, str], str], name: str) -> None:
-    """What the trial claims holds, and no byte outside of a buffer is touched."""
+    """The trial's claim holds, and no byte outside a buffer is touched."""
     _passes(built("ring_trial", "address"), name)
 
 
@@ -72,7 +72,7 @@ def test_fuzz(built: Callable[[str, str], str], seed: int) -> None:
 
 
 def test_guided_fuzz(tmp_path: Path) -> None:
-    """Events and lies that libFuzzer prefers because they reach code that others did not."""
+    """Events and lies that libFuzzer prefers because they reach new code lead out of no buffer."""
     options = ("-DLIBFUZZER", "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
     path = str(tmp_path / "guided")
     subprocess.run([CLANG, *STRICT[1:], *options, "-o", path, str(HERE / "ring_fuzz.c"), *SOURCES], check=True)

@@ -1,4 +1,4 @@
-"""The shim between a runtime and an agent: the bytes on the socket, what is printed, and what an agent can do to it."""
+"""The shim between a runtime and an agent: the bytes on the socket, its output, and what an agent can do to it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Userspace-Cni-State-Dir: STATE
 Content-Length: 54
 Connection: close"""
 CALLED = rb"Called-Boot-Id: ([0-9a-f-]{36})\r\nCalled-Boottime-Ns: ([0-9]+)\r\n"
-"""When the shim was called, which is another time in each request."""
+"""The time of the call, which differs in each request."""
 EXPECTED = EXPECTED_HEAD.replace("\n", "\r\n").encode() + HEAD_END + NETWORK
 
 
@@ -92,7 +92,7 @@ def test_request_is_read_back(caller: Caller, verb: str) -> None:
 
 
 def test_only_what_is_set_travels(caller: Caller) -> None:
-    """Empty variables, other CNI_* and everything else of the runtime's environment stay here."""
+    """Empty variables, other CNI_* and the rest of the runtime's environment are not sent."""
     secrets = {"CNI_SECRET": "x", "KUBECONFIG": "x", "HOME": "x", "HTTP_PROXY": "x", "cni_args": "x"}
     with Agent(caller.socket, answers(200)) as agent:
         caller.run("GC", CNI_CONTAINERID="", CNI_NETNS=None, CNI_IFNAME="", CNI_ARGS=None, **secrets)
@@ -103,7 +103,7 @@ def test_only_what_is_set_travels(caller: Caller) -> None:
 
 
 def test_the_agent_that_is_meant(caller: Caller) -> None:
-    """The state directory travels, but with a socket that the environment names alone; the run directory when it names one."""
+    """The state directory is sent, unless the environment names a socket alone; the run directory only when it names one."""
     state = str(caller.directory / "state")
     named = {"USERSPACE_CNI_RUN_DIR": "/run/ü", "USERSPACE_CNI_STATE_DIR": "/other"}
     by_socket = {"USERSPACE_CNI_SOCKET": str(caller.socket), "USERSPACE_CNI_STATE_DIR": None}
@@ -136,7 +136,7 @@ def test_all_that_travels_at_its_longest(caller: Caller) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, BODY_MAX])
 def test_stdin_of_any_size(caller: Caller, size: int) -> None:
-    """Stdin travels whole up to 4 MiB, through a socket that takes a part at a time."""
+    """Stdin is sent whole up to 4 MiB, through a socket that takes a part at a time."""
     stdin = os.urandom(1024) * (size // 1024) or b"x" * size
     with Agent(caller.socket, answers(200, RESULT)) as agent:
         assert caller.run("ADD", stdin).code == 0
@@ -144,7 +144,7 @@ def test_stdin_of_any_size(caller: Caller, size: int) -> None:
 
 
 def test_stdin_too_large(caller: Caller) -> None:
-    """One byte more is 7, of DEL too, and nothing is sent."""
+    """One byte more is 7, for DEL too, and nothing is sent."""
     with Agent(caller.socket, answers(200, RESULT)) as agent:
         for verb in ("ADD", "DEL"):
             with caller.start(verb) as process:
@@ -167,14 +167,14 @@ def test_answer_is_printed(caller: Caller, status: int, code: int) -> None:
 
 @pytest.mark.parametrize("verb", ["DEL", "CHECK", "GC", "STATUS"])
 def test_empty_answer(caller: Caller, verb: str) -> None:
-    """A verb other than ADD may succeed without a word."""
+    """A verb other than ADD may succeed with an empty answer."""
     with Agent(caller.socket, answers(200)):
         done = caller.run(verb)
     assert (done.code, done.stdout, done.stderr) == (0, b"", "")
 
 
 def test_empty_answer_to_add(caller: Caller) -> None:
-    """An ADD that succeeds without a result is none."""
+    """An ADD with an empty answer fails."""
     with Agent(caller.socket, answers(200)):
         refused(caller.run("ADD"), 11, str(caller.socket), "answered nothing")
 
@@ -187,7 +187,7 @@ def test_answer_byte_by_byte(caller: Caller) -> None:
 
 
 def test_length_in_any_case(caller: Caller) -> None:
-    """Header names match without regard to case; a server that keeps the connection open is not waited for."""
+    """Header names match in upper and lower case; the shim does not wait for a server that keeps the connection open."""
     answer = b"HTTP/1.1 200 OK\r\nX-Content-Length: 9\r\ncontent-LENGTH:%d\r\n\r\n" % len(RESULT) + RESULT
     with Agent(caller.socket, holds(answer)):
         assert caller.run("ADD").stdout == RESULT
@@ -203,7 +203,7 @@ def test_huge_answer(caller: Caller) -> None:
 
 @pytest.mark.parametrize("kind", NO_ANSWERS)
 def test_no_answer_to_add(caller: Caller, kind: str) -> None:
-    """What is no whole answer is 11 naming the socket, and nothing of it is printed."""
+    """An answer that is not whole is 11 naming the socket, and no part of it is printed."""
     with Agent(caller.socket, NO_ANSWERS[kind]):
         refused(caller.run("ADD"), 11, str(caller.socket))
 
@@ -222,7 +222,7 @@ def test_no_answer_to_del(caller: Caller, kind: str) -> None:
 
 @pytest.mark.parametrize(("status", "spooled"), [(503, 1), (408, 1), (502, 1), (500, 0), (400, 0), (403, 0), (413, 0), (431, 0)])
 def test_refusal_of_del(caller: Caller, status: int, spooled: int) -> None:
-    """A DEL that the agent refused for good is printed; one that it had no time for is spooled."""
+    """The answer to a DEL that the agent refused for good is printed; a DEL that the agent had no time for is spooled."""
     with Agent(caller.socket, answers(status, TROUBLE)):
         done = caller.run("DEL")
     assert (done.code, done.stdout) == ((0, b"") if spooled else (1, TROUBLE))
@@ -230,7 +230,7 @@ def test_refusal_of_del(caller: Caller, status: int, spooled: int) -> None:
 
 
 def test_answer_before_the_request_is_read(caller: Caller) -> None:
-    """An agent that refuses a request by its head, and closes, is heard."""
+    """The answer of an agent that refuses a request by its head, and closes, is read."""
 
     def refuses(client: socket.socket) -> None:
         client.recv(10)
@@ -244,7 +244,7 @@ def test_answer_before_the_request_is_read(caller: Caller) -> None:
 
 
 def away(caller: Caller, kind: str) -> str:
-    """Make the socket what `kind` says; the reason that is given for it."""
+    """Make the socket what `kind` says; return the expected reason."""
     if kind == "left by a dead agent":
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(caller.socket))
@@ -262,7 +262,7 @@ def away(caller: Caller, kind: str) -> str:
 @pytest.mark.parametrize("kind", ["absent", "left by a dead agent", "a file", "below a file"])
 @pytest.mark.parametrize(("verb", "code"), [("ADD", 11), ("CHECK", 11), ("GC", 11), ("STATUS", 50)])
 def test_agent_away(caller: Caller, kind: str, verb: str, code: int) -> None:
-    """Without an agent a verb says so with its code, the socket and the reason, and what to look at."""
+    """Without an agent a verb fails with its code, the socket and the reason, and what to look at."""
     reason = away(caller, kind)
     where = caller.variables.get("USERSPACE_CNI_SOCKET", str(caller.socket))
     refused(caller.run(verb), code, where, reason, "userspace-cni agent", "userspace-cni install")
@@ -271,7 +271,7 @@ def test_agent_away(caller: Caller, kind: str, verb: str, code: int) -> None:
 
 @pytest.mark.parametrize(("verb", "code"), [("ADD", 11), ("STATUS", 50)])
 def test_silent_agent(impatient: Caller, verb: str, code: int) -> None:
-    """An agent that never answers is given up at the deadline, and sees the connection closed."""
+    """The shim gives up an agent that never answers at the deadline, and closes the connection."""
     with Agent(impatient.socket, holds(b"HTTP/1.1 200 OK\r\n")) as agent:
         refused(impatient.run(verb), code, str(impatient.socket), "silent until the deadline")
         assert agent.ended.wait(10)
@@ -286,7 +286,7 @@ def test_silent_agent_amid_del(impatient: Caller) -> None:
 
 
 def test_agent_that_does_not_read(impatient: Caller) -> None:
-    """An agent that takes a part of the request and no more is given up as well."""
+    """The shim also gives up an agent that reads only a part of the request."""
 
     def stuck(client: socket.socket) -> None:
         client.recv(10)
@@ -321,13 +321,13 @@ class FullBacklog:
 
 
 def test_full_backlog(impatient: Caller) -> None:
-    """An agent that accepts nobody is given up after a bounded while."""
+    """The shim gives up an agent that accepts no connection after a bounded time."""
     with FullBacklog(impatient.socket):
         refused(impatient.run("ADD"), 11, str(impatient.socket), "Resource temporarily unavailable")
 
 
 def test_backlog_that_drains(caller: Caller) -> None:
-    """An agent that is late to accept is waited for."""
+    """The shim waits for an agent that accepts late."""
     with FullBacklog(caller.socket) as full, caller.start("ADD") as process:
         give_stdin(process)
         wait_until(lambda: _knocks(process), what="the shim to find the backlog full")

@@ -1,4 +1,4 @@
-"""The shim as a file: small, static, at home anywhere; and the settings that it carries."""
+"""The shim as a file: small, static, able to run anywhere; and the settings that it carries."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_no_allocation() -> None:
 
 
 def test_empty_environment(caller: Caller) -> None:
-    """It needs nothing of the environment but the verb, and no working directory."""
+    """It needs only the verb from the environment, and no working directory."""
     done = subprocess.run(["env", "-i", "CNI_COMMAND=VERSION", caller.program], capture_output=True, check=True)
     assert done.stdout == version_answer(None)
     gone = f'mkdir "$0/x"; cd "$0/x"; rmdir "$0/x"; exec env -i CNI_COMMAND=VERSION {caller.program}'
@@ -85,7 +85,7 @@ def test_empty_environment(caller: Caller) -> None:
 
 
 def test_empty_chroot(built: Callable[..., str], place: Path) -> None:
-    """In a root of its own, with nothing else there, it runs; a DEL that can not tell the boot is refused, not half-spooled."""
+    """It runs in a root without any other file; a DEL without a readable boot ID is refused, not half-spooled."""
     shutil.copy(built("plain"), place / "userspace")
     caller = Caller("/userspace", place, {"USERSPACE_CNI_SOCKET": "/s", "USERSPACE_CNI_STATE_DIR": "/state"})
 
@@ -103,7 +103,7 @@ def test_empty_chroot(built: Callable[..., str], place: Path) -> None:
 
 @pytest.mark.parametrize("command", [PLAIN, SANITIZED], ids=["plain", "sanitized"])
 def test_settings_in_the_file(place: Path, command: tuple[str, ...]) -> None:
-    """What is written into the file holds, to its longest."""
+    """Settings that are written into the file hold, up to their greatest lengths."""
     path = place / "shim"
     subprocess.run([*command, "-o", str(path), str(SOURCE)], check=True)
     caller = Caller(str(path), place, {"USERSPACE_CNI_SOCKET": "", "USERSPACE_CNI_STATE_DIR": ""})
@@ -123,7 +123,7 @@ NOTHING = dict.fromkeys((f"USERSPACE_CNI_{key.upper()}" for key in NAMED), "")
 
 
 def told(caller: Caller, **environ: str) -> tuple[str, str, int]:
-    """Socket, spool and bound in force, as the binary tells them to people."""
+    """Socket, spool and bound in force, as the binary prints them for people."""
     said = re.search(r"socket: (.*)\nspool of DELs while it is away: (.*) \(at most (\d+)\)\n", caller.run("", **environ).stderr)
     assert said
     return said[1], said[2], int(said[3])

@@ -1,4 +1,4 @@
-"""The shim's own ends: stdin, stdout and stderr in every state, an ADD of which nobody learns, and signals."""
+"""The shim's stdin, stdout and stderr in every state, an ADD whose answer does not reach the runtime, and signals."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_closed_stdin(caller: Caller, verb: str) -> None:
 
 
 def test_stdin_that_is_a_directory(caller: Caller) -> None:
-    """Stdin that can not be read is 5."""
+    """Stdin that cannot be read is 5."""
     stdin = os.open("/", os.O_RDONLY)
     try:
         with caller.start("ADD", stdin=stdin) as process:
@@ -63,7 +63,7 @@ def test_stdin_that_is_a_directory(caller: Caller) -> None:
 
 
 def test_stdin_of_nothing(caller: Caller) -> None:
-    """Stdin of /dev/null is an empty configuration, which is the agent's to refuse."""
+    """Stdin of /dev/null is an empty configuration, which the agent refuses."""
     with Agent(caller.socket, answers(500, TROUBLE)) as agent, caller.start("ADD", stdin=subprocess.DEVNULL) as process:
         assert finish(process, None).stdout == TROUBLE
         assert agent.request.endswith(b"Content-Length: 0\r\nConnection: close\r\n\r\n")
@@ -99,7 +99,7 @@ def test_all_closed(caller: Caller) -> None:
 
 
 def test_full_stderr(caller: Caller) -> None:
-    """A stderr that nobody reads does not hold a call up."""
+    """A stderr that no process reads does not delay a call."""
     reader, writer = full_pipe()
     with reader, writer:
         process = subprocess.Popen(
@@ -111,7 +111,7 @@ def test_full_stderr(caller: Caller) -> None:
             assert json.loads(process.stdout.read())["code"] == 11
 
 
-# -- an ADD that nobody learns of -----------------------------------------------------------------------------------------------
+# -- an ADD whose answer does not arrive ----------------------------------------------------------------------------------------
 
 
 def undone(agent: Agent) -> None:
@@ -148,7 +148,7 @@ def test_stdout_without_a_reader(caller: Caller) -> None:
 
 
 def test_refused_add_is_not_undone(caller: Caller) -> None:
-    """An ADD that the agent refused has undone itself."""
+    """A refused ADD is not undone by a DEL: the agent has undone it itself."""
     with Agent(caller.socket, answers(500, TROUBLE)) as agent, Path("/dev/full").open("wb") as full:
         with caller.start("ADD", stdout=full) as process:
             assert finish(process).code == 1
@@ -178,7 +178,7 @@ def test_undo_without_an_agent(caller: Caller) -> None:
 
 
 def test_undo_that_is_refused(caller: Caller) -> None:
-    """What can be done no more is said on stderr."""
+    """When the DEL that undoes an ADD is refused, stderr says so."""
     with Agent(caller.socket, answers(200, RESULT), answers(500, TROUBLE)), Path("/dev/full").open("wb") as full:
         with caller.start("ADD", stdout=full) as process:
             done = finish(process)
@@ -191,7 +191,7 @@ def test_undo_that_is_refused(caller: Caller) -> None:
 
 @contextmanager
 def disposition(number: int, action: Any) -> Iterator[None]:
-    """Have children start with this signal ignored, or as usual: whoever started the tests may have had it ignored."""
+    """Start children with this signal ignored, or not: the process that started the tests may have ignored it."""
     before = signal.signal(number, action)
     try:
         yield
@@ -212,7 +212,7 @@ def signalled(caller: Caller, verb: str, number: int) -> Done:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_stopped_add(caller: Caller, number: int) -> None:
-    """An ADD that is told to stop closes its connection, by which the agent knows, and answers 11."""
+    """An ADD that is told to stop closes its connection, which the agent notices, and answers 11."""
     refused(signalled(caller, "ADD", number), 11, f"signal {int(number)}")
 
 

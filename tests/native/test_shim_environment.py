@@ -1,4 +1,4 @@
-"""What the shim answers by itself: a bad environment, bad settings, VERSION, and no verb at all."""
+"""Calls that the shim answers without an agent: a bad environment, bad settings, VERSION, and no verb at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAVELLING = tuple(protocol.VARIABLES)
 
 
 def python_answers(environ: dict[str, str]) -> bytes:
-    """What the plugin in-process prints for a call that needs no node."""
+    """The output of the plugin in-process for a call that needs no node."""
     return verbs.answer(environ, lambda: b"", lambda: pytest.fail("the node is asked")).output
 
 
@@ -32,7 +32,7 @@ def test_unknown_command(caller: Caller, command: str) -> None:
 
 
 def test_unprintable_command(caller: Caller) -> None:
-    """Whatever bytes a value has, the error is one JSON document in ASCII, and not longer than need be."""
+    """For any bytes in a value, the error is one JSON document in ASCII, and of bounded length."""
     refused(caller.run("ADD", CNI_COMMAND=b'a"\\\x01\xff\n' + b"z" * 10000), 4, 'a"\\\x01\\xff\nzzz')
 
 
@@ -113,7 +113,7 @@ def test_values_too_long(caller: Caller) -> None:
     ],
 )
 def test_bad_setting(caller: Caller, name: str, value: str) -> None:
-    """A setting that can not be meant is 7 naming variable and value; it does not become a default, nor hinder VERSION."""
+    """A setting that is not allowed is 7 naming variable and value; no default replaces it, and VERSION works."""
     for verb in ("ADD", "DEL"):
         refused(caller.run(verb, **{name: value}), 7, f"{name} is '{value[:128]}'")
     assert caller.run("VERSION", **{name: value}).code == 0
@@ -123,7 +123,7 @@ def test_bad_setting(caller: Caller, name: str, value: str) -> None:
 
 
 def test_empty_settings_are_unset(caller: Caller) -> None:
-    """Empty variables of ours count as unset, as in-process: what was installed holds."""
+    """Our variables count as unset when they are empty, as in-process: the installed settings hold."""
     names = ("SOCKET", "RUN_DIR", "STATE_DIR", "SPOOL_MAX")
     done = caller.run("", **{f"USERSPACE_CNI_{name}": "" for name in names})
     assert f"{caller.socket}\n" in done.stderr
@@ -131,7 +131,7 @@ def test_empty_settings_are_unset(caller: Caller) -> None:
 
 
 def test_a_run_dir_too_long_for_a_socket(caller: Caller) -> None:
-    """A run directory in which no socket can be is 7 when the socket would be in it, and no matter when it is elsewhere."""
+    """A run directory in which no socket can be is 7 when the socket would be in it, else no error."""
     long = "/" + "x" * 97
     installed_in_run_dir(caller)
     refused(caller.run("ADD", USERSPACE_CNI_SOCKET="", USERSPACE_CNI_RUN_DIR=long), 7, "USERSPACE_CNI_RUN_DIR", "107 bytes")
@@ -154,7 +154,7 @@ def test_dots_within_a_name(caller: Caller) -> None:
 
 
 def test_version(caller: Caller) -> None:
-    """VERSION is Python's answer to an input that names none, and needs neither stdin nor agent nor a sane environment."""
+    """VERSION is Python's answer to an input that names none, and needs neither stdin, agent nor a valid environment."""
     expected = version_answer(None)
     assert caller.run("VERSION").stdout == expected
     assert caller.run("VERSION", b'{"cniVersion":"0.3.0"}').stdout == expected

@@ -1,4 +1,4 @@
-"""The shim's spool: what a DEL leaves there, its bound, its lock, and what happens when it can not be written."""
+"""The shim's spool: the entry of a DEL, its bound, its lock, and what happens when it cannot be written."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_full(caller: Caller) -> None:
 
 
 def test_other_files_do_not_count(caller: Caller) -> None:
-    """What is no DEL neither counts nor is removed, but for what dead writers left."""
+    """Files that are no DELs neither count nor are removed, except temporary files of dead writers."""
     caller.spool.mkdir(parents=True)
     others = [".hidden", "README", "0123456789-1-00000000", "x" * 200, "012345678901234567890-1-0", ".tmp"]
     for name in others:
@@ -144,7 +144,7 @@ def test_twenty_at_once(caller: Caller) -> None:
 
 
 def held(caller: Caller) -> int:
-    """The spool's lock, in the hands of a writer that takes its time."""
+    """The spool's lock, held by a slow writer."""
     caller.spool.mkdir(parents=True)
     fd = os.open(caller.spool, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -152,7 +152,7 @@ def held(caller: Caller) -> int:
 
 
 def test_lock_is_waited_for(caller: Caller) -> None:
-    """A DEL waits for whoever writes, and writes nothing meanwhile."""
+    """A DEL waits for another writer, and writes nothing meanwhile."""
     lock = held(caller)
     with caller.start("DEL") as process:
         give_stdin(process)
@@ -164,7 +164,7 @@ def test_lock_is_waited_for(caller: Caller) -> None:
 
 
 def test_lock_that_is_kept(impatient: Caller) -> None:
-    """A lock that stays with others until the deadline is 11."""
+    """A lock that another process keeps until the deadline is 11."""
     lock = held(impatient)
     refused(impatient.run("DEL"), 11, str(impatient.spool), "timed out")
     os.close(lock)
@@ -226,7 +226,7 @@ def test_link_in_the_way(caller: Caller) -> None:
 
 
 def test_file_size_limit(caller: Caller) -> None:
-    """An entry that can not be written whole is not there at all: 11 with the reason, and no temporary file."""
+    """An entry that cannot be written whole is not there at all: 11 with the reason, and no temporary file."""
     with caller.start("DEL") as process:
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (1000, 1000))
         refused(finish(process, b"{" + b" " * 5000 + b"}"), 11, "File too large")
@@ -248,7 +248,7 @@ def test_file_system_that_takes_nothing(caller: Caller, option: str, reason: str
 
 
 def test_stdin_is_never_spooled_in_part(caller: Caller) -> None:
-    """A DEL whose runtime dies amid stdin is refused with 6 and never kept: nobody could serve it."""
+    """A DEL whose runtime dies amid stdin is refused with 6 and never kept: no agent could serve it."""
     with caller.start("DEL") as process:
         assert process.stdin
         process.stdin.write(NETWORK[:10])
@@ -273,8 +273,8 @@ def test_stdin_is_never_spooled_in_part(caller: Caller) -> None:
         (4, NETWORK, {"CNI_IFNAME": "x" * 16}),
     ],
 )
-def test_what_nobody_could_serve(caller: Caller, code: int, stdin: bytes, variables: dict[str, str]) -> None:
-    """A DEL that an agent would refuse is not answered with success while there is none: it would be lost."""
+def test_what_no_agent_could_serve(caller: Caller, code: int, stdin: bytes, variables: dict[str, str]) -> None:
+    """Without an agent, a DEL that an agent would refuse fails too: spooled, it would be lost."""
     refused(caller.run("DEL", stdin, **variables), code)
     assert caller.entries == []
     assert caller.run("DEL", b" \n" + NETWORK + b"\n ").code == 0

@@ -1,4 +1,4 @@
-"""What an agent has warned of comes out on the shim's stderr, and nothing else of the call changes by it."""
+"""The shim prints an agent's warnings on stderr; they change nothing else of the call."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_warnings_are_on_stderr(caller: Caller, verb: str, status: int, body: by
 
 
 def test_an_answer_with_warnings_in_pieces(caller: Caller) -> None:
-    """Nothing is said before the answer is whole, and then all of it."""
+    """Nothing is printed before the answer is whole, and then all of it."""
     answer = protocol.reply(200, RESULT, warnings=[IGNORED])
     with Agent(caller.socket, dribbles(answer, len(answer))):
         done = caller.run("ADD")
@@ -77,7 +77,7 @@ def test_an_answer_with_warnings_in_pieces(caller: Caller) -> None:
     )
 )
 def test_any_text_is_one_line_of_signs(caller: Caller, warnings: list[str]) -> None:
-    """Whatever is warned of, each is one line of printable ASCII, as many as an answer may have; stdout is the result."""
+    """Each warning is one line of printable ASCII, as many as an answer may have; stdout is the result."""
     path = caller.directory / "any"
     path.unlink(missing_ok=True)
     with Agent(path, says(protocol.reply(200, RESULT, warnings=warnings))):
@@ -106,7 +106,7 @@ def test_any_text_is_one_line_of_signs(caller: Caller, warnings: list[str]) -> N
     ],
 )
 def test_what_any_agent_says(caller: Caller, line: bytes, said: str) -> None:
-    """Of headers that no agent of ours writes: nothing that a terminal obeys, no more than there is room for."""
+    """For headers that no agent of ours writes: no control characters for a terminal, and no more text than there is room for."""
     with Agent(caller.socket, says(with_headers(line))):
         done = caller.run("ADD")
     assert (done.code, done.stdout) == (0, RESULT)
@@ -114,7 +114,7 @@ def test_what_any_agent_says(caller: Caller, line: bytes, said: str) -> None:
 
 
 def test_more_warnings_than_an_answer_may_have(caller: Caller) -> None:
-    """Our agent's last one says where the others are; of another agent's as many are told."""
+    """Our agent's last warning says where the others are; of another agent's warnings as many are printed."""
     with Agent(caller.socket, says(protocol.reply(200, RESULT, warnings=[f"w{number}" for number in range(99)]))):
         told = lines_of(caller.run("ADD"))
     assert len(told) == protocol.WARNINGS_MAX
@@ -157,7 +157,7 @@ def test_a_closed_stderr(caller: Caller) -> None:
 
 
 def test_a_del_that_is_spooled_has_its_warnings(caller: Caller) -> None:
-    """An agent that is stopping may have warned already; the DEL goes to the spool as ever."""
+    """An agent that is stopping may have sent warnings already; the DEL is spooled all the same."""
     with Agent(caller.socket, says(protocol.reply(503, TROUBLE, warnings=[IGNORED]))):
         done = caller.run("DEL")
     assert (done.code, done.stdout, len(caller.entries)) == (0, b"", 1)
@@ -165,7 +165,7 @@ def test_a_del_that_is_spooled_has_its_warnings(caller: Caller) -> None:
 
 
 def test_no_result_reaches_stdout_and_the_add_is_undone(caller: Caller) -> None:
-    """The warnings of the ADD and of the DEL that undoes it are both told."""
+    """The warnings of the ADD and of the DEL that undoes it are both printed."""
     full = os.open("/dev/full", os.O_WRONLY)
     try:
         answers = [says(protocol.reply(200, RESULT, warnings=[text])) for text in ("of the add", "of the del")]

@@ -43,7 +43,7 @@ def pod() -> Iterator[str]:
 
 @pytest.fixture
 def tap(pod: str) -> Iterator[Tap]:
-    """A tap in it, up, with jumbo frames."""
+    """A tap in the namespace, up, with jumbo frames."""
     with entered(pod, lambda: Tap("net1")) as tap:
         entered(pod, lambda: set_up("net1", LinkSettings(mtu=MTU)))
         yield tap
@@ -82,7 +82,7 @@ class Running:
         self.pump.close()
 
     def end(self) -> End | Exception:
-        """How the run ended, once it has."""
+        """How the run ended, after its end."""
         self._thread.join(SECONDS)
         return self._found[0]
 
@@ -101,7 +101,7 @@ def packet_socket(pod: str) -> socket.socket:
 
 
 def taken(back: BackEnd) -> list[bytes]:
-    """Frames of ours that came to the back-end; the kernel sends others, of IPv6."""
+    """Our frames that came to the back-end; the kernel sends others, of IPv6."""
     return [frame for frame in back.pairs[0].receive_frames() if frame[12:14] == HEAD[12:14]]
 
 
@@ -111,7 +111,7 @@ def frame(length: int) -> bytes:
 
 
 def test_frames_of_every_length(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
-    """What the kernel sends arrives at the back-end as it was, and the reverse, from a bare header to a jumbo frame."""
+    """Frames from the kernel arrive unchanged at the back-end, and the reverse, from a bare header to a jumbo frame."""
     front, back = ends
     with Running(tap, front) as running, packet_socket(pod) as packets:
         for length in (*range(14, 130), *range(130, MTU + 14, 173), MTU + 14):
@@ -154,7 +154,7 @@ def test_both_ways_at_once(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -
 
 
 def test_frames_longer_than_the_mtu(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
-    """A switch whose port has a larger MTU loses those frames, which are counted, and no others."""
+    """Frames of a switch's port with a larger MTU are lost and counted, and no others."""
     front, back = ends
     with Running(tap, front) as running, packet_socket(pod) as packets:
         sent = frame(64)
@@ -164,7 +164,7 @@ def test_frames_longer_than_the_mtu(pod: str, tap: Tap, ends: tuple[FrontEnd, Ba
 
 
 def test_carrier(pod: str, tap: Tap) -> None:
-    """The link has no carrier until it is told to."""
+    """The link has no carrier until we set it."""
     assert links(pod)["net1"]["operstate"] == "DOWN"
     tap.set_carrier(present=True)
     wait_until(lambda: links(pod)["net1"]["operstate"] == "UP", SECONDS, "carrier")
@@ -194,7 +194,7 @@ def test_hang_up(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
 
 
 def test_deleted_tap(pod: str, tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
-    """A tap that somebody deletes ends the run."""
+    """Deleting the tap ends the run."""
     with Running(tap, ends[0]) as running:
         wait_until(lambda: running.pump.carried.sleeps, SECONDS, "a pump that sleeps")
         subprocess.run(["nsenter", f"--net={pod}", "ip", "link", "delete", "net1"], check=True)
@@ -218,7 +218,7 @@ def test_stopped_and_closed(tap: Tap, ends: tuple[FrontEnd, BackEnd]) -> None:
 
 
 def test_stopped_while_it_is_closed(tap: Tap) -> None:
-    """A stop that comes while another thread closes the pump harms nothing: it writes to no descriptor that is not the pump's."""
+    """A stop while another thread closes the pump does no harm: it writes to no descriptor that is not the pump's."""
     raised: list[Exception] = []
 
     def stop(pump: Pump, together: threading.Barrier) -> None:
@@ -243,7 +243,7 @@ def test_stopped_while_it_is_closed(tap: Tap) -> None:
     [("lo", "a link of this name exists"), ("a/b", "does not take the name"), ("x" * 16, "longer than 15 bytes")],
 )
 def test_names_that_are_refused(pod: str, name: str, words: str) -> None:
-    """A name that is taken, or none for a link, is refused in words; the kernel chooses when it may."""
+    """A name that is taken, or not allowed for a link, is refused in words; the kernel chooses the name when it may."""
     with pytest.raises(TapRefused, match=words):
         entered(pod, lambda: Tap(name))
     with entered(pod, lambda: Tap("vhost%d")) as chosen:
@@ -261,7 +261,7 @@ def test_names_that_are_refused(pod: str, name: str, words: str) -> None:
     ],
 )
 def test_settings_that_are_refused(pod: str, tap: Tap, settings: LinkSettings, words: str) -> None:
-    """What the kernel does not take is named, with its reason."""
+    """A setting that the kernel refuses is named, with the reason."""
     with pytest.raises(UserspaceError, match=words):
         entered(pod, lambda: set_up(tap.name, settings))
 
@@ -291,7 +291,7 @@ def test_name_in_use(pod: str, tap: Tap, place: Path) -> None:
 
 
 def test_socket_in_use(pod: str, place: Path) -> None:
-    """A socket that somebody listens on is neither replaced nor removed, and no link is left."""
+    """A socket at which a program listens is neither replaced nor removed, and no link is left."""
     with TapProcess(pod, f"{place}/s", "--mode", "server") as first:
         wait_until((place / "s").exists, SECONDS, "a socket")
         code, words = failing(pod, f"{place}/s", "--mode", "server")
@@ -304,7 +304,7 @@ def test_socket_in_use(pod: str, place: Path) -> None:
 
 
 def test_without_the_device(pod: str, place: Path) -> None:
-    """Without /dev/net/tun the container's devices are what to look at."""
+    """Without /dev/net/tun the error says to look at the container's devices."""
     hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /dev/net && exec "$@"', "sh")
     code, words = failing(pod, f"{place}/s", around=hidden)
     assert code == 1
@@ -312,14 +312,14 @@ def test_without_the_device(pod: str, place: Path) -> None:
 
 
 def test_without_the_capability(pod: str, place: Path) -> None:
-    """Without CAP_NET_ADMIN it is named."""
+    """Without CAP_NET_ADMIN the error names it."""
     code, words = failing(pod, f"{place}/s", around=("setpriv", "--inh-caps=-net_admin", "--bounding-set=-net_admin"))
     assert code == 1
     assert "NET_ADMIN" in words
 
 
 def test_setting_that_the_kernel_refuses(pod: str, place: Path) -> None:
-    """An address twice: the setting is named, and neither link nor socket is left."""
+    """An address that is given twice: the setting is named, and neither link nor socket is left."""
     code, words = failing(pod, f"{place}/s", "--address", "10.1.1.1/24", "--address", "10.1.1.1/24")
     assert code == 1
     assert "adding the address 10.1.1.1/24: File exists" in words
@@ -327,7 +327,7 @@ def test_setting_that_the_kernel_refuses(pod: str, place: Path) -> None:
 
 
 def test_link_deleted_under_the_command(pod: str, place: Path) -> None:
-    """A link that somebody deletes ends the command with 1; its socket is gone too."""
+    """Deleting the link ends the command with 1; its socket is gone too."""
     with BackEndListener(f"{place}/s") as listener, TapProcess(pod, listener.path, "--name", "net1") as tap:
         with listener.accept() as back:
             back.wait_started()
@@ -338,7 +338,7 @@ def test_link_deleted_under_the_command(pod: str, place: Path) -> None:
 
 
 def test_directory_that_is_not_there(pod: str, place: Path) -> None:
-    """A socket in no directory: that is what is said, and not what to do about a port."""
+    """A socket in a missing directory: the error names the directory, and says nothing about ports."""
     code, words = failing(pod, f"{place}/missing/s")
     assert code == 1
     assert f"listening at {place}/missing/s: its directory is not there" in words
@@ -346,8 +346,8 @@ def test_directory_that_is_not_there(pod: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("accepted", [True, False])
-def test_port_of_somebody_else(pod: str, place: Path, accepted: bool) -> None:
-    """A port to which a program of the pod is connected is left to that, before the switch accepts it too."""
+def test_port_of_another_program(pod: str, place: Path, accepted: bool) -> None:
+    """A port stays with a pod's program that is connected to it, before and after the switch has accepted it."""
     path = f"{place}/s"
     with socket.socket(socket.AF_UNIX) as switch, socket_in(pod, socket.AF_UNIX) as application, ExitStack() as stack:
         switch.bind(path)
@@ -366,7 +366,7 @@ def test_port_of_somebody_else(pod: str, place: Path, accepted: bool) -> None:
 
 
 def test_port_taken_by_force(pod: str, place: Path) -> None:
-    """With --force it connects although somebody is connected."""
+    """With --force the command connects although another program is connected."""
     with BackEndListener(f"{place}/s") as listener, socket_in(pod, socket.AF_UNIX) as application:
         application.connect(listener.path)
         with listener.accept(), TapProcess(pod, listener.path, "--force") as tap, listener.accept() as back:
@@ -376,7 +376,7 @@ def test_port_taken_by_force(pod: str, place: Path) -> None:
 
 
 def test_port_that_is_left_just_now(pod: str, place: Path) -> None:
-    """A program that is still leaving the port when the tap is started is waited for."""
+    """The command waits for a program that is just leaving the port."""
     with BackEndListener(f"{place}/s") as listener, socket_in(pod, socket.AF_UNIX) as application:
         application.connect(listener.path)
         with listener.accept(), TapProcess(pod, listener.path, "--name", "net1") as tap:
@@ -388,7 +388,7 @@ def test_port_that_is_left_just_now(pod: str, place: Path) -> None:
 
 
 def test_listener_that_is_no_switch(pod: str, place: Path) -> None:
-    """Of a listener that accepts and says nothing it is told after a while that it may be another front-end."""
+    """When a listener accepts and says nothing, the command says after a while that it may be another front-end."""
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(f"{place}/s")
         other.listen()
@@ -426,8 +426,8 @@ def test_another_front_end(pod: str, place: Path) -> None:
 
 
 @pytest.mark.parametrize("gone", ["file", "directory"])
-def test_socket_that_somebody_removes(pod: str, place: Path, gone: str) -> None:
-    """A socket that is removed while nobody is connected is made again, with its mode, and so is one in a new directory."""
+def test_socket_that_is_removed(pod: str, place: Path, gone: str) -> None:
+    """A socket that is removed while no front-end is connected is made again, with its mode, and so is one in a new directory."""
     path = place / "sub" / "s"
     path.parent.mkdir()
     with TapProcess(pod, str(path), "--mode", "server", "--socket-mode", "0666") as tap:
@@ -455,7 +455,7 @@ def test_socket_that_somebody_removes(pod: str, place: Path, gone: str) -> None:
 
 
 def test_waits_for_a_switch_that_is_not_there(pod: str, place: Path) -> None:
-    """As a client it waits for the switch's socket, says so once, and attaches when there is one."""
+    """As a client the command waits for the switch's socket, says so once, and attaches when there is one."""
     with TapProcess(pod, f"{place}/s", "--mode", "client") as tap:
         assert "nothing is there" in tap.until("waiting")["text"]
         with BackEndListener(f"{place}/s") as listener, listener.accept() as back:
@@ -469,7 +469,7 @@ def test_waits_for_a_switch_that_is_not_there(pod: str, place: Path) -> None:
 
 
 def test_stopped_amid_an_attach(pod: str, place: Path) -> None:
-    """Whoever connects and never answers does not hold up a stop, and no socket is left."""
+    """A program that connects and never answers does not delay a stop, and no socket is left."""
     with TapProcess(pod, f"{place}/s", "--mode", "server") as tap, socket.socket(socket.AF_UNIX) as mute:
         wait_until((place / "s").exists, SECONDS, "a socket")
         mute.connect(f"{place}/s")
@@ -480,7 +480,7 @@ def test_stopped_amid_an_attach(pod: str, place: Path) -> None:
 
 
 def test_counters_on_a_terminal(pod: str, place: Path) -> None:
-    """On a terminal a line tells what goes through."""
+    """On a terminal a line shows the frames that go through."""
     controller, terminal = pty.openpty()
     command = ["nsenter", f"--net={pod}", sys.executable, "-m", "userspace_cni", "tap", f"{place}/s", "--mode", "server"]
     with subprocess.Popen(
@@ -495,7 +495,7 @@ def test_counters_on_a_terminal(pod: str, place: Path) -> None:
         while select.select([controller], [], [], SECONDS)[0]:
             try:
                 os.read(controller, 65536)
-            except OSError:  # EIO: nobody has the terminal any more
+            except OSError:  # EIO: no process has the terminal open any more
                 break
         assert process.wait(SECONDS) == 0
     os.close(controller)

@@ -1,7 +1,7 @@
 """Real container runtimes as callers of the plugin.
 
 The plugin, its records and the switch are the node's; the runtime has a network namespace, plugins, networks and a state of its
-own. What a runtime makes outside of these, because it can not be told otherwise, is taken away at the end.
+own. Some runtimes make files outside of these, which no setting prevents; the fixtures remove them at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.lab.runtimes.podman import Podman
 _SHIMS = Path("/run/containerd/s")
 _NAMESPACES = Path("/run/netns")
 _FIXED = (_SHIMS, _SHIMS.parent, _NAMESPACES, Path("/run/runc"), Path("/var/lib/cni/results"), Path("/var/lib/cni"))
-"""Directories that the runtimes make wherever they are told to be, the inner ones first."""
+"""Directories that the runtimes make in any case, the inner ones first."""
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def runtime_node(node: Node) -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def machine_as_it_was() -> Iterator[None]:
-    """Takes away the empty directories, the mounts and the dead sockets that were not there before."""
+    """Remove the empty directories, the mounts and the dead sockets that were not there before."""
     new = [path for path in _FIXED if not path.exists()]
     mounts = len(mount_points(_NAMESPACES))
     yield
@@ -50,7 +50,7 @@ def machine_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def host(runtime_node: Node) -> Iterator[RuntimeHost]:
-    """Where the runtimes of this test believe to be."""
+    """The directories and settings that the runtimes of this test use."""
     with runtime_host(runtime_node) as made:
         yield made
 

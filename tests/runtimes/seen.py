@@ -1,4 +1,4 @@
-"""What the tests of this kind share: the networks they ask for, and how an attachment looks from each side."""
+"""What the tests of runtimes share: the networks that they ask for, and how an attachment looks from each side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.lab.runtimes.containerd_host import RuntimeHost
 from tests.lab.runtimes.delegates.scripting import Scripted
 
 VERSION = "1.0.0"
-"""The highest that the libcni in Debian 12's runtimes knows."""
+"""The highest version that the libcni in Debian 12's runtimes knows."""
 
 
 def conflist(*plugins: Mapping[str, Any], name: str = "net") -> dict[str, Any]:
@@ -27,7 +27,7 @@ def addressed(node: Node, **keys: Any) -> dict[str, Any]:
 
 
 def refusing(node: Node) -> dict[str, Any]:
-    """Our plugin with something that it does not do."""
+    """Our plugin with a configuration that it refuses."""
     network = addressed(node)
     network["host"]["bandwidth"] = {"ingressRate": 1000}
     return network
@@ -39,7 +39,7 @@ def debian_bridge(node: Node) -> dict[str, Any]:
 
 
 def witness(host: RuntimeHost, name: str = "witness") -> Scripted:
-    """A plugin that notes what the runtime calls it with: to be the first of a list, as it answers with an empty result."""
+    """A plugin that records the runtime's calls: put it first in a list, as it answers with an empty result."""
     made = Scripted(host.bin, name)
     made.tell("VERSION", answer={"cniVersion": VERSION, "supportedVersions": ["0.4.0", VERSION]})
     return made.tell("ADD", answer={"cniVersion": VERSION})
@@ -62,7 +62,7 @@ def ports(node: Node) -> set[str]:
 
 
 def attached(node: Node, container: str, ifname: str = "eth0", network: str = "net") -> dict[str, Any]:
-    """The row of an attachment's interface, once its marks, its namespace and its record were found to say the same."""
+    """The row of an attachment's interface, after checking that its marks, its namespace and its record agree."""
     name = port_of(container, ifname)
     assert name in ports(node)
     row = switch_of(node).interface(name)
@@ -87,5 +87,5 @@ def mac_of(row: Mapping[str, Any]) -> str:
 
 
 def server_path(row: Mapping[str, Any]) -> Path:
-    """Where OVS connects to."""
+    """The path to which OVS connects."""
     return Path(row["options"]["vhost-server-path"])

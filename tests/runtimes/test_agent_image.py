@@ -1,6 +1,6 @@
-"""The agent's image as it is deployed: built from its Dockerfile, run as the manifest says, asked by the manifest's probes.
+"""The agent's image as it is deployed: built from its Dockerfile, run by the manifest, checked by the manifest's probes.
 
-What is in the image comes from it alone: no file of the checkout and no package of the tests is seen by what runs in it.
+The files in the image come from it alone: programs in it see no file of the checkout and no package of the tests.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Pod:
         self._agent = ""
 
     def install(self) -> str:
-        """Run the first container to its end; what it printed."""
+        """Run the first container to its end; return its output."""
         options = ["--rm", f"--cgroup-parent={self.cgroup}"]
         return self._podman.call("run", *options, *self.manifest.arguments(self.manifest.install, IMAGE))
 
@@ -78,16 +78,16 @@ class Pod:
         self._agent = self._podman.call("run", *options, *self.manifest.arguments(self.manifest.agent, IMAGE)).strip()
 
     def probe(self, kind: str) -> tuple[int, str]:
-        """What the kubelet is told by a probe: exit code and text."""
+        """The result of a probe for the kubelet: exit code and text."""
         done = self._podman.attempt("exec", self._agent, *self.manifest.probe(kind))
         return done.returncode, done.stdout + done.stderr
 
     def await_start(self) -> None:
-        """Ask by the startup probe until it succeeds."""
+        """Repeat the startup probe until it succeeds."""
         wait_until(lambda: self.probe("startupProbe")[0] == 0, START_S, "the agent to serve")
 
     def stop(self) -> int:
-        """End the agent as the kubelet does, and remove its container; its exit code. It must end by itself.
+        """End the agent as the kubelet does, and remove its container; return its exit code. It must end by itself.
 
         Not by `podman stop`: where processes have the host's ids, that signals all of the container's at once.
         """
@@ -97,19 +97,19 @@ class Pod:
         return code
 
     def run(self, *command: str) -> str:
-        """What a command in the agent's container prints."""
+        """Output of a command in the agent's container."""
         return self._podman.call("exec", self._agent, *command)
 
     @property
     def log(self) -> str:
-        """What the agent says."""
+        """The agent's log."""
         done = self._podman.attempt("logs", self._agent)
         return done.stdout + done.stderr
 
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Print how long it took."""
+    """Print how long the block took."""
     began = time.monotonic()
     yield
     print(f"{what}: {time.monotonic() - began:.2f} s")
@@ -140,7 +140,7 @@ def late_sandbox(pod: Pod) -> Iterator[str]:
 
 
 def test_the_manifest_is_enough(pod: Pod) -> None:
-    """As the manifest has it the agent lacks nothing, it is ready when it has started, and what is in the image runs."""
+    """With the manifest the agent lacks nothing, it is ready when it has started, and the programs in the image run."""
     assert pod.probe("readinessProbe") == (0, "")
     assert [line for line in pod.log.splitlines() if "lacks" in line and not _hidden(line)] == []
     assert (pod.node.tree / "opt/cni/bin/userspace").read_bytes().startswith(b"\x7fELF")
@@ -201,7 +201,7 @@ def test_rollout(pod: Pod, late_sandbox: str) -> None:
 
 
 def _hidden(line: str) -> bool:
-    """Whether the agent only says that it may not look at process 1, and that is so for everybody on this machine."""
+    """Whether the line only says that the agent may not look at process 1, and no process on this machine may."""
     try:
         return "/proc/1/ns/" in line and not Path("/proc/1/ns/net").stat()
     except PermissionError:

@@ -165,7 +165,7 @@ def test_without_addresses(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_failed_add(runtime_node: Node, containerd: Containerd) -> None:
-    """What our plugin refuses is told in the runtime's error in our words, and the runtime's DEL finds nothing to undo."""
+    """The runtime's error has our plugin's text, and the runtime's DEL finds nothing to undo."""
     watched = witness(containerd.host)
     cri = containerd.start(conflist(listed(watched), refusing(runtime_node)))
     with pytest.raises(CriError, match=r'plugin type="userspace" failed \(add\): .*bandwidth'):
@@ -198,7 +198,7 @@ def test_failed_plugin_after_ours(runtime_node: Node, containerd: Containerd) ->
 
 
 def test_failed_start_after_add(runtime_node: Node, containerd: Containerd) -> None:
-    """A sandbox whose container can not be started after a good ADD: the runtime's DEL leaves nothing."""
+    """A sandbox whose container cannot be started after a good ADD: the runtime's DEL leaves nothing."""
     watched = witness(containerd.host)
     cri = containerd.start(conflist(listed(watched), addressed(runtime_node)))
     with pytest.raises(CriError, match="/no/such/runc"):
@@ -209,7 +209,7 @@ def test_failed_start_after_add(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_annotations_of_the_pod(runtime_node: Node, containerd: Containerd) -> None:
-    """The pod's annotations, which containerd sends to a plugin that has the capability, do not disturb."""
+    """The pod's annotations, which containerd sends to a plugin with that capability, change nothing."""
     capability = "io.kubernetes.cri.pod-annotations"
     granted = {"cniVersion": VERSION, "ips": [{"address": "10.1.2.3/24"}]}
     delegate = witness(containerd.host).tell("ADD", answer=granted)

@@ -1,4 +1,4 @@
-"""containerd killed amid the life of a sandbox, and started again on what it had saved."""
+"""containerd killed during the life of a sandbox, and started again on the state that it had saved."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_killed_after_it_saved_our_result(runtime_node: Node, containerd: Contai
 
 
 def test_killed_amid_delete(runtime_node: Node, containerd: Containerd) -> None:
-    """containerd killed after our DEL and before the rest of it repeats it when it is back, and finds nothing to do."""
+    """containerd killed after our DEL, amid the removal, repeats the DEL when it is back, which finds nothing to do."""
     watched = witness(containerd.host)
     cri = containerd.start(conflist(listed(watched), addressed(runtime_node)))
     sandbox = cri.run(Pod())

@@ -1,4 +1,4 @@
-"""`ctr run --cni`: the client itself calls the plugin, in a view of the mounts that is its own."""
+"""`ctr run --cni`: the client itself calls the plugin, with a mount namespace of its own."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_run_and_end(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_mounts_are_seen_by_the_switch(runtime_node: Node, containerd: Containerd) -> None:
-    """The directory that OVS was given is a mount here, though ctr and what it runs have mounts of their own."""
+    """OVS's directory is a mount in the switch's view, though ctr and its processes have mounts of their own."""
     containerd.start(conflist(runtime_node.network()))
     with running(runtime_node, containerd, "one") as row:
         assert mounts_below(runtime_node.directory) == [str(server_path(row).parent)]
@@ -74,7 +74,7 @@ def test_mounts_are_seen_by_the_switch(runtime_node: Node, containerd: Container
 
 
 def test_names_that_begin_alike(runtime_node: Node, containerd: Containerd) -> None:
-    """ctr's container IDs begin with its namespace, ports' names have twelve characters of it: a second one alike is refused."""
+    """ctr's container IDs begin with its namespace, and port names have twelve characters of them: a second one is refused."""
     containerd.start(conflist(runtime_node.network()))
     with running(runtime_node, containerd, "web-1") as row:
         status, stderr = failed(containerd, "web-2", *FOREVER)
@@ -85,7 +85,7 @@ def test_names_that_begin_alike(runtime_node: Node, containerd: Containerd) -> N
 
 
 def test_killed_after_add(runtime_node: Node, containerd: Containerd) -> None:
-    """ctr killed between our ADD and the end of its own work leaves nobody who would send DEL: GC collects it."""
+    """When ctr is killed between our ADD and the end of its work, no process is left to send DEL: GC collects the attachment."""
     later = witness(containerd.host, "later")
     containerd.start(conflist(runtime_node.network(), listed(later)))
     with held(later, "ADD", answer={"cniVersion": VERSION}) as inside:
@@ -100,7 +100,7 @@ def test_killed_after_add(runtime_node: Node, containerd: Containerd) -> None:
 
 
 def test_failed_add(runtime_node: Node, containerd: Containerd) -> None:
-    """What our plugin refuses is in ctr's message, ctr sends DEL, and nothing is left."""
+    """ctr's message has our plugin's error, ctr sends DEL, and nothing is left."""
     watched = witness(containerd.host)
     containerd.start(conflist(listed(watched), refusing(runtime_node)))
     status, stderr = failed(containerd, "one", *FOREVER)

@@ -1,4 +1,4 @@
-"""podman with the cni backend: containers by themselves, neither pods nor Kubernetes."""
+"""podman with the cni backend: containers by themselves, without pods or Kubernetes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_before_debians_plugins(runtime_node: Node, podman: Podman) -> None:
 
 @pytest.mark.parametrize("networks", ["net,kernel", "kernel,net"])
 def test_beside_debians_bridge(runtime_node: Node, podman: Podman, networks: str) -> None:
-    """A container on our network and on Debian's bridge has an interface of each; podman tells both."""
+    """A container on our network and on Debian's bridge has an interface of each; podman lists both."""
     podman.host.write_networks(conflist(runtime_node.network()), conflist(debian_bridge(runtime_node), name="kernel"))
     container = podman.run(*FOREVER, networks=networks)
     [record] = records(runtime_node)
@@ -100,7 +100,7 @@ def test_container_that_ends_by_itself(runtime_node: Node, podman: Podman) -> No
 
 
 def test_failed_add(runtime_node: Node, podman: Podman) -> None:
-    """What our plugin refuses is in podman's error, and its DEL finds nothing to undo."""
+    """podman's error has our plugin's text, and its DEL finds nothing to undo."""
     watched = witness(podman.host)
     podman.host.write_networks(conflist(listed(watched), refusing(runtime_node)))
     with pytest.raises(PodmanError, match=r'plugin type="userspace" failed \(add\): .*host.bandwidth'):
@@ -110,7 +110,7 @@ def test_failed_add(runtime_node: Node, podman: Podman) -> None:
 
 
 def test_failed_start(runtime_node: Node, podman: Podman) -> None:
-    """A command that is missing is found out after a good ADD; podman's DEL leaves nothing."""
+    """A missing command is found out after a good ADD; podman's DEL leaves nothing."""
     watched = witness(podman.host)
     podman.host.write_networks(conflist(listed(watched), addressed(runtime_node)))
     with pytest.raises(PodmanError, match="/no/such/command"):
@@ -120,7 +120,7 @@ def test_failed_start(runtime_node: Node, podman: Podman) -> None:
 
 
 def test_killed_before_it_saved_our_result(runtime_node: Node, podman: Podman) -> None:
-    """podman killed between our ADD and saving its result never sends DEL, not when the container is removed: GC collects it."""
+    """podman killed between our ADD and saving its result never sends DEL, not even on removal: GC collects the attachment."""
     later = witness(podman.host, "later")
     network = addressed(runtime_node)
     podman.host.write_networks(conflist(network, listed(later)))
@@ -141,7 +141,7 @@ def test_killed_before_it_saved_our_result(runtime_node: Node, podman: Podman) -
 
 
 def test_shared_directory_of_a_container(runtime_node: Node, podman: Podman) -> None:
-    """Without Kubernetes a container mounts the network's `sharedDir`: in it is the directory that OVS was given."""
+    """Without Kubernetes a container mounts the network's `sharedDir`, which holds OVS's directory."""
     shared = runtime_node.directory / "mine"
     shared.mkdir()
     podman.host.write_networks(conflist(runtime_node.network(sharedDir=str(shared))))
