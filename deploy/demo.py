@@ -49,16 +49,16 @@ from deploy.demo_node import (
     finish,
     leftovers,
     mounts,
-    note,
-    obey,
+    note_signal,
     pod,
     port_number,
     processes,
+    raise_if_stopped,
     run,
     switch,
     switch_counters,
-    tell,
     testpmd,
+    type_into,
     wait_for,
 )
 from userspace_cni.cli import view
@@ -109,7 +109,7 @@ def compare(demo: Demo, pod: Pod) -> Call:
         for plugin in [demo.process, demo.shim] * ROUNDS:
             times[plugin].append(demo.cni("ADD", pod, plugin).ms)
             demo.cni("DEL", pod, plugin)
-            obey()
+            raise_if_stopped()
     process, shim = (statistics.median(each) for each in times.values())
     check(shim < process, f"ADD takes {shim:.0f} ms through the agent, {process:.0f} ms without")
     tell_line(
@@ -144,8 +144,8 @@ def start_apps(demo: Demo, pods: list[Pod], second_mac: str, stack: ExitStack) -
     for each in (second, first):
         processes[each.name] = stack.enter_context(testpmd(each, demo.pod_document(each)))
         wait_for(partial(is_up, demo, each), f"the link of {each.name}")
-    tell(processes[second.name], "start")
-    tell(processes[first.name], f"set eth-peer 0 {second_mac}", "start tx_first")
+    type_into(processes[second.name], "start")
+    type_into(processes[first.name], f"set eth-peer 0 {second_mac}", "start tx_first")
     return [processes[each.name] for each in pods]
 
 
@@ -182,7 +182,7 @@ def is_connected(demo: Demo, pod: Pod) -> bool:
     return demo.vsctl("--if-exists", "get", "Interface", pod.port, "status:status").strip('"') == "connected"
 
 
-def of_pod(demo: Demo, pod: Pod) -> list[str]:
+def remains_of(demo: Demo, pod: Pod) -> list[str]:
     """List what is left of the pod."""
     here = [("its port", pod.port in demo.vsctl("list-ports", BRIDGE).split())]
     here += [("a mount", any(pod.uid in point for point in mounts(demo)))]
@@ -192,7 +192,7 @@ def of_pod(demo: Demo, pod: Pod) -> list[str]:
     return [what for what, there in here if there]
 
 
-def die_and_return(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tuple[str, list[str]]]:
+def kill_and_restart(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tuple[str, list[str]]]:
     """Kill the agent, delete a pod, start another agent; return what existed in between, by kind."""
     assert agent.process
     before = dict(leftovers(demo))
@@ -204,20 +204,20 @@ def die_and_return(demo: Demo, agent: Agent, meter: Meter, pod: Pod) -> list[tup
     check(not demo.status_ms(), "STATUS says that all is well while no agent runs")
     call = demo.cni("DEL", pod)
     check(len(demo.spooled()) == 1, f"after one DEL without an agent the spool holds {demo.spooled()}")
-    check("its port" in of_pod(demo, pod), f"the port of {pod.name} has gone, though no agent could remove it")
+    check("its port" in remains_of(demo, pod), f"the port of {pod.name} has gone, though no agent could remove it")
     tell_line(
         f"agent {first} is dead; DEL of {pod.name}: exit code 0 after {call.ms:.0f} ms, 1 entry in the spool, and on stderr:"
     )
     tell_line((call.said.strip(), "yellow"))
-    tell_line(f"still there of {pod.name}: {', '.join(of_pod(demo, pod))}")
+    tell_line(f"still there of {pod.name}: {', '.join(remains_of(demo, pod))}")
     before["spooled DELs"] = demo.spooled()
     meter.watch()
 
-    demo.say("Another agent: it carries out the DEL from the spool")
+    demo.announce("Another agent: it carries out the DEL from the spool")
     meter.mark("with the next agent, from its start on")
     seconds = agent.start()
     check(not demo.spooled(), f"the agent takes calls, but the spool holds {demo.spooled()}")
-    more = wait_for(lambda: not of_pod(demo, pod), f"the spooled DEL of {pod.name} to be carried out")
+    more = wait_for(lambda: not remains_of(demo, pod), f"the spooled DEL of {pod.name} to be carried out")
     tell_line(f"it serves after {seconds:.1f} s, the spool is empty; {more * 1000:.0f} ms later nothing is there of {pod.name}")
     meter.watch()
     meter.mark("")
@@ -237,7 +237,7 @@ def show_frames(meter: Meter) -> None:
 def show_made(demo: Demo, pods: list[Pod], results: dict[str, dict[str, Any]], apps: list[subprocess.Popen[str]]) -> None:
     """Stop the applications; show what was made for them, and the counters at both ends of each port."""
     for process in apps:
-        tell(process, "stop")
+        type_into(process, "stop")
     with view.progress("the last frames arrive"):
         time.sleep(SETTLE_S)
     switch = [switch_counters(demo, port_number(demo, each)) for each in pods]  # before the ports go down: that clears them
@@ -293,17 +293,17 @@ def show_leftovers(before: list[tuple[str, list[str]]], now: list[tuple[str, lis
 def play(demo: Demo) -> None:
     """Run all steps of the demo."""
     with ExitStack() as stack:
-        demo.say("A private OVS-DPDK, the plugin installed for a runtime, the agent, three pods")
+        demo.announce("A private OVS-DPDK, the plugin installed for a runtime, the agent, three pods")
         stack.enter_context(switch(demo))
         agent = stack.enter_context(Agent(demo))
         prepare(demo, agent)
         pods = [stack.enter_context(pod(demo, number)) for number in range(3)]
         talking, leaving = pods[:2], pods[2]
 
-        demo.say("ADD: the runtime calls the plugin once per pod")
+        demo.announce("ADD: the runtime calls the plugin once per pod")
         results = attach(demo, agent, pods)
 
-        demo.say("Frames: each pod's testpmd sends back what it gets from the other's, through the switch")
+        demo.announce("Frames: each pod's testpmd sends back what it gets from the other's, through the switch")
         console.print(Panel(demo.pod_document(pods[0]), title="in pod-a: python -m userspace_cni.pod"))
         with ExitStack() as running:
             apps = start_apps(demo, talking, results["pod-b"]["interfaces"][0]["mac"], running)
@@ -311,15 +311,15 @@ def play(demo: Demo) -> None:
             meter.mark("with the first agent")
             show_node(demo, pods)
 
-            demo.say("kill -9 of the agent; a pod goes while there is none")
-            before = die_and_return(demo, agent, meter, leaving)
+            demo.announce("kill -9 of the agent; a pod goes while there is none")
+            before = kill_and_restart(demo, agent, meter, leaving)
             show_frames(meter)
             show_made(demo, talking, results, apps)
 
-        demo.say("No application, no DPDK: a probe, and frames between the two pods' ports")
+        demo.announce("No application, no DPDK: a probe, and frames between the two pods' ports")
         show_datapath(demo, talking)
 
-        demo.say("DEL: the other pods go; the agent is told to stop")
+        demo.announce("DEL: the other pods go; the agent is told to stop")
         for each in talking:
             tell_line(f"{each.name}: {demo.cni('DEL', each).ms:.0f} ms")
         began = time.monotonic()
@@ -327,7 +327,7 @@ def play(demo: Demo) -> None:
         check(code == 0, f"the agent ended with {code} after SIGTERM")
         tell_line(f"the agent: exit code 0, {(time.monotonic() - began) * 1000:.0f} ms after SIGTERM")
 
-        demo.say("What is left")
+        demo.announce("What is left")
         show_leftovers(before, leftovers(demo))
     check(not processes(demo, switch=True), f"still running: {processes(demo, switch=True)}")
     check(not mounts(demo), f"still mounted: {mounts(demo)}")
@@ -336,7 +336,7 @@ def play(demo: Demo) -> None:
 def main() -> int:
     """Run the demo; 0 when everything it promises was seen, 128 and the signal's number when it was told to stop."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, note)
+        signal.signal(number, note_signal)
     directory = Path(tempfile.mkdtemp(prefix="demo-"))
     demo = Demo(directory)
     code = 0

@@ -100,7 +100,7 @@ class Demo:
         self.began = time.monotonic()
         os.environ[MARK] = str(directory)
 
-    def say(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Announce the next step."""
         self.step += 1
         passed = f" {time.monotonic() - self.began:.1f} s"
@@ -189,12 +189,12 @@ class Demo:
 # -- processes, and waiting for them ----------------------------------------------------------------------------------------
 
 
-def note(number: int, _: FrameType | None) -> None:
+def note_signal(number: int, _: FrameType | None) -> None:
     """Handle a signal."""
     Stopped.noted = Stopped.noted or number
 
 
-def obey() -> None:
+def raise_if_stopped() -> None:
     """Raise Stopped if a signal was noted."""
     if Stopped.noted:
         raise Stopped
@@ -216,7 +216,7 @@ def execute(argv: list[str], **options: Any) -> subprocess.CompletedProcess[str]
 
 def run(*argv: str) -> str:
     """Stdout of a command that must succeed; not begun when a signal was noted."""
-    obey()
+    raise_if_stopped()
     done = execute(list(argv))
     check(done.returncode == 0, f"{' '.join(argv)}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout
@@ -227,7 +227,7 @@ def wait_for(condition: Callable[[], object], what: str, seconds: float = 20.0) 
     began = time.monotonic()
     with view.progress(f"waiting for {what}"):
         while not condition():
-            obey()
+            raise_if_stopped()
             check(time.monotonic() - began < seconds, f"waited {seconds:.0f} s for {what}")
             time.sleep(0.02)
     return time.monotonic() - began
@@ -288,7 +288,7 @@ class Agent:
 
     def start(self) -> float:
         """Start it, and return the seconds until it serves. Raises DemoFailed."""
-        obey()
+        raise_if_stopped()
         began = time.monotonic()
         with self.log.open("ab") as log:
             argv, null = [COMMAND, "agent"], subprocess.DEVNULL
@@ -327,7 +327,7 @@ def testpmd(pod: Pod, eal: str) -> Iterator[subprocess.Popen[str]]:
     argv = [*in_pod(pod), "dpdk-testpmd", "--lcores=0@0,1@0", "--no-pci", "-m", str(APP_MIB), *eal.split()]
     argv += ["--", "--interactive", "--total-num-mbufs=4096", "--no-mlockall", "--port-topology=loop", "--forward-mode=macswap"]
     pipe = subprocess.PIPE
-    obey()
+    raise_if_stopped()
     with subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True, process_group=0) as process:
         try:
             yield process
@@ -335,7 +335,7 @@ def testpmd(pod: Pod, eal: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def tell(process: subprocess.Popen[str], *commands: str) -> None:
+def type_into(process: subprocess.Popen[str], *commands: str) -> None:
     """Type commands into testpmd."""
     assert process.stdin
     try:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal, Self
 
-from tests.crash.storm_calls import Death, Heard, How, Plugin
+from tests.crash.storm_calls import Death, How, Plugin, Reply
 from tests.crash.storm_faults import OF_CALLERS, Clock
 from tests.crash.storm_model import ABSENT, ATTACHED, KILLED, Call, Model, Name, Violation
 from tests.crash.storm_pods import NETWORKS, Attachment, Network, Pod, Pods
@@ -80,9 +80,9 @@ class Calling:
         variables = self.pods.node.variables(
             verb, str(self.pods.namespace(name.container)), name.container, name.ifname, CNI_ARGS=self.pods.arguments(attachment)
         )
-        call, heard = self._make(plugin, how, variables, stdin, death)
+        call, reply = self._make(plugin, how, variables, stdin, death)
         if call.verb == "ADD" and call.code == 0:
-            self._results[name] = json.loads(heard.stdout)
+            self._results[name] = json.loads(reply.stdout)
         return call
 
     def collect(self, plugin: Plugin, how: How, network: Network, valid: Sequence[Name]) -> Call:
@@ -96,34 +96,34 @@ class Calling:
         """Give calls to the model."""
         self.found += self.model.called(name, *calls)
 
-    def _make(self, plugin: Plugin, how: How, variables: dict[str, str], stdin: bytes, death: Death | None) -> tuple[Call, Heard]:
+    def _make(self, plugin: Plugin, how: How, variables: dict[str, str], stdin: bytes, death: Death | None) -> tuple[Call, Reply]:
         verb: Any = variables["CNI_COMMAND"]
         began = self.clock.now
-        heard = plugin.call(how, variables, stdin, death)
-        code, told = _read(heard)
+        reply = plugin.call(how, variables, stdin, death)
+        code, text = _read(reply)
         if code == KILLED and not death:
-            self.found.append(Violation(f"{verb} by {how} ended with {heard.status}, {heard}"))
-        if heard.hung:
-            self.found.append(Violation(f"{verb} by {how} was not answered: {heard}"))
-        if "Traceback" in heard.stderr:
-            self.found.append(Violation(f"{verb} by {how} left a traceback: {heard.stderr}"))
+            self.found.append(Violation(f"{verb} by {how} ended with {reply.status}, {reply}"))
+        if reply.hung:
+            self.found.append(Violation(f"{verb} by {how} was not answered: {reply}"))
+        if "Traceback" in reply.stderr:
+            self.found.append(Violation(f"{verb} by {how} left a traceback: {reply.stderr}"))
         if death:
-            told = f"{death.sign.name} after {death.after_s:.3f} s; {told}"
+            text = f"{death.sign.name} after {death.after_s:.3f} s; {text}"
         self.counted[f"{verb} {'killed' if code == KILLED else code}"] += 1
         self.counted[f"by {how}"] += 1
-        return Call(verb, code, began, self.clock.now, f"{how}: {told}"), heard
+        return Call(verb, code, began, self.clock.now, f"{how}: {text}"), reply
 
 
-def _read(heard: Heard) -> tuple[int, str]:
+def _read(reply: Reply) -> tuple[int, str]:
     """The code of the answer, and its text."""
-    warned = heard.stderr.strip().rpartition("\n")[2][:TOLD]
-    if heard.status == 0:
+    warned = reply.stderr.strip().rpartition("\n")[2][:TOLD]
+    if reply.status == 0:
         return 0, warned
     with suppress(ValueError, KeyError, TypeError):
-        if heard.status == 1:
-            error = json.loads(heard.stdout)
+        if reply.status == 1:
+            error = json.loads(reply.stdout)
             return int(error["code"]), f"{error['msg']}; {error.get('details', '')}"[: 2 * TOLD]
-    return KILLED, f"status {heard.status}; {warned}"
+    return KILLED, f"status {reply.status}; {warned}"
 
 
 class Callers:

@@ -32,7 +32,7 @@ _LONGEST: Final = 1 << 17
 
 
 @dataclass(frozen=True)
-class Heard:
+class Reply:
     """Result of a call. `status`: the exit code, or minus the signal that ended it."""
 
     status: int
@@ -56,14 +56,14 @@ class Plugin:
         self._node = node
         self._zygote = _Zygote()
 
-    def call(self, how: How, environ: Mapping[str, str], stdin: bytes, death: Death | None) -> Heard:
+    def call(self, how: How, environ: Mapping[str, str], stdin: bytes, death: Death | None) -> Reply:
         """Make one call. Only a forked one can get another signal than SIGKILL."""
         environ = {**environ, "USERSPACE_CNI_HAND_OVER": "true" if how == "handed" else "false"}
         if how in ("forked", "handed"):
             return self._zygote.call(environ, stdin, death)
         path = self._node.plugin if how == "shim" else self._node.standalone
         done = call(path, None, environ, stdin, death.after_s if death else PATIENCE_S)
-        return Heard(done.status, done.stdout, done.stderr.decode(errors="replace"), hung=done.wall >= PATIENCE_S)
+        return Reply(done.status, done.stdout, done.stderr.decode(errors="replace"), hung=done.wall >= PATIENCE_S)
 
     def close(self) -> None:
         """End the process that forks."""
@@ -80,7 +80,7 @@ class _Zygote:
             self._process = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
         self._socket = ours
 
-    def call(self, environ: Mapping[str, str], stdin: bytes, death: Death | None) -> Heard:
+    def call(self, environ: Mapping[str, str], stdin: bytes, death: Death | None) -> Reply:
         files = [os.memfd_create(name, os.MFD_CLOEXEC) for name in ("stdin", "stdout", "stderr")]
         try:
             os.write(files[0], stdin)
@@ -93,7 +93,7 @@ class _Zygote:
             finally:
                 os.close(descriptors[0])
             out, err = (os.pread(fd, os.fstat(fd).st_size, 0) for fd in files[1:])
-            return Heard(status, out, err.decode(errors="replace"), hung)
+            return Reply(status, out, err.decode(errors="replace"), hung)
         finally:
             for fd in files:
                 os.close(fd)

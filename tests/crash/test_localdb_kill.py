@@ -78,7 +78,7 @@ while True:
     os.write(1, b"%d\\n" % turn)
 """
 
-# Holds the lock as often as it can; a record lock, which the kernel drops with its process, proves that no other process holds it.
+# Holds the lock as often as it can; a record lock, which the kernel drops with its process, proves that it is the only one.
 # Its descriptor is the lower one: a dying process closes in that order, and must not look like a holder after it let go.
 CONTENDER = """
 import fcntl, os, sys

@@ -128,7 +128,7 @@ def delete_in_part(world: Disk) -> None:
     assert call(world, "DEL", OLD, LEASED) == 0
 
 
-def delete_unheard(world: Disk) -> None:
+def delete_spooled(world: Disk) -> None:
     """Spool a DEL of an attachment without a record, with an address: the next call carries it out."""
     world.true.add("lease")
     world.note()
@@ -151,7 +151,7 @@ def delete_unheard(world: Disk) -> None:
     cleanup.finish(world, world.journal, Deadline.after(5))
 
 
-STORIES = (add, add_leased, come_and_go, come_back, add_in_vain, delete_in_part, delete_unheard)
+STORIES = (add, add_leased, come_and_go, come_back, add_in_vain, delete_in_part, delete_spooled)
 
 
 def _fails(when: str, kind: str) -> Callable[[str, Step], None]:
@@ -207,7 +207,7 @@ def is_of_the_run(change: Change, trace: Trace) -> bool:
     return not (trace.path_of(what) if isinstance(what, int) else f"{what}/").startswith("state/")
 
 
-def told(
+def power_cuts_of(
     story: Callable[[Disk], None], directory: Path, patch: pytest.MonkeyPatch, run: str, *, flushes: bool = True
 ) -> list[Cut]:
     """Run the story under trace, and list its power cuts."""
@@ -252,7 +252,7 @@ def test_the_next_boot_undoes_the_last(
     memory: Path, monkeypatch: pytest.MonkeyPatch, story: Callable[[Disk], None], run: str
 ) -> None:
     """For each power cut, the first ADD of the next boot succeeds, and nothing of the last boot is left."""
-    every = told(story, memory / "told", monkeypatch, run)
+    every = power_cuts_of(story, memory / "told", monkeypatch, run)
     for number, cut in enumerate(every):
         directory = memory / str(number)
         directory.mkdir()
@@ -264,7 +264,7 @@ def test_the_next_boot_undoes_the_last(
 
 def test_a_disk_that_lies_is_found(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The replay can fail: without flushes, an address stays leased and a directory stays behind."""
-    every = told(add_leased, memory / "told", monkeypatch, "gone", flushes=False)
+    every = power_cuts_of(add_leased, memory / "told", monkeypatch, "gone", flushes=False)
     found = set()
     for number, cut in enumerate(every):
         directory = memory / str(number)

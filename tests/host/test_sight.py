@@ -63,7 +63,7 @@ PRIVATE = ("a mount that follows the host's", "a private one")
 COVERED = ("the socket on which OVS listens", Other("a regular file in its place"))
 
 
-def told(step: PlacedSocket, sandbox: str, root: str = "/") -> list[tuple[Value, Value]]:
+def differences(step: PlacedSocket, sandbox: str, root: str = "/") -> list[tuple[Value, Value]]:
     """Expected and found values, one pair per process of the pod."""
     drifts = unseen(step, Path(sandbox).stat().st_ino, soon(), HostRoot(root))
     assert all(drift.subject.endswith(" of the pod sees it") for drift in drifts)
@@ -77,7 +77,7 @@ def inside(pod: Inhabitant, *argv: str) -> None:
 
 def test_no_process_is_there(step: PlacedSocket, sandbox: str) -> None:
     """Without a process in the namespace, or without a known namespace, nothing is reported."""
-    assert told(step, sandbox) == []
+    assert differences(step, sandbox) == []
     assert unseen(step, 0, soon()) == []
 
 
@@ -90,7 +90,7 @@ def test_who_has_not_the_volume(step: PlacedSocket, sandbox: str, room: Path) ->
         try:
             inode = Path(sandbox).stat().st_ino
             wait_until(lambda: Path(f"/proc/{helper.pid}/ns/net").stat().st_ino == inode, what="the helper in the pod's network")
-            assert told(step, sandbox) == []
+            assert differences(step, sandbox) == []
         finally:
             helper.kill()
             helper.wait()
@@ -101,16 +101,16 @@ def test_a_socket_that_is_no_mount(volume: Path, room: Path, sandbox: str) -> No
     moved = PlacedSocket(source=f"{room}/port", directory=str(volume), trusted=str(volume.parent), name="vhost.sock")
     with listening(room / "port"), inhabitant(sandbox, volume, INSIDE, "rprivate"):
         driver.apply(moved, soon())
-        assert told(moved, sandbox) == []
+        assert differences(moved, sandbox) == []
     driver.undo(moved, soon())
 
 
 def test_a_parent_of_the_directory(step: PlacedSocket, volume: Path, sandbox: str) -> None:
     """A container that mounts a directory above, as for `sharedDir`, is inspected in the same way."""
     with inhabitant(sandbox, volume.parent, INSIDE, "rslave"):
-        assert told(step, sandbox) == []
+        assert differences(step, sandbox) == []
     with inhabitant(sandbox, volume.parent, INSIDE, "rprivate"):
-        assert told(step, sandbox) == [PRIVATE]
+        assert differences(step, sandbox) == [PRIVATE]
 
 
 def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_later_socket(step: PlacedSocket, sandbox: str, volume: Path, shm: Pat
         listening(shm / "port"),
     ):
         driver.apply(step, soon())
-        assert told(step, sandbox) == [COVERED] * 2
+        assert differences(step, sandbox) == [COVERED] * 2
 
 
 def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Path, shm: Path, room: Path) -> None:
@@ -137,10 +137,10 @@ def test_a_host_seen_from_elsewhere(step: PlacedSocket, sandbox: str, volume: Pa
                 subprocess.run(["mount", "--rbind", str(seen), str(there)], check=True)
             subprocess.run(["mount", "-t", "proc", "proc", str(root / "proc")], check=True)
             with inhabitant(sandbox, volume, INSIDE, "rslave"):
-                assert told(step, sandbox, str(root)) == []
+                assert differences(step, sandbox, str(root)) == []
             with inhabitant(sandbox, volume, INSIDE, "rprivate"), listening(shm / "port"):
                 driver.apply(step, soon())
-                assert told(step, sandbox, str(root)) == [COVERED]
+                assert differences(step, sandbox, str(root)) == [COVERED]
     finally:
         wait_until(lambda: not os.path.ismount(root), what=f"the end of the mount {root}")
         subprocess.run(["rm", "-rf", "--one-file-system", str(root)], check=True)
@@ -153,8 +153,8 @@ def test_a_volume_that_the_pod_has_covered(step: PlacedSocket, volume: Path, san
     with inhabitant(sandbox, volume, INSIDE, "rslave") as pod, listening(fake / "victim"):
         (fake / "vhost.sock").symlink_to(fake / "victim")
         inside(pod, "mount", "--bind", str(fake), f"/proc/{pod.pid}/root{INSIDE}")
-        assert told(step, sandbox) == []
-    assert told(step, sandbox) == []
+        assert differences(step, sandbox) == []
+    assert differences(step, sandbox) == []
 
 
 def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandbox: str) -> None:
@@ -163,7 +163,7 @@ def test_a_mount_whose_name_is_two_lines(step: PlacedSocket, volume: Path, sandb
         point = pod.sees("/a\rb\n c")
         point.mkdir()
         inside(pod, "mount", "-t", "tmpfs", "tmpfs", str(point))
-        assert told(step, sandbox) == [PRIVATE]
+        assert differences(step, sandbox) == [PRIVATE]
 
 
 def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) -> None:
@@ -171,6 +171,6 @@ def test_a_pod_with_many_mounts(step: PlacedSocket, volume: Path, sandbox: str) 
     script = 'for i in 1 2 3 4 5; do mkdir "$1$i" && mount --rbind "$1" "$1$i" || exit 1; done'
     with inhabitant(sandbox, volume, INSIDE, "rprivate") as pod:
         inside(pod, "sh", "-c", script, "sh", str(pod.sees(INSIDE)))
-        assert told(step, sandbox) == [PRIVATE]
+        assert differences(step, sandbox) == [PRIVATE]
         with pytest.raises(Unavailable, match="of the pod sees it"):
             unseen(step, Path(sandbox).stat().st_ino, Deadline.after(0))

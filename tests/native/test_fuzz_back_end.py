@@ -80,12 +80,12 @@ FLAG_BITS = st.sampled_from([0] * 10 + [Flag.NEED_REPLY] * 10 + [Flag.REPLY])
 DESCRIPTORS = ["memory", "kick", "call", "socket", "root"]
 
 
-Saying = tuple[bytes, list[str]]
+Message = tuple[bytes, list[str]]
 """Bytes, and the descriptors that go with them."""
 
 
 @st.composite
-def said(draw: Any) -> Saying:
+def message(draw: Any) -> Message:
     """A nearly valid message: bytes, and the descriptors that go with it."""
     request = draw(st.sampled_from([*Request, *PAYLOADS, *PAYLOADS, *PAYLOADS]))
     payload = draw(PAYLOADS.get(request, st.just(b"")) if draw(st.integers(0, 9)) else st.binary(max_size=80))
@@ -93,15 +93,15 @@ def said(draw: Any) -> Saying:
     wanted |= {Request.SET_VRING_CALL: ["call"], Request.SET_VRING_ERR: ["call"]}
     good = wanted.get(request, [])
     fds = good if draw(st.integers(0, 9)) else draw(st.lists(st.sampled_from(DESCRIPTORS), max_size=12))
-    message = encode(request, payload, draw(FLAG_BITS))
+    content = encode(request, payload, draw(FLAG_BITS))
     if not draw(st.integers(0, 19)):
-        message = message[: draw(st.integers(0, len(message)))]
-    return message, fds
+        content = content[: draw(st.integers(0, len(content)))]
+    return content, fds
 
 
-NOISE: st.SearchStrategy[Saying] = st.tuples(st.binary(max_size=40), st.just([]))
-ONE: st.SearchStrategy[Saying] = st.integers(0, 19).flatmap(lambda number: said() if number else NOISE)
-SAYINGS = st.lists(ONE, min_size=1, max_size=12)
+NOISE: st.SearchStrategy[Message] = st.tuples(st.binary(max_size=40), st.just([]))
+ONE: st.SearchStrategy[Message] = st.integers(0, 19).flatmap(lambda number: message() if number else NOISE)
+MESSAGES = st.lists(ONE, min_size=1, max_size=12)
 FLAGS = st.sampled_from([0, WRITE, NEXT, WRITE | NEXT, 4, 0xFFFF])
 BUFFERS = st.builds(Buffer, GUESTS, st.sampled_from([0, 11, 12, 72, 2048]) | SMALL, FLAGS, st.integers(0, 3) | st.just(65535))
 CHAINS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), BUFFERS), max_size=8)
@@ -120,16 +120,16 @@ def _carry(back_end: BackEnd) -> None:
             back_end.pairs[0].send_frames([bytes(60), bytes(3000)])
 
 
-def _say(lender: Lender, sayings: list[Saying], root: int) -> None:
+def _send(lender: Lender, messages: list[Message], root: int) -> None:
     numbers = {"memory": lender.memfd, "kick": lender.kick[1], "call": lender.call[0], "root": root}
     numbers["socket"] = lender.sock.fileno()
     lender.sock.setblocking(False)
-    for message, fds in sayings:
+    for content, fds in messages:
         with suppress(BlockingIOError, OSError):
             while lender.sock.recv(65536):
                 pass
         with suppress(BlockingIOError):
-            lender.send_bytes(message, [numbers[name] for name in fds])
+            lender.send_bytes(content, [numbers[name] for name in fds])
 
 
 def _end(lender: Lender, back_end: BackEnd) -> None:
@@ -143,7 +143,7 @@ def _end(lender: Lender, back_end: BackEnd) -> None:
     assert not back_end._thread.is_alive()
 
 
-def _trial(sayings: list[Saying], *, attached: bool) -> None:
+def _trial(messages: list[Message], *, attached: bool) -> None:
     """One connection from its beginning to its end, while we carry frames all the time."""
     ours, theirs = socket.socketpair()
     root = os.open("/", os.O_PATH)
@@ -154,7 +154,7 @@ def _trial(sayings: list[Saying], *, attached: bool) -> None:
                 lender.describe(vring, 0, Buffer(GUEST + 0x10000, 2048, flags))
                 lender.offer(vring, *[0] * 200)
         _carry(back_end)
-        _say(lender, sayings, root)
+        _send(lender, messages, root)
         _carry(back_end)
         _end(lender, back_end)
     os.close(root)
@@ -162,17 +162,17 @@ def _trial(sayings: list[Saying], *, attached: bool) -> None:
 
 
 @PROFILE
-@given(SAYINGS)
-def test_messages_from_the_beginning(sayings: list[Saying]) -> None:
-    """Any messages in any order, from a front-end that has said nothing yet."""
-    _trial(sayings, attached=False)
+@given(MESSAGES)
+def test_messages_from_the_beginning(messages: list[Message]) -> None:
+    """Any messages in any order, from a front-end that has sent nothing yet."""
+    _trial(messages, attached=False)
 
 
 @PROFILE
-@given(SAYINGS)
-def test_messages_while_running(sayings: list[Saying]) -> None:
+@given(MESSAGES)
+def test_messages_while_running(messages: list[Message]) -> None:
     """The same from a front-end whose rings carry frames."""
-    _trial(sayings, attached=True)
+    _trial(messages, attached=True)
 
 
 @PROFILE
@@ -235,15 +235,15 @@ def _scribble(lender: Lender, seed: int, stop: threading.Event) -> None:
 
 def test_nothing_is_left_open() -> None:
     """After a hundred connections of all kinds as many descriptors are open as before."""
-    sayings: list[list[Saying]] = [
+    messages: list[list[Message]] = [
         [(encode(Request.SET_MEM_TABLE, pack_table([Region(GUEST, BYTES, USER, 0)])), ["memory", "kick"])],
         [(encode(Request.SET_VRING_KICK, VringFd(0).pack()), ["memory"])],
         [(encode(Request.GET_FEATURES), ["memory"] * 12)],
         [(encode(Request.SET_VRING_CALL, VringFd(9).pack()), ["call"])],
         [(encode(Request.SET_VRING_NUM, bytes(8))[:-3], ["call", "kick"])],
     ]
-    _trial(sayings[0], attached=True)
+    _trial(messages[0], attached=True)
     before = _held()
     for turn in range(100):
-        _trial(sayings[turn % len(sayings)], attached=bool(turn & 1))
+        _trial(messages[turn % len(messages)], attached=bool(turn & 1))
     assert _held() <= before

@@ -114,7 +114,7 @@ def test_settings_in_the_file(place: Path, command: tuple[str, ...]) -> None:
         Settings(socket="/" + "s" * 106, run_dir="/" + "r" * 248),
     ):
         path.write_bytes(filled(path.read_bytes(), settings))
-        assert told(caller) == (settings.agent_socket, f"{settings.state_dir}/spool", settings.spool_max)
+        assert settings_in_force(caller) == (settings.agent_socket, f"{settings.state_dir}/spool", settings.spool_max)
         refused(caller.run("ADD"), 11, settings.agent_socket)
 
 
@@ -122,7 +122,7 @@ NAMED = ("socket", "run_dir", "state_dir")
 NOTHING = dict.fromkeys((f"USERSPACE_CNI_{key.upper()}" for key in NAMED), "")
 
 
-def told(caller: Caller, **environ: str) -> tuple[str, str, int]:
+def settings_in_force(caller: Caller, **environ: str) -> tuple[str, str, int]:
     """Socket, spool and bound in force, as the binary prints them for people."""
     said = re.search(r"socket: (.*)\nspool of DELs while it is away: (.*) \(at most (\d+)\)\n", caller.run("", **environ).stderr)
     assert said
@@ -141,7 +141,11 @@ def test_the_rule_is_the_agents(caller: Caller, tmp_path: Path) -> None:
         environ = {f"USERSPACE_CNI_{key.upper()}": f"/environ/{key}" for key in in_environ}
         Path(caller.program).write_bytes(filled(binary, load({"USERSPACE_CNI_CONFIG": str(config)})))
         agent = load({"USERSPACE_CNI_CONFIG": str(config), **environ})
-        assert told(caller, **{**NOTHING, **environ}) == (agent.agent_socket, f"{agent.state_dir}/spool", agent.spool_max)
+        assert settings_in_force(caller, **{**NOTHING, **environ}) == (
+            agent.agent_socket,
+            f"{agent.state_dir}/spool",
+            agent.spool_max,
+        )
 
 
 @pytest.mark.parametrize(
