@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-/* device_trial.c - guests made of random bytes, against device*.c under sanitizers; exits 0 when all is well
+/* device_trial.c - guests made of random bytes, against device*.c under sanitizers; exits 0 on success
  *
- * The memory of the guest is on the heap and exactly as large as is said, as is what frames are copied to and from: a byte too many
- * anywhere ends the program.
+ * The guest's memory is on the heap and has exactly its announced size, like the buffers for frames: an access to one byte too many
+ * ends the program.
  *
- *   explore SEED ROUNDS	bytes become a guest, see run(); those that reach code which none has reached before are kept and
- *				varied further. Needs device*.c to be compiled with -fsanitize-coverage=trace-pc
+ *   explore SEED ROUNDS	bytes become a guest, see run(); bytes that reach new code are kept and varied further. Needs
+ *				device*.c to be compiled with -fsanitize-coverage=trace-pc
  *   scribble SEED ROUNDS	another thread writes into rings and descriptors while bursts are under way
  *   shrink SEED ROUNDS		another thread truncates the memory while bursts are under way
- *   brim SEED ROUNDS		another thread keeps an eventfd full, and a blocking one, while it is notified
+ *   brim SEED ROUNDS		another thread keeps an eventfd full and blocking while it is notified
  */
 
 #define _GNU_SOURCE
@@ -39,7 +39,7 @@ static unsigned int faults;	/* bit for each enum fp_fault that was seen */
 
 void __sanitizer_cov_trace_pc(void);
 
-/* What the compiler calls in each block of code: keeps which were reached after which, and whether one was new */
+/* The compiler inserts a call of this in each block of code: note which block follows which, and whether that was new */
 void __sanitizer_cov_trace_pc(void)
 {
 	uintptr_t here = (uintptr_t)__builtin_return_address(0) * 0x9e3779b97f4a7c15u >> 40;
@@ -145,13 +145,13 @@ static uint64_t up(uint64_t address, uint64_t alignment)
 	return (address + alignment - 1) & ~(alignment - 1);
 }
 
-/* The greater one */
+/* The greater of two addresses */
 static uint64_t further(uint64_t a, uint64_t b)
 {
 	return a > b ? a : b;
 }
 
-/* Where the last ring ends */
+/* The end of the last ring */
 static uint64_t last(const struct fp_ring *ring)
 {
 	uint64_t end = further(ring->descriptors + 16 * ring->size, ring->available + 4 + 2 * ring->size);
@@ -159,7 +159,7 @@ static uint64_t last(const struct fp_ring *ring)
 	return further(end, ring->used + 4 + 8 * ring->size);
 }
 
-/* The three rings one after the other, in any order, or anywhere */
+/* Place the three rings one after the other, in any order, or anywhere */
 static void place(struct fp_ring *ring, struct input *input, uint8_t how)
 {
 	uint32_t size = ring->size, order = next(input, 1) % 3;
@@ -178,7 +178,7 @@ static void place(struct fp_ring *ring, struct input *input, uint8_t how)
 	}
 }
 
-/* A guest made of bytes: how large its rings and memory are, what is in them, and what happens */
+/* Run a guest made of bytes: they give the sizes and contents of its rings and memory, and the events */
 static void run(const uint8_t *data, size_t size)
 {
 	struct input input = { data, size };
@@ -219,7 +219,7 @@ static void run(const uint8_t *data, size_t size)
 	close(call);
 }
 
-/* Like real ones, so that the search begins in the middle: a descriptor table whose chains mean something */
+/* Make a first input with a valid descriptor table, so that the search does not start from nothing */
 static size_t begin(uint8_t *data)
 {
 	uint32_t log = chance(6), size = 1u << log, transmit = chance(2), i;
@@ -346,7 +346,7 @@ static void *shrink(void *none)
 	return none;
 }
 
-/* Chains that are good until the other thread writes there */
+/* Write chains that are valid until the other thread writes there */
 static void lay(uint8_t *data, int transmit)
 {
 	uint32_t i;
@@ -429,7 +429,7 @@ static void poll_while(void *(*other)(void *), uint32_t rounds)
 
 static _Atomic uint32_t progress;
 
-/* Thread: keeps the eventfd full and blocking; a writer that waits for room waits for ever, as that comes after its next write */
+/* Thread: keeps the eventfd full and blocking; a writer that waits for room would wait for ever */
 static void *fill_to_the_brim(void *none)
 {
 	int flags = fcntl(shared_fd, F_GETFL);

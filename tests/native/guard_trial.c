@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* guard_trial.c - what test_guard.py cannot do in Python: handlers of every kind, and faults by the thousand; exits 0 when all is well */
+/* guard_trial.c - tests that Python cannot make: handlers of every kind, and thousands of faults; exits 0 on success */
 
 #define _GNU_SOURCE
 
@@ -52,7 +52,7 @@ static volatile uint8_t *foreign(void)
 	return data;
 }
 
-/* A handler with SA_SIGINFO, which leaves by a jump */
+/* A handler with SA_SIGINFO that leaves by a jump */
 static void with_info(int number, siginfo_t *info, void *context)
 {
 	CHECK(number == SIGBUS && context);
@@ -61,7 +61,7 @@ static void with_info(int number, siginfo_t *info, void *context)
 	siglongjmp(back, 1);
 }
 
-/* A handler without, which leaves by a jump */
+/* A handler without SA_SIGINFO that leaves by a jump */
 static void without(int number)
 {
 	CHECK(number == SIGBUS);
@@ -69,7 +69,7 @@ static void without(int number)
 	siglongjmp(back, 1);
 }
 
-/* A handler that is entered again from within, as SA_NODEFER allows: the second time is the end */
+/* A handler that enters itself again, as SA_NODEFER allows, and leaves by a jump the second time */
 static void again(int number)
 {
 	calls++;
@@ -91,7 +91,7 @@ static void install(void (*plain)(int), void (*info)(int, siginfo_t *, void *), 
 	CHECK(!sigaction(SIGBUS, &action, NULL));
 }
 
-/* Faults of others reach the handler that was there before, @times times; one in a guarded mapping does not */
+/* Foreign faults reach the previous handler, @times times; a fault in a guarded mapping does not */
 static void chained(int times)
 {
 	struct fp_guard *ours;
@@ -129,7 +129,7 @@ static void *comes_and_goes(void *none)
 	return none;
 }
 
-/* Faults are mended while mappings come and go in other threads */
+/* Faults are survived while mappings come and go in other threads */
 static void race(void)
 {
 	pthread_t threads[2];
@@ -169,7 +169,7 @@ static void many(void)
 	CHECK(!fp_guard_count());
 }
 
-/* A handler of before that is entered from within itself is taken for one that leads back to ours: the process ends, in a child */
+/* A previous handler that enters itself again is taken for one that calls ours: the process ends, in a child */
 static void nested(void)
 {
 	pid_t child = fork();

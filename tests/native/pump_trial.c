@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /* pump_trial.c - the pump between a socket pair, which stands for the tap, and a queue that mirrors
  *
- * What is sent into the mirror can be received from it, in a ring of @capacity frames. Each trial is named on the command line; it
- * says nothing and ends with 0, or says which expectation was not met. Built with sanitizers by test_pump.py.
+ * Frames that are sent into the mirror can be received from it, in a ring of @capacity frames. The command line names a trial; it
+ * ends with 0 without output, or prints which expectation was not met. test_pump.py builds it with sanitizers.
  */
 
 #define _GNU_SOURCE
@@ -24,7 +24,7 @@
 #define SECOND 1000000000
 #define CHECK(what) do { if (!(what)) { fprintf(stderr, "%s:%d: %s\n", __func__, __LINE__, #what); exit(1); } } while (0)
 
-/** struct mirror - One end of it, a queue */
+/** struct mirror - One end of the mirror, a queue */
 struct mirror {
 	struct fp_queue queue;		/* must be first */
 	struct mirror *other;		/* whose frames are sent into this one */
@@ -69,7 +69,7 @@ static int mirror_receive(struct fp_queue *queue, uint8_t *frames, uint32_t stri
 	return (int)i;
 }
 
-/* As struct fp_operations has it */
+/* As in struct fp_operations */
 static int mirror_arm(struct fp_queue *queue)
 {
 	struct mirror *from = (struct mirror *)queue;
@@ -78,7 +78,7 @@ static int mirror_arm(struct fp_queue *queue)
 	return !from->armed;
 }
 
-/* As struct fp_operations has it */
+/* As in struct fp_operations */
 static void mirror_disarm(struct fp_queue *queue)
 {
 	((struct mirror *)queue)->armed = 0;
@@ -86,7 +86,7 @@ static void mirror_disarm(struct fp_queue *queue)
 
 static const struct fp_operations operations = { mirror_send, mirror_receive, mirror_arm, mirror_disarm };
 
-/** struct trial - A pump and what it is given */
+/** struct trial - A pump with its descriptors and queues */
 struct trial {
 	int tap[2], control[2], stop, wake;
 	struct mirror *tx, *rx;
@@ -125,7 +125,7 @@ static void begin(struct trial *trial, uint32_t capacity)
 	CHECK(trial->pump);
 }
 
-/* Run the pump in this thread; what its run returns */
+/* Run the pump in this thread; return its result */
 static int run(struct trial *trial)
 {
 	return fp_pump_run(trial->pump, &trial->tx->queue, &trial->rx->queue, trial->control[0], trial->wake, trial->slice);
@@ -146,7 +146,7 @@ static void start(struct trial *trial)
 	CHECK(!pthread_create(&trial->thread, NULL, run_thread, trial));
 }
 
-/* Wait for that thread; what its run has returned */
+/* Wait for that thread; return the result of its run */
 static int joined(struct trial *trial)
 {
 	CHECK(!pthread_join(trial->thread, NULL));
@@ -177,7 +177,7 @@ static void finish(struct trial *trial)
 	fp_pump_free(trial->pump);
 }
 
-/* Send a frame from the tap's other side, whose bytes follow from @seed */
+/* Send a frame with bytes from @seed, from the tap's other side */
 static void give(struct trial *trial, uint32_t length, uint8_t seed)
 {
 	static uint8_t frame[LONGEST + 100];
@@ -191,7 +191,7 @@ static void give(struct trial *trial, uint32_t length, uint8_t seed)
 	}
 }
 
-/* Receive a frame there, and check that it is of that length and seed */
+/* Receive a frame on the tap's other side, and check its length and seed */
 static void expect(struct trial *trial, uint32_t length, uint8_t seed)
 {
 	static uint8_t frame[LONGEST + 100];
@@ -326,7 +326,7 @@ static void deaf(void)
 	finish(&trial);
 }
 
-/* Everything that ends a run does so while the pump sleeps, and before it moves anything when it has come before */
+/* Each event that ends a run ends it while the pump sleeps, and an earlier event ends it before any frame moves */
 static void ends(void)
 {
 	struct trial trial;
@@ -357,7 +357,7 @@ static void ends(void)
 	}
 }
 
-/* With nothing to do the pump sleeps, and does not look for frames before it does */
+/* With nothing to do the pump sleeps, and does not look for frames before it sleeps */
 static void idle(void)
 {
 	struct trial trial;
@@ -370,7 +370,7 @@ static void idle(void)
 	finish(&trial);
 }
 
-/* A stopped queue carries nothing and is no reason to end; frames flow when it is started */
+/* A stopped queue carries nothing and does not end the run; frames flow when it is started */
 static void stopped(void)
 {
 	struct trial trial;

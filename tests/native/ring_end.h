@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* ring_end.h - a driver's queue for trials, in memory of exactly its size, with the other side of it
  *
- * Shared memory is from the heap, and what is not a ring, or the part of a buffer that its descriptor covers, is poisoned after the
- * attachment: AddressSanitizer sees each byte too far. A trial that fails says where and ends with 1.
+ * Shared memory is from the heap. All of it except the rings, and the parts of buffers that descriptors cover, is poisoned after
+ * the attachment: AddressSanitizer sees each byte too far. A trial that fails prints where and ends with 1.
  */
 
 #ifndef RING_END_H
@@ -14,7 +14,7 @@
 
 #include "ring_peer.h"
 
-#ifdef __has_feature	/* clang's way to say it */
+#ifdef __has_feature	/* clang */
 #if __has_feature(address_sanitizer)
 #define __SANITIZE_ADDRESS__ 1
 #endif
@@ -38,8 +38,8 @@ static inline void fail(int line, const char *what)
 }
 
 /** struct end - A queue of ours, its memory, and the other side
- * @queue, @memory, @bytes, @peer: They
- * @size, @room, @transmit: As fp_driver_new() has it
+ * @queue, @memory, @bytes, @peer: The queue, its memory of @bytes, the other side
+ * @size, @room, @transmit: As in fp_driver_new()
  */
 struct end {
 	struct fp_queue *queue;
@@ -119,7 +119,7 @@ static inline void unmake(struct end *end)
 	free(end->memory);
 }
 
-/* Fill a frame with bytes that tell its @number and each place in it */
+/* Fill a frame with bytes that depend on its @number and on their place in it */
 static inline void paint(uint8_t *frame, uint32_t length, uint32_t number)
 {
 	for (uint32_t i = 0; i < length; i++)
@@ -127,7 +127,7 @@ static inline void paint(uint8_t *frame, uint32_t length, uint32_t number)
 	memcpy(frame, &number, sizeof(number));
 }
 
-/* The other side's work: what @out has sent arrives at @in, as far as half of its buffers go */
+/* Do the other side's work: frames from @out arrive at @in, for at most half of its buffers */
 static inline void carry(struct end *out, struct end *in, const struct kind *kind)
 {
 	uint32_t length;

@@ -21,7 +21,7 @@ static uint32_t draw(struct input *input, uint32_t below)
 	return value % below;
 }
 
-/* Something that the other side may write, mostly nearly right */
+/* Write something as the other side may, mostly nearly right */
 static void scribble(struct end *end, struct input *input)
 {
 	uint32_t *element = (uint32_t *)(end->peer.used + 4) + 2 * draw(input, end->size);
@@ -55,7 +55,7 @@ static void scribble(struct end *end, struct input *input)
 	peer_publish(&end->peer);
 }
 
-/* A step of the other side that is right; it trusts nothing either, as the avail ring may have been scribbled on */
+/* Take a correct step of the other side; it checks what it reads too, as the avail ring may have been overwritten */
 static void behave(struct end *end, struct input *input)
 {
 	struct peer *peer = &end->peer;
@@ -71,7 +71,7 @@ static void behave(struct end *end, struct input *input)
 	peer_publish(peer);
 }
 
-/* Something that a user of the queue may do, with what must hold of its result */
+/* Do something that a user of the queue may do, and check its result */
 static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t *lengths)
 {
 	uint32_t count = draw(input, 16), stride = SHORTEST + draw(input, 200);
@@ -97,7 +97,7 @@ static void act(struct end *end, struct input *input, uint8_t *frames, uint32_t 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-/* One sequence of events that @data stands for; returns 0, as libFuzzer wants it */
+/* Run the sequence of events that @data encodes; returns 0, as libFuzzer requires */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
 	struct input input = { data, bytes };
@@ -131,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 }
 
 #ifndef LIBFUZZER
-/* Sequences of random bytes, from a seed that may be given */
+/* Run sequences of random bytes, from an optional seed */
 int main(int argc, char **argv)
 {
 	uint8_t data[2048];

@@ -21,7 +21,7 @@
  * @desc, @avail, @used: The parts of the ring
  * @size:	Descriptors
  * @taken:	Index of the next available buffer
- * @done:	used.idx to be
+ * @done:	The next used.idx to publish
  * @shuffled:	Buffers come back in another order than they were given
  * @held, @holds: Buffers that were taken and not given back
  */
@@ -37,7 +37,7 @@ struct peer {
 	uint32_t holds;
 };
 
-/* Begin with an empty ring, at the addresses that @queue has */
+/* Begin with an empty ring, at the addresses of @queue */
 static inline void peer_attach(struct peer *peer, struct fp_queue *queue, uint32_t size, bool shuffled)
 {
 	uint64_t rings[3];
@@ -48,13 +48,13 @@ static inline void peer_attach(struct peer *peer, struct fp_queue *queue, uint32
 			       size, 0, 0, shuffled, malloc(size * sizeof(uint16_t)), 0 };
 }
 
-/* Buffers that the driver has made available and that were not taken */
+/* Count the buffers that the driver has made available and that were not taken */
 static inline uint16_t peer_available(const struct peer *peer)
 {
 	return (uint16_t)(__atomic_load_n((uint16_t *)(peer->avail + 2), __ATOMIC_ACQUIRE) - peer->taken);
 }
 
-/* Where the buffer of a descriptor is */
+/* Address of a descriptor's buffer */
 static inline uint8_t *peer_address(const struct peer *peer, uint16_t id)
 {
 	uint64_t address;
@@ -100,7 +100,7 @@ static inline bool peer_wants_interrupt(const struct peer *peer)
 	return !(__atomic_load_n((uint16_t *)peer->avail, __ATOMIC_RELAXED) & 1);
 }
 
-/* Give back what a transmit queue lent: in order, or all that is held in an order of its own */
+/* Give back the buffers of a transmit queue: in order, or all that are held in another order */
 static inline void peer_release(struct peer *peer, uint32_t keep)
 {
 	while (peer->holds > keep) {
@@ -143,7 +143,7 @@ static inline uint16_t peer_pick(struct peer *peer)
 	return id;
 }
 
-/* Deliver a frame to a receive queue, over several buffers if that was agreed; false when there is no room */
+/* Deliver a frame to a receive queue, over several buffers if @mergeable; false when there is no room */
 static inline bool peer_deliver(struct peer *peer, const uint8_t *frame, uint32_t length, bool mergeable)
 {
 	uint32_t left = length, span = peer_length(peer, 0), need = (HEADER + length + span - 1) / span, at = 0;

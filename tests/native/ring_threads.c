@@ -15,10 +15,10 @@
 
 /** struct life - What threads share
  * @out, @in:	The rings, carried by one thread
- * @kind:	As they are attached
+ * @kind:	What was negotiated
  * @call:	eventfd of @in
  * @kick:	eventfd of @out
- * @ending:	The carrier is to leave
+ * @ending:	Tells the carrier to end
  * @sent, @received: Frames so far
  */
 struct life {
@@ -68,7 +68,7 @@ static void *sender(void *argument)
 	return NULL;
 }
 
-/* Receives by sleeping; leaves when it is told that all is over */
+/* Thread: receives by sleeping; ends when its wait ends with -ESHUTDOWN */
 static void *receiver(void *argument)
 {
 	struct life *life = argument;
@@ -100,7 +100,7 @@ static void begin(struct life *life, const struct kind *kind)
 	attach_events(&life->in, kind, -1, life->call);
 }
 
-/* Free them */
+/* Free both queues */
 static void end(struct life *life)
 {
 	unmake(&life->out);
@@ -180,7 +180,7 @@ static void waits(void)
 		CHECK(fp_wait(&life.in.queue, 1, -1, -1, -1) == 1);
 		CHECK(!peer_wants_interrupt(&life.in.peer));
 		CHECK(fp_receive(life.in.queue, frame, 64, lengths, 1) == 1);
-		CHECK(write(life.call, &one, sizeof(one)) == sizeof(one));	/* for nothing: it is slept on */
+		CHECK(write(life.call, &one, sizeof(one)) == sizeof(one));	/* a notification without a frame: the wait goes on */
 		CHECK(fp_wait(&life.in.queue, 1, -1, -1, 3 * MILLISECOND) == 0);
 		CHECK(write(life.wake, &one, sizeof(one)) == sizeof(one));
 		CHECK(fp_wait(&life.in.queue, 1, -1, life.wake, -1) == -ESHUTDOWN);
@@ -189,7 +189,7 @@ static void waits(void)
 		CHECK(fp_wait(&life.in.queue, 1, control[0], -1, -1) == -ECONNRESET);
 		fp_stop(life.in.queue);
 		CHECK(fp_wait(&life.in.queue, 1, -1, -1, 20 * MILLISECOND) == 0);
-		attach_events(&life.in, kind, -1, ends[0]);	/* a notifier that cannot be told from an eventfd, until it hangs up */
+		attach_events(&life.in, kind, -1, ends[0]);	/* a socket works like an eventfd until it hangs up */
 		close(ends[1]);
 		CHECK(fp_wait(&life.in.queue, 1, -1, -1, -1) == -EBADMSG);
 		CHECK(fp_fault_of(life.in.queue) == FP_BAD_EVENT);

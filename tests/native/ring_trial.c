@@ -43,7 +43,7 @@ static void lengths(void)
 	}
 }
 
-/* Check frames against paint() by their numbers from @next on; the number after them */
+/* Check frames against paint(), numbered from @next on; return the number after them */
 static uint32_t compare(const uint8_t *frames, uint32_t stride, const uint32_t *lengths, int count, uint32_t next)
 {
 	uint8_t expected[2048];
@@ -98,7 +98,7 @@ static void wrap(void)
 	wrap_with(32768, &kinds[1], 140000);
 }
 
-/* A full ring takes what fits, counts the rest, and goes on when room comes back; lengths that cannot be are refused */
+/* A full ring takes what fits, counts the rest, and goes on when room comes back; impossible lengths are refused */
 static void full(void)
 {
 	EACH_KIND(kind) {
@@ -179,7 +179,7 @@ enum lie {
 	JUMP_AHEAD, JUMP_BACK, ID_BEYOND, ID_HUGE, ID_TWICE, LONG, HUGE_LENGTH, SHORT, NONE_MERGED, TOO_MANY_MERGED, LONG_PART, LIES
 };
 
-/* Deliver a good frame and then the lie; what is to be found, FP_SOUND when the lie means nothing with this @kind */
+/* Deliver a good frame and then the lie; return the expected fault, FP_SOUND when the lie has no meaning with this @kind */
 static enum fp_fault tell(enum lie lie, struct end *in, const struct kind *kind, uint8_t *header)
 {
 	struct peer *peer = &in->peer;
@@ -252,7 +252,7 @@ static void hostile_receive(const struct kind *kind, enum lie lie)
 	CHECK(peer_deliver(&in.peer, frame, 100, kind->mergeable));
 	CHECK(fp_receive(in.queue, frames, 300, lengths, 8) == 1);
 	in.peer.shuffled = false;
-	while (in.peer.holds)		/* what the shuffling peer has taken aside goes back unharmed */
+	while (in.peer.holds)		/* buffers that the shuffling peer still holds go back unchanged */
 		give_unused(&in.peer);
 	peer_publish(&in.peer);
 	while ((count = fp_receive(in.queue, frames, 300, lengths, 8)) > 0)
@@ -313,7 +313,7 @@ static void hostile_send(const struct kind *kind, enum lie lie)
 	unmake(&out);
 }
 
-/* Each lie in a used ring is named, and mended by a new attachment */
+/* Each lie in a used ring is named, and a new attachment clears the fault */
 static void hostile(void)
 {
 	EACH_KIND(kind) {

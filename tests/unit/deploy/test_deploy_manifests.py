@@ -98,7 +98,7 @@ def test_the_hosts_root(pod: dict[str, Any], agent: dict[str, Any], settings: Se
 def test_what_privileged_is_used_for_is_told(settings: Settings) -> None:
     """The manifest and the documentation list the capabilities that the agent misses when they are missing."""
     names = {*_CAPABILITIES, *_CAPABILITIES_ELSEWHERE}
-    comment = MANIFEST.read_text().partition("What is used of it: ")[2].partition(".")[0]
+    comment = MANIFEST.read_text().partition("The agent uses these capabilities:")[2].partition(".")[0]
     assert set(re.findall(r"\b[A-Z]+_?[A-Z]+\b", comment)) == names
     told = (ROOT / "docs" / "settings.md").read_text()
     assert [name for name in names if f"`CAP_{name}`" not in told] == []
