@@ -164,7 +164,7 @@ def test_a_vanished_sandbox() -> None:
     assert judged(made, PORT) == [f"found: {PORT}"]
 
 
-def test_faults_are_told_with_the_calls_around_them() -> None:
+def test_faults_are_shown_with_the_calls_around_them() -> None:
     """A history has faults that last or are near, and not one that is long over."""
     made = Model()
     made.happens("long ago", 0.0).ended = 1.0

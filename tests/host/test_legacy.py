@@ -60,7 +60,7 @@ def test_a_directory_that_cannot_go_is_no_fault(data: Path) -> None:
     assert (tree(behind), len(mounts_at(data))) == (set(), 1)
 
 
-def test_a_record_that_cannot_go_is_told(data: Path) -> None:
+def test_a_record_that_cannot_be_removed_is_reported(data: Path) -> None:
     """A directory with the record's name is no record: it stays, with all else, and the error names it."""
     (data / RECORD).unlink()
     (data / RECORD).mkdir()

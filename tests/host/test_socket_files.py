@@ -49,7 +49,7 @@ def test_stale_socket_is_removed(step: SocketFile, pod: Path) -> None:
     assert tree(pod) == set()
 
 
-def test_a_dead_socket_is_told(step: SocketFile, pod: Path) -> None:
+def test_a_dead_socket_is_reported(step: SocketFile, pod: Path) -> None:
     """A socket whose application was killed is a drift, with what to do, until its name is free again."""
     with listening(pod / step.name):
         assert driver.check(step, soon()) == []

@@ -71,7 +71,7 @@ def test_each_end_is_in_a_namespace_of_its_own(pod: str, path: Path) -> None:
     assert Path(OWN).stat().st_ino == own
 
 
-def test_what_is_no_namespace_is_told() -> None:
+def test_what_is_no_namespace_is_an_error() -> None:
     """A descriptor that is no namespace is an error of that one alone."""
     other = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     try:
