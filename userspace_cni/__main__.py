@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
-    from userspace_cni.attachment import verbs
+    from userspace_cni.attachment.node import Node
     from userspace_cni.base.errors import UserspaceError
 else:
     import _signal as signal
@@ -181,7 +181,7 @@ class _Stdin:
         return content
 
 
-def _node() -> verbs.Node:
+def _node() -> Node:
     _find_packages()
     from userspace_cni.base.log import begin
     from userspace_cni.base.settings import load

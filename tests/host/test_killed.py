@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.host.places import UNUSED_ID, in_child, listening, soon, tree
-from userspace_cni.attachment.apply import Driver
-from userspace_cni.attachment.steps import ConfigFile, DeviceInfo, Directory, PlacedSocket, PodMount, Step
+from userspace_cni.attachment.steps import ConfigFile, DeviceInfo, Directory, Driver, PlacedSocket, PodMount, Step
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.device_info import DeviceInfoDriver
 from userspace_cni.host.files import ConfigFileDriver

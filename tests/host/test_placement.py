@@ -26,7 +26,7 @@ from tests.host.places import (
     tree,
 )
 from userspace_cni.attachment.drift import Absent, Dead, Other
-from userspace_cni.attachment.steps import PlacedSocket
+from userspace_cni.attachment.steps import PlacedSocket, Seen
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
 from userspace_cni.host.placement import PlacedSocketDriver, free_source, is_source_dead
 
@@ -246,14 +246,14 @@ def test_mounts_of_others_stay(step: PlacedSocket, source: Path, placed: Path, r
 def test_whether_there_are_mounts(step: PlacedSocket, source: Path, placed: Path) -> None:
     """The driver knows of mounts that keep the kubelet from removing the directory: on two devices until DEL, on one never."""
     with listening(source):
-        assert not driver.has_mounts(step)
+        assert not driver.mounted(step, Seen())
         driver.apply(step, soon())
-        assert driver.has_mounts(step) == (source.parent.stat().st_dev != placed.parent.stat().st_dev)
-        assert not driver.has_mounts(replace(step, source=f"{step.source}0"))
+        assert driver.mounted(step, Seen()) == (source.parent.stat().st_dev != placed.parent.stat().st_dev)
+        assert not driver.mounted(replace(step, source=f"{step.source}0"), Seen())
         driver.undo(step, soon())
-        assert not driver.has_mounts(step)
+        assert not driver.mounted(step, Seen())
     placed.parent.rmdir()
-    assert not driver.has_mounts(step)
+    assert not driver.mounted(step, Seen())
 
 
 def test_device_changed_between(step: PlacedSocket, source: Path, placed: Path, room: Path, shm: Path) -> None:

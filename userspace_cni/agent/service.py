@@ -114,8 +114,8 @@ class Agent:
             say("warning", "this agent lacks something", missing=sentence)
         self.node.warm_up(Deadline.after(START_S))
         gc.freeze()  # what is there now stays: no collection has to look at it again
-        sweep(self.node, self.node.journal)
-        drain(self.node, self.node.journal, Deadline.after(START_S), self.metrics.count_action)
+        sweep(self.node)
+        drain(self.node, Deadline.after(START_S), self.metrics.count_action)
         if self.scrapes:
             self.scrapes.start()
         self.flusher.start()
@@ -219,7 +219,7 @@ class Agent:
         with bound(verb="ADD"), about(subject_of(environ)):
             say("warning", "an ADD whose caller has gone is undone")
             try:
-                self.workers.submit(Job(lambda: undo(entry, self.node, self.node.journal, Deadline.after(AGENT_S)), "DEL"))
+                self.workers.submit(Job(lambda: undo(entry, self.node, Deadline.after(AGENT_S)), "DEL"))
             except Unavailable as error:
                 say("error", "it stays until the runtime's DEL", error=error)
 

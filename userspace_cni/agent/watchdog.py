@@ -12,9 +12,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
-from userspace_cni.attachment.reconcile import Reconciliation, Surroundings
+from userspace_cni.attachment.node import Node
+from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -32,38 +33,6 @@ WATCH_S: Final = 5.0
 CONNECT_S: Final = 2.0
 APART_S: Final = 5.0
 """Seconds between two looks that prove something gone, less when ticks are that close. `gc` waits as long to ask again."""
-
-
-class Node(Surroundings, Protocol):
-    """What keeping asks of the node besides."""
-
-    def connect(self, deadline: Deadline) -> int:
-        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
-        ...
-
-    def watch_switch(self) -> str:
-        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
-        ...
-
-    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
-        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
-        ...
-
-    def free_sources(self) -> int:
-        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
-        ...
-
-
-class Lifeline(Protocol):
-    """What tells of the end of a daemon at once."""
-
-    def hold(self) -> None:
-        """Hold a connection unless one is held."""
-        ...
-
-    def let_go(self) -> None:
-        """End it; `ended` is not told."""
-        ...
 
 
 class Watchdog:

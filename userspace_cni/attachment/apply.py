@@ -1,64 +1,31 @@
-"""Applies, undoes and checks the steps of one attachment, with its record and the locks of what it shares.
+"""Applies and undoes the steps of one attachment, with its record and the locks of what it shares.
 
-Knows no switch and no file system: drivers do. The caller holds the container's lock; the lock of a shared place is taken
-here and nowhere else, one at a time. Whatever dies in between leaves a record and a list of holders from which the same
-functions go on.
+A `Turn` is one caller's: the lock of the container is held, and what the record says is true until it ends. Every apply and undo
+of a recorded attachment is a method of one: verbs, cleanup and reconciliation take a turn, read the record again, decide and act.
+A verb waits for its turn with the attachment that it was called for; all else takes one only at once.
+
+Knows no switch and no file system: drivers do. The lock of a shared place is taken here and nowhere else, one at a time. Whatever
+dies in between leaves a record and a list of holders from which a later turn goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, Shared, keys_of
-from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Directory, Resource, Step
+from userspace_cni.attachment.records import Record, record_key
+from userspace_cni.attachment.steps import Resource, Rest, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.stages import Stage, stage
+from userspace_cni.base.stages import stage
 
-S_contra = TypeVar("S_contra", bound=Step, contravariant=True)
-Rest = Callable[[], None]
-"""What remains to be awaited of a step that was begun. Raises as `apply` does."""
-
-
-class Driver(Protocol[S_contra]):
-    """Knows one type of step. Every method is idempotent, and safe to call again after the process died inside it.
-
-    All raise only errors of `userspace_cni.base.errors`.
-    """
-
-    def apply(self, step: S_contra, deadline: Deadline) -> Rest | None:
-        """Make it true, or begin to and return what remains: steps that do not depend on it go on meanwhile.
-
-        Raises Unavailable for what may pass by itself, a StepFailed otherwise.
-        """
-        ...
-
-    def undo(self, step: S_contra, deadline: Deadline) -> None:
-        """Remove what `apply` made, and nothing else. What is already absent is fine."""
-        ...
-
-    def check(self, step: S_contra, deadline: Deadline) -> list[Drift]:
-        """Every difference between the step and reality. Changes nothing."""
-        ...
-
-    def present(self, step: S_contra) -> bool:
-        """Whether the thing behind a shared step exists before anybody of ours holds it (then it is not ours to remove)."""
-        ...
-
-
-class Drivers(Protocol):
-    """The driver of each step."""
-
-    def driver(self, step: Step) -> Driver[Any]:
-        """The driver that knows this type of step."""
-        ...
+if TYPE_CHECKING:
+    from userspace_cni.attachment.node import Node
 
 
 @dataclass(frozen=True)
@@ -69,89 +36,127 @@ class Failure:
     error: UserspaceError
 
 
-def apply_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Deadline) -> None:
-    """Make every step of the record true, in order; the first error ends it. The record must already hold the steps."""
-    settle(begin_steps(record, record.steps, drivers, journal, deadline))
+@contextmanager
+def await_turn(container_id: str, ifname: str, node: Node, deadline: Deadline) -> Iterator[Turn]:
+    """A turn when all who came before have ended theirs. Raises Unavailable at the deadline."""
+    with node.journal.container_lock(container_id, deadline) as lock:
+        yield Turn(record_key(container_id, ifname), node, lock.share)
 
 
-def begin_steps(record: Record, steps: Iterable[Step], drivers: Drivers, journal: Journal, deadline: Deadline) -> list[Rest]:
-    """Begin to make these steps of the record true, in order, and return what remains to be awaited (see `settle`).
+@contextmanager
+def try_turn(container_id: str, ifname: str, node: Node) -> Iterator[Turn | None]:
+    """A turn at once; None while another call works on the container, whose work this is then."""
+    lock = node.journal.try_container_lock(container_id)
+    if lock is None:
+        yield None
+        return
+    with lock:
+        yield Turn(record_key(container_id, ifname), node, lock.share)
 
-    What is shared is entered in its place's list of holders first, also when it is made again after it was lost.
+
+class Turn:
+    """A turn with the attachment `key`. Of no use after its end.
+
+    `share_lock` gives a descriptor for a child process, in which the lock stays taken as long as that lives.
     """
-    rests: list[Rest] = []
-    held: set[str] = set()
-    for place, run in _by_place(steps):
-        if any(step.after_rest for step in run):
-            settle(rests)
-        # what is this attachment's alone needs no lock once the list of holders says so
-        with _in_place("" if place in held and _all_exclusive(run) else place, journal, deadline):
-            if place and place not in held:
-                record = _hold(record, place, drivers, journal)
-                held.add(place)
-            for step in run:
-                deadline.require(f"applying step '{step.kind}'")
-                with stage(_stage(step)):
-                    rest = drivers.driver(step).apply(step, deadline)
-                if rest:
-                    rests.append(rest)
-    return rests
 
+    def __init__(self, key: str, node: Node, share_lock: Callable[[], int]) -> None:
+        self._key = key
+        self._node = node
+        self._journal = node.journal
+        self.share_lock = share_lock
 
-def settle(rests: list[Rest]) -> None:
-    """Await what was begun. The list is empty then."""
-    while rests:
-        with stage("ovs"):
-            rests.pop(0)()
+    def read(self) -> Record | None:
+        """The record as it is now; None when there is none."""
+        return self._journal.read_key(self._key)
 
+    def foresee(self, record: Record) -> tuple[Record, list[str]]:
+        """The record with what it will have made, as far as can be said before its places are locked; and who holds what is to be
+        this attachment's alone, by record key."""
+        made: set[str] = set()
+        rivals: dict[str, None] = {}
+        for place in {_place(step) for step in record.steps} - {""}:
+            mine = _in(place, record.steps)
+            shared = self._journal.shared(place) or Shared()
+            made |= _made(mine, shared, self._node)
+            others = shared.without_holder(record.key)
+            rivals |= dict.fromkeys(others.needs(step.resource.key) for step in mine if step.resource and step.resource.exclusive)
+        return record.to(record.state, made=tuple(sorted(made))), [key for key in rivals if key]
 
-def undo_steps(record: Record, drivers: Drivers, journal: Journal, deadline: Deadline) -> list[Failure]:
-    """Undo every step in reverse, each on its own, and drop the record when all succeeded.
+    def apply(self, record: Record, deadline: Deadline) -> None:
+        """Make every step true, in order; the first error ends it. The record is written already, with these steps."""
+        self.settle(self.begin(record, record.steps, deadline))
 
-    Otherwise the record stays in state `deleting` with just the steps that failed, and these are returned with their errors.
-    Raises RecordRefused when that cannot be recorded.
-    """
-    failures: list[Failure] = []
-    runs = _by_place(record.steps[::-1])
-    for number, (place, steps) in enumerate(runs):
-        last = place not in {later for later, _ in runs[number + 1 :]}
-        failures += _undo_run(record, _Run(place, steps, last=last), failures, drivers, journal, deadline)
-    if failures:
-        failed = {id(failure.step) for failure in failures}
-        journal.keep(record.to("deleting", steps=tuple(step for step in record.steps if id(step) in failed)))
-    else:
-        journal.drop(record)
-    return failures
+    def begin(self, record: Record, steps: Iterable[Step], deadline: Deadline) -> list[Rest]:
+        """Begin to make these steps of the record true, in order; what remains to be awaited, in this turn or another.
 
+        What is shared is entered in its place's list of holders first, also when it is made again after it was lost.
+        """
+        rests: list[Rest] = []
+        held: set[str] = set()
+        for place, run in _by_place(steps):
+            if any(step.from_switch for step in run):
+                self.settle(rests)
+            # what is this attachment's alone needs no lock once the list of holders says so
+            with _in_place("" if place in held and _all_exclusive(run) else place, self._journal, deadline):
+                if place and place not in held:
+                    record = _hold(record, place, self._node)
+                    held.add(place)
+                for step in run:
+                    deadline.require(f"applying step '{step.kind}'")
+                    with stage(step.stage):
+                        rest = self._node.driver(step).apply(step, deadline)
+                    if rest:
+                        rests.append(rest)
+        return rests
 
-def check_steps(record: Record, drivers: Drivers, deadline: Deadline) -> list[Drift]:
-    """Every drift of every step."""
-    return [drift for step in record.steps for drift in drivers.driver(step).check(step, deadline)]
+    def settle(self, rests: list[Rest]) -> None:
+        """Await what was begun. The list is empty then."""
+        while rests:
+            with stage("ovs"):
+                rests.pop(0)()
+
+    def remove(self, record: Record, deadline: Deadline) -> list[Failure]:
+        """Record that the attachment is being deleted, undo every step in reverse, each on its own, and drop the record.
+
+        Where some cannot be undone, the record stays in state `deleting` with just these, which are returned with their errors.
+        Raises RecordRefused when that cannot be recorded, and, with nothing undone, when a living attachment cannot be marked:
+        what is gone would be made again, without holders.
+        """
+        if record.state != "deleting":
+            record = self._journal.mark_deleting(record)
+        failures: list[Failure] = []
+        runs = _by_place(record.steps[::-1])
+        for number, (place, steps) in enumerate(runs):
+            last = place not in {later for later, _ in runs[number + 1 :]}
+            failures += _undo_run(record, _Run(place, steps, last=last), failures, self._node, deadline)
+        if failures:
+            failed = {id(failure.step) for failure in failures}
+            self._journal.keep(record.to("deleting", steps=tuple(step for step in record.steps if id(step) in failed)))
+        else:
+            self._journal.drop(record)
+        return failures
+
+    def undo_some(self, steps: Iterable[Step], wanted: Callable[[Step], bool], deadline: Deadline) -> None:
+        """Undo shared steps as far as that is wanted, asked under their places' locks. The record and its holders stay."""
+        for place, run in _by_place(steps):
+            with _in_place(place, self._journal, deadline):
+                for step in filter(wanted, run):
+                    self._node.driver(step).undo(step, deadline)
+
+    def undo_unrecorded(self, step: Step, deadline: Deadline) -> list[Failure]:
+        """Undo a step of which no record tells, nor will one: who calls again may know better."""
+        try:
+            self._node.driver(step).undo(step, deadline)
+        except UserspaceError as error:
+            return [Failure(step, error)]
+        return []
 
 
 def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
     """Make a shared thing ours to remove: its maker has gone, and left it to its holders."""
     with journal.place_lock(thing.place, deadline):
         journal.adopt(thing)
-
-
-def foresee(record: Record, drivers: Drivers, journal: Journal) -> tuple[Record, list[str]]:
-    """The record with what it will have made, as far as can be said before its places are locked; and who holds what is to be
-    this attachment's alone, by record key."""
-    made: set[str] = set()
-    rivals: dict[str, None] = {}
-    for place in {_place(step) for step in record.steps} - {""}:
-        mine = _in(place, record.steps)
-        shared = journal.shared(place) or Shared()
-        made |= _made(mine, shared, drivers)
-        others = shared.without_holder(record.key)
-        rivals |= dict.fromkeys(others.needs(step.resource.key) for step in mine if step.resource and step.resource.exclusive)
-    return record.to(record.state, made=tuple(sorted(made))), [key for key in rivals if key]
-
-
-def held_by(key: str, journal: Journal) -> tuple[Step, ...]:
-    """The shared steps that an attachment holds by the places' own lists: what is known when its record is lost."""
-    return tuple(step for _, shared in journal.places() for step in shared.holders.get(key, ()))
 
 
 def _by_place(steps: Iterable[Step]) -> list[tuple[str, list[Step]]]:
@@ -175,21 +180,18 @@ def _in_place(place: str, journal: Journal, deadline: Deadline) -> AbstractConte
     return journal.place_lock(place, deadline) if place else nullcontext()
 
 
-def _stage(step: Step) -> Stage:
-    return {"port": "ovs", "lease": "ipam", "legacy-record": "ovs"}.get(step.kind, "pod")  # type: ignore[return-value]
-
-
-def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Record:
+def _hold(record: Record, place: str, node: Node) -> Record:
     """Enter all steps that the attachment has in the place before the first of their things exists; the record as it is then.
 
     So the list tells of each thing for which attachments it is. What we are to have made is recorded durably, if it is not what
     was foreseen.
     """
+    journal = node.journal
     mine = _in(place, record.steps)
     shared = journal.shared(place) or Shared()
     if shared.holders.get(record.key) == mine:
         return record
-    if not shared.holders and any(isinstance(step, Directory) and step.create for step in mine):
+    if not shared.holders and any(step.makes_place for step in mine):
         _require_apart(place, journal)
     others = shared.without_holder(record.key)
     for thing in (step.resource for step in mine):
@@ -199,7 +201,7 @@ def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Rec
                 f"{thing.key} is in use by the attachment {holder}",
                 "a DEL of that one is missing, or 'host.vhost.socketfile' has to be another name",
             )
-    made = _made(mine, shared, drivers)
+    made = _made(mine, shared, node)
     if made != keys_of(mine).intersection(record.made):
         record = record.to(record.state, made=tuple(sorted(made.union(record.made) - (keys_of(mine) - made))))
         journal.write(record)
@@ -207,7 +209,7 @@ def _hold(record: Record, place: str, drivers: Drivers, journal: Journal) -> Rec
     return record
 
 
-def _made(mine: tuple[Step, ...], shared: Shared, drivers: Drivers) -> set[str]:
+def _made(mine: tuple[Step, ...], shared: Shared, node: Node) -> set[str]:
     """Which things of a place's steps are, or will be, made by us: by key."""
     return {
         step.resource.key
@@ -215,7 +217,7 @@ def _made(mine: tuple[Step, ...], shared: Shared, drivers: Drivers) -> set[str]:
         if step.resource
         and (
             step.resource.key in shared.made
-            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not drivers.driver(step).present(step)))
+            or (not shared.needs(step.resource.key) and (step.resource.exclusive or not node.driver(step).present(step)))
         )
     }
 
@@ -226,12 +228,16 @@ def _require_apart(place: str, journal: Journal) -> None:
     above = place.rpartition("/")[0]
     while above:
         shared = journal.shared(above)
-        if shared and Directory(above, above).resource.key in shared.made:
+        if shared and any(step.makes_place for steps in shared.holders.values() for step in _made_by_us(steps, shared)):
             raise NameTaken(
                 f"{place} is in a directory that was made for the attachment {next(iter(shared.holders))}",
                 "'sharedDir' has to be a directory that is no other attachment's",
             )
         above = above.rpartition("/")[0]
+
+
+def _made_by_us(steps: Iterable[Step], shared: Shared) -> Iterator[Step]:
+    return (step for step in steps if step.resource and step.resource.key in shared.made)
 
 
 def _is_ours_to_undo(key: str, step: Step, shared: Shared | None) -> bool:
@@ -251,14 +257,13 @@ class _Run:
     last: bool
 
 
-def _undo_run(
-    record: Record, run: _Run, before: list[Failure], drivers: Drivers, journal: Journal, deadline: Deadline
-) -> list[Failure]:
+def _undo_run(record: Record, run: _Run, before: list[Failure], node: Node, deadline: Deadline) -> list[Failure]:
     """Undo the steps of a run, each on its own, and leave the place's list of holders after its last one.
 
     Each step has half of the time left: a switch that hangs must not keep the addresses.
     """
     failures: list[Failure] = []
+    journal = node.journal
     try:
         # what is this attachment's alone, by the list of holders, needs no lock before that list is left
         with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", journal, deadline.half()):
@@ -267,7 +272,7 @@ def _undo_run(
                 if run.place and not _is_ours_to_undo(record.key, step, shared):
                     continue
                 inside = _inside(step, before + failures)
-                failures += [Failure(step, inside.error)] if inside else _undo(step, drivers, deadline.half())
+                failures += [Failure(step, inside.error)] if inside else _undo(step, node, deadline.half())
             if shared and run.last:
                 _let_go(record, run.place, shared, [failure.step for failure in before + failures], journal)
     except UserspaceError as error:
@@ -282,10 +287,10 @@ def _inside(step: Step, failures: Iterable[Failure]) -> Failure | None:
     return next((failure for failure in failures if _place(failure.step) == _place(step)), None)
 
 
-def _undo(step: Step, drivers: Drivers, deadline: Deadline) -> list[Failure]:
+def _undo(step: Step, node: Node, deadline: Deadline) -> list[Failure]:
     try:
-        with stage(_stage(step)):
-            drivers.driver(step).undo(step, deadline)
+        with stage(step.stage):
+            node.driver(step).undo(step, deadline)
     except UserspaceError as error:
         say("warning", f"undoing step '{step.kind}' failed", error=error)
         return [Failure(step, error)]

@@ -58,7 +58,7 @@ class Shared:
         return Shared(self.made.union(made), {**self.holders, key: steps})
 
     def without_holder(self, key: str) -> Shared:
-        """This place, no longer held by the attachment `key`; of what nobody holds any more it does not matter who made it."""
+        """This place, no longer held by the attachment `key`; of what has no holder any more it does not matter who made it."""
         holders = {other: steps for other, steps in self.holders.items() if other != key}
         return Shared(self.made & _things(holders), holders)
 
@@ -208,7 +208,7 @@ class Journal:
     # -- what attachments share -------------------------------------------------------------------------------------------
 
     def shared(self, place: str) -> Shared | None:
-        """What is shared in a place (Resource.place), None when nobody of ours holds anything there."""
+        """What is shared in a place (Resource.place), None when no attachment holds anything there."""
         with _translated(f"reading the holders of {place}"):
             raw = self._built().get(_PLACES, place)
         return self._shared(place, raw) if raw is not None else None
@@ -244,6 +244,10 @@ class Journal:
             items = self._built().items(_PLACES)
         return [(place, shared) for place, raw in items if (shared := self._shared(place, raw))]
 
+    def held_by(self, key: str) -> tuple[Step, ...]:
+        """The shared steps that an attachment holds by the places' own lists: what is known when its record is lost."""
+        return tuple(step for _, shared in self.places() for step in shared.holders.get(key, ()))
+
     # -- locks ------------------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -259,7 +263,7 @@ class Journal:
             yield lock
 
     def try_container_lock(self, container_id: str) -> Lock | None:
-        """The container's lock if nobody works on it."""
+        """The container's lock if no other call works on it."""
         with _translated(f"locking container {container_id}"):
             return self._store.try_lock(f"container:{container_id}")
 

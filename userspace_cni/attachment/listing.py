@@ -6,22 +6,11 @@ The command line and the agent's `/api/v1/attachments` both answer with what `de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import (
-    OvsPort,
-    PlacedSocket,
-    PodNote,
-    PortInterface,
-    PortRef,
-    SocketFile,
-    Step,
-    VhostUserClient,
-    VhostUserServer,
-)
+from userspace_cni.attachment.steps import OvsPort, PortInterface, VhostUserClient, VhostUserServer
 
-T = TypeVar("T", bound=Step)
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "state pending: its addresses are being leased, or ADD died in it",
     "applying": "state applying: it is being attached, or ADD died in it",
@@ -88,7 +77,7 @@ def describe(
     attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; of one that is dead or
     silent OVSDB still has what it said of links and applications before, and that is not repeated.
     """
-    step, ref = port_step(record), port_ref(record)
+    step, ref = record.port, record.port_ref
     port = ports.get(ref.name) if ports is not None and ref else None
     live = port if vswitchd not in NOT_SERVING else None
     return {
@@ -134,18 +123,8 @@ def name_of(record: Record) -> str:
     return "/".join([*filter(None, owner), record.ifname])
 
 
-def port_ref(record: Record) -> PortRef | None:
-    """By what the port of an attachment is deleted; also of one of which nothing else is known."""
-    return next((step.ref for step in record.steps if isinstance(step, OvsPort | PortRef)), None)
-
-
-def port_step(record: Record) -> OvsPort | None:
-    """The port of an attachment; None while its addresses are being leased."""
-    return _first(record, OvsPort)
-
-
 def select(records: Iterable[Record], names: Sequence[str]) -> list[Record]:
-    """Those that the names mean, each once; all for no name. Raises Unresolved for a name that is nobody's, or of several.
+    """Those that the names mean, each once; all for no name. Raises Unresolved for a name that means none, or several.
 
     A name is POD/ifname, NAMESPACE/POD/ifname or CONTAINERID-PREFIX/ifname; without the interface, all of that pod or container.
     A pod goes before a container whose ID begins alike, and a whole ID before those that it begins.
@@ -175,7 +154,7 @@ def _is_mine(interface: Mapping[str, Any], record: Record) -> bool:
 
 
 def _problems(record: Record, port: SwitchPort | None, *, asked: bool, boot_id: str) -> list[str]:
-    step = port_step(record)
+    step = record.port
     problems = []
     if record.state != "ready":
         problems.append(_UNFINISHED[record.state])
@@ -202,12 +181,10 @@ def _pod(record: Record) -> dict[str, str] | None:
 
 def _socket(record: Record) -> dict[str, str]:
     """Its path: `host` in the pod's directory, `ovs` as OVS has it, `pod` where the pod sees it; each "" while unknown."""
-    step, placed, file = port_step(record), _first(record, PlacedSocket), _first(record, SocketFile)
-    at = placed or file
-    note = _first(record, PodNote)
+    step, at, note = record.port, record.socket, record.note
     return {
-        "host": f"{at.directory}/{at.name}" if at else "",
-        "ovs": placed.source if placed else step.server_path if step else "",
+        "host": at.path if at else "",
+        "ovs": (at.switch_path if at else "") or (step.server_path if step else ""),
         "pod": f"{note.mapped_dir}{at.name}" if note and at else "",
     }
 
@@ -216,10 +193,6 @@ def _vhost(port: SwitchPort | None) -> dict[str, str]:
     status = port.status if port else {}
     state = status.get("status", "")
     return {"state": state if state in ("connected", "disconnected") else "unknown", "mode": status.get("mode", "")}
-
-
-def _first(record: Record, kind: type[T]) -> T | None:
-    return next((step for step in record.steps if isinstance(step, kind)), None)
 
 
 def _is_pod(record: Record, name: str) -> bool:

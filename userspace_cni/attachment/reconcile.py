@@ -2,26 +2,29 @@
 
 It runs at start, when OVSDB is there again, on a tick and on demand. `findings` decides and changes nothing; a `Reconciliation`
 acts on what was found. Doubt keeps, proof deletes: an attachment that looks complete, or a row whose record is lost, is removed
-only when its sandbox is proven gone in two passes. What somebody works on at the moment (its container's lock is taken) is left
+only when its sandbox is proven gone in two passes. What another call works on (its container's lock is taken) is left
 alone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
-from userspace_cni.attachment import apply, cleanup
+from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.cleanup import Report, is_unfinished
-from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.node import DeadProbe, Marks
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PodMount, PortRef, SocketFile, Step
+from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import about, bound, say
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.node import Node
 
 LOOK_S: Final = 5.0
 """What listing the switch's ports may take."""
@@ -30,67 +33,11 @@ CHECK_S: Final = 2.0
 TELL_S: Final = 3600.0
 """Seconds between two lines about the same failure."""
 
-Marks = Mapping[str, str]
-Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "record-lost", "foreign", "dead-test"]
+Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "record-lost", "foreign"]
 """unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: no DEL will ever come. namespace-gone:
 the sandbox is gone and its pod not known to be; mounts of ours keep the kubelet from removing the directory by which that would
 be known. lost: parts of a living attachment are missing or dead. record-lost: a port of ours without record or sandbox. foreign:
-a port of another installation. dead-test: no attachment, but what a person's probe, ping or load left that was killed."""
-
-
-class DeadTests(Protocol):
-    """What runs of test ports left whose process has ended. Raises Unavailable."""
-
-    def records(self, deadline: Deadline) -> Sequence[Record]:
-        """Each as a record of its ports."""
-        ...
-
-    def remove(self, test: Record, deadline: Deadline) -> object:
-        """Remove it, unless it is gone."""
-        ...
-
-
-class Surroundings(cleanup.Node, Protocol):
-    """What reconciliation asks of the node besides."""
-
-    @property
-    def journal(self) -> Journal:
-        """The records of this node."""
-        ...
-
-    @property
-    def log_level(self) -> str:
-        """A key of log.LEVELS."""
-        ...
-
-    def owned_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
-        """Name and marks of every port that is marked as ours. Raises Unavailable."""
-        ...
-
-    def closed_ports(self) -> frozenset[str]:
-        """Names of the ports of ours that the switch could not open, and may be asked to again by now. Raises Unavailable."""
-        ...
-
-    @property
-    def dead_tests(self) -> DeadTests:
-        """What killed tests left."""
-        ...
-
-    def mount_points(self) -> frozenset[str]:
-        """Where something is mounted, as the host calls it."""
-        ...
-
-    def has_mounts(self, step: PlacedSocket) -> bool:
-        """Whether a mount of ours shows the socket in the pod's directory, under whatever name."""
-        ...
-
-    def is_dead(self, step: SocketFile) -> bool:
-        """Whether the application that made this socket has ended without removing it."""
-        ...
-
-    def pod_is_gone(self, uid: str) -> bool:
-        """Whether the pod is missing in a successful listing of the API or of the kubelet's directory."""
-        ...
+a port of another installation."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +57,17 @@ class Finding:
         return self.problem in ("sandbox-gone", "namespace-gone", "record-lost")
 
 
-def findings(node: Surroundings) -> Iterator[Finding]:
-    """Everything that is not as the records say; decides, and changes nothing. Raises RecordRefused.
+def findings(node: Node) -> Iterator[Finding | DeadProbe]:
+    """Everything that is not as the records say, and what killed probes left; decides, and changes nothing. Raises RecordRefused.
 
-    While the switch can not be asked, nothing is concluded from a port that is not there.
+    While the switch cannot be asked, nothing is concluded from a port that is not there.
     """
     records = node.journal.records()
     boot_id = node.boot_id()
     for record in records:
         if is_unfinished(record, boot_id):
             yield Finding("rebooted" if record.state == "ready" else "unfinished", record)
-    seen = _look(node)
+    seen = _see(node)
     for record in records:
         if is_unfinished(record, boot_id):
             continue
@@ -134,20 +81,15 @@ def findings(node: Surroundings) -> Iterator[Finding]:
             yield Finding("lost", record, lost)
     yield from _without_record({record.key for record in records}, seen.ports or {}, node)
     if seen.ports is not None:
-        yield from (Finding("dead-test", test) for test in node.dead_tests.records(Deadline.after(LOOK_S)))
+        yield from node.dead_probes.find(Deadline.after(LOOK_S))
 
 
-def sandbox_is_gone(marks: Marks, node: Surroundings) -> bool:
+def sandbox_is_gone(marks: Marks, node: Node) -> bool:
     """Whether the sandbox is proven gone, by what marks (`boot-id`, `netns`, `pod-uid`) say of it."""
     if marks.get("boot-id", "") not in ("", node.boot_id()):
         return True
     netns, uid = marks.get("netns", ""), marks.get("pod-uid", "")
     return bool(netns) and node.netns_is_gone(netns) and (not uid or node.pod_is_gone(uid))
-
-
-def dead_sockets(record: Record, node: Surroundings) -> tuple[Step, ...]:
-    """The sockets that a dead application of the attachment left, as steps whose `apply` frees the name."""
-    return _those(record, lambda step: isinstance(step, SocketFile) and _looked(step, lambda: node.is_dead(step)))
 
 
 def _those(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
@@ -156,46 +98,24 @@ def _those(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
         return tuple(step for step in record.steps if wanted(step))
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What one look at the node shows of all attachments. `ports`: None while the switch cannot be asked."""
-
-    ports: Mapping[str, Marks] | None
-    closed: frozenset[str]
-    mounts: frozenset[str]
-
-
-def _look(node: Surroundings) -> _Seen:
+def _see(node: Node) -> Seen:
     try:
-        return _Seen(node.owned_ports(Deadline.after(LOOK_S)), node.closed_ports(), node.mount_points())
+        return Seen(node.owned_ports(Deadline.after(LOOK_S)))
     except UserspaceError as error:
-        say("warning", "the switch can not be looked at", error=error)
-        return _Seen(None, frozenset(), node.mount_points())
+        say("warning", "the switch cannot be looked at", error=error)
+        return Seen()
 
 
-def _is_lost(step: Step, seen: _Seen, node: Surroundings) -> bool:
-    """Whether it is gone, closed or dead; what is there and not as it was made, CHECK tells."""
-    if isinstance(step, OvsPort):
-        return seen.ports is not None and (step.name not in seen.ports or step.name in seen.closed)
-    if isinstance(step, PodMount) and step.target in seen.mounts:
-        return False
-    if isinstance(step, SocketFile):
-        return _looked(step, lambda: node.is_dead(step))
-    if isinstance(step, (PodMount, PlacedSocket)):
-        return _looked(step, lambda: bool(node.driver(step).check(step, Deadline.after(CHECK_S))))
-    return False
+def _is_lost(step: Step, seen: Seen, node: Node) -> bool:
+    return _looked(step, seen, lambda: node.driver(step).lost(step, seen, Deadline.after(CHECK_S)))
 
 
-def _holds_up(step: Step, key: str, seen: _Seen, node: Surroundings) -> bool:
+def _holds_up(step: Step, key: str, seen: Seen, node: Node) -> bool:
     """Whether it is a mount that only sandboxes need which are gone."""
-    if isinstance(step, PodMount):
-        mounted = step.target in seen.mounts
-    else:
-        mounted = isinstance(step, PlacedSocket) and _looked(step, lambda: node.has_mounts(step))
-    return mounted and not is_needed(step, key, node)
+    return _looked(step, seen, lambda: node.driver(step).mounted(step, seen)) and not is_needed(step, key, node)
 
 
-def is_needed(step: Step, key: str, node: Surroundings) -> bool:
+def is_needed(step: Step, key: str, node: Node) -> bool:
     """Whether the thing behind the step has a holder beside `key` whose namespace is not gone. Raises RecordRefused."""
     thing = step.resource
     shared = node.journal.shared(thing.place) if thing else None
@@ -209,15 +129,16 @@ def is_needed(step: Step, key: str, node: Surroundings) -> bool:
     return False
 
 
-def _looked(step: Step, look: Callable[[], bool]) -> bool:
+def _looked(step: Step, seen: Seen, ask: Callable[[], bool]) -> bool:
     try:
-        return look()
+        return ask()
     except UserspaceError as error:
-        say("warning", f"step '{step.kind}' cannot be looked at", error=error)
+        if seen.is_news(error):
+            say("warning", f"step '{step.kind}' cannot be looked at", error=error)
         return False
 
 
-def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Surroundings) -> Iterator[Finding]:
+def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) -> Iterator[Finding]:
     store = node.journal.identity()
     for name, marks in ports.items():
         container_id, ifname = marks.get("container-id", ""), marks.get("ifname", "")
@@ -228,7 +149,7 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Surrou
         if marks.get("store") != store:
             yield Finding("foreign", record)
         elif sandbox_is_gone(marks, node):
-            yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, port, node.journal)))
+            yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, port, node)))
 
 
 @dataclass(frozen=True)
@@ -236,7 +157,7 @@ class _Begun:
     """What is being made again: what remains to be awaited, and the steps that can be applied only then."""
 
     record: Record
-    rests: list[apply.Rest]
+    rests: list[Rest]
     later: list[Step]
 
 
@@ -247,9 +168,8 @@ class Reconciliation:
     pass is asked for.
     """
 
-    def __init__(self, node: Surroundings, report: Report, apart_s: float) -> None:
+    def __init__(self, node: Node, report: Report, apart_s: float) -> None:
         self._node = node
-        self._journal = node.journal
         self._report = report
         self._apart_s = apart_s
         self._suspected: dict[str, float] = {}
@@ -258,16 +178,17 @@ class Reconciliation:
 
     def run(self) -> None:
         """One pass. Never fails: what could not be done is said, and is there for the next one."""
-        cleanup.drain(self._node, self._journal, Deadline.after(cleanup.TURN_S), self._report)
+        cleanup.drain(self._node, Deadline.after(cleanup.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
         begun: list[_Begun] = []
         try:
             for found in findings(self._node):
-                key = found.record.key
-                if found.problem == "foreign":
-                    foreign.add(key)
-                elif not found.needs_proof or self._is_proven(f"{found.problem} {key}", suspected):
+                if isinstance(found, DeadProbe):
+                    self._attempt(found, lambda probe=found: self._remove_probe(probe))  # type: ignore[misc]
+                elif found.problem == "foreign":
+                    foreign.add(found.record.key)
+                elif not found.needs_proof or self._is_proven(f"{found.problem} {found.record.key}", suspected):
                     self._attempt(found.record, lambda found=found: self._act(found, begun))  # type: ignore[misc]
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
@@ -280,13 +201,14 @@ class Reconciliation:
         """The connection of a port's application has just ended: free the socket's name if it has died. Never fails."""
         try:
             marks = self._node.owned_ports(Deadline.after(CHECK_S)).get(port, {})
-            record = self._journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
+            record = self._node.journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
         except UserspaceError as error:
             say("warning", "an application that has gone is looked at later", port=port, error=error)
             return
         if record is None or is_unfinished(record, self._node.boot_id()):
             return
-        if steps := dead_sockets(record, self._node):
+        seen = Seen()
+        if steps := _those(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
             self._attempt(record, lambda: self._act(Finding("lost", record, steps), []))
 
     def _is_proven(self, key: str, suspected: dict[str, float]) -> bool:
@@ -294,13 +216,13 @@ class Reconciliation:
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, record: Record, act: Callable[[], None]) -> None:
-        """Do it; a failure keeps no other record from its turn, and is told once an hour."""
-        with bound(self._node.log_level), about(record.subject):
+    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None]) -> None:
+        """Do it; a failure keeps no other from its turn, and is told once an hour."""
+        with bound(self._node.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
-                if self._is_news(record.key, error.message):
+                if self._is_news(left.key, error.message):
                     say("warning", "an attachment could not be put right now", error=error)
 
     def _is_news(self, key: str, message: str) -> bool:
@@ -314,52 +236,44 @@ class Reconciliation:
 
     def _act(self, found: Finding, begun: list[_Begun]) -> None:
         """Put one thing right, if it still is what it was when it was found."""
-        record = found.record
-        unrecorded = found.problem in ("record-lost", "dead-test")
-        with self._unchanged(record, recorded=not unrecorded) as unchanged:
-            if not unchanged:
-                return
-            if found.problem == "dead-test":
-                say("info", "removing what a killed test left", test=record.network)
-                self._node.dead_tests.remove(record, Deadline.after(cleanup.TURN_S))
-                self._report("removed-dead-test")
+        record, recorded = found.record, found.problem != "record-lost"
+        with try_turn(record.container_id, record.ifname, self._node) as turn:
+            if turn is None or turn.read() != (record if recorded else None):
                 return
             if found.problem == "namespace-gone":
-                self._undo_mounts(found)
-                return
-            if found.problem == "lost":
-                begun.append(self._make_again(record, found.steps))
-                return
-            say("info", "removing what an attachment left", why=found.problem, state=record.state, netns=record.netns)
-            if not cleanup.remove(record, self._node, self._journal, Deadline.after(cleanup.TURN_S)):
-                self._report(f"removed-{found.problem}")
+                self._undo_mounts(found, turn)
+            elif found.problem == "lost":
+                begun.append(self._make_again(found, turn))
+            else:
+                say("info", "removing what an attachment left", why=found.problem, state=record.state, netns=record.netns)
+                if not turn.remove(record, Deadline.after(cleanup.TURN_S)):
+                    self._report(f"removed-{found.problem}")
 
-    @contextmanager
-    def _unchanged(self, record: Record, *, recorded: bool = True) -> Iterator[bool]:
-        """While inside no other process works on the container; whether the record is still this one (or there is still none)."""
-        lock = self._journal.try_container_lock(record.container_id)
+    def _remove_probe(self, probe: DeadProbe) -> None:
+        """Remove it unless another process does."""
+        lock = self._node.journal.try_container_lock(probe.process)
         if lock is None:
-            yield False
             return
         with lock:
-            yield self._journal.read_key(record.key) == (record if recorded else None)
+            say("info", "removing what a killed probe left", purpose=probe.purpose)
+            self._node.dead_probes.remove(probe, Deadline.after(cleanup.TURN_S))
+            self._report("removed-dead-test")
 
-    def _make_again(self, record: Record, lost: Sequence[Step]) -> _Begun:
+    def _make_again(self, found: Finding, turn: Turn) -> _Begun:
         """Begin with it: many ports are opened by the switch at the same time."""
-        first = [step for step in lost if not step.after_rest]
-        deadline = Deadline.after(cleanup.TURN_S)
-        rests = apply.begin_steps(record, first, self._node, self._journal, deadline)
+        first = [step for step in found.steps if not step.from_switch]
+        rests = turn.begin(found.record, first, Deadline.after(cleanup.TURN_S))
         self._tell_again(first)
-        return _Begun(record, rests, [step for step in lost if step.after_rest])
+        return _Begun(found.record, rests, [step for step in found.steps if step.from_switch])
 
     def _finish(self, begun: _Begun) -> None:
         """Await what was begun, and make what waits for it. A DEL that came in between has removed it all."""
-        with self._unchanged(begun.record) as unchanged:
-            if not unchanged:
+        record = begun.record
+        with try_turn(record.container_id, record.ifname, self._node) as turn:
+            if turn is None or turn.read() != record:
                 return
-            apply.settle(begun.rests)
-            deadline = Deadline.after(cleanup.PLACE_S)
-            apply.settle(apply.begin_steps(begun.record, begun.later, self._node, self._journal, deadline))
+            turn.settle(begun.rests)
+            turn.settle(turn.begin(record, begun.later, Deadline.after(cleanup.PLACE_S)))
             self._tell_again(begun.later)
 
     def _tell_again(self, steps: Iterable[Step]) -> None:
@@ -367,15 +281,16 @@ class Reconciliation:
             say("info", "making again what was lost", step=step.kind)
             self._report(f"again-{step.kind}")
 
-    def _undo_mounts(self, found: Finding) -> None:
+    def _undo_mounts(self, found: Finding, turn: Turn) -> None:
         """What keeps the kubelet from removing the pod's directory; all else stays until the pod is known to be gone."""
-        deadline = Deadline.after(cleanup.TURN_S)
-        for step in found.steps:
-            assert step.resource is not None  # noqa: S101 - for the type checker: only what is in a place is found so
-            with self._journal.place_lock(step.resource.place, deadline):
-                if not is_needed(step, found.record.key, self._node):
-                    say("info", "taking off what keeps the directory of a gone sandbox", step=step.kind, netns=found.record.netns)
-                    self._node.driver(step).undo(step, deadline)
+
+        def wanted(step: Step) -> bool:
+            if is_needed(step, found.record.key, self._node):
+                return False
+            say("info", "taking off what keeps the directory of a gone sandbox", step=step.kind, netns=found.record.netns)
+            return True
+
+        turn.undo_some(found.steps, wanted, Deadline.after(cleanup.TURN_S))
         self._report("removed-namespace-gone")
 
     def _tell_foreign(self, keys: Iterable[str]) -> None:

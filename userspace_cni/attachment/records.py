@@ -1,7 +1,7 @@
 """What the store holds about attachments, typed: the undo log and the deletion queue. Pure.
 
-A record is written before the first effect and dropped after the last one is undone, so that whoever comes later can finish
-what a dead process began. It holds all that DEL needs; neither the pod nor the configuration is asked again.
+A record is written before the first effect and dropped after the last one is undone, so that a later process can finish
+what a dead one began. It holds all that DEL needs; neither the pod nor the configuration is asked again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from reprlib import repr as repr_short
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
-from userspace_cni.attachment.steps import STEP_TYPES, Step
+from userspace_cni.attachment.steps import STORED_TYPES, Directory, OvsPort, PodMount, PodNote, PortRef, Socket, Step, first_of
 
 State = Literal["pending", "applying", "ready", "deleting"]
 """pending: addresses are being leased. applying: some prefix of the steps is true. ready: all are, and ADD was answered or is
@@ -23,12 +23,10 @@ about to be. deleting: some prefix of the steps may still be true."""
 SCHEMA: Final = 1
 T = TypeVar("T")
 Check = Callable[[Any], bool]
-_STORED: Final = {stored.kind: stored for stored in (step.stored_as or step for step in STEP_TYPES)}
-"""What stands in records, by its kind there."""
 
 
 class MalformedRecord(ValueError):
-    """A record that this version can not read; the text says which field is wrong."""
+    """A record that this version cannot read; the text says which field is wrong."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Record:
 
     @property
     def key(self) -> str:
-        """The record's name in the store: one per (container, ifname). '@' can not occur in a container ID."""
+        """The record's name in the store: one per (container, ifname). '@' cannot occur in a container ID."""
         return record_key(self.container_id, self.ifname)
 
     @property
@@ -63,6 +61,36 @@ class Record:
         """What a log line says of which attachment it is about."""
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
         return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
+
+    @property
+    def port(self) -> OvsPort | None:
+        """Its port; None while its addresses are being leased."""
+        return first_of(self.steps, OvsPort)
+
+    @property
+    def port_ref(self) -> PortRef | None:
+        """By what its port is deleted; also of one of which nothing else is known."""
+        return self.port.ref if self.port else first_of(self.steps, PortRef)
+
+    @property
+    def socket(self) -> Socket | None:
+        """Its socket."""
+        return first_of(self.steps, Socket)
+
+    @property
+    def directory(self) -> Directory | None:
+        """Where its socket is."""
+        return first_of(self.steps, Directory)
+
+    @property
+    def mount(self) -> PodMount | None:
+        """Through which the switch is shown that directory."""
+        return first_of(self.steps, PodMount)
+
+    @property
+    def note(self) -> PodNote | None:
+        """Its entry in the pod's annotations."""
+        return first_of(self.steps, PodNote)
 
     def to(self, state: State, **changes: Any) -> Record:
         """This record in another state."""
@@ -98,12 +126,12 @@ def record_from_json(raw: Mapping[str, Any]) -> Record:
 def step_to_json(step: Step) -> dict[str, Any]:
     """The step as JSON values, with its kind under "step"."""
     stored = step.stored()
-    return {"step": stored.kind, **{name: _to_json(getattr(stored, name)) for name in _names(stored.kind)}}
+    return {"step": stored.kind, **{name: _to_json(getattr(stored, name)) for name in _names(cast(Any, type(stored)))}}
 
 
 @cache
-def _names(kind: str) -> tuple[str, ...]:
-    return tuple(item.name for item in fields(_STORED[kind]))
+def _names(kind: type[Step]) -> tuple[str, ...]:
+    return tuple(item.name for item in fields(kind))
 
 
 def _to_json(value: Any) -> Any:
@@ -115,9 +143,9 @@ def _to_json(value: Any) -> Any:
 def step_from_json(raw: object) -> Step:
     """The inverse of step_to_json. Raises MalformedRecord."""
     kind = raw.get("step") if isinstance(raw, dict) else raw
-    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in _STORED:
+    if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in STORED_TYPES:
         raise MalformedRecord(f"unknown step {repr_short(kind)}")
-    return _build(_STORED[kind], {key: value for key, value in raw.items() if key != "step"}).restored()
+    return _build(STORED_TYPES[kind], {key: value for key, value in raw.items() if key != "step"}).restored()
 
 
 def _build(kind: type[T], values: Mapping[str, Any]) -> T:

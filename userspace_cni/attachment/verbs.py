@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment import apply, cleanup
-from userspace_cni.attachment.consumer import Consumer
+from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.apply import Failure, Turn, await_turn, try_turn
 from userspace_cni.attachment.drift import refusal
 from userspace_cni.attachment.facts import Facts
-from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.plan import plan
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Lease, LegacyRecord, OvsPort, PortRef
+from userspace_cni.attachment.steps import Lease
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
     UNEXPECTED,
@@ -35,7 +34,6 @@ from userspace_cni.base.stages import stage
 from userspace_cni.cni.options import Options, read_log_level, read_options
 from userspace_cni.cni.protocol import Called
 from userspace_cni.cni.request import (
-    Environment,
     Network,
     Request,
     Verb,
@@ -60,66 +58,12 @@ from userspace_cni.cni.result import (
     version_answer,
 )
 
+if TYPE_CHECKING:
+    from userspace_cni.attachment.node import Node
+
 STATUS_S: Final = 2.0
 UNDO_S: Final = 10.0
 FINISH_S: Final = 0.2
-
-
-class Node(cleanup.Node, Protocol):
-    """The node as the verbs see it; `node.drivers` has the real one."""
-
-    @property
-    def journal(self) -> Journal:
-        """The records of this node."""
-        ...
-
-    @property
-    def log_level(self) -> str:
-        """A key of log.LEVELS, for networks that name none."""
-        ...
-
-    @property
-    def deadline_s(self) -> float:
-        """Seconds that one verb may take."""
-        ...
-
-    @property
-    def resident(self) -> bool:
-        """Whether this process lives on and reconciles by itself; else each verb does a part of that at its end."""
-        ...
-
-    def sandbox(self, environment: Environment) -> int:
-        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment when it is none, HostNamespace when it is our own."""
-        ...
-
-    def has_link(self, environment: Environment) -> bool:
-        """Whether a kernel interface of the name CNI_IFNAME exists in CNI_NETNS."""
-        ...
-
-    @property
-    def consumers(self) -> Mapping[str, Consumer]:
-        """Who can use an interface, by the name that a network's key `consumer` has for it."""
-        ...
-
-    def gather(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Facts:
-        """What has to be known of the node and the pod to plan an attachment of that consumer."""
-        ...
-
-    def require_delegate(self, request: Request) -> None:
-        """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
-        ...
-
-    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """ADD of the IPAM plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
-        ...
-
-    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
-        """CHECK, GC or STATUS to the IPAM plugin of this configuration, if there is one that knows the verb."""
-        ...
-
-    def serving(self, options: Options, deadline: Deadline) -> None:
-        """Raise NotServing unless an ADD of this configuration could be served now."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -185,8 +129,7 @@ def _version(read_stdin: Callable[[], bytes]) -> bytes:
 
 
 def _add(request: Request, node: Node, called: Called) -> bytes:
-    environment = request.environment
-    journal = node.journal
+    environment, journal = request.environment, node.journal
     deadline = Deadline.after(node.deadline_s)
     netns_inode = node.sandbox(environment)
     options = read_options(request, node.consumers, lambda text: say("warning", text))
@@ -195,12 +138,12 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
     if request.network.ipam:
         node.require_delegate(request)
-    cleanup.drain(node, journal, deadline)
-    cleanup.settle(node, journal, deadline)
-    with journal.container_lock(environment.container_id, deadline) as lock:
-        _make_room(request, node, deadline)
+    cleanup.drain(node, deadline)
+    cleanup.settle(node, deadline)
+    with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
+        _make_room(request, node, turn, deadline)
         with stage("plan"):
-            facts = replace(node.gather(request, options, consumer, deadline), netns_inode=netns_inode)
+            facts = node.gather(request, options, consumer, netns_inode, deadline)
         record = _new_record(request, facts, called)
         try:
             addresses = EMPTY
@@ -210,7 +153,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
                 journal.write(record)
                 try:
                     with stage("ipam"):
-                        leased = node.lease(lease, deadline, lock.share())
+                        leased = node.lease(lease, deadline, turn.share_lock())
                 except DelegateFailed:
                     record = record.to("pending", steps=(replace(lease, granted=False),))
                     raise
@@ -220,37 +163,37 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             with stage("plan"):
                 attachment = plan(request, options, consumer, facts, addresses)
             planned = record.to("applying", steps=record.steps + attachment.steps)
-            foreseen, rivals = apply.foresee(planned, node, journal)
+            foreseen, rivals = turn.foresee(planned)
             if rivals:
-                cleanup.make_way(planned, rivals, node, journal, deadline.within(UNDO_S))
-                foreseen, _ = apply.foresee(planned, node, journal)
+                cleanup.make_way(planned, rivals, node, deadline.within(UNDO_S))
+                foreseen, _ = turn.foresee(planned)
             record = foreseen
             journal.write(record)
-            apply.apply_steps(record, node, journal, deadline)
+            turn.apply(record, deadline)
             result = build(request.network.version, attachment.interface, addresses, options.dns, previous)
             journal.advance(record.to("ready", result=result))
         except BaseException as error:
-            _roll_back(record, node, error)
+            _roll_back(record, turn, error)
             raise
     _finish(node)
     return encode(result)
 
 
-def _make_room(request: Request, node: Node, deadline: Deadline) -> None:
+def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> None:
     """Refuse a second attachment of the name; undo what an earlier ADD of it left unfinished, or a DEL that was spooled."""
     environment = request.environment
     try:
-        cleanup.hear(environment.container_id, node, node.journal)
+        cleanup.hear(environment.container_id, node)
     except RecordRefused as error:
         raise Unavailable("a DEL of this container, called before, cannot be recorded", str(error)) from error
-    record = node.journal.read(environment.container_id, environment.ifname)
+    record = turn.read()
     if record and not cleanup.is_unfinished(record, node.boot_id()):
         raise AlreadyAttached(
             f"interface {environment.ifname} of container {environment.container_id} is attached already",
             f"to network '{record.network}'; DEL it first",
         )
     if record:
-        failures = cleanup.remove(record, node, node.journal, deadline.within(UNDO_S))
+        failures = turn.remove(record, deadline.within(UNDO_S))
         if failures:
             raise combined("undoing what an earlier ADD left", [failure.error for failure in failures])
     if node.has_link(environment):
@@ -291,11 +234,11 @@ def _require_asked_ips(addresses: Addresses, options: Options, request: Request)
         )
 
 
-def _roll_back(record: Record, node: Node, cause: BaseException) -> None:
-    """A failed ADD is a DEL. What can not be undone now stays recorded; the cause remains the answer."""
+def _roll_back(record: Record, turn: Turn, cause: BaseException) -> None:
+    """A failed ADD is a DEL. What cannot be undone now stays recorded; the cause remains the answer."""
     left = ""
     try:
-        failures = cleanup.remove(record, node, node.journal, Deadline.after(UNDO_S))
+        failures = turn.remove(record, Deadline.after(UNDO_S))
         if failures:
             steps = ", ".join(f"{failure.step.kind} ({failure.error.message})" for failure in failures)
             left = f"not undone yet, and recorded for later: {steps}"
@@ -307,11 +250,10 @@ def _roll_back(record: Record, node: Node, cause: BaseException) -> None:
 
 def _delete(request: Request, node: Node, called: Called) -> bytes:
     environment = request.environment
-    journal = node.journal
     deadline = Deadline.after(node.deadline_s)
-    cleanup.drain(node, journal, deadline)
-    with journal.container_lock(environment.container_id, deadline):
-        record = journal.read(environment.container_id, environment.ifname)
+    cleanup.drain(node, deadline)
+    with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
+        record = turn.read()
         learn(pod=record.subject["pod"] if record else "")
         if record and record.network != request.network.name:
             say("info", "the interface belongs to another network and is left alone", recorded=record.network)
@@ -319,38 +261,25 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
         if record and cleanup.is_newer(record, called, node):
             say("info", "the interface was attached after this DEL was called and is left alone")
             return b""
-        record = record or cleanup.unrecorded(environment.container_id, environment.ifname, request.network.name, node, journal)
+        record = record or cleanup.unrecorded(environment.container_id, environment.ifname, request.network.name, node)
         try:
-            failures = cleanup.remove(record, node, journal, deadline.within(UNDO_S))
+            failures = turn.remove(record, deadline.within(UNDO_S))
         except RecordRefused as error:
             raise Unavailable("what this DEL has to undo cannot be recorded", str(error)) from error
         if not record.boot_id and request.network.ipam:
-            failures += _forward_delete(request, node, deadline.within(UNDO_S))
+            failures += turn.undo_unrecorded(_lease_step(request), deadline.within(UNDO_S))
     _answer_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
     if not failures:  # else the switch is away, and nothing of others can be finished either
         _finish(node)
     return b""
 
 
-def _forward_delete(request: Request, node: Node, deadline: Deadline) -> list[apply.Failure]:
-    """DEL of the IPAM plugin for an attachment that no ADD recorded.
-
-    Never recorded itself: all that is known of it is this call, and the next one may know better.
-    """
-    lease = _lease_step(request)
-    try:
-        node.driver(lease).undo(lease, deadline)
-    except UserspaceError as error:
-        return [apply.Failure(lease, error)]
-    return []
-
-
-def _is_postponed(failure: apply.Failure) -> bool:
+def _is_postponed(failure: Failure) -> bool:
     """Whether DEL may succeed without this step: OVS does not answer now, and the record durably says `deleting`."""
-    return isinstance(failure.step, (OvsPort, PortRef, LegacyRecord)) and isinstance(failure.error, Unavailable)
+    return failure.step.postponable and isinstance(failure.error, Unavailable)
 
 
-def _answer_for(failures: list[apply.Failure], what: str) -> None:
+def _answer_for(failures: list[Failure], what: str) -> None:
     """What the record still holds is tried again: a store that takes no writes now is no lasting failure."""
     errors = [failure.error for failure in failures]
     if errors:
@@ -379,7 +308,7 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
             f"expected a record in state 'ready', found {state} in {node.journal.directory}",
         )
     deadline = Deadline.after(node.deadline_s)
-    drifts = apply.check_steps(record, node, deadline)
+    drifts = [drift for step in record.steps for drift in node.driver(step).check(step, deadline)]
     if drifts:
         raise refusal(drifts)
     node.forward("CHECK", request, deadline)
@@ -401,7 +330,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
             "GC needs key 'cni.dev/valid-attachments'", "without it every attachment would count as stale: nothing was removed"
         )
     deadline = Deadline.after(node.deadline_s)
-    cleanup.drain(node, node.journal, deadline)
+    cleanup.drain(node, deadline)
     errors = _collect_records(request.network, valid, node, deadline.half())
     try:
         errors += _collect_rows(request.network, valid, node, deadline.half())
@@ -442,7 +371,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
                 store=port.marks.get("store"),
             )
             continue
-        steps = cleanup.traces(container_id, ifname, port, node.journal)
+        steps = cleanup.traces(container_id, ifname, port, node)
         record = Record("deleting", network.name, container_id, ifname, steps=steps)
         with about(record.subject):
             errors += _collect(record, node, deadline, recorded=False)
@@ -450,17 +379,14 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
 
 
 def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool = True) -> list[UserspaceError]:
-    """Remove a stale attachment unless somebody works on its container right now."""
+    """Remove a stale attachment unless another call works on its container right now."""
     try:
-        lock = node.journal.try_container_lock(record.container_id)
-        if lock is None:
-            return []
-        with lock:
-            current = node.journal.read_key(record.key)
-            if recorded == (current is None):
+        with try_turn(record.container_id, record.ifname, node) as turn:
+            current = turn.read() if turn else None
+            if turn is None or recorded == (current is None):
                 return []
             say("info", "collecting a stale attachment")
-            failures = cleanup.remove(current or record, node, node.journal, deadline)
+            failures = turn.remove(current or record, deadline)
     except UserspaceError as error:
         return [error]
     return [failure.error for failure in failures]
@@ -471,7 +397,7 @@ def _finish(node: Node) -> None:
     if node.resident:
         return
     try:
-        cleanup.finish(node, node.journal, Deadline.after(FINISH_S))
+        cleanup.finish(node, Deadline.after(FINISH_S))
     except UserspaceError as error:  # an interrupt
         say("warning", "finishing earlier work was cut short", error=error)
 

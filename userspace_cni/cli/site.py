@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, Unresolved, select
-from userspace_cni.attachment.reconcile import Surroundings
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, Unavailable, UserspaceError
@@ -27,6 +26,7 @@ from userspace_cni.cli.client import Client
 from userspace_cni.cli.view import note, plain
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.node import Node
     from userspace_cni.node.drivers import Drivers
     from userspace_cni.node.probes import ProbePorts
 
@@ -42,80 +42,6 @@ APART_S: Final = 5.0
 """Seconds between the two looks that removing a whole attachment takes."""
 SWITCH_S: Final = 3.0
 """What connecting to OVSDB may take."""
-
-
-class Liveness(Protocol):
-    """What ovs-vswitchd says of itself: `alive`, `dead`, `silent` or `unknown`, and from what that is known."""
-
-    @property
-    def state(self) -> str:
-        """One of the four."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """In words; of one that is alive its version."""
-        ...
-
-    @property
-    def pid(self) -> int | None:
-        """Its process, as it calls itself; None while that is not known."""
-        ...
-
-
-class SwitchFacts(Protocol):
-    """What the switch is set to, and what it made of it."""
-
-    @property
-    def other_config(self) -> Mapping[str, str]:
-        """Open_vSwitch.other_config."""
-        ...
-
-    @property
-    def mtus(self) -> Mapping[str, int]:
-        """Interface.mtu, by name of the port."""
-        ...
-
-
-class Ports(Protocol):
-    """The switch, as far as people ask for it."""
-
-    def connect(self, deadline: Deadline) -> object:
-        """Open the session with OVSDB unless one stands. Raises Unavailable."""
-        ...
-
-    def known(self) -> Iterable[SwitchPort]:
-        """Every port of the switch. Raises Unavailable without a session."""
-        ...
-
-    def watch_liveness(self) -> Liveness:
-        """Ask ovs-vswitchd whether it lives."""
-        ...
-
-    def facts(self, deadline: Deadline) -> SwitchFacts:
-        """What the switch is set to. Raises Unavailable."""
-        ...
-
-    def serving(self, bridge: str, deadline: Deadline) -> None:
-        """Raise NotServing unless ports could be added to the bridge."""
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...
-
-
-class Node(Surroundings, Protocol):
-    """This node; `node.drivers.Drivers` is the real one."""
-
-    @property
-    def ports(self) -> Ports:
-        """The switch."""
-        ...
-
-    def unwritable(self, path: str) -> str:
-        """Why nothing can be written to a directory of the host; "" if it can."""
-        ...
 
 
 class Refused(Exception):

@@ -178,10 +178,6 @@ class PortDriver:
             drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
 
-    def present(self, step: OvsPort | PortRef) -> bool:  # noqa: ARG002 - the interface
-        """False: a port is never shared."""
-        return False
-
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from userspace_cni.attachment.steps import SocketFile
+from userspace_cni.attachment.steps import Socket, SocketFile
 from userspace_cni.base.beneath import directory_if_there, plain, translated
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.root import HostRoot
@@ -30,7 +30,7 @@ _PASSING: Final = re.compile(r"\.vhost-[0-9a-f]{12}")
 
 
 @contextmanager
-def noted(run: Run, places: Sequence[SocketFile], run_dir: str, root: HostRoot) -> Iterator[None]:
+def noted(run: Run, places: Sequence[Socket], run_dir: str, root: HostRoot) -> Iterator[None]:
     """While inside, there is a note of the places. Raises DirectoryRefused, Unavailable."""
     directory = _directory(run_dir, root)
     path = f"{directory}/{run.name}"
@@ -58,7 +58,7 @@ def notes(run_dir: str, root: HostRoot) -> Mapping[Run, tuple[SocketFile, ...]]:
     return {run: _read(path) for run, path in found if run is not None}
 
 
-def clear(run: Run, places: Sequence[SocketFile], run_dir: str, root: HostRoot) -> list[str]:
+def clear(run: Run, places: Sequence[Socket], run_dir: str, root: HostRoot) -> list[str]:
     """Remove the dead sockets of a dead run, then its note; the paths of the sockets. Raises DirectoryRefused, Unavailable."""
     removed = []
     for place in places:

@@ -16,7 +16,7 @@ from typing import Any
 
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Allocation
-from userspace_cni.attachment.steps import DeviceInfo
+from userspace_cni.attachment.steps import DeviceInfo, Driver
 from userspace_cni.base.beneath import directory_if_there, kind, look, make_directory, make_trusted, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
@@ -82,7 +82,7 @@ def read_allocation(path: str, trusted: str, root: HostRoot = HERE) -> Allocatio
     return Allocation(mode, socket, raw)
 
 
-class DeviceInfoDriver:
+class DeviceInfoDriver(Driver[DeviceInfo]):
     """Device-info files. `directory`: the setting `device_info_dir`."""
 
     def __init__(self, directory: str, root: HostRoot = HERE) -> None:
@@ -135,10 +135,6 @@ class DeviceInfoDriver:
             for key in ("type", _VHOST_USER)
             if found.get(key) != merged.get(key)
         ]
-
-    def present(self, step: DeviceInfo) -> bool:  # noqa: ARG002 - the same answer for every step
-        """Never shared: each attachment has a file of its own."""
-        return False
 
     def _made(self, path: str, trusted: str) -> int:
         """The file's directory, opened; made with `trusted` when it is missing, and nothing else."""

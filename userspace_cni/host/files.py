@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 
 from userspace_cni.attachment.drift import Drift, Other
-from userspace_cni.attachment.steps import ConfigFile
+from userspace_cni.attachment.steps import ConfigFile, Driver
 from userspace_cni.base.beneath import directory, directory_if_there, kind, look, open_regular, plain
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
@@ -23,7 +23,7 @@ _MODE = 0o644
 """The application may run as any user."""
 
 
-class ConfigFileDriver:
+class ConfigFileDriver(Driver[ConfigFile]):
     """Files with an attachment's facts."""
 
     def __init__(self, root: HostRoot = HERE) -> None:
@@ -56,10 +56,6 @@ class ConfigFileDriver:
         if found != step.content.encode():
             return [Drift(_what(step), "", "the content that ADD wrote", Other("another"))]
         return []
-
-    def present(self, step: ConfigFile) -> bool:  # noqa: ARG002 - the same answer for every step
-        """Never: the name holds the container's ID."""
-        return False
 
 
 def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:

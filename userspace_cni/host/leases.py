@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.steps import Lease
+from userspace_cni.attachment.steps import Driver, Lease
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadEnvironment, DelegateFailed, StepFailed
 from userspace_cni.base.log import say
@@ -22,7 +22,7 @@ from userspace_cni.host.ipam import Delegate
 _VERSION_REFUSED = 1
 
 
-class LeaseDriver:
+class LeaseDriver(Driver[Lease]):
     """Gives back what was leased; leasing itself comes before the plan, for the plan needs the addresses."""
 
     def __init__(self, root: HostRoot = HERE) -> None:
@@ -50,10 +50,6 @@ class LeaseDriver:
     def check(self, step: Lease, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
         """CHECK is forwarded with the caller's own stdin, by the verb."""
         return []
-
-    def present(self, step: Lease) -> bool:  # noqa: ARG002
-        """Never shared."""
-        return False
 
 
 def delegate(step: Lease, root: HostRoot = HERE) -> Delegate:

@@ -22,7 +22,7 @@ import os
 from contextlib import suppress
 
 from userspace_cni.attachment.drift import Absent, Drift, Other
-from userspace_cni.attachment.steps import PodMount
+from userspace_cni.attachment.steps import Driver, PodMount, Seen
 from userspace_cni.base.beneath import directory, make_trusted, open_directory, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused
@@ -42,7 +42,7 @@ _ST_NOSYMFOLLOW = 0x2000
 _LAYERS_MAX = 64
 
 
-class PodMountDriver:
+class PodMountDriver(Driver[PodMount]):
     """Mounts of pod directories below `short_dir`.
 
     `ovs_rundir`: the directory of OVS's own sockets, whose group is the one that OVS runs with.
@@ -115,6 +115,17 @@ class PodMountDriver:
                 return target is not None
             finally:
                 os.close(parent)
+
+    def lost(self, step: PodMount, seen: Seen, deadline: Deadline) -> bool:
+        """Whether nothing is mounted at the target that shows the pod's directory."""
+        return not self.mounted(step, seen) and bool(self.check(step, deadline))
+
+    def mounted(self, step: PodMount, seen: Seen) -> bool:
+        """Whether something is mounted at the target."""
+        return step.target in seen.once(self._mount_points)
+
+    def _mount_points(self) -> frozenset[str]:
+        return mount_points(self._root)
 
     def _split(self, target: str) -> tuple[str, str]:
         """`short_dir` as this process sees it, and the name in it."""

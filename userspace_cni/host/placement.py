@@ -28,12 +28,12 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other
-from userspace_cni.attachment.steps import PlacedSocket
+from userspace_cni.attachment.steps import Driver, PlacedSocket, Seen
 from userspace_cni.base.beneath import directory, directory_if_there, kind, look, plain, translated
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DirectoryRefused, Unavailable
@@ -41,6 +41,7 @@ from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.fastpath.vhost import sockets
+from userspace_cni.host import sight
 from userspace_cni.host.mountinfo import Mount, below, mount_id, mount_of, place_of, read
 from userspace_cni.host.mounts import detach_all, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
@@ -56,15 +57,20 @@ _DEAD: Final = (
 )
 
 
-class PlacedSocketDriver:
-    """Sockets of OVS in pod directories."""
+class PlacedSocketDriver(Driver[PlacedSocket]):
+    """Sockets of OVS in pod directories.
 
-    def __init__(self, root: HostRoot = HERE) -> None:
+    `free`: removes a dead socket at the path where OVS is to make the one that is awaited, if it may (see `node.across`).
+    """
+
+    def __init__(self, root: HostRoot = HERE, free: Callable[[str, Deadline], object] = lambda *_: None) -> None:
         self._root = root
+        self._free = free
 
     def apply(self, step: PlacedSocket, deadline: Deadline) -> None:
         """Place OVS's socket, with owner, mode and label set before it can be seen."""
         deadline.require(_what(step))
+        self._free(step.source, deadline)
         wanted = Ownership.of(step, self._root)
         with directory(step.directory, step.trusted, self._root) as dirfd:
             lives = _placed(dirfd, step) and not sockets.is_dead(dirfd, step.name)
@@ -87,10 +93,14 @@ class PlacedSocketDriver:
                 _clear(dirfd, step)
         self._detach_carried_off(step)
 
-    def has_mounts(self, step: PlacedSocket) -> bool:
+    def lost(self, step: PlacedSocket, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a place of its own
+        """Whether anything is to be told of it: placing it again puts all of that right."""
+        return bool(self.check(step, deadline))
+
+    def mounted(self, step: PlacedSocket, seen: Seen) -> bool:
         """Whether a mount of ours shows the socket in the pod's directory, wherever the pod has moved it."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
-            return dirfd is not None and any(_is_of(mount, step) for mount, _ in below(dirfd, read().values()))
+            return dirfd is not None and any(_is_of(mount, step) for mount, _ in below(dirfd, seen.once(read).values()))
 
     def check(self, step: PlacedSocket, deadline: Deadline) -> list[Drift]:
         """No socket in place, other owners than were set, or a newer socket of OVS that is not placed."""
@@ -117,9 +127,9 @@ class PlacedSocketDriver:
             drift.append(Drift(what, "", "OVS to listen on it", Dead("a dead socket"), _DEAD))
         return drift
 
-    def present(self, step: PlacedSocket) -> bool:  # noqa: ARG002 - the same answer for every step
-        """Never: what is there already is a dead socket of ours, or refused."""
-        return False
+    def unseen(self, step: PlacedSocket, netns_inode: int, deadline: Deadline) -> list[Drift]:
+        """See `sight`."""
+        return sight.unseen(step, netns_inode, deadline, self._root)
 
     def _detach_carried_off(self, step: PlacedSocket) -> None:
         """Take off what still shows OVS's very socket: a pod that has the base of its directory can move that, mounts and all."""

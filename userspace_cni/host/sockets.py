@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from userspace_cni.attachment.drift import Dead, Drift, Other
-from userspace_cni.attachment.steps import Directory, Resource, SocketFile
+from userspace_cni.attachment.steps import Directory, Driver, Resource, Seen, SocketFile
 from userspace_cni.base.beneath import (
     DIRECTORY_MODE,
     directory,
@@ -41,7 +41,7 @@ _DEAD = (
 )
 
 
-class DirectoryDriver:
+class DirectoryDriver(Driver[Directory]):
     """Directories shared with a pod.
 
     `made_before`: whether an attachment of ours made the thing. What was there before keeps owner, mode and label unless the step
@@ -112,7 +112,7 @@ class DirectoryDriver:
         return True
 
 
-class SocketFileDriver:
+class SocketFileDriver(Driver[SocketFile]):
     """Names under which applications create their sockets."""
 
     def __init__(self, root: HostRoot = HERE) -> None:
@@ -151,14 +151,10 @@ class SocketFileDriver:
                 return []
             return [Drift(_what(step), "", "an application that listens, or nothing", Dead("a dead socket"), _DEAD)]
 
-    def is_dead(self, step: SocketFile) -> bool:
+    def lost(self, step: SocketFile, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a directory of its own
         """Whether the application has ended and left its socket, so that the next one cannot have the name."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             return dirfd is not None and sockets.is_dead(dirfd, plain(step.name))
-
-    def present(self, step: SocketFile) -> bool:  # noqa: ARG002 - the same answer for every step
-        """Never: a socket left from before is replaced by the application's, which is ours to remove."""
-        return False
 
 
 def remove_name(dirfd: int, name: str) -> None:

@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from userspace_cni.attachment.drift import Absent, Drift, Other, Value
 from userspace_cni.attachment.facts import Pod, Volume
-from userspace_cni.attachment.steps import PodNote
+from userspace_cni.attachment.steps import Driver, PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -169,7 +169,7 @@ class Watch(Protocol):
         ...
 
 
-class PodNoteDriver:
+class PodNoteDriver(Driver[PodNote]):
     """Keeps an attachment's entry in its pod's annotations, beside the entries of the pod's other attachments."""
 
     def __init__(self, clients: Clients, watch: Watch | None = None) -> None:
@@ -221,10 +221,6 @@ class PodNoteDriver:
             arguments = annotations.get(document.DPDK_ARGS, "")
             drifts.append(_drift(step, f"{document.DPDK_ARGS} for all interfaces", arguments or Absent("none")))
         return drifts
-
-    def present(self, step: PodNote) -> bool:  # noqa: ARG002 -- a note is never shared
-        """Nothing of ours is ever there before."""
-        return False
 
     def _apply(self, step: PodNote, deadline: Deadline) -> None:
         client = self._clients.of(step.kubeconfig)

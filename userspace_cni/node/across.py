@@ -6,59 +6,32 @@ Nothing is decided here that one side can decide.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.apply import adopt
 from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.steps import LegacyRecord, OvsPort, PlacedSocket, PodMount, PortRef, Resource, VhostUserServer
+from userspace_cni.attachment.steps import Driver, LegacyRecord, OvsPort, PodMount, PortRef, Resource, Rest, Seen
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.root import HostRoot
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.ports import PortDriver
+    from userspace_cni.node.drivers import Drivers
 
 
-class Node(Protocol):
-    """What they need of the node."""
-
-    @property
-    def root(self) -> HostRoot:
-        """The host."""
-        ...
-
-    @property
-    def journal(self) -> Journal:
-        """The records."""
-        ...
-
-    @property
-    def ports(self) -> PortDriver:
-        """The switch."""
-        ...
-
-    def sockdir(self, deadline: Deadline) -> str:
-        """Where OVS makes server-mode sockets."""
-        ...
-
-
-class ServedPortDriver:
-    """OvsPort and PortRef: rows by `PortDriver`; where OVS makes the socket, its name is free before the port comes and after it
-    goes.
+class ServedPortDriver(Driver[OvsPort]):
+    """A port: its rows by `PortDriver`; where OVS makes the socket, its name is free before the port comes and after it goes.
 
     A dead socket there, left by an ovs-vswitchd that was killed before it was placed, would keep the port from being opened.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Drivers) -> None:
         self._node = node
 
-    def apply(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
-        """Free the name, then as PortDriver. A PortRef is never applied."""
+    def apply(self, step: OvsPort, deadline: Deadline) -> Rest:
+        """Free the name, then as PortDriver."""
         self._free(step, deadline)
         return self._node.ports.apply(step, deadline)
 
-    def undo(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
+    def undo(self, step: OvsPort, deadline: Deadline) -> None:
         """As PortDriver, then free the name: ovs-vswitchd, if it lives, removes its own socket."""
         self._node.ports.undo(step, deadline)
         self._free(step, deadline)
@@ -67,43 +40,41 @@ class ServedPortDriver:
         """As PortDriver."""
         return self._node.ports.check(step, deadline)
 
-    def present(self, step: OvsPort | PortRef) -> bool:
-        """As PortDriver."""
-        return self._node.ports.present(step)
+    def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+        """Whether the switch has no such port, or one that it could not open and may be asked to again by now."""
+        if seen.ports is None:
+            return False
+        return step.name not in seen.ports or step.name in seen.once(self._node.ports.closed_ports)
 
-    def _free(self, step: OvsPort | PortRef, deadline: Deadline) -> None:
-        if isinstance(step, PortRef) or isinstance(step.interface, VhostUserServer):
-            free_source(f"{self._node.sockdir(deadline)}/{step.name}", self._node, deadline)
+    def _free(self, step: OvsPort, deadline: Deadline) -> None:
+        if not step.server_path:  # with one, the application makes the socket
+            _free_name(step.name, self._node, deadline)
 
 
-class ServedSocketDriver:
-    """PlacedSocket steps as the node's driver has them, with OVS's own name free for the socket that is awaited."""
+class PortRefDriver(Driver[PortRef]):
+    """A port that is only ever undone. Who made its socket is not known: its name may be where OVS makes them."""
 
-    def __init__(self, node: Node) -> None:
-        from userspace_cni.host.placement import PlacedSocketDriver
-
+    def __init__(self, node: Drivers) -> None:
         self._node = node
-        self._sockets = PlacedSocketDriver(node.root)
 
-    def apply(self, step: PlacedSocket, deadline: Deadline) -> None:
-        """Free the name, then as PlacedSocketDriver."""
-        free_source(step.source, self._node, deadline)
-        self._sockets.apply(step, deadline)
+    def apply(self, step: PortRef, deadline: Deadline) -> None:
+        """It is never made."""
 
-    def undo(self, step: PlacedSocket, deadline: Deadline) -> None:
-        """As PlacedSocketDriver; the name is freed with the port."""
-        self._sockets.undo(step, deadline)
+    def undo(self, step: PortRef, deadline: Deadline) -> None:
+        """As PortDriver, then free the name."""
+        self._node.ports.undo(step, deadline)
+        _free_name(step.name, self._node, deadline)
 
-    def check(self, step: PlacedSocket, deadline: Deadline) -> list[Drift]:
-        """As PlacedSocketDriver."""
-        return self._sockets.check(step, deadline)
-
-    def present(self, step: PlacedSocket) -> bool:
-        """As PlacedSocketDriver."""
-        return self._sockets.present(step)
+    def check(self, step: PortRef, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
+        """Nothing is expected of it."""
+        return []
 
 
-def free_source(path: str, node: Node, deadline: Deadline) -> bool:
+def _free_name(name: str, node: Drivers, deadline: Deadline) -> None:
+    free_source(f"{node.sockdir(deadline)}/{name}", node, deadline)
+
+
+def free_source(path: str, node: Drivers, deadline: Deadline) -> bool:
     """Remove a dead socket where OVS makes the port's; whether there was one. `path` ends in the port's name.
 
     Not under a daemon that has failed to bind there: OVS 3.1 does not unregister it, DPDK 22.11 has closed its descriptor and
@@ -118,10 +89,10 @@ def free_source(path: str, node: Node, deadline: Deadline) -> bool:
     return placement.free_source(path, node.root)
 
 
-class LegacyDriver:
+class LegacyDriver(Driver[LegacyRecord]):
     """Undoes an attachment of the former plugin: its port, its socket and short mount, its record. Sees both walls."""
 
-    def __init__(self, node: Node, short_dir: str) -> None:
+    def __init__(self, node: Drivers, short_dir: str) -> None:
         self._node = node
         self._short_dir = short_dir
 
@@ -167,7 +138,3 @@ class LegacyDriver:
     def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
         """Nothing is expected of it."""
         return []
-
-    def present(self, step: LegacyRecord) -> bool:  # noqa: ARG002
-        """Never shared."""
-        return False

@@ -1,4 +1,4 @@
-"""Composition root: step type to driver, and what the verbs ask of the node. It sees all walls.
+"""Composition root: what attachments ask of the node. It sees all walls.
 
 Everything heavy is imported when it is first used: a process that lives for one verb pays for nothing else.
 """
@@ -11,13 +11,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.apply import Driver
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Allocation, Facts, Pod
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.plan import port_name
 from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.steps import STEP_TYPES, Lease, LegacyRecord, PlacedSocket, PortRef, SocketFile, Step
+from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError
 from userspace_cni.base.log import say
@@ -27,7 +26,7 @@ from userspace_cni.base.tenancy import require_port
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import link
-from userspace_cni.node.across import LegacyDriver, ServedPortDriver, ServedSocketDriver, free_source
+from userspace_cni.node.step_drivers import MAKERS
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters
@@ -46,7 +45,7 @@ _COUNTERS_S: Final = 2.0
 
 
 class Drivers:
-    """This node: `verbs.Node` for the settings of this installation.
+    """This node: `attachment.node.Node` for the settings of this installation.
 
     `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
     everything of ours is known. `grouped` is told how many ports each of its transactions was for, `parted` the name of each port
@@ -128,7 +127,7 @@ class Drivers:
         """The driver that knows this type of step."""
         kind = type(step)
         if kind not in self._made:
-            self._made[kind] = _MAKERS[step.kind](self)
+            self._made[kind] = MAKERS[kind](self)
         return self._made[kind]
 
     @cached_property
@@ -164,7 +163,7 @@ class Drivers:
 
         return CONSUMERS
 
-    def gather(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Facts:
+    def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
         """What is known of node and pod, once the rules allow the port. Asks the API server when there is one for this pod."""
         from userspace_cni.host.device_info import find_allocation
 
@@ -183,7 +182,7 @@ class Drivers:
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
-            netns_inode=0,
+            netns_inode=netns_inode,
             pod=pod,
             place=place,
             mapped_dir=mapped_dir,
@@ -320,8 +319,8 @@ class Drivers:
         if self._has_account() and self.settings.netconf_kubeconfig != "always":
             self._watch = PodWatch(self.clients.of("").session, self.settings.node_name or gethostname().lower())
             self._watch.start()
-        for kind in STEP_TYPES:
-            self._made[kind] = _MAKERS[kind.kind](self)
+        for kind, make in MAKERS.items():
+            self._made[kind] = make(self)
         try:
             self.ports.connect(deadline.half())
         except UserspaceError as error:
@@ -347,24 +346,16 @@ class Drivers:
 
     def free_sources(self) -> int:
         """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        from userspace_cni.node.across import free_source
+
         deadline, count = Deadline.after(_SOURCES_S), 0
         try:
-            steps = [step for record in self.journal.records() for step in record.steps if isinstance(step, PlacedSocket)]
-            for step in steps:
-                count += free_source(step.source, self, deadline)
+            for record in self.journal.records():
+                if record.socket and record.socket.switch_path:
+                    count += free_source(record.socket.switch_path, self, deadline)
         except UserspaceError as error:
             say("warning", "sockets of the dead ovs-vswitchd may be in the way of the next one", error=error)
         return count
-
-    def closed_ports(self) -> frozenset[str]:
-        """Names of the ports of ours that the switch could not open, and may be asked to again by now. Raises Unavailable."""
-        return self.ports.closed_ports()
-
-    def is_dead(self, step: SocketFile) -> bool:
-        """Whether the application that made this socket has ended without removing it."""
-        from userspace_cni.host.sockets import SocketFileDriver
-
-        return SocketFileDriver(self.root).is_dead(step)
 
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
@@ -387,23 +378,11 @@ class Drivers:
         return self.ports.counters(Deadline.after(_COUNTERS_S))
 
     @cached_property
-    def dead_tests(self) -> DeadRuns:
-        """What killed tests of the datapath left."""
+    def dead_probes(self) -> DeadRuns:
+        """What killed probes left."""
         from userspace_cni.node.probes import DeadRuns
 
         return DeadRuns(self.ports, self.settings, self.journal.identity)
-
-    def mount_points(self) -> frozenset[str]:
-        """Where something is mounted, as the host calls it."""
-        from userspace_cni.host.mounts import mount_points
-
-        return mount_points(self.root)
-
-    def has_mounts(self, step: PlacedSocket) -> bool:
-        """Whether a mount of ours shows the socket in the pod's directory, under whatever name."""
-        from userspace_cni.host.placement import PlacedSocketDriver
-
-        return PlacedSocketDriver(self.root).has_mounts(step)
 
     def netns_is_gone(self, path: str) -> bool:
         """Whether nothing is at `path` while another namespace is visible in the same directory."""
@@ -425,53 +404,3 @@ class Drivers:
             self._watch.stop()
         if "ports" in vars(self):
             self.ports.close()
-
-
-def _directory(node: Drivers) -> Driver[Any]:
-    from userspace_cni.host.sockets import DirectoryDriver
-
-    return DirectoryDriver(node.root, node.journal.has_made)
-
-
-def _socket_file(node: Drivers) -> Driver[Any]:
-    from userspace_cni.host.sockets import SocketFileDriver
-
-    return SocketFileDriver(node.root)
-
-
-def _pod_mount(node: Drivers) -> Driver[Any]:
-    from userspace_cni.host.mounts import PodMountDriver
-
-    return PodMountDriver(node.settings.ovs_rundir, node.root)
-
-
-def _device_info(node: Drivers) -> Driver[Any]:
-    from userspace_cni.host.device_info import DeviceInfoDriver
-
-    return DeviceInfoDriver(node.settings.device_info_dir, node.root)
-
-
-def _config_file(node: Drivers) -> Driver[Any]:
-    from userspace_cni.host.files import ConfigFileDriver
-
-    return ConfigFileDriver(node.root)
-
-
-def _pod_note(node: Drivers) -> Driver[Any]:
-    from userspace_cni.kube.client import PodNoteDriver
-
-    return PodNoteDriver(node.clients, node.watch)
-
-
-_MAKERS: Final[Mapping[str, Callable[[Drivers], Driver[Any]]]] = {
-    "lease": lambda node: node.leases,
-    "directory": _directory,
-    "socket-file": _socket_file,
-    "pod-mount": _pod_mount,
-    "port": ServedPortDriver,
-    "placed-socket": ServedSocketDriver,
-    "device-info": _device_info,
-    "config-file": _config_file,
-    "pod-note": _pod_note,
-    "legacy-record": lambda node: LegacyDriver(node, node.settings.short_dir),
-}

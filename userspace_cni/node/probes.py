@@ -19,12 +19,12 @@ import re
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.steps import OvsPort, PortRef, SocketFile, VhostUserClient
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
@@ -74,23 +74,6 @@ class ProbePort:
     number: int
 
 
-@dataclass(frozen=True)
-class DeadRun:
-    """What a run left whose process has ended: a directory, its ports, and perhaps flows of them on any bridge."""
-
-    run: Run
-    ports: tuple[ProbeRow, ...]
-    sockets: tuple[SocketFile, ...] = ()
-    """Where pods' sockets belong and it was about to make its own; they may be there, dead."""
-
-    @property
-    def record(self) -> Record:
-        """It, as records and findings are told: the run in place of a container."""
-        steps = tuple(_ref(port.name, port.bridge, port.marks["store"]) for port in self.ports)
-        purpose = self.ports[0].marks.get("purpose", "") if self.ports else ""
-        return Record("deleting", purpose, f"run-{self.run.pid}", self.run.number, steps=steps + self.sockets)
-
-
 class DeadRuns:
     """Finds and removes what runs left that can not do it themselves any more. `store`: the id of our state directory."""
 
@@ -100,7 +83,7 @@ class DeadRuns:
         self._root = HostRoot(settings.host_root)
         self._store = store
 
-    def find(self, deadline: Deadline) -> list[DeadRun]:
+    def find(self, deadline: Deadline) -> list[DeadProbe]:
         """Everything of dead runs; ports of other installations are left alone. Raises Unavailable."""
         rows = self._ports.look(probe_rows, {"owner": OWNER}, "looking for probes", deadline)
         notes = borrowed_sockets.notes(self._settings.run_dir, self._root)
@@ -110,37 +93,41 @@ class DeadRuns:
             run = Run.parse(row.marks.get("run", ""))
             if run and row.marks.get("store") == self._store():
                 found.setdefault(run, []).append(row)
-        dead = (DeadRun(run, tuple(ports), notes.get(run, ())) for run, ports in found.items() if run.is_dead)
-        return sorted(dead, key=lambda each: each.run.name)
+        return [_probe(run, found[run], notes.get(run, ())) for run in sorted(found, key=lambda run: run.name) if run.is_dead]
 
-    def records(self, deadline: Deadline) -> list[Record]:
-        """The same, each as a record. Raises Unavailable."""
-        return [dead.record for dead in self.find(deadline)]
+    def remove(self, probe: DeadProbe, deadline: Deadline) -> list[str]:
+        """Remove what is still there of it; the names of that."""
+        return next((self.clear(dead, deadline) for dead in self.find(deadline) if dead.run == probe.run), [])
 
-    def remove(self, test: Record, deadline: Deadline) -> list[str]:
-        """Remove what `test` (DeadRun.record) stands for, if that is still there; the names of it."""
-        return next((self.clear(dead, deadline) for dead in self.find(deadline) if dead.record.key == test.key), [])
-
-    def clear(self, dead: DeadRun, deadline: Deadline) -> list[str]:
+    def clear(self, probe: DeadProbe, deadline: Deadline) -> list[str]:
         """Remove its flows, ports and directory; their names. Raises the first error, and what was to follow stays.
 
         Where its flows are nobody knows for certain: somebody else may have deleted its ports. So every bridge is asked.
         """
-        sockets = borrowed_sockets.clear(dead.run, dead.sockets, self._settings.run_dir, self._root)
-        cookie = messages.cookie_of(int(dead.run.number, 16))
+        run = Run.parse(probe.run)
+        if run is None:
+            return []
+        sockets = borrowed_sockets.clear(run, probe.sockets, self._settings.run_dir, self._root)
+        cookie = messages.cookie_of(int(run.number, 16))
         found = self._ports.look(known_bridges, {"owner": OWNER}, "listing the bridges", deadline)
-        for name in sorted({bridge.name for bridge in found if bridge.has_vhost} | {port.bridge for port in dead.ports} - {""}):
+        for name in sorted({bridge.name for bridge in found if bridge.has_vhost} | {port.bridge for port in probe.ports} - {""}):
             flows.forget(_management(self._settings, name), [cookie], deadline.within(FLOW_S), messages.RUN_BITS)
         errors: list[UserspaceError] = []
-        for port in dead.ports:
+        for port in probe.ports:
             try:
-                self._ports.undo(_ref(port.name, port.bridge, port.marks["store"]), deadline)
+                self._ports.undo(port, deadline)
             except UserspaceError as error:
                 errors.append(error)
         if errors:
             raise errors[0]
-        probe_directories.remove_directory(dead.run, self._settings.short_dir, self._root)
-        return [*(port.name for port in dead.ports), *sockets] or [f"{PREFIX}{dead.run.name}"]
+        probe_directories.remove_directory(run, self._settings.short_dir, self._root)
+        return [*(port.name for port in probe.ports), *sockets] or [f"{PREFIX}{run.name}"]
+
+
+def _probe(run: Run, rows: Sequence[ProbeRow], sockets: tuple[SocketFile, ...]) -> DeadProbe:
+    purpose = rows[0].marks.get("purpose", "") if rows else ""
+    ports = tuple(_ref(row.name, row.bridge, row.marks["store"]) for row in rows)
+    return DeadProbe(purpose, run.name, run.pid, run.number, ports, sockets)
 
 
 @dataclass(frozen=True)
@@ -227,7 +214,7 @@ class ProbePorts:
             try:
                 removed += dead.clear(each, deadline)
             except UserspaceError as error:
-                say("warning", "what a dead run left stays for now", run=each.run.name, error=error)
+                say("warning", "what a dead run left stays for now", run=each.run, error=error)
         return removed
 
     def reserve(self, bridge: str | None = None) -> ProbePort:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from userspace_cni.attachment.steps import PlacedSocket, SocketFile
+from userspace_cni.attachment.steps import Socket
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
@@ -30,9 +30,9 @@ class BorrowedSocket:
     keeps it.
     """
 
-    def __init__(self, step: SocketFile | PlacedSocket, trusted: str, options: FrontEndOptions, access: Access) -> None:
-        self.place = step if isinstance(step, SocketFile) else None
-        self._served = Path(step.source).name if isinstance(step, PlacedSocket) else ""
+    def __init__(self, step: Socket, trusted: str, options: FrontEndOptions, access: Access) -> None:
+        self.place = None if step.switch_path else step
+        self._served = Path(step.switch_path).name
         self._path = f"{trusted}{step.directory.removeprefix(step.trusted.rstrip('/'))}/{step.name}"
         self._trusted = trusted
         self._options = options

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.listing import name_of, port_step
+from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import BadRequest, UserspaceError
@@ -96,7 +96,7 @@ class Pair:
 
 def endpoint_of(record: Record) -> Endpoint:
     """The endpoint that an attachment is. Raises Unusable for one that is not attached."""
-    step, name = port_step(record), name_of(record)
+    step, name = record.port, name_of(record)
     if step is None or record.state != "ready":
         raise Unusable(f"{name} is not attached: its state is {record.state}; userspace-cni gc finishes what died")
     return Endpoint(name, step.name, step.bridge, step.mac, step.interface.mtu or MTU, untagged_vlan(step))

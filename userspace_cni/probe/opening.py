@@ -7,14 +7,14 @@ nobody is there. A verb is never kept waiting: when DEL removes a port amid a me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment.listing import SwitchPort, name_of
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import PlacedSocket, SocketFile
+from userspace_cni.attachment.steps import Socket
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.settings import Settings
@@ -24,7 +24,7 @@ from userspace_cni.probe.endpoints import HEADER_BYTES, MTU, Endpoint, Pair, Unu
 from userspace_cni.probe.remote import Remote
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.attachment.node import Node
     from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions
     from userspace_cni.fastpath.vhost.sockets import Access
     from userspace_cni.node.probes import ProbePort, ProbePorts
@@ -40,50 +40,6 @@ LIFE_S: Final = 3.0
 REST_S: Final = 0.5
 """Another ping or load has a container's lock for as long as reading its record takes; a call of the runtime for longer."""
 Tell = Callable[[str], None]
-
-
-class Liveness(Protocol):
-    """What ovs-vswitchd says of itself."""
-
-    @property
-    def state(self) -> str:
-        """`alive`, `dead`, `silent` or `unknown`."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """In words."""
-        ...
-
-
-class Ports(Protocol):
-    """The switch."""
-
-    def connect(self, deadline: Deadline) -> object:
-        """Open the session with OVSDB unless one stands. Raises Unavailable."""
-        ...
-
-    def known(self) -> Iterable[SwitchPort]:
-        """Every port of the switch. Raises Unavailable without a session."""
-        ...
-
-    def watch_liveness(self) -> Liveness:
-        """Ask ovs-vswitchd whether it lives."""
-        ...
-
-
-class Node(Protocol):
-    """The node whose attachments are measured."""
-
-    @property
-    def journal(self) -> Journal:
-        """The records."""
-        ...
-
-    @property
-    def ports(self) -> Ports:
-        """The switch."""
-        ...
 
 
 class Site(Protocol):
@@ -166,7 +122,7 @@ def _attached(endpoint: Endpoint, socket: BorrowedSocket) -> FrontEnd:
 
 
 @contextmanager
-def _noted(site: Site, places: Sequence[SocketFile]) -> Iterator[None]:
+def _noted(site: Site, places: Sequence[Socket]) -> Iterator[None]:
     """While inside, a note tells where sockets of ours are, should we be killed."""
     from userspace_cni.base.root import HostRoot
     from userspace_cni.host import borrowed_sockets
@@ -179,10 +135,9 @@ def _noted(site: Site, places: Sequence[SocketFile]) -> Iterator[None]:
 def _borrowed(site: Site, record: Record, options: FrontEndOptions) -> BorrowedSocket:
     from userspace_cni.probe.borrowed_socket import BorrowedSocket
 
-    step = next((step for step in record.steps if isinstance(step, SocketFile | PlacedSocket)), None)
-    if step is None:
+    if record.socket is None:
         raise Unusable(f"{name_of(record)}: its record names no socket; userspace-cni show tells its steps")
-    return BorrowedSocket(step, site.seen(step.trusted).rstrip("/"), options, access_for_switch(site))
+    return BorrowedSocket(record.socket, site.seen(record.socket.trusted).rstrip("/"), options, access_for_switch(site))
 
 
 def access_for_switch(site: Site) -> Access:

@@ -15,11 +15,10 @@ from typing import Any
 
 from tests.lab.node.forked import server
 from userspace_cni.attachment import verbs
-from userspace_cni.attachment.apply import Driver, Rest
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, Shared
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Lease, Step
+from userspace_cni.attachment.steps import Driver, Lease, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.host.link import boot_id
@@ -54,7 +53,7 @@ def raising(error: BaseException) -> Callable[[], object]:
     return act
 
 
-class _TrippedDriver:
+class _TrippedDriver(Driver[Step]):
     def __init__(self, driver: Driver[Any], trip: Watch) -> None:
         self._driver = driver
         self._trip = trip
@@ -82,6 +81,12 @@ class _TrippedDriver:
 
     def present(self, step: Step) -> bool:
         return self._driver.present(step)
+
+    def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
+        return self._driver.lost(step, seen, deadline)
+
+    def mounted(self, step: Step, seen: Seen) -> bool:
+        return self._driver.mounted(step, seen)
 
 
 class _TrippedJournal(Journal):

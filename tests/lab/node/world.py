@@ -11,13 +11,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Drift
 from userspace_cni.attachment.facts import Facts, Place, Pod
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.steps import Lease, LegacyRecord, OvsPort, PlacedSocket, PortRef, SocketFile, Step
+from userspace_cni.attachment.steps import (
+    Driver,
+    Lease,
+    LegacyRecord,
+    OvsPort,
+    PlacedSocket,
+    PodMount,
+    PortRef,
+    Seen,
+    SocketFile,
+    Step,
+)
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cni.options import Options
@@ -32,7 +44,7 @@ def no_fault(_when: str, _step: Step) -> None:
 
 
 @dataclass
-class MemoryDriver:
+class MemoryDriver(Driver[Step]):
     """Makes a step true by putting its name into the world."""
 
     world: World
@@ -66,6 +78,18 @@ class MemoryDriver:
         """Whether it is there."""
         return name_of(step) in self.world.true
 
+    def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
+        """As the real drivers of each type."""
+        if isinstance(step, OvsPort):
+            return seen.ports is not None and (step.name not in seen.ports or step.name in self.world.closed)
+        if isinstance(step, SocketFile):
+            return step.name in self.world.dead
+        return isinstance(step, (PodMount, PlacedSocket)) and bool(self.check(step, deadline))
+
+    def mounted(self, step: Step, seen: Seen) -> bool:
+        """Of mounts, those that are true; of sockets, as the test says."""
+        return name_of(step) in self.world.true if isinstance(step, PodMount) else getattr(step, "name", "") in self.world.mounted
+
 
 def name_of(step: Step) -> str:
     """What a step makes, in a word."""
@@ -76,24 +100,24 @@ def name_of(step: Step) -> str:
 
 
 @dataclass
-class MemoryTests:
-    """reconcile.DeadTests in memory."""
+class MemoryProbes:
+    """DeadProbes in memory."""
 
     world: World
 
-    def records(self, deadline: Deadline) -> list[Record]:
+    def find(self, deadline: Deadline) -> list[DeadProbe]:
         """As the test put them there."""
-        return list(self.world.tests)
+        return list(self.world.probes)
 
-    def remove(self, test: Record, deadline: Deadline) -> None:
+    def remove(self, probe: DeadProbe, deadline: Deadline) -> None:
         """It is gone."""
-        self.world.fault("before undo", test.steps[0])
-        self.world.tests.remove(test)
+        self.world.fault("before undo", probe.left[0])
+        self.world.probes.remove(probe)
 
 
 @dataclass
 class World:
-    """verbs.Node in memory; `true` is what exists, `fault` may raise at any step."""
+    """A node in memory; `true` is what exists, `fault` may raise at any step."""
 
     directory: Path
     true: set[str] = field(default_factory=set)
@@ -114,8 +138,8 @@ class World:
     now: int = 1
     unreachable: UserspaceError | None = None
     """What the switch answers when its ports are listed."""
-    tests: list[Record] = field(default_factory=list)
-    """What killed test runs left."""
+    probes: list[DeadProbe] = field(default_factory=list)
+    """What killed probes left."""
     closed: set[str] = field(default_factory=set)
     """Names of ports that the switch could not open."""
     dead: set[str] = field(default_factory=set)
@@ -124,6 +148,15 @@ class World:
     """Names of placed sockets that are mounts; gone with `undo`."""
     gone: set[str] = field(default_factory=set)
     """Paths of namespaces and UIDs of pods that are proven gone."""
+
+    ports: MemoryPorts = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.ports = MemoryPorts(self)
+
+    def unwritable(self, path: str) -> str:
+        """A directory that is none cannot be written."""
+        return "it can not be written" if Path(path).is_file() else ""
 
     @property
     def spool(self) -> Spool:
@@ -137,26 +170,26 @@ class World:
         made = [step.ref for record in self.journal.records() for step in record.steps if isinstance(step, OvsPort)]
         return {port.name: port.marks for port in [*made, *self.marked] if name_of(port) in self.true}
 
-    def closed_ports(self) -> frozenset[str]:
-        """As the test says."""
-        return frozenset(self.closed)
-
-    def has_mounts(self, step: PlacedSocket) -> bool:
-        """As the test says."""
-        return step.name in self.mounted
-
-    def is_dead(self, step: SocketFile) -> bool:
-        """As the test says."""
-        return step.name in self.dead
-
     @property
-    def dead_tests(self) -> MemoryTests:
-        """What killed test runs left."""
-        return MemoryTests(self)
+    def dead_probes(self) -> MemoryProbes:
+        """What killed probes left."""
+        return MemoryProbes(self)
 
-    def mount_points(self) -> frozenset[str]:
-        """The mounts that are true."""
-        return frozenset(name.removeprefix("mount:") for name in self.true if name.startswith("mount:"))
+    def connect(self, deadline: Deadline) -> int:
+        """There is one session."""
+        return 1
+
+    def watch_switch(self) -> str:
+        """It lives."""
+        return "pid 1"
+
+    def watch_life(self, ended: Callable[[], None]) -> MemoryLifeline:
+        """It goes on living."""
+        return MemoryLifeline()
+
+    def free_sources(self) -> int:
+        """There are none."""
+        return 0
 
     def netns_is_gone(self, path: str) -> bool:
         """As the test says."""
@@ -171,7 +204,7 @@ class World:
         """A store below the test's directory."""
         return Journal(f"{self.directory}/state", str(self.directory), print, self.boot_id)
 
-    def driver(self, step: Step) -> MemoryDriver:
+    def driver(self, step: Step) -> Driver[Any]:
         """One driver for all."""
         return MemoryDriver(self)
 
@@ -191,13 +224,13 @@ class World:
         """Those in `links`."""
         return (environment.netns, environment.ifname) in self.links
 
-    def gather(self, request: Request, options: Options, consumer: Consumer, deadline: Deadline) -> Facts:
+    def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
         """A pod with its own directory, without an API server."""
         place = self.place or Place(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
         return Facts(
             boot_id=self.boot,
             store=self.journal.identity(),
-            netns_inode=4711,
+            netns_inode=netns_inode,
             pod=Pod(),
             place=place,
             mapped_dir="/var/lib/cni/usrspcni/",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,43 +9,12 @@ import pytest
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent.watchdog import LOOKS_S, Watchdog
-from userspace_cni.base.deadline import Deadline
-
-
-class Held:
-    """A connection to a daemon that never ends."""
-
-    def hold(self) -> None:
-        """It is held."""
-
-    def let_go(self) -> None:
-        """It is not."""
-
-
-class Node(World):
-    """A node whose switch lives."""
-
-    def connect(self, deadline: Deadline) -> int:
-        """There is one session."""
-        return 1
-
-    def watch_switch(self) -> str:
-        """It lives."""
-        return "pid 1"
-
-    def watch_life(self, ended: Callable[[], None]) -> Held:
-        """It goes on living."""
-        return Held()
-
-    def free_sources(self) -> int:
-        """There are none."""
-        return 0
 
 
 def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of a connection is looked at again: of a killed process the connection may be closed before the socket."""
     looked: list[str] = []
-    watchdog = Watchdog(Node(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
+    watchdog = Watchdog(World(tmp_path, resident=True), lambda _: None, lambda: None, 10_000.0)
     monkeypatch.setattr(watchdog._reconciliation, "look_at", looked.append)
     watchdog.start()
     try:

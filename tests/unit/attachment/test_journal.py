@@ -181,7 +181,7 @@ def test_unfinished_attachments_of_a_build_before(world: World, state: str) -> N
     store.put("attachments", record.key, {**record_to_json(record), "state": state})
     shutil.rmtree(world.directory / "live")
     assert [each.state for each in world.journal.records()] == [state]
-    cleanup.finish(world, world.journal, Deadline.after(5))
+    cleanup.finish(world, Deadline.after(5))
     assert world.journal.records() == []
 
 
@@ -276,7 +276,7 @@ def test_a_death_amid_what_is_of_another_boot(world: World, point: str) -> None:
 
     world.boot, world.fault = "boot-2", die
     with pytest.raises(Death):
-        cleanup.settle(world, world.journal, Deadline.after(5))
+        cleanup.settle(world, Deadline.after(5))
     assert not world.journal.is_settled
     world.fault = World.fault
     assert call(world, "ADD") == 0
@@ -290,7 +290,7 @@ def test_no_time_for_what_is_of_another_boot(world: World) -> None:
     assert call(world, "ADD") == 0
     world.boot, world.deadline_s, world.resident = "boot-2", 0.0, True
     with pytest.raises(Unavailable):
-        cleanup.settle(world, world.journal, Deadline.after(0))
+        cleanup.settle(world, Deadline.after(0))
     assert not world.journal.is_settled
     world.deadline_s = 10.0
     assert call(world, "ADD", "another") == 0

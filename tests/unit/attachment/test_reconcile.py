@@ -11,7 +11,8 @@ from tests.lab.node.world import World, name_of, no_fault
 from userspace_cni.attachment import cleanup, reconcile, verbs
 from userspace_cni.attachment.facts import Place
 from userspace_cni.attachment.journal import Shared
-from userspace_cni.attachment.reconcile import Reconciliation
+from userspace_cni.attachment.node import DeadProbe
+from userspace_cni.attachment.reconcile import Finding, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
@@ -168,10 +169,10 @@ def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
     agent.world.journal.write(stale)
     agent.world.true.discard(name_of(socket))
     agent.world.journal.drop(stale)
-    assert not cleanup.place_again(stale, agent.world, agent.world.journal)
+    assert not cleanup.place_again(stale, agent.world)
     assert name_of(socket) not in agent.world.true
     agent.world.journal.write(stale)
-    assert cleanup.place_again(stale, agent.world, agent.world.journal)
+    assert cleanup.place_again(stale, agent.world)
     assert name_of(socket) in agent.world.true
 
 
@@ -279,6 +280,7 @@ def test_findings_change_nothing(agent: Agent) -> None:
     agent.world.true.discard(name_of(agent.port))
     before = set(agent.world.true), agent.world.journal.records()
     [found] = reconcile.findings(agent.world)
+    assert isinstance(found, Finding)
     assert (found.problem, [step.kind for step in found.steps]) == ("lost", ["port"])
     assert (set(agent.world.true), agent.world.journal.records()) == before
 
@@ -286,10 +288,10 @@ def test_findings_change_nothing(agent: Agent) -> None:
 def test_what_a_killed_test_left(agent: Agent) -> None:
     """Ports of a probe that was killed are removed in one pass; attachments, and ports of tests that live, are not touched."""
     port = PortRef("probe-0badcafe-0", "br0")
-    agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
-    assert [found.problem for found in reconcile.findings(agent.world)] == ["dead-test"]
+    agent.world.probes = [DeadProbe("probe", "1267.1.0.0.0badcafe", 4711, "0badcafe", (port,))]
+    assert list(reconcile.findings(agent.world)) == agent.world.probes
     assert agent.passes(2) == ["removed-dead-test"]
-    assert agent.world.tests == []
+    assert agent.world.probes == []
     assert agent.is_whole
     assert agent.passes() == []
 
@@ -297,7 +299,7 @@ def test_what_a_killed_test_left(agent: Agent) -> None:
 def test_a_killed_test_that_can_not_be_removed(agent: Agent) -> None:
     """What stays keeps nothing else from its turn, and is tried again in the next pass; without the switch nothing is tried."""
     port = PortRef("probe-0badcafe-0", "br0")
-    agent.world.tests = [Record("deleting", "probe", "run-4711", "0badcafe", steps=(port,))]
+    agent.world.probes = [DeadProbe("probe", "1267.1.0.0.0badcafe", 4711, "0badcafe", (port,))]
 
     def away(when: str, step: Step) -> None:
         if step == port:

@@ -41,7 +41,7 @@ def call(world: World, verb: str, container: str = CONTAINER) -> verbs.Answer:
 def drain(world: World) -> list[str]:
     """What draining did."""
     actions: list[str] = []
-    cleanup.drain(world, world.journal, Deadline.after(5), actions.append)
+    cleanup.drain(world, Deadline.after(5), actions.append)
     return actions
 
 
@@ -67,7 +67,7 @@ def test_an_older_attachment_is_deleted(world: World) -> None:
     assert drain(world) == ["spooled-del"]
     assert [record.state for record in world.journal.records()] == ["deleting"]
     assert not path.exists()
-    cleanup.finish(world, world.journal, Deadline.after(5))
+    cleanup.finish(world, Deadline.after(5))
     assert world.true == set()
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.lab.node.world import World, no_fault
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.cleanup import PLACE_S
+from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.records import record_key
 from userspace_cni.attachment.spool import Entry, Spool
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
@@ -420,7 +421,7 @@ def test_version_needs_nothing() -> None:
     """VERSION answers with junk around it, and does not open the node."""
     environ = {"CNI_COMMAND": "VERSION", "CNI_IFNAME": "a/b", "CNI_NETNS": "dummy"}
 
-    def no_node() -> verbs.Node:
+    def no_node() -> Node:
         raise AssertionError("VERSION must not need the node")
 
     for stdin, echoed in ((b"", "1.1.0"), (b'{"cniVersion":"0.3.1"}', "0.3.1"), (b'{"cniVersion":"9"}', "9"), (b"\xff", "1.1.0")):

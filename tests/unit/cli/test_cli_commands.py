@@ -8,14 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.lab.node.memory_switch import Alive
 from tests.lab.node.world import World, name_of
 from tests.lab.switch.switch import wait_until
 from tests.unit.cli.test_cli_client import answering, told
@@ -41,88 +41,17 @@ NETNS = "/run/netns/x"
 STDIN = b'{"cniVersion":"1.1.0","name":"n","type":"userspace","host":{"vhost":{"mode":"client"}}}'
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A port as the switch tells of it."""
-
-    name: str
-    bridge: str = "br0"
-    interface_type: str = "dpdkvhostuserclient"
-    link_state: str = "up"
-    status: Mapping[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected"})
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class Alive:
-    """What ovs-vswitchd says of itself."""
-
-    state: str = "alive"
-    reason: str = "ovs-vswitchd 3.1.0"
-    pid: int | None = None
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What the switch is set to."""
-
-    other_config: Mapping[str, str] = field(default_factory=dict)
-    mtus: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class MemoryPorts:
-    """The switch of a Town: every port that is true there."""
-
-    town: Town
-    serving_error: NotServing | None = None
-    errors: dict[str, str] = field(default_factory=dict)
-    alive: Alive = field(default_factory=Alive)
-    told: Facts = field(default_factory=Facts)
-
-    def connect(self, deadline: Deadline) -> None:
-        """Unless it is away."""
-        if self.town.unreachable:
-            raise self.town.unreachable
-
-    def known(self) -> list[Seen]:
-        """Every port."""
-        names = [each.removeprefix("port:") for each in self.town.true if each.startswith("port:")]
-        return [Seen(name, error=self.errors.get(name, "")) for name in names]
-
-    def watch_liveness(self) -> Alive:
-        """As the test says."""
-        return self.alive
-
-    def facts(self, deadline: Deadline) -> Facts:
-        """As the test says."""
-        return self.told
-
-    def serving(self, bridge: str, deadline: Deadline) -> None:
-        """As the test says."""
-        if self.serving_error:
-            raise self.serving_error
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class Town(World):
     """A node in memory with a switch that can be asked."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, resident=True, now=100)
-        self.ports = MemoryPorts(self)
         self.rules: tuple[Rule, ...] = ()
 
     def call(self, verb: str, container: str = CONTAINER, ifname: str = "net1") -> None:
         """One call of a runtime, which succeeds."""
         environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": NETNS, "CNI_IFNAME": ifname}
         assert verbs.answer(environ, lambda: STDIN, lambda: self).code == 0
-
-    def unwritable(self, path: str) -> str:
-        """A directory that is none can not be written."""
-        return "it can not be written" if Path(path).is_file() else ""
 
     def record(self, container: str = CONTAINER, ifname: str = "net1") -> Record:
         """A record, which is there."""

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.test_cli_commands import Facts, Town, decoded
+from tests.lab.node.memory_switch import Facts
+from tests.unit.cli.test_cli_commands import Town, decoded
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.cli.kubevirt.sockets import Parties

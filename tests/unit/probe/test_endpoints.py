@@ -15,9 +15,10 @@ from typing import Any, Literal, Self, cast
 
 import pytest
 
+from tests.lab.node.memory_switch import Alive, MemoryPorts, Seen
 from tests.lab.node.ports import changed
-from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Alive, MemoryPorts, Seen, Town
-from userspace_cni.attachment.records import Record
+from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Town
+from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, SocketFile, VhostUserServer
 from userspace_cni.base.bridges import Vlan
 from userspace_cni.base.deadline import Deadline
@@ -366,10 +367,10 @@ def test_a_switch_that_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch
 def test_what_killed_runs_left_goes_first(lab: Lab) -> None:
     """A socket of a killed run is removed before ours is made, and that is told."""
     place = SocketFile("/pods/x", "/pods", "sock")
-    lab.town.tests.append(Record("deleting", "", "run-7", "12345678", steps=(place,)))
+    lab.town.probes.append(DeadProbe("", "7.1.0.0.12345678", 7, "12345678", sockets=(place,)))
     lab.refusing = TimedOut("listening", "enough")
     assert "removed what a killed run had left: /pods/x/sock" in lab.town.cli("ping", *NAMES).stderr
-    assert lab.town.tests == []
+    assert lab.town.probes == []
 
 
 def test_hints_work_as_they_are_pasted(lab: Lab) -> None:

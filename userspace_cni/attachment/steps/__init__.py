@@ -1,8 +1,9 @@
-"""The step types, in the order in which an ADD takes them. To add one: a type here, a driver, and a row in `node.drivers`."""
+"""The step types. To add one: a type here, a driver, and a row in `node.step_drivers`."""
 
 from userspace_cni.attachment.steps.addresses import Lease
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
+from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
 from userspace_cni.attachment.steps.legacy import LegacyRecord
 from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,
@@ -13,30 +14,17 @@ from userspace_cni.attachment.steps.port import (
     VhostUserClient,
     VhostUserServer,
 )
-from userspace_cni.attachment.steps.sockets import PlacedSocket, SocketFile
-from userspace_cni.attachment.steps.step import Resource, Step
-
-STEP_TYPES: tuple[type[Step], ...] = (
-    Lease,
-    Directory,
-    SocketFile,
-    PodMount,
-    OvsPort,
-    PortRef,
-    PlacedSocket,
-    DeviceInfo,
-    ConfigFile,
-    PodNote,
-    LegacyRecord,
-)
+from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketFile
+from userspace_cni.attachment.steps.step import STORED_TYPES, Resource, Step, first_of
 
 __all__ = [
     "MARK_SCHEMA",
     "OWNER",
-    "STEP_TYPES",
+    "STORED_TYPES",
     "ConfigFile",
     "DeviceInfo",
     "Directory",
+    "Driver",
     "Lease",
     "LegacyRecord",
     "OvsPort",
@@ -46,8 +34,12 @@ __all__ = [
     "PortInterface",
     "PortRef",
     "Resource",
+    "Rest",
+    "Seen",
+    "Socket",
     "SocketFile",
     "Step",
     "VhostUserClient",
     "VhostUserServer",
+    "first_of",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from userspace_cni.attachment.steps.step import Step
+from userspace_cni.base.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,15 @@ class Lease(Step):
     """
 
     kind: ClassVar[str] = "lease"
+    stage: ClassVar[Stage] = "ipam"
+    abridged: ClassVar[tuple[str, ...]] = ("stdin",)
     plugin: str
     stdin: str
     variables: Mapping[str, str]
     granted: bool | None = None
+
+    @property
+    def summary(self) -> str:
+        """Whose addresses, and whether it gave them."""
+        granted = {True: "granted", False: "refused", None: "nobody knows whether it was granted"}[self.granted]
+        return f"addresses of {self.plugin}, {granted}"

@@ -35,6 +35,16 @@ class Directory(Step):
         """One directory, however many attachments have sockets in it."""
         return Resource(self.path, f"directory:{self.path}")
 
+    @property
+    def makes_place(self) -> bool:
+        """An emptyDir or hostPath is there before."""
+        return self.create
+
+    @property
+    def summary(self) -> str:
+        """Its path, and whose it is."""
+        return self.path + (", made when missing" if self.create else ", the pod's own")
+
 
 @dataclass(frozen=True)
 class PodMount(Step):
@@ -49,3 +59,8 @@ class PodMount(Step):
     def resource(self) -> Resource:
         """One mount for all attachments whose sockets are in the same directory."""
         return Resource(self.source, f"mount:{self.target}")
+
+    @property
+    def summary(self) -> str:
+        """Where it is, and of what."""
+        return f"{self.target} shows {self.source}"

@@ -24,6 +24,11 @@ class DeviceInfo(Step):
     trusted: str = ""
     before: str = ""
 
+    @property
+    def summary(self) -> str:
+        """Its path."""
+        return self.path
+
 
 @dataclass(frozen=True)
 class ConfigFile(Step):
@@ -39,6 +44,11 @@ class ConfigFile(Step):
     def resource(self) -> Resource:
         """A file has one owner: two containers whose IDs begin alike share a directory, and must not share this."""
         return Resource(self.directory, f"file:{self.directory}/{self.name}", exclusive=True)
+
+    @property
+    def summary(self) -> str:
+        """Its path."""
+        return f"{self.directory}/{self.name}"
 
 
 @dataclass(frozen=True)
@@ -59,3 +69,8 @@ class PodNote(Step):
     mapped_dir: str
     kubeconfig: str = ""
     optional: bool = False
+
+    @property
+    def summary(self) -> str:
+        """Whose annotations."""
+        return f"annotations of {self.namespace}/{self.pod}" + (", may fail" if self.optional else "")

@@ -8,6 +8,7 @@ from typing import ClassVar, Final, Literal
 
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.bridges import Vlan
+from userspace_cni.base.stages import Stage
 
 OWNER: Final = "userspace-cni"
 """Value of the mark `owner` on every row that we make."""
@@ -68,7 +69,7 @@ class StoredPort(Step):
 
 @dataclass(frozen=True)
 class PortRef(Step):
-    """A port that is only to be deleted, by its name; `bridge`: where it is, "" while that is not known.
+    """A port that is only ever undone, by its name; `bridge`: where it is, "" while that is not known.
 
     It is deleted if its row has these marks. `legacy`: the plugin that this one replaces made the row, which has no marks, and
     may be deleted if it is a vhost-user port.
@@ -76,6 +77,8 @@ class PortRef(Step):
 
     kind: ClassVar[str] = "port"
     stored_as: ClassVar[type[Step] | None] = StoredPort
+    stage: ClassVar[Stage] = "ovs"
+    postponable: ClassVar[bool] = True
     name: str
     bridge: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
@@ -85,6 +88,11 @@ class PortRef(Step):
     def ref(self) -> PortRef:
         """Itself."""
         return self
+
+    @property
+    def summary(self) -> str:
+        """Its name and bridge."""
+        return f"{self.name} on bridge {self.bridge or '(wherever it is)'}"
 
     def stored(self) -> StoredPort:
         """A port of which nothing else is known."""
@@ -101,6 +109,8 @@ class OvsPort(Step):
 
     kind: ClassVar[str] = "port"
     stored_as: ClassVar[type[Step] | None] = StoredPort
+    stage: ClassVar[Stage] = "ovs"
+    postponable: ClassVar[bool] = True
     bridge: str
     name: str
     interface: PortInterface
@@ -118,6 +128,11 @@ class OvsPort(Step):
     def server_path(self) -> str:
         """Where the application makes the socket, as OVS is told; "" where it does not."""
         return self.interface.server_path if isinstance(self.interface, VhostUserClient) else ""
+
+    @property
+    def summary(self) -> str:
+        """Its name and bridge."""
+        return self.ref.summary
 
     def stored(self) -> StoredPort:
         """Its properties side by side."""

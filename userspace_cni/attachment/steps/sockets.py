@@ -8,30 +8,54 @@ from typing import ClassVar
 from userspace_cni.attachment.steps.step import Resource, Step
 
 
-@dataclass(frozen=True)
-class SocketFile(Step):
-    """The name under which the pod's application will create its socket: free now, and removed with the attachment."""
+class Socket(Step):
+    """A vhost-user socket in the pod's directory, whichever side makes it."""
 
-    kind: ClassVar[str] = "socket-file"
     directory: str
     trusted: str
     name: str
 
     @property
+    def path(self) -> str:
+        """Where the pod sees it, as the host calls it."""
+        return f"{self.directory}/{self.name}"
+
+    @property
+    def switch_path(self) -> str:
+        """Where the switch makes it; "" where the application does."""
+        return ""
+
+    @property
     def resource(self) -> Resource:
         """A socket path has one owner."""
-        return Resource(self.directory, f"socket:{self.directory}/{self.name}", exclusive=True)
+        return Resource(self.directory, f"socket:{self.path}", exclusive=True)
+
+    @property
+    def summary(self) -> str:
+        """Its path, and that at which the switch makes it."""
+        return self.path + (f", made by OVS as {self.switch_path}" if self.switch_path else "")
 
 
 @dataclass(frozen=True)
-class PlacedSocket(Step):
+class SocketFile(Socket):
+    """The name under which the pod's application will create its socket: free now, and removed with the attachment."""
+
+    kind: ClassVar[str] = "socket-file"
+    left_by_application: ClassVar[bool] = True
+    directory: str
+    trusted: str
+    name: str
+
+
+@dataclass(frozen=True)
+class PlacedSocket(Socket):
     """A socket that OVS made (server mode) moved to where the pod sees it.
 
     `source` is the path at which OVS binds. `user`, `group`, `mode` and `selinux_label` are set on the socket itself.
     """
 
     kind: ClassVar[str] = "placed-socket"
-    after_rest: ClassVar[bool] = True
+    from_switch: ClassVar[bool] = True
     source: str
     directory: str
     trusted: str
@@ -42,6 +66,6 @@ class PlacedSocket(Step):
     selinux_label: str = ""
 
     @property
-    def resource(self) -> Resource:
-        """A socket path has one owner."""
-        return Resource(self.directory, f"socket:{self.directory}/{self.name}", exclusive=True)
+    def switch_path(self) -> str:
+        """`source`."""
+        return self.source

@@ -15,9 +15,8 @@ import click
 from kubevirt.findings import Finding
 from kubevirt.quantity import amount
 from userspace_cni.attachment.drift import Dead
-from userspace_cni.attachment.listing import SwitchPort, name_of, objects, port_step
+from userspace_cni.attachment.listing import SwitchPort, name_of, objects
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import SocketFile
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
@@ -123,7 +122,7 @@ def _guest_of(record: Record) -> Guest:
 
 
 def _mac_of(record: Record) -> str:
-    step = port_step(record)
+    step = record.port
     interfaces = objects((record.result or {}).get("interfaces"))
     told = (each.get("mac") for each in interfaces if (each.get("name"), each.get("sandbox")) == (record.ifname, record.netns))
     return str((step.mac if step else "") or next(told, "") or "").lower()
@@ -203,7 +202,7 @@ def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, fin
     """An interface as programs are shown it."""
     step = guest.port
     port = ports.get(step.name) if step else None
-    files = [each for each in record.steps if isinstance(each, SocketFile)]
+    file = record.socket
     return {
         "name": name_of(record),
         "vm": guest.machine,
@@ -211,7 +210,7 @@ def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, fin
         "network": record.network,
         "bridge": step.bridge if step else "",
         "port": step.name if step else "",
-        "socket": f"{files[0].directory}/{files[0].name}" if files else "",
+        "socket": file.path if file and not file.switch_path else "",
         "mtu": guest.mtu,
         "link_state": (port.link_state if port else "") or "unknown",
         "vhost": guest.vhost,

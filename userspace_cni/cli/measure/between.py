@@ -14,7 +14,6 @@ from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
-from userspace_cni.cli.node.attachments import summary
 from userspace_cni.cli.site import FOUND, USAGE, Refused, Site
 from userspace_cni.probe import opening
 from userspace_cni.probe.ending import Ending
@@ -114,10 +113,9 @@ def _tidy(site: Site) -> None:
     """Remove what killed runs left: that may be a socket at one of these ports, or a test port on their bridge."""
     deadline = Deadline.after(_TIDY_S)
     try:
-        for test in site.node.dead_tests.records(deadline):
-            site.node.dead_tests.remove(test, deadline)
-            left = view.joined([summary(step) for step in test.steps], "its directory")
-            _tell_removed(left)
+        for probe in site.node.dead_probes.find(deadline):
+            site.node.dead_probes.remove(probe, deadline)
+            _tell_removed(view.joined([step.summary for step in probe.left], "its directory"))
     except UserspaceError as error:
         view.note(f"what a killed run left stays for now: {error}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,17 +11,6 @@ import click
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of
 from userspace_cni.attachment.records import Record, record_key, step_to_json
 from userspace_cni.attachment.steps import (
-    ConfigFile,
-    DeviceInfo,
-    Directory,
-    Lease,
-    LegacyRecord,
-    OvsPort,
-    PlacedSocket,
-    PodMount,
-    PodNote,
-    PortRef,
-    SocketFile,
     Step,
 )
 from userspace_cni.cli import view
@@ -163,9 +151,7 @@ def _details(described: dict[str, Any], record: Record, status: Mapping[str, Any
 
 def _step_json(step: Step) -> dict[str, Any]:
     raw = step_to_json(step)
-    if isinstance(step, Lease):
-        raw = {**raw, "stdin": f"{len(step.stdin)} characters"}
-    return raw
+    return {**raw, **{name: f"{len(raw[name])} characters" for name in step.abridged}}
 
 
 def _shared(record: Record, site: Site) -> list[dict[str, Any]]:
@@ -213,7 +199,7 @@ def _show(each: Mapping[str, Any], record: Record, site: Site) -> None:
     view.show_facts(_facts(each, site))
     view.say("")
     view.say(Cell("steps, in the order of ADD", "bold"))
-    view.show_facts([(f"{number} {step.kind}", summary(step)) for number, step in enumerate(record.steps, 1)])
+    view.show_facts([(f"{number} {step.kind}", step.summary) for number, step in enumerate(record.steps, 1)])
     if each["shared"]:
         view.say("")
         view.say(Cell("shared", "bold"))
@@ -243,7 +229,6 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
 def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[Cell | str]]]:
     """The way of a frame from the application to the bridge."""
     socket, vhost = each["socket"], each["vhost"]["state"]
-    mount = next((step.target for step in record.steps if isinstance(step, PodMount)), "")
     role = {"server": "makes the socket", "client": "connects to the socket"}.get(each["role"], "")
     pod: list[Cell | str] = [f"{each['name'].rpartition('/')[0]}, interface {each['ifname']}"]
     pod += [f"the application {role}"] if role else []
@@ -251,8 +236,8 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
     stations = [("pod", pod)]
     if socket["host"]:
         stations.append(("socket", [socket["host"]]))
-    if mount:
-        stations.append(("mount", [mount]))
+    if record.mount:
+        stations.append(("mount", [record.mount.target]))
     if socket["ovs"] and each["role"] == "client":
         stations.append(("OVS socket", [socket["ovs"]]))
     if each["port"]:
@@ -262,29 +247,6 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
             ("bridge", [view.joined([each["bridge"], *filter(None, [_vlan(each["vlan"])])])]),
         ]
     return stations
-
-
-def summary(step: Step) -> str:
-    """A step in a line."""
-    match step:
-        case Lease():
-            granted = {True: "granted", False: "refused", None: "nobody knows whether it was granted"}[step.granted]
-            return f"addresses of {step.plugin}, {granted}"
-        case Directory():
-            return step.path + (", made when missing" if step.create else ", the pod's own")
-        case SocketFile() | ConfigFile():
-            return f"{step.directory}/{step.name}"
-        case PodMount():
-            return f"{step.target} shows {step.source}"
-        case OvsPort() | PortRef():
-            return f"{step.name} on bridge {step.bridge or '(wherever it is)'}"
-        case PlacedSocket():
-            return f"{step.directory}/{step.name}, made by OVS as {step.source}"
-        case DeviceInfo() | LegacyRecord():
-            return step.path
-        case PodNote():
-            return f"annotations of {step.namespace}/{step.pod}" + (", may fail" if step.optional else "")
-    return ", ".join(f"{item.name} {getattr(step, item.name)}" for item in fields(step))
 
 
 def _holders(thing: Mapping[str, Any]) -> str:

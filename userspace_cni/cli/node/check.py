@@ -15,7 +15,7 @@ import click
 from userspace_cni.attachment.drift import Drift, row
 from userspace_cni.attachment.listing import name_of
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OvsPort, PlacedSocket, Step
+from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.cli import view
@@ -85,24 +85,16 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
     deadline = Deadline.after(RECORD_S)
     for step in record.steps:
         try:
-            if away and isinstance(step, OvsPort):
+            if away and step.stage == "ovs":
                 raise away
-            _add(drifts, step, site.node.driver(step).check(step, deadline))
-            if isinstance(step, PlacedSocket):
-                _add(drifts, step, _unseen(step, record, site, deadline))
+            driver = site.node.driver(step)
+            _add(drifts, step, driver.check(step, deadline))
+            _add(drifts, step, driver.unseen(step, record.netns_inode, deadline))
         except UserspaceError as error:
             unchecked.append({**_whose(record), "step": step.kind, "error": str(error)})
     if (drifts or unchecked) and site.node.journal.read_key(record.key) != record:
         return Outcome()
     return Outcome(drifts, tuple(unchecked))
-
-
-def _unseen(step: PlacedSocket, record: Record, site: Site, deadline: Deadline) -> list[Drift]:
-    """What of the socket the pod's processes do not see."""
-    from userspace_cni.base.root import HostRoot
-    from userspace_cni.host.sight import unseen
-
-    return unseen(step, record.netns_inode, deadline, HostRoot(site.settings.host_root))
 
 
 def _unfinished(record: Record, site: Site) -> Outcome:

@@ -6,16 +6,18 @@ look and tells. It must never remove anything by itself.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import click
 
 from userspace_cni.attachment import cleanup, reconcile
-from userspace_cni.attachment.listing import name_of, port_ref
+from userspace_cni.attachment.listing import name_of
+from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.reconcile import Finding, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Entry
@@ -23,7 +25,6 @@ from userspace_cni.base.errors import BadRequest, Unavailable, UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.cli import view
 from userspace_cni.cli.client import NoAgent
-from userspace_cni.cli.node.attachments import summary
 from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.cni.request import read_environment, read_network
@@ -34,7 +35,6 @@ _WHY: Final[Mapping[str, str]] = {
     "namespace-gone": "its network namespace is gone, and its pod not known to be: its mounts keep the kubelet from removing it",
     "record-lost": "a port of ours without a record, whose sandbox is gone",
     "foreign": "a port of another installation's state directory",
-    "dead-test": "a probe, ping or load ended before it could remove what it made",
 }
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "ADD died while it leased addresses",
@@ -48,6 +48,37 @@ NOTHING: Final[Mapping[str, int]] = {}
 
 
 @dataclass(frozen=True)
+class Owner:
+    """Whose it is: an attachment's, or a probe's with its process and number in the place of container and interface.
+
+    `steps`: the kinds of what there is of it.
+    """
+
+    name: str
+    container: str
+    ifname: str
+    network: str
+    port: str
+    state: str
+    steps: tuple[str, ...]
+
+    @classmethod
+    def of(cls, record: Record) -> Self:
+        """An attachment."""
+        port = record.port_ref.name if record.port_ref else ""
+        steps = tuple(step.kind for step in record.steps)
+        return cls(name_of(record), record.container_id, record.ifname, record.network, port, record.state, steps)
+
+    @classmethod
+    def of_probe(cls, probe: DeadProbe) -> Self:
+        """A killed probe: of no network, and being removed."""
+        port = probe.ports[0].name if probe.ports else ""
+        steps = tuple(step.kind for step in probe.left)
+        name = f"{probe.process}/{probe.number}"
+        return cls(name, probe.process, probe.number, probe.purpose, port, "deleting", steps)
+
+
+@dataclass(frozen=True)
 class Left:
     """One thing that is left over. `key` tells it in a later look; `action` is what gc does about it, "" for nothing."""
 
@@ -55,25 +86,13 @@ class Left:
     problem: str
     why: str
     action: str
-    record: Record
-    certain: bool = True
-    """Whether one look is enough to act."""
+    owner: Owner
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        record = self.record
-        return {
-            "name": name_of(record),
-            "container": record.container_id,
-            "ifname": record.ifname,
-            "network": record.network,
-            "port": _port_of(record),
-            "state": record.state,
-            "problem": self.problem,
-            "why": self.why,
-            "action": self.action,
-            "steps": [step.kind for step in record.steps],
-        }
+        whose = dataclasses.asdict(self.owner)
+        steps = whose.pop("steps")
+        return {**whose, "problem": self.problem, "why": self.why, "action": self.action, "steps": steps}
 
 
 @dataclass(frozen=True)
@@ -130,10 +149,10 @@ def look(site: Site) -> Look:
     away = site.switch_problem()
     with bound("error"):  # that the switch is away is told once, by us
         spooled = [_spooled(entry, site) for entry in node.spool.entries(keep=True)]
-        found = [_left(each) for each in reconcile.findings(node)]
+        found = [_of_probe(each) if isinstance(each, DeadProbe) else _left(each) for each in reconcile.findings(node)]
     left = []
     for each in [*spooled, *found]:
-        lock = journal.try_container_lock(each.record.container_id)
+        lock = journal.try_container_lock(each.owner.container)
         if lock is not None:
             lock.release()
             left.append(each)
@@ -150,7 +169,7 @@ def collect(site: Site, tell: Callable[[str], None]) -> tuple[str, Mapping[str, 
     tell(f"removing ({by})")
     act()
     with bound("error"):
-        doubtful = any(finding.needs_proof for finding in reconcile.findings(site.node))
+        doubtful = any(isinstance(each, Finding) and each.needs_proof for each in reconcile.findings(site.node))
     if doubtful:
         tell(f"waiting {site.apart_s:g} s for the second look at what seems to be gone")
         time.sleep(site.apart_s)
@@ -173,26 +192,30 @@ def _actor(site: Site, actions: Counter[str]) -> tuple[str, Callable[[], None]]:
     return "this process", reconciliation.run
 
 
+def _of_probe(probe: DeadProbe) -> Left:
+    why = "a probe, ping or load ended before it could remove what it made"
+    action = f"remove {view.joined([step.summary for step in probe.left], 'its flows and its directory')}"
+    return Left(probe.key, "dead-test", why, action, Owner.of_probe(probe))
+
+
 def _left(finding: Finding) -> Left:
     record, problem = finding.record, finding.problem
     why = _UNFINISHED[record.state] if problem == "unfinished" else _WHY.get(problem, "")
     action = "undo " + _kinds(record.steps[::-1])
-    if problem == "dead-test":
-        action = f"remove {view.joined([summary(step) for step in record.steps], 'its flows and its directory')}"
-    elif problem == "namespace-gone":
-        action = f"undo {view.joined([summary(step) for step in finding.steps])}, and the rest with the pod, after a second look"
+    if problem == "namespace-gone":
+        action = f"undo {view.joined([step.summary for step in finding.steps])}, and the rest with the pod, after a second look"
     elif problem == "lost":
         kinds = view.joined(list(dict.fromkeys(step.kind for step in finding.steps)))
         why, action = (
             f"parts of it are gone, closed or dead: {kinds}",
-            f"make again: {view.joined([summary(step) for step in finding.steps])}",
+            f"make again: {view.joined([step.summary for step in finding.steps])}",
         )
     elif problem == "foreign":
-        port = port_ref(record)
+        port = record.port_ref
         why, action = f"{why} (store {port.marks.get('store', 'unknown') if port else 'unknown'})", ""
     elif finding.needs_proof:
         action += ", after a second look"
-    return Left(record.key, problem, why, action, record, not finding.needs_proof)
+    return Left(record.key, problem, why, action, Owner.of(record))
 
 
 def _spooled(entry: Entry, site: Site) -> Left:
@@ -202,8 +225,10 @@ def _spooled(entry: Entry, site: Site) -> Left:
         environment = read_environment(entry.environ, "DEL")
         network = read_network(entry.stdin, "DEL")
     except BadRequest as error:
-        unreadable = Record("deleting", "", entry.environ.get("CNI_CONTAINERID", ""), entry.environ.get("CNI_IFNAME", ""))
-        return Left(f"spool:{entry.name}", "spooled-del", f"{why}, and can not be read: {error}", "put it aside", unreadable)
+        environ = entry.environ
+        unreadable = Record("deleting", "", environ.get("CNI_CONTAINERID", ""), environ.get("CNI_IFNAME", ""))
+        why = f"{why}, and can not be read: {error}"
+        return Left(f"spool:{entry.name}", "spooled-del", why, "put it aside", Owner.of(unreadable))
     record = site.node.journal.read(environment.container_id, environment.ifname)
     if record is None:
         action = "undo what is left of it without a record"
@@ -212,16 +237,11 @@ def _spooled(entry: Entry, site: Site) -> Left:
     else:
         action = "undo " + _kinds(record.steps[::-1])
     shown = record or Record("deleting", network.name, environment.container_id, environment.ifname)
-    return Left(f"spool:{entry.name}", "spooled-del", why, action, shown)
+    return Left(f"spool:{entry.name}", "spooled-del", why, action, Owner.of(shown))
 
 
 def _kinds(steps: Sequence[Any]) -> str:
     return view.joined([step.kind for step in steps], "its record")
-
-
-def _port_of(record: Record) -> str:
-    port = port_ref(record)
-    return port.name if port else ""
 
 
 def _to_json(before: Look, after: Look, by: str, actions: Mapping[str, int], *, dry_run: bool) -> dict[str, Any]:
@@ -268,4 +288,4 @@ def _conclude(found: Look, text: str) -> None:
 
 
 def _row(each: Left, what: Cell | str) -> list[Cell | str]:
-    return [name_of(each.record), each.record.network, _port_of(each.record), each.why, what]
+    return [each.owner.name, each.owner.network, each.owner.port, each.why, what]

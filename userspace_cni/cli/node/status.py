@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from userspace_cni.attachment.cleanup import is_unfinished
-from userspace_cni.attachment.listing import SwitchPort, port_step
+from userspace_cni.attachment.listing import SwitchPort
 from userspace_cni.attachment.records import Record
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
@@ -134,7 +134,7 @@ def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | Non
         ports = {port.name: port for port in site.node.ports.known()}
     except UserspaceError:
         return None
-    steps = [step for record in records if record.state == "ready" and (step := port_step(record))]
+    steps = [step for record in records if record.state == "ready" and (step := record.port)]
     found = [ports[step.name] for step in steps if step.name in ports]
     broken = sum(bool(port.error) for port in found)
     connected = sum(_is_connected(port) for port in found if not port.error)

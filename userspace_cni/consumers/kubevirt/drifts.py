@@ -14,7 +14,7 @@ from typing import Final
 
 from kubevirt.findings import Severity
 from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, told
-from userspace_cni.attachment.steps import OWNER, Directory, OvsPort, PodMount, SocketFile, Step
+from userspace_cni.attachment.steps import OWNER, Directory, OvsPort, PodMount, SocketFile, Step, first_of
 from userspace_cni.pod import launcher
 
 Drifts = Mapping[str, Sequence[Drift]]
@@ -62,7 +62,8 @@ def cuts_off(drifts: Drifts) -> bool:
 
 
 def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    step = next(each for each in steps if isinstance(each, OvsPort))
+    step = first_of(steps, OvsPort)
+    assert step  # noqa: S101 - for the type checker: it has drifts
     columns = {each.field: each for each in drifts}
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
@@ -95,7 +96,8 @@ def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access
     if any(map(_is_gone, drifts)):
         yield "no-vhost-directory", "error", told(drifts[0]), ANEW
         return
-    step = next(each for each in steps if isinstance(each, Directory))
+    step = first_of(steps, Directory)
+    assert step  # noqa: S101 - for the type checker: it has drifts
     place = shlex.quote(step.path)
     what = {each.field for each in drifts}
     commands = []
@@ -114,8 +116,9 @@ def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access
 
 
 def _of_mount(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    target = shlex.quote(next(each.target for each in steps if isinstance(each, PodMount)))
-    remedy = f"umount -l {target}, and run userspace-cni gc, which mounts it anew"
+    step = first_of(steps, PodMount)
+    assert step  # noqa: S101 - for the type checker: it has drifts
+    remedy = f"umount -l {shlex.quote(step.target)}, and run userspace-cni gc, which mounts it anew"
     if any(isinstance(each.found, Other) for each in drifts):
         remedy += "; then restart or migrate the VM if QEMU's socket is not in the directory"
     elif any(isinstance(each.found, Absent) for each in drifts):
@@ -124,8 +127,8 @@ def _of_mount(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) 
 
 
 def _of_socket_file(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
-    files = [f"{each.directory}/{each.name}" for each in steps if isinstance(each, SocketFile)]
-    remedy = f"look who put it there, remove {shlex.quote(files[0])}, and restart the VM" if files else ANEW
+    step = first_of(steps, SocketFile)
+    remedy = f"look who put it there, remove {shlex.quote(step.path)}, and restart the VM" if step else ANEW
     for each in _in_place(drifts)[:1]:
         yield "no-listener", "error", told(each), remedy
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kubevirt.findings import SEVERITIES, Finding, Severity
-from userspace_cni.attachment.steps import Directory, OvsPort, Step, VhostUserServer
+from userspace_cni.attachment.steps import Directory, OvsPort, Step, VhostUserServer, first_of
 from userspace_cni.consumers.kubevirt.drifts import ANEW, Access, Drifts, cuts_off, judge_drifts
 from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
@@ -69,13 +69,13 @@ class Guest:
     @property
     def port(self) -> OvsPort | None:
         """Its port, as ADD made it."""
-        return _port_of(self.steps)
+        return first_of(self.steps, OvsPort)
 
 
 def is_guest(steps: Sequence[Step]) -> bool:
     """Whether they are a VM's interface: marked so, or with its socket where those of VMs are."""
-    ending = f"/{launcher.VOLUME}/{launcher.DIRECTORY}"
-    return bool(_mark_of(steps)) or any(isinstance(each, Directory) and each.path.endswith(ending) for each in steps)
+    directory, ending = first_of(steps, Directory), f"/{launcher.VOLUME}/{launcher.DIRECTORY}"
+    return bool(_mark_of(steps)) or bool(directory and directory.path.endswith(ending))
 
 
 def machine_of(steps: Sequence[Step], namespace: str, pod: str) -> str:
@@ -225,11 +225,7 @@ def _finding(name: str, severity: Severity, guest: Guest, message: str, remedy: 
     return Finding(name, severity, guest.where, message, remedy)
 
 
-def _port_of(steps: Sequence[Step]) -> OvsPort | None:
-    return next((each for each in steps if isinstance(each, OvsPort)), None)
-
-
 def _mark_of(steps: Sequence[Step]) -> str:
     """The VM's name as the port is marked with it; "" for none."""
-    port = _port_of(steps)
+    port = first_of(steps, OvsPort)
     return port.marks.get("vm-name", "") if port else ""

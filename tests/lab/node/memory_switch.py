@@ -1,0 +1,89 @@
+"""The switch of a node in memory: what it says of its ports and of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import NotServing
+
+if TYPE_CHECKING:
+    from tests.lab.node.world import World
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A port as the switch tells of it."""
+
+    name: str
+    bridge: str = "br0"
+    interface_type: str = "dpdkvhostuserclient"
+    link_state: str = "up"
+    status: Mapping[str, str] = field(default_factory=lambda: {"mode": "client", "status": "connected"})
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Alive:
+    """What ovs-vswitchd says of itself."""
+
+    state: str = "alive"
+    reason: str = "ovs-vswitchd 3.1.0"
+    pid: int | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the switch is set to."""
+
+    other_config: Mapping[str, str] = field(default_factory=dict)
+    mtus: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class MemoryPorts:
+    """The switch of a World: every port that is true there."""
+
+    world: World
+    serving_error: NotServing | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+    alive: Alive = field(default_factory=Alive)
+    told: Facts = field(default_factory=Facts)
+
+    def connect(self, deadline: Deadline) -> None:
+        """Unless it is away."""
+        if self.world.unreachable:
+            raise self.world.unreachable
+
+    def known(self) -> list[Seen]:
+        """Every port."""
+        names = [each.removeprefix("port:") for each in self.world.true if each.startswith("port:")]
+        return [Seen(name, error=self.errors.get(name, "")) for name in names]
+
+    def watch_liveness(self) -> Alive:
+        """As the test says."""
+        return self.alive
+
+    def facts(self, deadline: Deadline) -> Facts:
+        """As the test says."""
+        return self.told
+
+    def serving(self, bridge: str, deadline: Deadline) -> None:
+        """As the test says."""
+        if self.serving_error:
+            raise self.serving_error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class MemoryLifeline:
+    """A connection to a daemon that never ends."""
+
+    def hold(self) -> None:
+        """It is held."""
+
+    def let_go(self) -> None:
+        """It is not."""

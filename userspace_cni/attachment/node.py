@@ -1,0 +1,279 @@
+"""What everything about attachments asks of the node on which they are. `node.drivers` has the real one.
+
+Types alone: nothing here does anything. A process that lives for one verb has the same node as one that lives for years.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from userspace_cni.attachment.steps import Step
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.consumer import Consumer
+    from userspace_cni.attachment.facts import Facts
+    from userspace_cni.attachment.journal import Journal
+    from userspace_cni.attachment.listing import SwitchPort
+    from userspace_cni.attachment.spool import Spool
+    from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
+    from userspace_cni.base.deadline import Deadline
+    from userspace_cni.cni.options import Options
+    from userspace_cni.cni.request import Environment, Request, Verb
+
+Marks = Mapping[str, str]
+"""The owner marks of a port."""
+
+
+class Node(Protocol):
+    """A node: its store, its drivers, its sandboxes, its switch."""
+
+    # -- store, settings, time --------------------------------------------------------------------------------------------
+
+    @property
+    def journal(self) -> Journal:
+        """The records."""
+        ...
+
+    @property
+    def spool(self) -> Spool:
+        """The DELs that no agent has seen."""
+        ...
+
+    @property
+    def log_level(self) -> str:
+        """A key of log.LEVELS, for networks that name none."""
+        ...
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds that one verb may take."""
+        ...
+
+    @property
+    def resident(self) -> bool:
+        """Whether this process lives on and reconciles by itself; else each verb does a part of that at its end."""
+        ...
+
+    def boot_id(self) -> str:
+        """The kernel's random id of this boot."""
+        ...
+
+    def boottime_ns(self) -> int:
+        """CLOCK_BOOTTIME now, in nanoseconds."""
+        ...
+
+    def unwritable(self, path: str) -> str:
+        """Why nothing can be written to a directory of the host; "" if it can."""
+        ...
+
+    # -- an attachment ----------------------------------------------------------------------------------------------------
+
+    def driver(self, step: Step) -> Driver[Any]:
+        """The driver that knows this type of step."""
+        ...
+
+    @property
+    def consumers(self) -> Mapping[str, Consumer]:
+        """Who can use an interface, by the name that a network's key `consumer` has for it."""
+        ...
+
+    def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
+        """What has to be known of node and pod to plan an attachment of that consumer. `netns_inode`: what `sandbox` said."""
+        ...
+
+    def require_delegate(self, request: Request) -> None:
+        """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
+        ...
+
+    def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
+        """ADD of the IPAM plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
+        ...
+
+    def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
+        """CHECK, GC or STATUS to the IPAM plugin of this configuration, if there is one that knows the verb."""
+        ...
+
+    def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
+        """The record that the plugin we replace left of this attachment."""
+        ...
+
+    # -- sandboxes --------------------------------------------------------------------------------------------------------
+
+    def sandbox(self, environment: Environment) -> int:
+        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment when it is none, HostNamespace when it is our own."""
+        ...
+
+    def has_link(self, environment: Environment) -> bool:
+        """Whether a kernel interface of the name CNI_IFNAME exists in CNI_NETNS."""
+        ...
+
+    def netns_is_gone(self, path: str) -> bool:
+        """Whether nothing is at `path` while another namespace is visible in the same directory."""
+        ...
+
+    def pod_is_gone(self, uid: str) -> bool:
+        """Whether the pod is missing in a successful listing of the API or of the kubelet's directory."""
+        ...
+
+    # -- the switch -------------------------------------------------------------------------------------------------------
+
+    @property
+    def ports(self) -> Switch:
+        """The switch, as people ask for it."""
+        ...
+
+    @property
+    def dead_probes(self) -> DeadProbes:
+        """What killed probes left."""
+        ...
+
+    def serving(self, options: Options, deadline: Deadline) -> None:
+        """Raise NotServing unless an ADD of this configuration could be served now."""
+        ...
+
+    def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
+        """All ports with our owner mark for this network (None: for any), whatever their store. Raises Unavailable."""
+        ...
+
+    def owned_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
+        """Name and marks of every port that is marked as ours. Raises Unavailable."""
+        ...
+
+    def connect(self, deadline: Deadline) -> int:
+        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
+        ...
+
+    def watch_switch(self) -> str:
+        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
+        ...
+
+    def watch_life(self, ended: Callable[[], None]) -> Lifeline:
+        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
+        ...
+
+    def free_sources(self) -> int:
+        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        ...
+
+
+class Switch(Protocol):
+    """The switch, as far as people ask for it."""
+
+    def connect(self, deadline: Deadline) -> object:
+        """Open the session with OVSDB unless one stands. Raises Unavailable."""
+        ...
+
+    def known(self) -> Iterable[SwitchPort]:
+        """Every port of the switch. Raises Unavailable without a session."""
+        ...
+
+    def watch_liveness(self) -> Liveness:
+        """Ask ovs-vswitchd whether it lives."""
+        ...
+
+    def facts(self, deadline: Deadline) -> SwitchFacts:
+        """What the switch is set to. Raises Unavailable."""
+        ...
+
+    def serving(self, bridge: str, deadline: Deadline) -> None:
+        """Raise NotServing unless ports could be added to the bridge."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
+
+
+class Liveness(Protocol):
+    """What ovs-vswitchd says of itself: `alive`, `dead`, `silent` or `unknown`, and from what that is known."""
+
+    @property
+    def state(self) -> str:
+        """One of the four."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """In words; of one that is alive its version."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, as it calls itself; None while that is not known."""
+        ...
+
+
+class SwitchFacts(Protocol):
+    """What the switch is set to, and what it made of it."""
+
+    @property
+    def other_config(self) -> Mapping[str, str]:
+        """Open_vSwitch.other_config."""
+        ...
+
+    @property
+    def mtus(self) -> Mapping[str, int]:
+        """Interface.mtu, by name of the port."""
+        ...
+
+
+class Lifeline(Protocol):
+    """What tells of the end of a daemon at once."""
+
+    def hold(self) -> None:
+        """Hold a connection unless one is held."""
+        ...
+
+    def let_go(self) -> None:
+        """End it; `ended` is not told."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeadProbe:
+    """What a person's probe, ping or load left whose process has ended. It is no attachment, and has no record.
+
+    `purpose`: what its ports are marked with. `run`: the name of its run, by which it is found again; `pid` and `number` are
+    parts of that. `sockets`: those that it may have made where pods' sockets belong. Flows of its ports may be on any bridge.
+    """
+
+    purpose: str
+    run: str
+    pid: int
+    number: str
+    ports: tuple[PortRef, ...] = ()
+    sockets: tuple[SocketFile, ...] = ()
+
+    @property
+    def left(self) -> tuple[Step, ...]:
+        """All that has a name of its own."""
+        return (*self.ports, *self.sockets)
+
+    @property
+    def process(self) -> str:
+        """Its process, as people are told it in the place of a container."""
+        return f"run-{self.pid}"
+
+    @property
+    def key(self) -> str:
+        """What tells it from other things that are left."""
+        return f"{self.process}@{self.number}"
+
+    @property
+    def subject(self) -> dict[str, str]:
+        """What a log line says of it."""
+        return {"purpose": self.purpose, "process": self.process, "number": self.number}
+
+
+class DeadProbes(Protocol):
+    """Finds and removes what killed probes left. Raises Unavailable."""
+
+    def find(self, deadline: Deadline) -> Sequence[DeadProbe]:
+        """Everything of theirs."""
+        ...
+
+    def remove(self, probe: DeadProbe, deadline: Deadline) -> object:
+        """Remove it, unless it is gone."""
+        ...

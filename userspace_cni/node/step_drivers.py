@@ -1,0 +1,104 @@
+"""Which driver knows which type of step, and what it is given of the node. To add a type: a row here.
+
+A driver is imported when it is first needed: a process that lives for one verb pays for nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.steps import (
+    ConfigFile,
+    DeviceInfo,
+    Directory,
+    Driver,
+    Lease,
+    LegacyRecord,
+    OvsPort,
+    PlacedSocket,
+    PodMount,
+    PodNote,
+    PortRef,
+    SocketFile,
+    Step,
+)
+
+if TYPE_CHECKING:
+    from userspace_cni.node.drivers import Drivers
+
+
+def _port(node: Drivers) -> Driver[Any]:
+    from userspace_cni.node.across import ServedPortDriver
+
+    return ServedPortDriver(node)
+
+
+def _port_ref(node: Drivers) -> Driver[Any]:
+    from userspace_cni.node.across import PortRefDriver
+
+    return PortRefDriver(node)
+
+
+def _placed_socket(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.placement import PlacedSocketDriver
+    from userspace_cni.node.across import free_source
+
+    return PlacedSocketDriver(node.root, lambda path, deadline: free_source(path, node, deadline))
+
+
+def _legacy(node: Drivers) -> Driver[Any]:
+    from userspace_cni.node.across import LegacyDriver
+
+    return LegacyDriver(node, node.settings.short_dir)
+
+
+def _directory(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.sockets import DirectoryDriver
+
+    return DirectoryDriver(node.root, node.journal.has_made)
+
+
+def _socket_file(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.sockets import SocketFileDriver
+
+    return SocketFileDriver(node.root)
+
+
+def _pod_mount(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.mounts import PodMountDriver
+
+    return PodMountDriver(node.settings.ovs_rundir, node.root)
+
+
+def _device_info(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.device_info import DeviceInfoDriver
+
+    return DeviceInfoDriver(node.settings.device_info_dir, node.root)
+
+
+def _config_file(node: Drivers) -> Driver[Any]:
+    from userspace_cni.host.files import ConfigFileDriver
+
+    return ConfigFileDriver(node.root)
+
+
+def _pod_note(node: Drivers) -> Driver[Any]:
+    from userspace_cni.kube.client import PodNoteDriver
+
+    return PodNoteDriver(node.clients, node.watch)
+
+
+MAKERS: Final[Mapping[type[Step], Callable[[Drivers], Driver[Any]]]] = {
+    Lease: lambda node: node.leases,
+    Directory: _directory,
+    SocketFile: _socket_file,
+    PodMount: _pod_mount,
+    OvsPort: _port,
+    PortRef: _port_ref,
+    PlacedSocket: _placed_socket,
+    DeviceInfo: _device_info,
+    ConfigFile: _config_file,
+    PodNote: _pod_note,
+    LegacyRecord: _legacy,
+}
