@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from userspace_cni.attachment.node import Node
     from userspace_cni.base.errors import UserspaceError
+    from userspace_cni.cni.request import Request
 else:
     import _signal as signal
 
@@ -116,15 +117,22 @@ def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
 
 def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: str) -> tuple[int, bytes]:
     """Serve the call in this process; `reason` why the agent does not, "" where there is none."""
-    from userspace_cni.attachment import verbs
-    from userspace_cni.base.log import say
-    from userspace_cni.cni import protocol
-    from userspace_cni.cni.request import subject_of
+    from userspace_cni.cni.call import answer
 
     if reason:
+        from userspace_cni.base.log import say
+        from userspace_cni.cni.request import subject_of
+
         say("info", "this process serves the call itself", verb=environ["CNI_COMMAND"], **subject_of(environ), reason=reason)
-    then = protocol.Called(called.boot_id, called.boottime_ns) if called.boot_id else None
-    served = verbs.answer(environ, stdin.read, _node, then)
+
+    def serve(request: Request) -> bytes:
+        from userspace_cni.attachment import verbs
+        from userspace_cni.cni.request import Called as Moment
+
+        then = Moment(called.boot_id, called.boottime_ns) if called.boot_id else None
+        return verbs.serve(request, _node(), then)
+
+    served = answer(environ, stdin.read, serve)
     return served.code, served.output
 
 

@@ -23,9 +23,9 @@ from tests.lab.node.stored import stored
 from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent import service
-from userspace_cni.attachment.verbs import Answer
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
+from userspace_cni.cni.call import Answer
 from userspace_cni.node.drivers import Drivers
 from userspace_cni.shim import BUILT
 

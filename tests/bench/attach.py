@@ -32,10 +32,10 @@ from rich.table import Table
 
 from tests.bench.report import arguments, machine, tell
 from tests.lab.kube.apiserver import ApiServer
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch
-from userspace_cni.attachment import verbs
 from userspace_cni.base.settings import load
 from userspace_cni.node.drivers import Drivers
 
@@ -222,7 +222,7 @@ class Inside:
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_UID={UID}",
         }
         node = Drivers(load(environ), environ)
-        answer = verbs.answer(environ, lambda: self._stdin, lambda: node)
+        answer = call_plugin(environ, lambda: self._stdin, lambda: node)
         node.ports.close()
         assert answer.code == 0, answer.output
 

@@ -16,8 +16,8 @@ from tests.lab.node.node import CONTAINER, Node
 from tests.lab.switch.proxy import Proxy
 from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment import verbs
-from userspace_cni.attachment.verbs import Answer
 from userspace_cni.base.errors import Interrupted, StepFailed, Unavailable
+from userspace_cni.cni.call import Answer
 
 STEPS = {
     "client": ("lease", "directory", "socket-file", "pod-mount", "port", "device-info", "pod-note", "rest of port"),

@@ -14,7 +14,7 @@ from tests.cni.spec import succeeded
 from tests.lab.node import inside
 from tests.lab.node.node import Node
 from tests.lab.node.scarce import scarce
-from userspace_cni.attachment.verbs import Answer
+from userspace_cni.cni.call import Answer
 
 THREADS = RuntimeError("can't start new thread")
 LOCKS = OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

@@ -11,7 +11,7 @@ from tests.cni.spec import read_only, switch_of
 from tests.crash.victims import Victim
 from tests.lab.node.disks import fill, small_disk
 from tests.lab.node.node import Node
-from userspace_cni.attachment.verbs import Answer
+from userspace_cni.cni.call import Answer
 
 NEEDED = 16
 """Number of free pages with which an ADD succeeds."""

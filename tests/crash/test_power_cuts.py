@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 
 from tests.crash.power_cuts import Change, Image, Named, Trace, Written, images, restore
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import MemoryDriver, World, name_of
-from userspace_cni.attachment import cleanup, verbs
+from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.facts import Place
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
 from userspace_cni.base.deadline import Deadline
@@ -88,7 +89,7 @@ def call(world: World, verb: str, container: str, network: Mapping[str, Any] = P
     """Make one call of a runtime; return its exit code."""
     world.now += 1
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": f"/run/netns/{container}", "CNI_IFNAME": ifname}
-    return verbs.answer(environ, json.dumps(network).encode, lambda: world).code
+    return call_plugin(environ, json.dumps(network).encode, lambda: world).code
 
 
 def add(world: Disk) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from tests.lab.guests.vm_pods import LauncherPod
 from tests.lab.node.inside import Trip, answer, killed_at
 from tests.lab.node.node import Node
-from userspace_cni.attachment.verbs import Answer
+from userspace_cni.cni.call import Answer
 
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 CALLS = 10

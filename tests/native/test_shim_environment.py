@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.agentless import RESULT, Agent, Caller, answers, refused
+from tests.lab.node.calls import call_plugin
 from userspace_cni import shim
-from userspace_cni.attachment import verbs
 from userspace_cni.cni import protocol
 from userspace_cni.cni.result import version_answer
 
@@ -20,7 +20,7 @@ TRAVELLING = tuple(protocol.VARIABLES)
 
 def python_answers(environ: dict[str, str]) -> bytes:
     """The output of the plugin in-process for a call that needs no node."""
-    return verbs.answer(environ, lambda: b"", lambda: pytest.fail("the node is asked")).output
+    return call_plugin(environ, lambda: b"", lambda: pytest.fail("the node is asked")).output
 
 
 @pytest.mark.parametrize("command", ["NOPE", "add", "ADD ", "DELETE", "VERSION2"])

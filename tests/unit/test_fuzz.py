@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 
 from localdb import Store
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World
-from userspace_cni.attachment import verbs
 from userspace_cni.cni.request import VERBS
 from userspace_cni.cni.result import SUPPORTED_VERSIONS
 
@@ -210,7 +210,7 @@ def node() -> Iterator[World]:
 
 def ask(world: World, environ: dict[str, str], stdin: bytes) -> int:
     """Exit code of one call, whose answer is held against the contract with the runtime. Codes of errors are events."""
-    answer = verbs.answer(environ, lambda: stdin, lambda: world)
+    answer = call_plugin(environ, lambda: stdin, lambda: world)
     verb = environ.get("CNI_COMMAND")
     assert answer.code in (0, 1)
     if answer.code == 0:

@@ -11,10 +11,10 @@ import pytest
 STOPPED = """
 import os, signal, sys
 from userspace_cni import __main__
-from userspace_cni.attachment import verbs
+from userspace_cni.cni import call
 def answer(*_):
     os.kill(os.getpid(), signal.{name})
-verbs.answer = answer
+call.answer = answer
 sys.exit(__main__.plugin())
 """
 

@@ -43,9 +43,8 @@ from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.stages import collected
-from userspace_cni.cni import protocol
-from userspace_cni.cni.protocol import Called
-from userspace_cni.cni.request import subject_of
+from userspace_cni.cni import call, protocol
+from userspace_cni.cni.request import Called, subject_of
 from userspace_cni.node.drivers import Drivers
 
 AGENT_S: Final = 40.0
@@ -233,7 +232,8 @@ class Agent:
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
         with collected() as stages, overheard() as warnings:
-            answer = verbs.answer(environ, lambda: exchange.body, lambda: self.node, protocol.called(exchange.head))
+            called = protocol.called(exchange.head)
+            answer = call.answer(environ, lambda: exchange.body, lambda request: verbs.serve(request, self.node, called))
         seconds = time.perf_counter() - began  # with the answer, its caller and the server's thread take the processor
         exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, seconds, stages)

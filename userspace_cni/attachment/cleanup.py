@@ -12,18 +12,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.apply import await_turn, try_turn
-from userspace_cni.attachment.plan import owner_marks, port_name
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.spool import Entry
-from userspace_cni.attachment.steps import Lease, PortRef, Seen, Step
+from userspace_cni.attachment.steps import Lease, PortRef, Seen, Step, owner_marks, port_name
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.base.log import about, say
-from userspace_cni.cni.protocol import Called
-from userspace_cni.cni.request import Environment, Network, read_environment, read_network, subject_of
+from userspace_cni.cni.request import Called, Environment, Network, read_environment, read_network, subject_of
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.spool import Entry
 
 TURN_S: Final = 2.0
 """What one record may take once it is begun: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""

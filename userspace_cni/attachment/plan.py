@@ -19,8 +19,6 @@ from typing import Any, Final
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import Allocation, Facts, Place
 from userspace_cni.attachment.steps import (
-    MARK_SCHEMA,
-    OWNER,
     ConfigFile,
     DeviceInfo,
     Directory,
@@ -32,6 +30,8 @@ from userspace_cni.attachment.steps import (
     Step,
     VhostUserClient,
     VhostUserServer,
+    owner_marks,
+    port_name,
 )
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import Access, Options, Role
@@ -108,16 +108,6 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
         steps += [port, _placed_socket(port, place, socket_file, access, facts)]
     steps += _documents(request, options, consumer, facts, _Told(role, socket_file, pod_path, interface, addresses))
     return Attachment(tuple(steps), interface)
-
-
-def port_name(container_id: str, ifname: str) -> str:
-    """Name of the OVS port of an attachment, and of its socket unless `host.vhost.socketfile` gives one."""
-    return f"{container_id[:12]}-{ifname}"
-
-
-def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
-    """The marks by which a row is known to be of this attachment."""
-    return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
 
 
 def _marks(request: Request, consumer: Consumer, facts: Facts) -> dict[str, str]:

@@ -19,6 +19,7 @@ from typing import Final
 from userspace_cni.base.errors import PASSING, RecordRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.cni import protocol
+from userspace_cni.cni.request import Called
 
 _TEMPORARY: Final = ".tmp-"
 _LONGEST: Final = protocol.HEAD_MAX + protocol.BODY_MAX
@@ -31,7 +32,7 @@ class Entry:
     name: str
     environ: Mapping[str, str]
     stdin: bytes
-    called: protocol.Called
+    called: Called
 
 
 class Spool:

@@ -1,4 +1,4 @@
-"""The one door: an environment and stdin in, an exit code and the bytes for stdout out.
+"""The CNI verbs.
 
 Every verb is a fold over the steps of an attachment (see docs/architecture.md). A failed ADD is a DEL. Nothing here knows OVS,
 the file system or the API server; the node does.
@@ -7,19 +7,15 @@ the file system or the API server; the node does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.apply import Failure, Turn, await_turn, try_turn
-from userspace_cni.attachment.drift import refusal
-from userspace_cni.attachment.facts import Facts
-from userspace_cni.attachment.plan import plan
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Lease
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
-    UNEXPECTED,
     AlreadyAttached,
     DelegateFailed,
     InvalidConfig,
@@ -32,33 +28,25 @@ from userspace_cni.base.errors import (
 from userspace_cni.base.log import about, bound, learn, say
 from userspace_cni.base.stages import stage
 from userspace_cni.cni.options import Options, read_log_level, read_options
-from userspace_cni.cni.protocol import Called
 from userspace_cni.cni.request import (
+    Called,
     Network,
     Request,
     Verb,
-    decode,
-    read_environment,
-    read_network,
-    read_verb,
-    subject_of,
     valid_attachments,
-    version_of,
 )
 from userspace_cni.cni.result import (
     EMPTY,
-    LATEST,
     Addresses,
     build,
     encode,
-    error_json,
     find_interface,
     read_addresses,
     read_prev_result,
-    version_answer,
 )
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.facts import Facts
     from userspace_cni.attachment.node import Node
 
 STATUS_S: Final = 2.0
@@ -66,66 +54,10 @@ UNDO_S: Final = 10.0
 FINISH_S: Final = 0.2
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the runtime is given: the exit code and all of stdout. `error` is the CNI code of a failure, 0 without one."""
-
-    code: int
-    output: bytes
-    error: int = 0
-
-
-def answer(
-    environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None = None
-) -> Answer:
-    """Serve one call, which was `called` then, else now. Never raises: every failure is one JSON error object and exit code 1.
-
-    `read_stdin` raises UnreadableInput; `node` is called when the input has been found good, and for nothing that VERSION or
-    a refusal needs. Its own failure (settings) is answered like any other.
-    """
-    with bound(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
-        return _answer(environ, read_stdin, node, called)
-
-
-def _answer(
-    environ: Mapping[str, str], read_stdin: Callable[[], bytes], node: Callable[[], Node], called: Called | None
-) -> Answer:
-    stdin = b""
-    verb: Verb | None = None
-    try:
-        verb = read_verb(environ)
-        if verb == "VERSION":
-            return Answer(0, _version(read_stdin))
-        environment = read_environment(environ, verb)
-        stdin = read_stdin()
-        request = Request(environment, read_network(stdin, verb), stdin)
-        learn(network=request.network.name)
-        served = node()
-        with bound(read_log_level(request.network.raw) or served.log_level):
-            return Answer(0, _VERBS[verb](request, served, called or Called(served.boot_id(), served.boottime_ns())))
-    except UserspaceError as error:
-        failure = error
-    except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
-        failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
-    say("error", failure.message, details=failure.details, code=failure.code)
-    output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
-    return Answer(1, output, failure.code)
-
-
-def _where(error: Exception) -> str:
-    frame = error.__traceback__
-    while frame and frame.tb_next:
-        frame = frame.tb_next
-    place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else "unknown place"
-    return f"a bug in userspace-cni at {place}; please report it with this line"
-
-
-def _version(read_stdin: Callable[[], bytes]) -> bytes:
-    """VERSION echoes what it can read and fails for nothing."""
-    try:
-        return version_answer(decode(read_stdin()).get("cniVersion"))
-    except UserspaceError:
-        return version_answer(None)
+def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
+    """What stdout is given for this call, which was `called` then, else now. Raises UserspaceError."""
+    with bound(read_log_level(request.network.raw) or node.log_level):
+        return _VERBS[request.environment.verb](request, node, called or Called(node.boot_id(), node.boottime_ns()))
 
 
 def _add(request: Request, node: Node, called: Called) -> bytes:
@@ -161,6 +93,8 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
                 addresses = read_addresses(leased, request.network.version)
                 _require_asked_ips(addresses, options, request)
             with stage("plan"):
+                from userspace_cni.attachment.plan import plan  # a refused call pays for none
+
                 attachment = plan(request, options, consumer, facts, addresses)
             planned = record.to("applying", steps=record.steps + attachment.steps)
             foreseen, rivals = turn.foresee(planned)
@@ -310,6 +244,8 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
     deadline = Deadline.after(node.deadline_s)
     drifts = [drift for step in record.steps for drift in node.driver(step).check(step, deadline)]
     if drifts:
+        from userspace_cni.attachment.drift import refusal
+
         raise refusal(drifts)
     node.forward("CHECK", request, deadline)
     return b""

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from userspace_cni.base.errors import InvalidConfig, Unavailable, UnknownProtocol, UserspaceError
-from userspace_cni.cni.request import Verb
+from userspace_cni.cni.request import Called, Verb
 from userspace_cni.cni.result import LATEST, error_json
 from userspace_cni.cni.wire import (
     ADDRESSEE,
@@ -229,14 +229,6 @@ def environment(head: Head) -> dict[str, str]:
 def addressee(head: Head) -> dict[str, str]:
     """The settings, by their keys, that the agent must share with the caller. Raises MalformedRequest as `environment` does."""
     return {key: _decoded(header, head.headers[header]) for key, header in ADDRESSEE.items() if head.headers.get(header)}
-
-
-@dataclass(frozen=True)
-class Called:
-    """When a verb was called: in which boot, and nanoseconds of CLOCK_BOOTTIME. Wall clocks order nothing."""
-
-    boot_id: str
-    boottime_ns: int
 
 
 def called(head: Head) -> Called | None:

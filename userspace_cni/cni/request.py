@@ -93,6 +93,14 @@ class Request:
     stdin: bytes
 
 
+@dataclass(frozen=True)
+class Called:
+    """When a verb was called: in which boot, and nanoseconds of CLOCK_BOOTTIME. Wall clocks order nothing."""
+
+    boot_id: str
+    boottime_ns: int
+
+
 def subject_of(environ: Mapping[str, str]) -> dict[str, str]:
     """What a log line says of which attachment a call is about, as far as its variables tell; nothing of it has been judged."""
     args = _read_args(environ.get("CNI_ARGS", ""), strict=False)

@@ -12,11 +12,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.attachment.facts import Allocation, Facts, Pod
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.plan import port_name
-from userspace_cni.attachment.spool import Spool
-from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step
+from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step, port_name
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError
 from userspace_cni.base.log import say
@@ -29,6 +26,8 @@ from userspace_cni.host import link
 from userspace_cni.node.step_drivers import MAKERS
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.facts import Allocation, Facts, Pod
+    from userspace_cni.attachment.spool import Spool
     from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
     from userspace_cni.dataplane.ports import PortDriver
@@ -89,6 +88,8 @@ class Drivers:
     @cached_property
     def spool(self) -> Spool:
         """The DELs that no agent has seen."""
+        from userspace_cni.attachment.spool import Spool
+
         state = self.root.path(self.settings.state_dir)
         return Spool(f"{state}/spool", f"{state}/quarantine")
 
@@ -165,6 +166,7 @@ class Drivers:
 
     def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
         """What is known of node and pod, once the rules allow the port. Asks the API server when there is one for this pod."""
+        from userspace_cni.attachment.facts import Facts, Pod
         from userspace_cni.host.device_info import find_allocation
 
         environment, settings = request.environment, self.settings
@@ -314,6 +316,7 @@ class Drivers:
         """Import what verbs will use, watch the pods of this node, open the session with OVSDB as far as it can be had."""
         from socket import gethostname
 
+        from userspace_cni.attachment import plan  # noqa: F401
         from userspace_cni.kube.watch import PodWatch
 
         if self._has_account() and self.settings.netconf_kubeconfig != "always":

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.forked import server
-from userspace_cni.attachment import verbs
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.journal import Journal, Shared
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Driver, Lease, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
+from userspace_cni.cni.call import Answer
 from userspace_cni.host.link import boot_id
 from userspace_cni.node.drivers import Drivers
 
@@ -139,7 +140,7 @@ class TrippedDrivers(Drivers):
         return answer
 
 
-def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> verbs.Answer:
+def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> Answer:
     """One verb in this process, its session with OVSDB closed afterwards."""
     made: list[Drivers] = []
 
@@ -148,7 +149,7 @@ def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> verbs.Answe
         return made[0]
 
     try:
-        return verbs.answer(environ, lambda: stdin, node)
+        return call_plugin(environ, lambda: stdin, node)
     finally:
         for each in made:
             if "ports" in vars(each):

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from localdb import Store
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.stored import live, state_file, stored
 from tests.lab.node.world import World
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent.flusher import Flusher
-from userspace_cni.attachment import cleanup, verbs
+from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record, record_to_json
 from userspace_cni.attachment.steps import Lease, OvsPort, PortRef, Step
@@ -37,7 +38,7 @@ def world(tmp_path: Path) -> World:
 def call(world: World, verb: str, container: str = CONTAINER, ifname: str = "net1", **keys: Any) -> int:
     """One call of a runtime; its exit code."""
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
-    return verbs.answer(environ, json.dumps({**NETWORK, **keys}).encode, lambda: world).code
+    return call_plugin(environ, json.dumps({**NETWORK, **keys}).encode, lambda: world).code
 
 
 @dataclass

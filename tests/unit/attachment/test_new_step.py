@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner
 
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World
-from userspace_cni.attachment import verbs
 from userspace_cni.attachment.apply import await_turn
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.reconcile import Reconciliation
@@ -100,7 +100,7 @@ class House(World):
     def call(self, verb: str, container: str = CONTAINER, stdin: bytes = STDIN) -> Any:
         """One call of a runtime."""
         environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": f"/ns/{container}", "CNI_IFNAME": "net1"}
-        return verbs.answer(environ, lambda: stdin, lambda: self)
+        return call_plugin(environ, lambda: stdin, lambda: self)
 
     def attach(self, *rooms: str, container: str = CONTAINER) -> Record:
         """ADD of an attachment whose plan has lamps, too."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
-from userspace_cni.attachment.plan import Attachment, plan, port_name
+from userspace_cni.attachment.plan import Attachment, plan
 from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
@@ -22,6 +22,7 @@ from userspace_cni.attachment.steps import (
     Step,
     VhostUserClient,
     VhostUserServer,
+    port_name,
 )
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig
 from userspace_cni.cni.options import read_options

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World, name_of, no_fault
-from userspace_cni.attachment import cleanup, reconcile, verbs
+from userspace_cni.attachment import cleanup, reconcile
 from userspace_cni.attachment.facts import Place
 from userspace_cni.attachment.journal import Shared
 from userspace_cni.attachment.node import DeadProbe
@@ -31,7 +32,7 @@ class Agent:
         self.actions: list[str] = []
         self.reconciliation = Reconciliation(self.world, self.actions.append, 0.0)
         environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
-        assert verbs.answer(environ, lambda: STDIN, lambda: self.world).code == 0
+        assert call_plugin(environ, lambda: STDIN, lambda: self.world).code == 0
 
     @property
     def record(self) -> Record:
@@ -137,7 +138,7 @@ def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
     agent.world.journal.write_shared(place, Shared())
     assert agent.passes() == ["again-pod-mount"]
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
-    assert verbs.answer(environ, lambda: STDIN, lambda: agent.world).code == 0
+    assert call_plugin(environ, lambda: STDIN, lambda: agent.world).code == 0
     assert mount not in agent.world.true
     assert agent.world.journal.places() == []
 
@@ -145,7 +146,7 @@ def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
 def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
     """Waiting for the switch may add the port again; after a DEL in between there is no wait, and nothing comes back."""
     other = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
-    assert verbs.answer(other, lambda: STDIN, lambda: agent.world).code == 0
+    assert call_plugin(other, lambda: STDIN, lambda: agent.world).code == 0
     delete = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "another", "CNI_NETNS": NETNS, "CNI_IFNAME": "net1"}
     waited: list[Step] = []
 
@@ -153,7 +154,7 @@ def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
         if when == "while waiting":
             waited.append(step)
         elif when == "after apply" and step == agent.port_of(CONTAINER):  # the other's port was begun before
-            assert verbs.answer(delete, lambda: STDIN, lambda: agent.world).code == 0
+            assert call_plugin(delete, lambda: STDIN, lambda: agent.world).code == 0
 
     agent.world.true -= {name_of(agent.port_of(container)) for container in (CONTAINER, "another")}
     agent.world.fault = meanwhile
@@ -369,7 +370,7 @@ def test_a_mount_that_another_sandbox_needs(agent: Agent) -> None:
     agent.rewrite(pod_uid="uid")
     agent.world.place = Place(f"/pods/{CONTAINER[:12]}", "/pods", create=True, own=True)
     environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "another", "CNI_NETNS": "/run/netns/y", "CNI_IFNAME": "net1"}
-    assert verbs.answer(environ, lambda: STDIN, lambda: agent.world).code == 0
+    assert call_plugin(environ, lambda: STDIN, lambda: agent.world).code == 0
     agent.world.gone = {NETNS}
     assert agent.passes(3) == []
     agent.world.gone.add("/run/netns/y")

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localdb import Store
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.stored import live
 from tests.lab.node.world import World
-from userspace_cni.attachment import verbs
 from userspace_cni.attachment.journal import Journal, Shared
 from userspace_cni.attachment.records import (
     MalformedRecord,
@@ -330,7 +330,7 @@ def world(tmp_path: Path) -> World:
 def call(world: World, verb: str, ifname: str) -> int:
     """Exit code of one call for an interface of the one container."""
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
-    return verbs.answer(environ, lambda: b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}', lambda: world).code
+    return call_plugin(environ, lambda: b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}', lambda: world).code
 
 
 def holders_file(world: World) -> Path:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World
-from userspace_cni.attachment import cleanup, verbs
+from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.cni import protocol
-from userspace_cni.cni.protocol import Called
+from userspace_cni.cni.call import Answer
+from userspace_cni.cni.request import Called
 
 CONTAINER = "c0ffee0123456789"
 STDIN = b'{"cniVersion":"1.1.0","name":"n","type":"userspace"}'
@@ -32,10 +34,10 @@ def put(world: World, boottime_ns: int, *, boot: str = "boot-1", container: str 
     return path
 
 
-def call(world: World, verb: str, container: str = CONTAINER) -> verbs.Answer:
+def call(world: World, verb: str, container: str = CONTAINER) -> Answer:
     """One call of a runtime."""
     environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
-    return verbs.answer(environ, lambda: STDIN, lambda: world)
+    return call_plugin(environ, lambda: STDIN, lambda: world)
 
 
 def drain(world: World) -> list[str]:
@@ -111,7 +113,7 @@ def test_every_verb_carries_it_out_first(world: World, verb: str) -> None:
         "CNI_IFNAME": "net1",
         "CNI_PATH": "/b",
     }
-    assert verbs.answer(environ, lambda: stdin, lambda: world).code == 0
+    assert call_plugin(environ, lambda: stdin, lambda: world).code == 0
     assert len(world.spool) == 0
     assert [record.boottime_ns for record in world.journal.records()] == ([200] if verb == "ADD" else [])
 
@@ -241,5 +243,5 @@ def test_a_live_del_that_is_heard_late(world: World, boottime_ns: int, left: lis
     """A DEL that waited while the interface was attached anew touches nothing newer; one that is newer removes it."""
     assert call(world, "ADD").code == 0
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "net1"}
-    answer = verbs.answer(environ, lambda: STDIN, lambda: world, Called("boot-1", boottime_ns))
+    answer = call_plugin(environ, lambda: STDIN, lambda: world, Called("boot-1", boottime_ns))
     assert (answer.code, [record.state for record in world.journal.records()]) == (0, left)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World, no_fault
-from userspace_cni.attachment import verbs
 from userspace_cni.attachment.cleanup import PLACE_S
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.records import record_key
@@ -41,7 +41,7 @@ def call(world: World, verb: str, container: str = CONTAINER, ifname: str = "net
         "CNI_IFNAME": ifname,
         "CNI_PATH": "/opt/cni/bin",
     }
-    answer = verbs.answer(variables, lambda: stdin, lambda: world)
+    answer = call_plugin(variables, lambda: stdin, lambda: world)
     return answer.code, json.loads(answer.output) if answer.output else None
 
 
@@ -425,7 +425,7 @@ def test_version_needs_nothing() -> None:
         raise AssertionError("VERSION must not need the node")
 
     for stdin, echoed in ((b"", "1.1.0"), (b'{"cniVersion":"0.3.1"}', "0.3.1"), (b'{"cniVersion":"9"}', "9"), (b"\xff", "1.1.0")):
-        answer = verbs.answer(environ, lambda stdin=stdin: stdin, no_node)  # type: ignore[misc]
+        answer = call_plugin(environ, lambda stdin=stdin: stdin, no_node)  # type: ignore[misc]
         assert answer.code == 0
         assert json.loads(answer.output)["cniVersion"] == echoed
 

@@ -13,15 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubevirt import log as sidecar
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.world import World
 from userspace_cni.agent.workers import Job, Workers
-from userspace_cni.attachment import verbs
 from userspace_cni.attachment.reconcile import Reconciliation
 from userspace_cni.attachment.steps import Step
 from userspace_cni.base import log
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import about, begin, bound, learn, say
 from userspace_cni.cni import protocol
+from userspace_cni.cni.call import Answer
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 FIELD = re.compile(r'([a-z_]+)=("(?:[^"\\]|\\.)*"|[^ "=\\]+)(?: |$)')
@@ -58,11 +59,11 @@ def written(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return [json.loads(line) if line.startswith("{") else fields_of(line) for line in lines]
 
 
-def call(world: World, verb: str, stdin: bytes = b"", **environ: str) -> verbs.Answer:
+def call(world: World, verb: str, stdin: bytes = b"", **environ: str) -> Answer:
     """One call for the pod blue/web."""
     config = {"cniVersion": "1.1.0", "name": "net-a", "type": "userspace", "ipam": {"type": "host-local"}}
     variables = {"CNI_COMMAND": verb, "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
-    return verbs.answer(
+    return call_plugin(
         {**variables, "CNI_PATH": "/x", "CNI_ARGS": ARGS, **environ}, lambda: stdin or json.dumps(config).encode(), lambda: world
     )
 

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.lab.node.calls import call_plugin
 from tests.lab.node.memory_switch import Alive
 from tests.lab.node.world import World, name_of
 from tests.lab.switch.switch import wait_until
 from tests.unit.cli.test_cli_client import answering, told
-from userspace_cni.attachment import verbs
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Lease, OvsPort
@@ -51,7 +51,7 @@ class Town(World):
     def call(self, verb: str, container: str = CONTAINER, ifname: str = "net1") -> None:
         """One call of a runtime, which succeeds."""
         environ = {"CNI_COMMAND": verb, "CNI_CONTAINERID": container, "CNI_NETNS": NETNS, "CNI_IFNAME": ifname}
-        assert verbs.answer(environ, lambda: STDIN, lambda: self).code == 0
+        assert call_plugin(environ, lambda: STDIN, lambda: self).code == 0
 
     def record(self, container: str = CONTAINER, ifname: str = "net1") -> Record:
         """A record, which is there."""

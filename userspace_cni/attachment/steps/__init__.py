@@ -13,6 +13,8 @@ from userspace_cni.attachment.steps.port import (
     PortRef,
     VhostUserClient,
     VhostUserServer,
+    owner_marks,
+    port_name,
 )
 from userspace_cni.attachment.steps.sockets import PlacedSocket, Socket, SocketFile
 from userspace_cni.attachment.steps.step import STORED_TYPES, Resource, Step, first_of
@@ -42,4 +44,6 @@ __all__ = [
     "VhostUserClient",
     "VhostUserServer",
     "first_of",
+    "owner_marks",
+    "port_name",
 ]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.drift import Drift
 
 S = TypeVar("S", bound=Step)
 T = TypeVar("T")

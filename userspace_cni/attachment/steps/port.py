@@ -15,6 +15,16 @@ OWNER: Final = "userspace-cni"
 MARK_SCHEMA: Final = "1"
 
 
+def port_name(container_id: str, ifname: str) -> str:
+    """Name of the OVS port of an attachment, and of its socket unless `host.vhost.socketfile` gives one."""
+    return f"{container_id[:12]}-{ifname}"
+
+
+def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
+    """The marks by which a row is known to be of this attachment."""
+    return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
+
+
 @dataclass(frozen=True)
 class VhostUserClient:
     """The application makes the socket and OVS connects to it. `server_path`: where, as OVS is told; never empty."""

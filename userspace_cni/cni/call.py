@@ -1,0 +1,70 @@
+"""One call of a runtime: an environment and stdin in, an exit code and the bytes for stdout out.
+
+It reads the call and words the answer; what a verb does is `serve`'s. It imports nothing that serves a verb, so that a process
+pays for none when it answers VERSION or refuses a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from userspace_cni.base.errors import UNEXPECTED, UserspaceError
+from userspace_cni.base.log import bound, learn, say
+from userspace_cni.cni.request import Request, decode, read_environment, read_network, read_verb, subject_of, version_of
+from userspace_cni.cni.result import LATEST, error_json, version_answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the runtime is given: the exit code and all of stdout. `error` is the CNI code of a failure, 0 without one."""
+
+    code: int
+    output: bytes
+    error: int = 0
+
+
+def answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: Callable[[Request], bytes]) -> Answer:
+    """Answer one call. Never raises: every failure is one JSON error object and exit code 1.
+
+    `read_stdin` raises UnreadableInput. `serve` gives the output of a call whose input is good, and raises UserspaceError; it
+    sees no VERSION and no call whose input is refused.
+    """
+    with bound(verb=environ.get("CNI_COMMAND", ""), **subject_of(environ)):
+        return _answer(environ, read_stdin, serve)
+
+
+def _answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: Callable[[Request], bytes]) -> Answer:
+    verb, stdin = "", b""
+    try:
+        verb = read_verb(environ)
+        if verb == "VERSION":
+            return Answer(0, _version(read_stdin))
+        environment = read_environment(environ, verb)
+        stdin = read_stdin()
+        request = Request(environment, read_network(stdin, verb), stdin)
+        learn(network=request.network.name)
+        return Answer(0, serve(request))
+    except UserspaceError as error:
+        failure = error
+    except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
+        failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
+    say("error", failure.message, details=failure.details, code=failure.code)
+    output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
+    return Answer(1, output, failure.code)
+
+
+def _version(read_stdin: Callable[[], bytes]) -> bytes:
+    """VERSION repeats the version that it can read, and fails for nothing."""
+    try:
+        return version_answer(decode(read_stdin()).get("cniVersion"))
+    except UserspaceError:
+        return version_answer(None)
+
+
+def _where(error: Exception) -> str:
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    place = f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else "unknown place"
+    return f"a bug in userspace-cni at {place}; please report it with this line"
