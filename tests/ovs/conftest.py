@@ -11,6 +11,7 @@ from tests.lab.node.ports import port_with
 from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ports import PortDriver
 
 STORE = "store-of-the-test"
@@ -43,7 +44,7 @@ def connect() -> Iterator[Callable[..., PortDriver]]:
     made: list[PortDriver] = []
 
     def make(switch: Switch, remote: str = "", store: str = STORE, **kinds: Any) -> PortDriver:
-        made.append(PortDriver(remote or switch.ovsdb, switch.rundir, lambda: store, **kinds))
+        made.append(PortDriver(Client(remote or switch.ovsdb, **kinds), switch.rundir, lambda: store))
         return made[-1]
 
     yield make

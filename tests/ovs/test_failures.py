@@ -93,9 +93,10 @@ def test_a_hung_database_ends_at_the_deadline(own_switch: Switch, connect: Conne
 def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
     """After the deadline the interpreter ends at once, and nothing was printed by ovs or ovsdbapp."""
     code = (
-        "import sys; from userspace_cni.dataplane.ports import PortDriver; from userspace_cni.base.deadline import Deadline\n"
+        "import sys\nfrom userspace_cni.dataplane.ports import Client, PortDriver\n"
+        "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"
-        "d = PortDriver(sys.argv[1], sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(10))\n"
+        "d = PortDriver(Client(sys.argv[1]), sys.argv[2], lambda: 's'); d.vhost_sock_dir(Deadline.after(10))\n"
         "print('open', flush=True); sys.stdin.readline()\n"
         "try:\n    d.vhost_sock_dir(Deadline.after(0.5))\nexcept Unavailable:\n    print('unavailable', flush=True)\n"
     )
@@ -114,10 +115,10 @@ def test_a_process_exits_though_the_database_hangs(own_switch: Switch) -> None:
 def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
     """A process with more than 1024 open files reads OVSDB as well as any other."""
     code = (
-        "import os, resource, sys; from userspace_cni.dataplane.ports import PortDriver\n"
+        "import os, resource, sys; from userspace_cni.dataplane.ports import Client, PortDriver\n"
         "from userspace_cni.base.deadline import Deadline\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (2000, 2000)); kept = [os.dup(0) for _ in range(1100)]\n"
-        "print(PortDriver(sys.argv[1], '/', lambda: 's').find('p', Deadline.after(5)))\n"
+        "print(PortDriver(Client(sys.argv[1]), '/', lambda: 's').find('p', Deadline.after(5)))\n"
     )
     argv = [sys.executable, "-c", code, switch.ovsdb]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
@@ -127,9 +128,10 @@ def test_many_open_files_are_no_obstacle(switch: Switch) -> None:
 def test_nothing_is_printed_when_the_database_is_away(tmp_path: Path) -> None:
     """The libraries' own messages reach neither stdout nor stderr; only our error is raised."""
     code = (
-        "import sys; from userspace_cni.dataplane.ports import PortDriver; from userspace_cni.base.deadline import Deadline\n"
+        "import sys\nfrom userspace_cni.dataplane.ports import Client, PortDriver\n"
+        "from userspace_cni.base.deadline import Deadline\n"
         "from userspace_cni.base.errors import Unavailable\n"
-        "d = PortDriver(sys.argv[1], '/', lambda: 's')\n"
+        "d = PortDriver(Client(sys.argv[1]), '/', lambda: 's')\n"
         "try:\n    d.find('p', Deadline.after(1))\nexcept Unavailable:\n    sys.exit(11)\n"
     )
     argv = [sys.executable, "-c", code, f"unix:{tmp_path}/no.sock"]

@@ -16,6 +16,7 @@ from tests.ovs.conftest import STORE, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
 from userspace_cni.dataplane.ovsdb.rows.marks import marks_of
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Session, named
@@ -26,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKER = """
 import sys
 from userspace_cni.dataplane.ovsdb import commands
+from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.attachment.steps import OvsPort, VhostUserClient
@@ -35,7 +37,7 @@ step = OvsPort(
     bridge="br-many", name=f"{container[:12]}-net1", interface=VhostUserClient(f"{rundir}/{number}"),
     marks={"container-id": container, "network": "n", "ifname": "net1"},
 )
-driver = PortDriver(ovsdb, rundir, lambda: "store")
+driver = PortDriver(Client(ovsdb), rundir, lambda: "store")
 print("ready", flush=True)
 for line in sys.stdin:
     rest = getattr(driver, line.strip())(step, Deadline.after(20))
@@ -156,7 +158,7 @@ def test_two_deletions_do_not_leave_an_empty_bridge(switch: Switch, session: Ses
 def test_a_bridge_is_not_deleted_under_a_new_port(switch: Switch, session: Session, driver: PortDriver, port: MakePort) -> None:
     """A DEL that believes to delete the last port notices the one that came meanwhile."""
     attach(driver, port(1), soon())
-    adder = PortDriver(switch.ovsdb, switch.rundir, lambda: STORE)
+    adder = PortDriver(Client(switch.ovsdb), switch.rundir, lambda: STORE)
     command = Meanwhile(DeletePort(session, port(1).ref), lambda: attach(adder, port(2), soon()))
     session.transact([command], soon())
     adder.close()

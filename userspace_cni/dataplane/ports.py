@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef
+from userspace_cni.attachment.steps import OWNER, Driver, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -54,26 +54,25 @@ class FoundPort:
     marks: dict[str, str]
 
 
-class PortDriver:
+class PortDriver(Driver[OvsPort]):
     """Applies, undoes and checks ports through the one client of OVSDB, and tells what else is asked of the switch.
 
-    `ovsdb`: the database, `unix:PATH` or `tcp:HOST:PORT`. `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the
-    id of our state directory, for the mark of that name. `resident`, `grouped` and `parted` are those of Client.
+    `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
+    `free_name` removes the dead socket of a killed ovs-vswitchd at the path that OVS gives a port of that name: it would keep the
+    port from being opened.
     """
 
     def __init__(
         self,
-        ovsdb: str,
+        client: Client,
         ovs_rundir: str,
         store: Callable[[], str],
-        *,
-        resident: bool = False,
-        grouped: Callable[[int], None] = lambda _: None,
-        parted: Callable[[str], None] = lambda _: None,
+        free_name: Callable[[str, Deadline], object] = lambda _name, _deadline: None,
     ) -> None:
-        self.client = Client(ovsdb, resident=resident, grouped=grouped, parted=parted)
-        self.daemon = Daemon(ovsdb, ovs_rundir)
+        self.client = client
+        self.daemon = Daemon(client.remote, ovs_rundir)
         self._store = store
+        self._free_name = free_name
         self._retries = Retries()
 
     def connect(self, deadline: Deadline) -> None:
@@ -125,6 +124,8 @@ class PortDriver:
         from userspace_cni.dataplane.ovsdb.commands import AddPort
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
+        if step.switch_makes_socket:
+            self._free_name(step.name, deadline)
         marks = marks_of(step, step.marks.get("store") or self._store())
         needs, what = _names(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
@@ -150,7 +151,7 @@ class PortDriver:
         """Delete port, interface and QoS row, and the bridge if we made it and this was its last port.
 
         A row that is not ours is left alone, with a line on stderr, and counts as absent. Returns when the database says so,
-        whether ovs-vswitchd lives or not.
+        whether ovs-vswitchd lives or not. ovs-vswitchd, if it lives, removes its own socket; a dead one is removed here.
         """
         from userspace_cni.dataplane.ovsdb.commands import DeletePort
 
@@ -162,6 +163,8 @@ class PortDriver:
         left_alone = self.client.use(delete, _names(step), f"port {step.name}: deleting it", deadline)
         if left_alone:
             say("warning", f"port {step.name} is left alone: {left_alone}")
+        if step.switch_makes_socket:
+            self._free_name(step.name, deadline)
 
     def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, and an interface that is not open."""
@@ -177,6 +180,12 @@ class PortDriver:
         if liveness.state == "dead":
             drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
+
+    def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
+        """Whether the switch has no such port, or one that it could not open and may be asked to again by now."""
+        if seen.ports is None:
+            return False
+        return step.name not in seen.ports or step.name in seen.once(self.closed_ports)
 
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
@@ -302,6 +311,24 @@ class PortDriver:
         is_open, reason = answer
         if not is_open:
             raise SwitchRefused(f"port {name}: {reason}", f"ovs-vsctl list Interface {name}, and the log of ovs-vswitchd{remedy}")
+
+
+class PortRefDriver(Driver[PortRef]):
+    """A port that is only ever undone."""
+
+    def __init__(self, ports: PortDriver) -> None:
+        self._ports = ports
+
+    def apply(self, step: PortRef, deadline: Deadline) -> None:
+        """It is never made."""
+
+    def undo(self, step: PortRef, deadline: Deadline) -> None:
+        """As PortDriver."""
+        self._ports.undo(step, deadline)
+
+    def check(self, step: PortRef, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
+        """Nothing is expected of it."""
+        return []
 
 
 def _names(step: OvsPort | PortRef) -> frozenset[Clause]:

@@ -14,7 +14,7 @@ would make OVS's next bind fail.
     -                 anything else               refused
 
 A dead socket at OVS's own name makes its next bind fail. It has to go before that (`free_source`), and must not go after it, as
-long as that daemon lives: see `node.across`, which knows both.
+long as that daemon lives: see `node.switch_sockets`, which knows both.
 
 A placeholder without a mount (a crash between the two) is recognised by being empty, ours and without any permission. A pod may
 rename it, and our mount goes with it: so mounts of ours are found in the mount table, by the object that they show.
@@ -60,7 +60,7 @@ _DEAD: Final = (
 class PlacedSocketDriver(Driver[PlacedSocket]):
     """Sockets of OVS in pod directories.
 
-    `free`: removes a dead socket at the path where OVS is to make the one that is awaited, if it may (see `node.across`).
+    `free`: removes a dead socket at the path where OVS is to make the one that is awaited, if it may (see `node.switch_sockets`).
     """
 
     def __init__(self, root: HostRoot = HERE, free: Callable[[str, Deadline], object] = lambda *_: None) -> None:

@@ -96,13 +96,15 @@ class Drivers:
     @cached_property
     def ports(self) -> PortDriver:
         """The one speaker of OVSDB of this process."""
+        from userspace_cni.dataplane.ovsdb.client import Client
         from userspace_cni.dataplane.ports import PortDriver
+        from userspace_cni.node.switch_sockets import free_name
 
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
+        client = Client(ovsdb, resident=self.resident, grouped=self._grouped, parted=self._parted)
         rundir = self.root.path(self.settings.ovs_rundir)
-        identity = self.journal.identity
-        return PortDriver(ovsdb, rundir, identity, resident=self.resident, grouped=self._grouped, parted=self._parted)
+        return PortDriver(client, rundir, self.journal.identity, lambda name, deadline: free_name(name, self, deadline))
 
     @cached_property
     def clients(self) -> Clients:
@@ -349,7 +351,7 @@ class Drivers:
 
     def free_sources(self) -> int:
         """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
-        from userspace_cni.node.across import free_source
+        from userspace_cni.node.switch_sockets import free_source
 
         deadline, count = Deadline.after(_SOURCES_S), 0
         try:

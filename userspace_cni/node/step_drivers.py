@@ -28,27 +28,21 @@ if TYPE_CHECKING:
     from userspace_cni.node.drivers import Drivers
 
 
-def _port(node: Drivers) -> Driver[Any]:
-    from userspace_cni.node.across import ServedPortDriver
-
-    return ServedPortDriver(node)
-
-
 def _port_ref(node: Drivers) -> Driver[Any]:
-    from userspace_cni.node.across import PortRefDriver
+    from userspace_cni.dataplane.ports import PortRefDriver
 
-    return PortRefDriver(node)
+    return PortRefDriver(node.ports)
 
 
 def _placed_socket(node: Drivers) -> Driver[Any]:
     from userspace_cni.host.placement import PlacedSocketDriver
-    from userspace_cni.node.across import free_source
+    from userspace_cni.node.switch_sockets import free_source
 
     return PlacedSocketDriver(node.root, lambda path, deadline: free_source(path, node, deadline))
 
 
 def _legacy(node: Drivers) -> Driver[Any]:
-    from userspace_cni.node.across import LegacyDriver
+    from userspace_cni.node.legacy import LegacyDriver
 
     return LegacyDriver(node, node.settings.short_dir)
 
@@ -94,7 +88,7 @@ MAKERS: Final[Mapping[type[Step], Callable[[Drivers], Driver[Any]]]] = {
     Directory: _directory,
     SocketFile: _socket_file,
     PodMount: _pod_mount,
-    OvsPort: _port,
+    OvsPort: lambda node: node.ports,
     PortRef: _port_ref,
     PlacedSocket: _placed_socket,
     DeviceInfo: _device_info,

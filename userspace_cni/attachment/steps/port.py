@@ -30,6 +30,7 @@ class VhostUserClient:
     """The application makes the socket and OVS connects to it. `server_path`: where, as OVS is told; never empty."""
 
     type: ClassVar[Literal["dpdkvhostuserclient"]] = "dpdkvhostuserclient"
+    switch_makes_socket: ClassVar[bool] = False
     server_path: str
     mtu: int | None = None
 
@@ -39,11 +40,13 @@ class VhostUserServer:
     """OVS makes the socket, named like the port, and the application connects to it."""
 
     type: ClassVar[Literal["dpdkvhostuser"]] = "dpdkvhostuser"
+    switch_makes_socket: ClassVar[bool] = True
     mtu: int | None = None
 
 
 PortInterface = VhostUserClient | VhostUserServer
-"""What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5)."""
+"""What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5). `switch_makes_socket`:
+at a path that ends in the port's name, which has to be free."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,11 @@ class PortRef(Step):
         return self
 
     @property
+    def switch_makes_socket(self) -> bool:
+        """It may: of a reference that is not known."""
+        return True
+
+    @property
     def summary(self) -> str:
         """Its name and bridge."""
         return f"{self.name} on bridge {self.bridge or '(wherever it is)'}"
@@ -133,6 +141,11 @@ class OvsPort(Step):
     def ref(self) -> PortRef:
         """By what it is deleted."""
         return PortRef(self.name, self.bridge, self.marks)
+
+    @property
+    def switch_makes_socket(self) -> bool:
+        """Whether OVS makes the socket."""
+        return self.interface.switch_makes_socket
 
     @property
     def server_path(self) -> str:

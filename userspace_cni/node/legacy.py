@@ -1,0 +1,65 @@
+"""Undoes an attachment of the plugin that this one replaces: a port of the switch, and sockets and mounts of the node."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from userspace_cni.attachment.apply import adopt
+from userspace_cni.attachment.drift import Drift
+from userspace_cni.attachment.steps import Driver, LegacyRecord, PodMount, PortRef, Resource
+from userspace_cni.base.deadline import Deadline
+
+if TYPE_CHECKING:
+    from userspace_cni.node.drivers import Drivers
+
+
+class LegacyDriver(Driver[LegacyRecord]):
+    """Undoes an attachment of the former plugin: its port, its socket and short mount, its record."""
+
+    def __init__(self, node: Drivers, short_dir: str) -> None:
+        self._node = node
+        self._short_dir = short_dir
+
+    def apply(self, step: LegacyRecord, deadline: Deadline) -> None:
+        """Never made by us."""
+
+    def undo(self, step: LegacyRecord, deadline: Deadline) -> None:
+        """Remove what the record leads to, the record last."""
+        from userspace_cni.host import legacy
+
+        root = self._node.root
+        name = legacy.read_port_name(step.path, root)
+        found = self._node.ports.find(name, deadline) if name else None
+        if found and not found.marks:
+            if found.server_path:
+                self._remove_socket(found.server_path, step, deadline)
+            self._node.ports.undo(PortRef(name, found.bridge, legacy=True), deadline)
+        legacy.remove_record(step.path, root)
+
+    def _remove_socket(self, path: str, step: LegacyRecord, deadline: Deadline) -> None:
+        """The socket, and what was mounted or made for it unless others need it; attachments of ours then have the mount."""
+        from userspace_cni.host import legacy
+
+        names = legacy.other_port_names(step.path, self._node.root)
+        used = [other.server_path for name in names if (other := self._node.ports.find(name, deadline))]
+        target = os.path.dirname(path)  # noqa: PTH120
+        mount = self._held_mount(target)
+        if mount:
+            if not any(os.path.dirname(other) == target for other in used):  # noqa: PTH120
+                adopt(mount, self._node.journal, deadline)
+            used.append(f"{target}/ours")
+        cid12 = os.path.basename(step.path).removeprefix("local-")[:12]  # noqa: PTH119
+        legacy.remove_socket(path, cid12, self._short_dir, used, deadline, self._node.root)
+
+    def _held_mount(self, target: str) -> Resource | None:
+        """The mount at `target`, if an attachment of ours holds it."""
+        for place, shared in self._node.journal.places():
+            mount = PodMount(place, place, target).resource
+            if shared.needs(mount.key):
+                return mount
+        return None
+
+    def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
+        """Nothing is expected of it."""
+        return []

@@ -1,0 +1,30 @@
+"""Frees the names at which OVS makes sockets: what is asked of the switch decides about a file of the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from userspace_cni.base.deadline import Deadline
+
+if TYPE_CHECKING:
+    from userspace_cni.node.drivers import Drivers
+
+
+def free_name(name: str, node: Drivers, deadline: Deadline) -> None:
+    """Have nothing dead at the path that OVS gives the socket of a port of that name."""
+    free_source(f"{node.sockdir(deadline)}/{name}", node, deadline)
+
+
+def free_source(path: str, node: Drivers, deadline: Deadline) -> bool:
+    """Remove a dead socket where OVS makes the port's; whether there was one. `path` ends in the port's name.
+
+    Not under a daemon that has failed to bind there: OVS 3.1 does not unregister it, DPDK 22.11 has closed its descriptor and
+    keeps the number, and the next attempt, which comes with any change of the configuration, binds whatever has that number by
+    then. As long as the dead socket is there that fails; without it, ovs-vswitchd hangs.
+    """
+    from userspace_cni.host import placement
+
+    name = path.rpartition("/")[2]
+    if not placement.is_source_dead(path, node.root) or node.ports.has_failed(name, deadline):
+        return False
+    return placement.free_source(path, node.root)
