@@ -83,7 +83,7 @@ def attached(shim: Shim, count: int) -> Iterator[None]:
 
 
 def idle(shim: Shim, agent: Agent, seconds: float) -> dict[str, Any]:
-    """Nothing to do, with 400 attachments."""
+    """The cost of an idle agent with 400 attachments."""
     with attached(shim, 400):
         threading.Event().wait(5)
         before = processor_s(agent.pid)
@@ -141,7 +141,7 @@ def _over_tcp() -> bytes:
 
 @contextmanager
 def waiting(agent: Agent, count: int) -> Iterator[None]:
-    """So many scrapes that were asked for and are not answered yet; read by a thread as they come, and all of them at the end."""
+    """`count` scrapes that wait for an answer; a thread reads the answers as they come, and all of them by the end."""
     scrape = protocol.request_bytes("/metrics", {}, method="GET")
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         for _ in range(count):
@@ -182,7 +182,7 @@ def crowd(node: Node, shim: Shim, agent: Agent, rounds: int) -> dict[str, Any]:
 
 
 def standing(node: Node, agent: Agent) -> dict[str, float]:
-    """What could grow."""
+    """The figures that a leak would make grow."""
     assert node.switch
     proc = Path(f"/proc/{agent.pid}")
     return {
@@ -251,7 +251,7 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """The report for people: a table for what was compared, one for the stages, and one for each other part."""
+    """Print the report: a table of comparisons, one of the stages, and one for each other part."""
     console = Console(width=140)
     calls, stages = {}, {}
     for part in ("resting", "back-to-back", "burst"):

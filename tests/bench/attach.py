@@ -127,7 +127,7 @@ class Bare:
         assert self._opened.wait(30), f"{name} was not opened"
 
     def delete(self, number: int) -> None:
-        """The port goes, and ovs-vswitchd has said that it is done (cur_cfg)."""
+        """Delete the port, and wait until ovs-vswitchd has done it (cur_cfg)."""
         self._api.del_port(f"bare{number}", BRIDGE).execute(check_error=True)
 
     def together(self, numbers: range) -> None:
@@ -145,7 +145,7 @@ class Bare:
             left -= {row.name for row in rows if row is not None and row.ofport}
 
     def clear(self, numbers: range) -> None:
-        """They go, in one transaction."""
+        """Delete these ports in one transaction."""
         with self._api.transaction(check_error=True) as txn:
             for number in numbers:
                 txn.add(self._api.del_port(f"bare{number}", BRIDGE))
@@ -248,7 +248,7 @@ def measured(work: Callable[[], None]) -> tuple[float, float]:
 
 
 def settle(switch: Switch) -> None:
-    """Until ovs-vswitchd has done what the call before asked for: nobody awaits a DEL, and the next one would pay for it."""
+    """Wait until ovs-vswitchd has done the work of the call before: a DEL does not wait for it, and the next call would."""
     switch.vsctl("--timeout=30", "set", "Open_vSwitch", ".", "external_ids:settled=true")
 
 
@@ -319,7 +319,7 @@ def start_up(node: Node, sandbox: str, rounds: int) -> dict[str, dict[str, float
 
 
 def show(report: Mapping[str, Any]) -> None:
-    """The report for people."""
+    """Print the report as tables."""
     console = Console(width=120)
     for verb in ("ADD", "DEL"):
         table = Table(title=f"{verb}: p50 / p95 / CPU, milliseconds; in brackets p50 as a multiple of bare", title_justify="left")

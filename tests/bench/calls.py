@@ -1,4 +1,4 @@
-"""Calls through the shim as a runtime makes them, what they cost the agent, and where their time went.
+"""Calls through the shim as a runtime makes them, their cost for the agent, and their time by stage.
 
 Times of a stage are the agent's own (`base.stages`), read from its metrics after a call has ended, never while one
 is measured.
@@ -121,7 +121,7 @@ def milliseconds(values: list[float]) -> dict[str, float]:
 
 
 def stages_of(calls: list[Seconds], walls: list[float]) -> dict[str, float]:
-    """Median milliseconds of each stage over the calls, and of what is none: `other` in the agent, `way` outside it.
+    """Median milliseconds of each stage over the calls, and of the rest: `other` in the agent, `way` outside it.
 
     A call may be the mean of several. Medians of parts do not add up to the median of the whole.
     """

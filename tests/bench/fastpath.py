@@ -354,7 +354,7 @@ def on_switch(bench: Bench, names: list[str], plan: Plan, report: dict[str, Any]
 
 
 def show(report: dict[str, Any]) -> None:
-    """The report for people."""
+    """Print the report as tables."""
     console = Console(width=120)
     titles = {"throughput": "One way, Mpps", "both": "Both ways, sum, Mpps", "latency": "Round trip over two hops, microseconds"}
     for name, title in titles.items():

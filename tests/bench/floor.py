@@ -39,7 +39,7 @@ class Floor:
         self._open: set[str] = set()
         self._done = 0
         self._ports: dict[str, str] = {}
-        self._hear(self._ask("monitor", ["Open_vSwitch", None, _MONITORED]))
+        self._await_answer(self._ask("monitor", ["Open_vSwitch", None, _MONITORED]))
 
     def close(self) -> None:
         """End the connection."""
@@ -67,14 +67,14 @@ class Floor:
         return taken
 
     def delete(self, names: Iterable[str]) -> float:
-        """These ports go in one transaction, until ovs-vswitchd has let go of them; wall seconds."""
+        """Delete these ports in one transaction, and wait until ovs-vswitchd has closed them; wall seconds."""
         gone = [["uuid", self._ports.pop(name)] for name in names]
         began = time.perf_counter()
         self._finish([self._mutation("delete", gone)])
         return time.perf_counter() - began
 
     def settle(self) -> None:
-        """Until ovs-vswitchd has done what others asked for: who deletes a port awaits that no more, and the next would pay."""
+        """Wait until ovs-vswitchd has done the work of earlier calls: a DEL does not wait for it, and the next call would."""
         self._finish([])
 
     def _finish(self, operations: list[dict[str, Any]]) -> None:
@@ -87,7 +87,7 @@ class Floor:
         return {"op": "mutate", "table": "Bridge", "where": [["name", "==", self._bridge]], "mutations": mutations}
 
     def _transact(self, operations: list[dict[str, Any]]) -> list[Any]:
-        results: list[Any] = self._hear(self._ask("transact", ["Open_vSwitch", *operations]))
+        results: list[Any] = self._await_answer(self._ask("transact", ["Open_vSwitch", *operations]))
         assert all(isinstance(result, dict) and "error" not in result for result in results), results
         return results
 
@@ -96,8 +96,8 @@ class Floor:
         self._send({"id": self._last, "method": method, "params": params})
         return self._last
 
-    def _hear(self, number: int) -> Any:
-        """The answer to a request; what arrives before it is taken, too."""
+    def _await_answer(self, number: int) -> Any:
+        """Wait for the answer to a request; updates of the monitor that arrive before it are applied."""
         while (message := self._message()).get("id") != number or "method" in message:
             self._take(message)
         assert message["error"] is None, message

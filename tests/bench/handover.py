@@ -107,7 +107,7 @@ def at_once(switch: Switch, callers: dict[str, Callable[[str, int], bool]], coun
 
 
 def show(report: dict[str, Any]) -> None:
-    """The report for people."""
+    """Print the report as tables."""
     console = Console(width=120)
     names = [name for name in report["single"][0] if name != "verb"]
     for title, rows, form in (

@@ -83,7 +83,7 @@ def summary(samples: list[dict[str, float]]) -> dict[str, dict[str, float]]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """The report for people."""
+    """Print the report as tables."""
     console = Console(width=120)
     table = Table(title=f"Live migration between two ports, {report['rounds']} rounds", title_justify="left")
     for column in ("", "median", "min", "max"):

@@ -1,4 +1,4 @@
-"""How every benchmark is called, and how it tells what it measured."""
+"""The command line of every benchmark, and its output."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ our own back-end, which is another process, as are the programs that send: what 
 are measured in one run, in turns, and compared as ratios: the machine's own speed drifts between runs.
 
     out     the kernel's UDP datagrams, to the ring (sent with UDP_SEGMENT, so that the sender is not the limit)
-    in      frames of the ring, to a UDP socket of the kernel that nobody reads
+    in      frames of the ring, to a UDP socket of the kernel that is not read
 
     switch  two `userspace-cni tap` at a real OVS-DPDK whose thread polls: TCP one way, and the time of a UDP echo (`--switch`)
 
@@ -94,7 +94,7 @@ def be_back_end(path: str, orders: Connection) -> None:
 
 
 def drain_and_feed(pair: QueuePair, orders: Connection) -> None:
-    """Until None is ordered."""
+    """Send or receive as ordered, until the order is None."""
     drain, feed, size = Burst(32, 2048), Burst(32, 2048), 0
     while True:
         if orders.poll():
@@ -296,7 +296,7 @@ def echo_times(left: str, right: str, count: int = 2000) -> list[float]:
 
 
 def show(report: dict[str, Any]) -> None:
-    """The report for people."""
+    """Print the report as tables."""
     console = Console(width=120)
     table = Table(title="Tap bridge: thousand frames a second, processor time of a frame, share of a core", title_justify="left")
     for column in ("direction", "bytes", "pump kpps", "Gbit/s", "ns CPU", "core", "Python kpps", "ns CPU", "core", "CPU ratio"):

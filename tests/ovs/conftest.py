@@ -24,7 +24,7 @@ def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
 
 @pytest.fixture(autouse=True)
 def clean(switch: Switch) -> Iterator[None]:
-    """Whatever a test made in the shared switch is gone after it."""
+    """Removes all that a test made in the shared switch."""
     yield
     for bridge in switch.bridges():
         switch.vsctl("--no-wait", "del-br", bridge)

@@ -23,7 +23,7 @@ def pods(node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
 
 @pytest.mark.parametrize("way", ["one", "--both"])
 def test_frames_between_pods(pods: Pods, way: str) -> None:
-    """What is sent from the one or from both arrives, by the bridge's own flows, and ports and sockets are as they were."""
+    """Frames sent from one or both pods arrive, by the bridge's own flows, and ports and sockets are as before."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     told = pods.told(*LOAD, *([way] if way == "--both" else []), a.name, b.name)
     assert told["sent"] >= told["received"] > max(1000, told["sent"] / 2), told

@@ -88,7 +88,7 @@ def test_an_application_that_is_connected(pods: Pods) -> None:
 
 
 def test_an_application_that_listens(pods: Pods, switch: Switch) -> None:
-    """Its socket is left alone, though OVS is not connected to it; a dead socket is nobody's, and is replaced."""
+    """Its socket is left alone, though OVS is not connected to it; a dead socket is replaced."""
     a, b = pods.attach("a"), pods.attach("b")
     switch.vsctl("set", "Interface", a.port, "options:vhost-server-path=/nowhere/socket")
     with Listener(str(a.socket)):
@@ -152,7 +152,7 @@ def test_a_kill_amid_it(pods: Pods) -> None:
 
 @pytest.mark.parametrize("by", ["gc", "ping"])
 def test_a_kill_before_the_switch_has_come(pods: Pods, switch: Switch, by: str) -> None:
-    """SIGKILL leaves a socket then, which an application that wants its name can not take: gc removes it, and so does a ping."""
+    """SIGKILL leaves a socket then, whose name an application cannot bind: gc removes it, and so does a ping."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     hide(switch, a)
     with pods.running("ping", *FOREVER, a.name, b.name) as process:
@@ -173,7 +173,7 @@ def test_a_kill_before_the_switch_has_come(pods: Pods, switch: Switch, by: str) 
 
 
 def test_a_switch_that_does_not_come(pods: Pods, switch: Switch) -> None:
-    """The names are free again after some seconds, and why is told."""
+    """The names are free again after some seconds, and the error says why."""
     a, b = pods.attach("a", "client"), pods.attach("b", "client")
     hide(switch, a)
     assert "the switch has not connected within" in pods.run(*PING, a.name, b.name, code=1).stderr
@@ -188,7 +188,7 @@ def hide(switch: Switch, idle: Idle) -> None:
 
 
 def test_a_connection_that_the_switch_has_not_accepted(pods: Pods, switch: Switch) -> None:
-    """A switch that does not answer may have an application before its door: nothing is touched, and nothing is made."""
+    """A switch that does not answer may have an unaccepted application: nothing is touched, and nothing is made."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     with socket.socket(socket.AF_UNIX) as application, chdir(b.socket.parent):
         switch.pause_vswitchd()
@@ -209,18 +209,18 @@ def test_a_connection_that_the_switch_has_not_accepted(pods: Pods, switch: Switc
 
 
 def test_a_socket_of_a_switch_that_was_restarted(pods: Pods) -> None:
-    """It is dead where the pod sees it: what puts that right is named."""
+    """The socket in the pod is dead: the error names the command that replaces it."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     b.socket.unlink()
     bind = f"import socket; socket.socket(socket.AF_UNIX).bind({b.socket.name!r})"
     subprocess.run([sys.executable, "-c", bind], cwd=b.socket.parent, check=True)
     stderr = pods.run(*PING, a.name, b.name, code=1).stderr
-    assert f"{b.name} can not be used" in stderr.replace("default/", "")
+    assert f"{b.name} cannot be used" in stderr.replace("default/", "")
     assert "userspace-cni gc puts its new socket in place" in stderr
 
 
 def test_a_del_amid_it(pods: Pods) -> None:
-    """The runtime's DEL waits for nobody; the measurement ends, and says why."""
+    """The runtime's DEL does not wait for the ping; the ping ends, and says why."""
     a, b = pods.attach("a", "client"), pods.attach("b", "server")
     with pods.running("ping", *FOREVER, a.name, b.name) as process:
         pods.wait_link(a, "up")

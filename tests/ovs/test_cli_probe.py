@@ -106,7 +106,7 @@ def test_what_people_see(bridges: tuple[str, str], spotless: Node) -> None:
 
 
 def test_on_a_terminal_of_80_columns(switch: Switch, spotless: Node) -> None:
-    """What the port cost and which applications are there is told, however long the bridge's name is, and nothing is folded."""
+    """All columns are shown, however long the bridge's name is, and no line is folded."""
     switch.vsctl("add-br", "br-of-15-letter", "--", "set", "Bridge", "br-of-15-letter", NETDEV)
     lines = probe(spotless, COLUMNS="80").stdout.splitlines()
     assert {"BRIDGE", "DATAPATH", "PORT", "FRAME", "RTT", "P50", "APPLICATIONS"} <= set(lines[0].split())
@@ -115,7 +115,7 @@ def test_on_a_terminal_of_80_columns(switch: Switch, spotless: Node) -> None:
 
 
 def test_a_probe_that_is_out_of_time(bridges: tuple[str, str], spotless: Node) -> None:
-    """When time is over before all frames were timed, the bridge forwards, and that it were fewer is said."""
+    """When time is over before all frames were timed, the bridge forwards, and stderr says how many were timed."""
     done = probe(spotless, "br-a", "--count", "1000000", "--timeout", "0.3")
     assert re.search(r"br-a: \d+ of 1000000 frames were timed", done.stderr)
     assert "forwards" in done.stdout
@@ -124,8 +124,8 @@ def test_a_probe_that_is_out_of_time(bridges: tuple[str, str], spotless: Node) -
 @pytest.mark.parametrize(
     ("name", "text"), [("br-nowhere", "there is no bridge br-nowhere"), ("br-kernel", "system (the default)")]
 )
-def test_bridges_that_can_not_be_probed(bridges: tuple[str, str], spotless: Node, name: str, text: str) -> None:
-    """A bridge that is not there, or not for vhost-user ports, is a mistake of who asks."""
+def test_bridges_that_cannot_be_probed(bridges: tuple[str, str], spotless: Node, name: str, text: str) -> None:
+    """A bridge that is missing, or not for vhost-user ports, is a usage error."""
     assert text in probe(spotless, "br-a", name, code=2).stderr
 
 
@@ -142,7 +142,7 @@ def test_no_switch(bare_node: Node) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", "state", "inodes", "descriptors"])
 def test_faults_of_this_side(bridges: tuple[str, str], switch: Switch, spotless: Node, kind: str) -> None:
-    """What is wrong here proves nothing of a bridge: each is unknown, and nobody is warned of things that were never made."""
+    """A fault of the node proves nothing about a bridge: each is unknown, and no warning names things that were never made."""
     node, file = spotless, spotless.directory / "config.toml"
     if kind == "state":
         assert "id of the state directory" in (done := probe(node, code=3, USERSPACE_CNI_STATE_DIR=f"{file}/x")).stderr
@@ -164,7 +164,7 @@ def test_faults_of_this_side(bridges: tuple[str, str], switch: Switch, spotless:
 
 
 def test_a_switch_that_freezes_amid_the_frames(bridges: tuple[str, str], switch: Switch, spotless: Node) -> None:
-    """A bridge that stops to answer is dead, and no flow outlives its port: it stays until somebody can delete both."""
+    """A bridge that stops answering is dead, and no flow outlives its port: the port stays until gc can delete both."""
     with running(spotless, "br-a", "--count", "1000000", "--json") as process:
         wait_until(lambda: re.search("cookie=0x55636e.*n_packets=[1-9][0-9]", dumped(switch, "br-a")), 60)
         with paused_vswitchd(switch):
@@ -241,7 +241,7 @@ def test_a_bridge_that_never_forwards(bridges: tuple[str, str], spotless: Node, 
 
 
 def test_a_switch_that_does_not_come(bridges: tuple[str, str], spotless: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A switch that can not reach the socket is told by that stage: here it is given another path."""
+    """When the switch cannot reach the socket that stage fails: here the switch gets another path."""
     reserve = probes.ProbePorts.reserve
     monkeypatch.setattr(
         probes.ProbePorts, "reserve", lambda self, bridge: replace(reserve(self, bridge), server_path="/nowhere/at/all")

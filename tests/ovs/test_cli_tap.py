@@ -45,7 +45,7 @@ def add_bridge(switch: Switch) -> None:
 
 
 def add_client_port(switch: Switch, path: Path, mtu: int = 1500) -> None:
-    """A port whose switch connects to `path`, where somebody listens already."""
+    """A port whose switch connects to `path`, where a tap listens already."""
     wait_until(path.exists, SECONDS, f"a socket at {path}")
     options = [f"mtu_request={mtu}", f"options:vhost-server-path={path}"]
     name = f"tap-{path.name}"
@@ -144,7 +144,7 @@ def test_jumbo_frames(switch: Switch, pods: tuple[str, str], place: Path) -> Non
 
 
 def test_switch_restarts(own_switch: Switch, pods: tuple[str, str], place: Path) -> None:
-    """When ovs-vswitchd ends the links lose carrier, and when it is back they carry again: nobody restarts a tap."""
+    """When ovs-vswitchd ends the links lose carrier, and when it is back they carry again: no tap is restarted."""
     left, right = pods
     add_bridge(own_switch)
     own_switch.vsctl("add-port", "br-tap", "tap-server", "--", "set", "Interface", "tap-server", "type=dpdkvhostuser")
@@ -168,7 +168,7 @@ def test_switch_restarts(own_switch: Switch, pods: tuple[str, str], place: Path)
 
 
 def test_killed_and_started_again(switch: Switch, pods: tuple[str, str], place: Path) -> None:
-    """After SIGKILL a socket is left that nobody has, and no link; the next run takes its place and traffic flows."""
+    """After SIGKILL a dead socket is left, and no link; the next run takes its place and traffic flows."""
     left, right = pods
     add_bridge(switch)
     with ExitStack() as stack:
@@ -185,8 +185,8 @@ def test_killed_and_started_again(switch: Switch, pods: tuple[str, str], place: 
         wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
 
 
-def test_as_the_pod_was_told(switch: Switch, pods: tuple[str, str], place: Path) -> None:
-    """Without a socket on the command line the pod's own document tells everything: socket, role, name, MAC, MTU, address."""
+def test_settings_from_the_pods_document(switch: Switch, pods: tuple[str, str], place: Path) -> None:
+    """Without a socket on the command line the pod's own document gives all: socket, role, name, MAC, MTU, address."""
     pod, _ = pods
     add_bridge(switch)
     link = {"name": "net1", "mac": MAC, "mtu": 1400}
@@ -251,7 +251,7 @@ def test_a_port_that_is_attached_again_at_once(switch: Switch, pods: tuple[str, 
 
 
 def test_removed_socket_and_restarted_switch(own_switch: Switch, pods: tuple[str, str], place: Path) -> None:
-    """A tap whose socket somebody removed makes it again when the switch has gone, and the switch's next life finds it."""
+    """A tap whose socket another process removed makes it again when the switch has gone, and the restarted switch finds it."""
     left, right = pods
     add_bridge(own_switch)
     with ExitStack() as stack:

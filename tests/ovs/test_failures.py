@@ -48,7 +48,7 @@ def test_a_database_that_is_not_there_fails_at_once(switch: Switch, connect: Con
 
 
 def test_a_refused_tcp_connection_fails_at_once(switch: Switch, connect: Connect, port: MakePort) -> None:
-    """Nobody listens: Unavailable says so."""
+    """Without a listener Unavailable says so."""
     driver = connect(switch, "tcp:127.0.0.1:1")
     assert elapsed(lambda: attach(driver, port(), soon()), Unavailable, "127.0.0.1:1.*refused") < 1
 
@@ -66,7 +66,7 @@ def test_a_remote_that_is_none_is_an_error(switch: Switch, connect: Connect, por
 def test_a_server_that_is_no_ovsdb_ends_within_the_deadline(
     switch: Switch, connect: Connect, port: MakePort, tmp_path: Path, answer: bytes
 ) -> None:
-    """Whatever comes back, the call ends by its deadline as Unavailable."""
+    """Whatever the server sends, the call ends by its deadline as Unavailable."""
     with Babbler(tmp_path / "db.sock", answer) as server:
         driver = connect(switch, server.remote)
         assert elapsed(lambda: attach(driver, port(), Deadline.after(0.5)), Unavailable, r"db\.sock") < 1.5
@@ -206,7 +206,7 @@ def test_one_transaction_and_no_row_too_many(switch: Switch, connect: Connect, p
 
 
 def test_a_stopped_vswitchd_ends_the_read_back_at_the_deadline(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """Rows are committed and nobody opens the interface: unknown, not failed; undo works meanwhile; STATUS says 51."""
+    """Rows are committed and no switch opens the interface: unknown, not failed; undo works meanwhile; STATUS says 51."""
     driver = connect(own_switch)
     own_switch.pause_vswitchd()
     try:

@@ -24,7 +24,7 @@ from userspace_cni.fastpath.vhost.messages import Feature
 ETHER = bytes.fromhex("02000000000202000000000188b5")
 """From a local address to another, EtherType of local experiments."""
 FIRST = ETHER + bytes(50)
-"""A frame that says nothing."""
+"""A frame with an empty payload."""
 QUIET, ROUNDS = 2.0, 4
 
 Attach = Callable[..., FrontEnd]
@@ -121,7 +121,7 @@ def test_frames_in_both_directions(switch: Switch, attach: Attach, kind: str) ->
 
 
 def test_a_port_that_reflects(switch: Switch, attach: Attach) -> None:
-    """With the action IN_PORT a frame comes back on the port it was sent on; who sleeps is woken by it."""
+    """With the action IN_PORT a frame comes back on the port it was sent on, and wakes a thread that sleeps."""
     front_end = attach("vhost-a")
     join(switch, ("vhost-a", "vhost-a"))
     (pair,) = front_end.pairs
@@ -196,7 +196,7 @@ def test_detach_leaves_the_port_as_it_was(switch: Switch, attach: Attach, kind: 
             assert carried(other.pairs[0], other.pairs, frames)
 
 
-def test_nobody_at_a_path(switch: Switch) -> None:
+def test_a_path_without_a_listener(switch: Switch) -> None:
     """Without a port there is no socket, and a listener without a port is told what to look at."""
     with pytest.raises(SocketRefused, match="nothing is there"):
         FrontEnd.connect(f"{switch.rundir}/no-such-port")
@@ -259,7 +259,7 @@ def test_many_attachments_leave_nothing(switch: Switch, attach: Attach, kind: st
     before = Holdings(switch.vswitchd_pid)
     cycle(front_end, kind, times)
     # the switch closes its end of the last connection when it gets there
-    wait_until(lambda: Holdings(switch.vswitchd_pid).theirs <= before.theirs, what="the switch to let go")
+    wait_until(lambda: Holdings(switch.vswitchd_pid).theirs <= before.theirs, what="the switch closes its descriptors")
     after = Holdings(switch.vswitchd_pid)
     assert after.ours == before.ours
     assert after.theirs[1] <= before.theirs[1]
@@ -269,7 +269,7 @@ def test_many_attachments_leave_nothing(switch: Switch, attach: Attach, kind: st
     assert carried_by_reflection(switch, front_end)
 
 
-AS_NOBODY = """
+UNPRIVILEGED = """
 import os, resource, sys
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0))
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -296,8 +296,8 @@ print(os.getuid(), capabilities[0].split()[1], flush=True)
 
 @pytest.mark.parametrize("huge", [0, 2 << 20])
 @pytest.mark.parametrize("kind", [CLIENT, SERVER])
-def test_as_nobody(switch: Switch, tmp_path_factory: pytest.TempPathFactory, kind: str, huge: int) -> None:
-    """A process that is nobody, has no capability and may lock no memory attaches to ports of both kinds."""
+def test_as_an_unprivileged_user(switch: Switch, tmp_path_factory: pytest.TempPathFactory, kind: str, huge: int) -> None:
+    """A process of the user nobody, without capabilities and locked memory, attaches to ports of both kinds."""
     add_bridge(switch)
     directory = Path(switch.rundir) / "pod"
     directory.mkdir(exist_ok=True)
@@ -306,7 +306,7 @@ def test_as_nobody(switch: Switch, tmp_path_factory: pytest.TempPathFactory, kin
     path = str(directory / "s") if kind == CLIENT else add_port(switch, "vhost-a", kind)
     if kind == SERVER:
         Path(path).chmod(0o666)  # what an administrator does for a pod: OVS makes it for root alone
-    arguments = [sys.executable, "-c", AS_NOBODY, "listen" if kind == CLIENT else "connect", path, str(huge)]
+    arguments = [sys.executable, "-c", UNPRIVILEGED, "listen" if kind == CLIENT else "connect", path, str(huge)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         lines: Any = process.stdout
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""Group commit: callers who come at the same time share a transaction, and nothing else."""
+"""Group commit: callers at the same time share a transaction, and nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def soon() -> Deadline:
 
 
 class Hold(Command):
-    """Keeps the connection's thread until it is let go."""
+    """Blocks the connection's thread until it is released."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -131,8 +131,8 @@ def sizes() -> list[int]:
 
 @pytest.fixture(params=[True, False], ids=["resident", "for one verb"])
 def grouping(request: pytest.FixtureRequest, switch: Switch, connect: Connect, sizes: list[int]) -> PortDriver:
-    """A driver that tells the sizes of its groups."""
-    return connect(switch, resident=request.param, grouped=sizes.append)
+    """A driver that records the sizes of its groups."""
+    return connect(switch, resident=request.param, on_group=sizes.append)
 
 
 def test_what_queues_meanwhile_is_one_transaction(switch: Switch, grouping: PortDriver, port: MakePort, sizes: list[int]) -> None:
@@ -285,7 +285,7 @@ def test_an_absent_port_is_no_reason_to_delete_a_bridge_in_use(switch: Switch, g
 def test_a_group_notices_that_another_session_took_the_last_port(
     switch: Switch, connect: Connect, driver: PortDriver, port: MakePort
 ) -> None:
-    """Two deletions that believe to leave a port behind, which somebody else deletes before they commit: the bridge goes too."""
+    """Two deletions see a third port, which another session deletes before they commit: the bridge goes too."""
     for number in (1, 2, 3):
         attach(driver, port(number), soon())
     other = connect(switch)
@@ -312,8 +312,8 @@ def test_a_group_notices_that_another_session_took_the_last_port(
     assert switch.bridges() == []
 
 
-def test_nobody_waits_for_the_deadline_of_another(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """A hung server amid a group: who has half a second is told then that nothing is known, and the patient one gets its port."""
+def test_no_call_waits_for_the_deadline_of_another(own_switch: Switch, connect: Connect, port: MakePort) -> None:
+    """A hung server amid a group: a caller with half a second fails then, and one with more time gets its port."""
     driver = connect(own_switch)
     with queued(driver) as callers:
         hasty = callers.call(lambda: driver.apply(port(1), Deadline.after(1)))
@@ -332,10 +332,10 @@ def test_nobody_waits_for_the_deadline_of_another(own_switch: Switch, connect: C
     assert driver.check(port(2), soon()) == []
 
 
-def test_who_is_out_of_time_before_the_group_begins_is_left_out(
+def test_a_call_out_of_time_before_the_group_begins_is_left_out(
     switch: Switch, grouping: PortDriver, port: MakePort, sizes: list[int]
 ) -> None:
-    """A call that ended in the queue is not done for nobody; the next one's is."""
+    """A call whose time ended in the queue is not committed; the next one is."""
     with queued(grouping) as callers:
         late = callers.call(lambda: grouping.apply(port(1), Deadline.after(0.2)))
         callers.call(lambda: attach(grouping, port(2), soon()))
@@ -349,7 +349,7 @@ def test_who_is_out_of_time_before_the_group_begins_is_left_out(
 
 
 def test_a_server_that_hangs_for_all_ends_the_session(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """When nobody's time is left all are told, the session is given up, and the next call opens another one."""
+    """When all callers are out of time all fail, the session is given up, and the next call opens another one."""
     driver = connect(own_switch, resident=True)
     with queued(driver) as callers:
         for number in (1, 2, 3):
@@ -368,12 +368,12 @@ def test_a_server_that_hangs_for_all_ends_the_session(own_switch: Switch, connec
 
 
 @pytest.mark.parametrize("then", ["close", "mute"])
-def test_a_session_lost_amid_a_group_is_everybodys(
+def test_a_session_lost_amid_a_group_is_lost_for_all(
     switch: Switch, connect: Connect, port: MakePort, sizes: list[int], tmp_path: Path, then: str
 ) -> None:
-    """The answer to a group never comes. Connection closed: each member finds its rows with a new session. Mute: all are told."""
+    """The answer to a group never comes. Connection closed: each member finds its rows with a new session. Mute: all fail."""
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock", lose_answer_to=b'"op":"insert"', then=then) as proxy:  # type: ignore[arg-type]
-        driver = connect(switch, proxy.remote, grouped=sizes.append)
+        driver = connect(switch, proxy.remote, on_group=sizes.append)
         with queued(driver) as callers:
             for number in range(4):
                 callers.call(lambda number=number: attach(driver, port(number), Deadline.after(3)))  # type: ignore[misc]
@@ -389,7 +389,7 @@ def test_a_session_lost_amid_a_group_is_everybodys(
 
 
 def test_a_session_lost_before_the_read_back_is_opened_again(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """ovsdb-server restarts between the commit and ovs-vswitchd's answer: who waits looks again, and finds the port open."""
+    """ovsdb-server restarts between the commit and ovs-vswitchd's answer: the caller reads again, and finds the port open."""
     driver = connect(own_switch)
     own_switch.pause_vswitchd()
     try:
@@ -403,7 +403,7 @@ def test_a_session_lost_before_the_read_back_is_opened_again(own_switch: Switch,
 
 
 def test_the_next_commit_does_not_wait_for_the_read_back(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """While ovs-vswitchd sleeps, commits follow each other; when it wakes, all that was waited for comes."""
+    """While ovs-vswitchd sleeps, commits follow each other; when it wakes, all waits end."""
     driver = connect(own_switch, resident=True)
     own_switch.pause_vswitchd()
     try:
@@ -414,7 +414,7 @@ def test_the_next_commit_does_not_wait_for_the_read_back(own_switch: Switch, con
         own_switch.resume_vswitchd()
     rests[0]()
     rests[2]()
-    with pytest.raises(SwitchRefused, match="somebody deleted"):
+    with pytest.raises(SwitchRefused, match="another process deleted"):
         rests[1]()
 
 
@@ -435,7 +435,7 @@ def test_a_request_larger_than_a_socket_takes_at_once_is_sent_to_its_end(own_swi
 
 def test_forty_threads_lose_nothing(switch: Switch, connect: Connect, port: MakePort, sizes: list[int]) -> None:
     """Forty ADDs and then forty DELs at once, however they group: every port is made and none is left."""
-    driver = connect(switch, resident=True, grouped=sizes.append)
+    driver = connect(switch, resident=True, on_group=sizes.append)
     adding, deleting = Callers(), Callers()
     for number in range(40):
         adding.call(lambda number=number: attach(driver, port(number), Deadline.after(60)))  # type: ignore[misc]

@@ -87,7 +87,7 @@ def test_our_ports_alone(switch: Switch, remote_of: Callable[[Switch], str]) -> 
 
 
 def test_statistics_are_read_and_not_replicated(switch: Switch, tmp_path: Path) -> None:
-    """Where OVSDB is asked for counters, that is one question in the session that stands: nothing more comes by itself."""
+    """Where OVSDB is asked for counters, that is one request in the open session, and no counters are replicated."""
     add_bridge(switch)
     mark(switch, "ours")
     with Proxy(tmp_path / "a.sock", switch.dir / "db.sock") as proxy:
@@ -123,7 +123,7 @@ def test_a_database_of_something_else(switch: Switch) -> None:
 
 
 @pytest.mark.parametrize("versions", ["", "OpenFlow10", "OpenFlow12", "OpenFlow13,OpenFlow15"])
-def test_what_has_been_counted_until_now(switch: Switch, resident: PortDriver, sender: FrontEnd, versions: str) -> None:
+def test_counters_are_of_this_moment(switch: Switch, resident: PortDriver, sender: FrontEnd, versions: str) -> None:
     """ovs-vswitchd itself is asked, in any common version of OpenFlow: OVSDB may hang. It says what OVSDB says seconds later."""
     switch.vsctl("set", "Bridge", BRIDGE, f"protocols={versions or '[]'}")
     send(sender)
@@ -157,7 +157,7 @@ def test_a_run_directory_without_bridges(switch: Switch, sender: FrontEnd, tmp_p
 
 
 def test_a_daemon_that_hangs(switch: Switch, resident: PortDriver, sender: FrontEnd) -> None:
-    """It is given up at the deadline: old numbers of OVSDB are not told instead. No descriptor is left of the attempt."""
+    """The request ends at the deadline, without OVSDB's old numbers instead. No descriptor is left."""
     assert sender.alive()
     wait_until(lambda: len(resident.counters(Deadline.after(SECONDS))) == 1, SECONDS, "the port counted")
     before = len(list(Path("/proc/self/fd").iterdir()))
@@ -194,7 +194,7 @@ def test_many_ports(switch: Switch, resident: PortDriver, sender: FrontEnd) -> N
 
 
 def test_what_is_known_of_a_port_follows_its_rows(switch: Switch, resident: PortDriver) -> None:
-    """What was once told of a port is told anew when its rows have changed: owner, state, bridge, and whether it is there."""
+    """Cached facts of a port are read again when its rows have changed: owner, state, bridge, and whether it is there."""
 
     def known() -> list[tuple[str, str, bool, bool]]:
         return [(each.name, each.bridge, each.ours, each.ofport > 0) for each in resident.known()]

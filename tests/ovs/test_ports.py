@@ -32,7 +32,7 @@ def soon() -> Deadline:
 
 
 def with_marks(step: OvsPort) -> PortRef:
-    """By what it is found again."""
+    """The reference by which the port is found."""
     return replace(step.ref, marks={"owner": "userspace-cni", "schema": "1", "store": STORE, **step.marks})
 
 
@@ -88,7 +88,7 @@ def test_a_server_port_makes_its_socket(switch: Switch, driver: PortDriver, port
     attach(driver, step, soon())
     assert Path(switch.rundir, step.name).is_socket()
     driver.undo(step, soon())
-    wait_until(lambda: not Path(switch.rundir, step.name).exists(), what="ovs-vswitchd has taken note")
+    wait_until(lambda: not Path(switch.rundir, step.name).exists(), what="ovs-vswitchd removes the socket")
 
 
 def test_apply_again_changes_nothing_and_another_value_is_written(switch: Switch, driver: PortDriver, port: MakePort) -> None:
@@ -151,7 +151,7 @@ def test_a_bridge_of_another_datapath_type_is_refused(switch: Switch, driver: Po
 
 
 def test_what_ovs_reports_after_the_commit_is_an_error(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A commit succeeds though the interface can not be opened: only the read-back tells, in OVS's words; the rows stay."""
+    """A commit succeeds though the interface cannot be opened: only the read-back tells, in OVS's words; the rows stay."""
     step = replace(port(), interface=NoSuchType("/nowhere"))
     with pytest.raises(SwitchRefused, match="could not open network device"):
         attach(driver, step, soon())
@@ -170,8 +170,8 @@ def test_a_value_that_ovsdb_rejects_is_an_error(switch: Switch, driver: PortDriv
     assert switch.bridges() == []
 
 
-def test_ovs_takes_an_mtu_that_it_can_not_serve(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Pins a fact: OVS 3.1 logs "unsupported MTU" and reports no error, so that apply can not know."""
+def test_ovs_takes_an_mtu_that_it_cannot_serve(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """Pins a fact: OVS 3.1 logs "unsupported MTU" and reports no error, so that apply cannot know."""
     attach(driver, port(mtu=20000), soon())
     assert switch.interface(port().name)["error"] == []
     assert "unsupported MTU 20000" in (switch.dir / "ovs-vswitchd.log").read_text()
@@ -212,11 +212,11 @@ def test_undo_leaves_rows_of_another_store(switch: Switch, driver: PortDriver, p
 
 
 def test_an_unmarked_row_is_not_ours(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """A port that somebody made by hand is neither taken over nor deleted."""
+    """A port that was made by hand is neither taken over nor deleted."""
     name = port().name
     switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
     switch.vsctl("add-port", "br-test", name, "--", "set", "Interface", name, "type=dpdkvhostuser")
-    with pytest.raises(NameTaken, match="nobody that marks"):
+    with pytest.raises(NameTaken, match="does not mark its rows"):
         attach(driver, port(), soon())
     driver.undo(port(), soon())
     assert switch.ports("br-test") == [name]
@@ -253,10 +253,10 @@ def test_a_port_on_another_bridge_is_refused_and_undone_there(switch: Switch, dr
     assert switch.bridges() == []
 
 
-def test_a_bridge_can_not_have_the_name_of_a_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+def test_a_bridge_cannot_have_the_name_of_a_port(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A missing bridge whose name a port has is an error that says so, at once."""
     attach(driver, port(), soon())
-    with pytest.raises(NameTaken, match="can not be made"):
+    with pytest.raises(NameTaken, match="cannot be made"):
         attach(driver, port(2, bridge=port().name), soon())
 
 
@@ -287,7 +287,7 @@ def test_a_qos_row_of_two_ports_stays_with_the_other(switch: Switch, driver: Por
 
 
 def test_check_names_every_difference(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """Each column that somebody changed is one Drift with what was expected and what was found."""
+    """Each changed column is one Drift with its expected and found value."""
     step = port(tag=5, mtu=1500)
     attach(driver, step, soon())
     switch.vsctl("--no-wait", "set", "Port", step.name, "tag=6", "trunks=1,2", "external_ids:network=other")

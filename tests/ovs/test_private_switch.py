@@ -64,7 +64,7 @@ def test_a_failing_start_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(directory.glob("*.pid"))
 
 
-def test_a_directory_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_not_touched(tmp_path: Path) -> None:
     """Neither start nor stop does anything in a directory that has files and was not made by start."""
     (tmp_path / "conf.db").write_text("the database of another switch")
     for command in ("start", "stop", "restart-ovsdb"):
@@ -73,8 +73,8 @@ def test_a_directory_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
         assert "not a private switch" in done.stderr
 
 
-def test_usage_is_told() -> None:
-    """Without a command the script tells how to use it, and ends with 2."""
+def test_usage() -> None:
+    """Without a command the script prints its usage, and ends with 2."""
     done = subprocess.run([str(SCRIPT)], capture_output=True, text=True, timeout=20, check=False)
     assert done.returncode == 2
     assert "private-switch start" in done.stderr

@@ -1,4 +1,4 @@
-"""Probes in a real switch: what they leave while they live, when they end, and when they are killed."""
+"""Probes in a real switch: what they make, what they remove, and what is left when they are killed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def bridge(switch: Switch) -> str:
 
 @contextmanager
 def listening(path: str) -> Iterator[None]:
-    """A socket that accepts and says nothing: to the switch an application that hangs."""
+    """A socket that accepts and sends nothing: to the switch an application that hangs."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
@@ -136,7 +136,7 @@ def test_a_port_and_its_flow_come_and_go(switch: Switch, settings: Settings, bri
 
 
 def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriver) -> None:
-    """A probe says whose it is, and is no attachment to those who look for attachments."""
+    """A probe's marks name its owner, and a search for attachments does not find it."""
     with probing(settings, "load") as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
@@ -149,7 +149,7 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
 
 
 def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridge: str) -> None:
-    """Whoever makes probes has one session with OVSDB, which stands when they are gone."""
+    """A process makes all probes on one session with OVSDB, which stays open afterwards."""
     with closing(Drivers(settings, {}, resident=True)) as node:
         node.ports.connect(Deadline.after(5))
         with ProbePorts(node) as ports:
@@ -195,7 +195,7 @@ def test_below_a_root_of_another_name(switch: Switch, settings: Settings, bridge
 
 
 def test_who_is_dead() -> None:
-    """A run is dead when its process, its start or its boot is another one; a process that can not be seen is not."""
+    """A run is dead when its process, its start or its boot is another one; a process that cannot be seen is not."""
     run = Run.new()
     assert Run.parse(run.name) == run
     assert not run.is_dead
@@ -256,7 +256,7 @@ def test_a_plugin_bridge_goes_with_its_last_port(
     assert switch.bridges() == []
 
 
-def test_bridges_that_can_not_be_probed(switch: Switch, settings: Settings) -> None:
+def test_bridges_that_cannot_be_probed(switch: Switch, settings: Settings) -> None:
     """A bridge of the kernel's datapath is refused, one that is not there is not made."""
     switch.vsctl("--no-wait", "add-br", "br-kernel")
     with probing(settings) as ports:
@@ -269,7 +269,7 @@ def test_bridges_that_can_not_be_probed(switch: Switch, settings: Settings) -> N
 
 
 def test_bridges_that_are_named(switch: Switch, settings: Settings, bridge: str) -> None:
-    """A name is of a bridge for vhost-user ports, or a mistake of who gave it, which tells the names that there are."""
+    """A name that is not a bridge for vhost-user ports is refused, and the error lists these bridges."""
     switch.vsctl("--no-wait", "add-br", "br-kernel")
     with probing(settings) as ports:
         assert ports.require_bridge(bridge).name == bridge
@@ -303,7 +303,7 @@ def test_flows_of_a_long_run(switch: Switch, settings: Settings, bridge: str, mo
 
 
 def test_a_switch_that_hangs_at_the_end(switch: Switch, settings: Settings, bridge: str) -> None:
-    """A port whose flow can not be deleted stays plugged in, and so does the run's directory, until the flow is gone."""
+    """A port whose flow cannot be deleted stays plugged in, and so does the run's directory, until the flow is gone."""
     with probing(settings) as ports:
         port = ports.reserve(bridge)
         ports.plug(port)
@@ -319,7 +319,7 @@ def test_a_switch_that_hangs_at_the_end(switch: Switch, settings: Settings, brid
 
 
 def test_a_temporary_bridge_when_the_switch_hangs(switch: Switch, settings: Settings) -> None:
-    """A bridge of a run's own goes though nobody confirms that its flows are gone: they go with it, and nothing is kept."""
+    """A run's own bridge is deleted though the switch does not confirm that its flows are gone: they go with the bridge."""
     with ExitStack() as stack:
         ports = stack.enter_context(probing(settings))
         port = ports.reserve()
@@ -333,7 +333,7 @@ def test_a_temporary_bridge_when_the_switch_hangs(switch: Switch, settings: Sett
 
 
 def test_flows_of_a_dead_run_without_ports(switch: Switch, settings: Settings, bridge: str) -> None:
-    """Flows of a killed run go though somebody else has deleted its port, and not before they do is the run forgotten."""
+    """Flows of a killed run go though another process deleted its port; the run is forgotten only after that."""
     switch.vsctl("add-br", "br-other", *(part.replace("br-test", "br-other") for part in NETDEV))
     with victim(settings, bridge) as dead:
         dead.kill()
@@ -389,7 +389,7 @@ def test_a_signal_that_got_lost(settings: Settings) -> None:
 
 
 def test_a_switch_that_hangs(switch: Switch, settings: Settings, bridge: str) -> None:
-    """A switch that hangs keeps nobody longer than he said, and what was made goes when it is heard again."""
+    """With a hung switch a run ends by its deadline, and what it made is removed when the switch answers again."""
     with probing(settings, timeout_s=1.0) as ports:
         port = ports.reserve(bridge)
         ports.plug(port)

@@ -76,7 +76,7 @@ def front_end(attachment: Attachment) -> tuple[FrontEnd, list[Listener]]:
 
 
 def test_an_application_comes_and_goes(attachment: Attachment) -> None:
-    """Whether an application is there is told and is no error, and looking takes the port away from nobody."""
+    """The application's state is shown and is no error, and looking takes the port from no application."""
     attachment.check()
     assert attachment.listed()["vhost"]["state"] == "disconnected"
     assert told(attachment.node, "status")["applications"] == {"connected": 0, "waiting": 1, "broken": 0}

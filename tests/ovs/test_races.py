@@ -73,9 +73,9 @@ class Meanwhile(Command):
         """As the other."""
         return self.command.needs()
 
-    def again(self, refused: Any) -> bool:
+    def should_retry(self, refused: Any) -> bool:
         """As the other."""
-        return self.command.again(refused)
+        return self.command.should_retry(refused)
 
     def post_commit(self, txn: Any) -> None:
         """As the other."""
@@ -128,7 +128,7 @@ def test_a_bridge_that_vanishes_before_the_commit_is_made_again(
 
 
 def test_a_bridge_that_appears_before_the_commit_is_used(switch: Switch, session: Session, port: MakePort) -> None:
-    """Somebody makes the missing bridge first: the duplicate name is read again, and their bridge stays theirs."""
+    """Another process makes the missing bridge first: the duplicate name is read again, and the bridge stays the other's."""
     make = ["--no-wait", "add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev"]
     command = Meanwhile(add(session, port()), lambda: switch.vsctl(*make))
     session.transact([command], soon())

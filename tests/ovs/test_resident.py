@@ -56,7 +56,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(driver: PortDriver) -> NotServing:
-    """What STATUS says, which must not have waited for anybody."""
+    """What STATUS says, which must not have waited."""
     begin = time.monotonic()
     with pytest.raises(NotServing) as caught:
         driver.serving("br-test", soon())
@@ -89,7 +89,7 @@ def test_sessions_are_counted(own_switch: Switch, own: PortDriver) -> None:
 def test_a_database_that_is_away_is_an_error_with_its_reason(switch: Switch, connect: Connect, tmp_path: Path) -> None:
     """Nothing is known without a session: connect, owned and known raise, and STATUS says 50 at once and why."""
     driver = connect(switch, f"unix:{tmp_path}/no.sock", resident=True)
-    assert "nobody has connected yet" in str(refused(driver))
+    assert "has not connected yet" in str(refused(driver))
     for call in (lambda: driver.connect(soon()), driver.owned, driver.known):
         with pytest.raises(Unavailable, match=r"no\.sock.*No such file"):
             call()
@@ -116,7 +116,7 @@ def test_known_facts_cost_no_transaction(switch: Switch, connect: Connect, port:
         driver.serving("br-test", soon())
         assert len(proxy.sent) == before
         assert len(driver.check(port(tag=7), soon())) == 1
-        assert driver.find("nobody", soon()) is None
+        assert driver.find("missing", soon()) is None
         assert proxy.sent[before:].count(b'"transact"') == 2
         assert b"statistics" not in proxy.sent
 
@@ -209,7 +209,7 @@ def test_status_while_the_switch_is_stopped(own_switch: Switch, own: PortDriver)
     own.serving("br-test", soon())
 
 
-def test_status_of_a_silent_switch_that_nobody_watched(own_switch: Switch, own: PortDriver) -> None:
+def test_status_of_a_silent_switch_without_a_watch(own_switch: Switch, own: PortDriver) -> None:
     """Without an earlier verdict silence is what is known: 51, and soon."""
     own_switch.pause_vswitchd()
     try:
@@ -256,7 +256,7 @@ def test_status_after_the_database_was_killed(own_switch: Switch, own: PortDrive
 
 @pytest.mark.usefixtures("impatient")
 def test_a_hung_database_is_noticed_by_itself(own_switch: Switch, connect: Connect) -> None:
-    """ovsdb-server stopped, nobody calls: the probe finds out, also on a unix socket; STATUS answers all the while."""
+    """ovsdb-server stopped, without calls: the session's probe finds out, also on a unix socket; STATUS answers meanwhile."""
     own = connect(own_switch, resident=True)
     own.connect(soon())
     own_switch.pause_ovsdb()

@@ -1,9 +1,9 @@
-"""What the switch has counted at our ports, asked at the moment of the question.
+"""Reads what the switch has counted at our ports, when it is asked for.
 
-ovs-vswitchd is asked itself, by OpenFlow, a request per bridge: 400 ports take it 1 ms, and are 45 kB. OVSDB has the same
-numbers, up to five seconds old, beside dozens of others that were not asked for (Interface.statistics): there 400 ports cost
-ovsdb-server 70 ms and the reader 50, and no session monitors them, for the agent would be busy with that all day. So OVSDB is
-asked only where ovs-vswitchd cannot be: by one `select` (RFC 7047, 5.2.2) in the session that the process has.
+ovs-vswitchd answers itself, by OpenFlow, one request per bridge: 400 ports take it 1 ms, and are 45 kB. OVSDB has the same
+numbers, up to five seconds old, beside dozens of others (Interface.statistics): there 400 ports cost ovsdb-server 70 ms and the
+reader 50. No session monitors that column, which would keep the agent busy all day. So OVSDB is asked only where ovs-vswitchd is
+out of reach: by one `select` (RFC 7047, 5.2.2) in the session that the process has.
 
 It must never wait longer than its deadline.
 """
@@ -30,7 +30,7 @@ _COLUMNS: Final = ["name", "external_ids", "statistics"]
 
 @dataclass(frozen=True)
 class Counters:
-    """One of our ports. `marks`: its external_ids; `statistics`: by the names that Interface.statistics has for them in
+    """The counters of one of our ports. `marks`: its external_ids; `statistics`: by the names of Interface.statistics in
     ovs-vswitchd.conf.db(5) (rx is what the switch received); a counter that this kind of port does not have is absent."""
 
     name: str
@@ -41,14 +41,14 @@ class Counters:
 def ask(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
     """The counters of the ports with our owner mark; `rundir`: where bridges have their management sockets.
 
-    A resident client asks ovs-vswitchd; OVSDB where that is out of reach, or has none of these ports' numbers to tell.
+    A resident client asks ovs-vswitchd; OVSDB where that is out of reach or speaks no version of OpenFlow with these counters.
     Raises Unavailable and SwitchRefused.
     """
     if client.resident and client.remote.startswith("unix:"):
         try:
             return _ask_bridges(client, rundir, deadline)
         except SwitchRefused:
-            pass  # an administrator has chosen other versions of OpenFlow
+            pass  # an administrator allows only other versions of OpenFlow
         except Unavailable as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
@@ -66,8 +66,8 @@ def _ask_bridges(client: Client, rundir: str, deadline: Deadline) -> list[Counte
 def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], deadline: Deadline) -> list[Counters]:
     """The counters of these ports of the bridge whose management socket is `path`: names and marks by OpenFlow number.
 
-    A port that is gone by now is left out. Raises Unavailable when there is no answer by the deadline, SwitchRefused by a bridge
-    that speaks no version of OpenFlow in which its counters come.
+    A port that has been deleted is left out. Raises Unavailable when there is no answer by the deadline, SwitchRefused when the
+    bridge speaks no version of OpenFlow with these counters.
     """
     found: list[Counters] = []
     with Management(path, deadline, messages.COUNTED_VERSIONS) as bridge:
@@ -75,12 +75,12 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
         bridge.send(messages.ask_counted(bridge.version, xid), deadline)
         last = False
         while not last:
-            came = bridge.receive(deadline)
-            if came.kind == messages.ERROR:
-                raise messages.refusal(came, f"counters at {path}")
-            if came.xid != xid:
+            answer = bridge.receive(deadline)
+            if answer.kind == messages.ERROR:
+                raise messages.refusal(answer, f"counters at {path}")
+            if answer.xid != xid:
                 continue
-            counted, last = messages.counted(came)
+            counted, last = messages.counted(answer)
             found += [Counters(*ports[number], statistics) for number, statistics in counted.items() if number in ports]
     return found
 
@@ -98,7 +98,7 @@ def _ask_database(client: Client, deadline: Deadline) -> list[Counters]:
 
 
 def read(rows: list[dict[str, Any]]) -> list[Counters]:
-    """Rows of Interface as OVSDB writes them. Raises SwitchRefused for what are none."""
+    """The counters in rows of Interface as OVSDB writes them. Raises SwitchRefused for rows in another form."""
     try:
         return [Counters(row["name"], _map(row["external_ids"]), _map(row["statistics"])) for row in rows]
     except (KeyError, TypeError, ValueError) as error:
@@ -109,4 +109,4 @@ def _map(value: Any) -> dict[str, Any]:
     kind, pairs = value
     if kind != "map":
         raise ValueError(kind)
-    return {key: item for key, item in pairs}  # noqa: C416 - dict() would take pairs that are none
+    return {key: item for key, item in pairs}  # noqa: C416 - dict() would accept items that are no pairs

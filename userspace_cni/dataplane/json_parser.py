@@ -1,8 +1,8 @@
-"""A fast parser for what ovsdb-server sends.
+"""A fast JSON parser for the messages of ovsdb-server.
 
 The Python package of OVS reads JSON character by character unless its C extension was built, which the wheels on PyPI do not
-have: 0.3 µs a byte, for 16 kB of schema and 50 bytes per port of a bridge. This one finds where a message ends with one regular
-expression and leaves the rest to the standard library. It implements the interface of `ovs.json.Parser` as far as
+have: 0.3 µs a byte, for 16 kB of schema and 50 bytes per port of a bridge. This parser finds the end of a message with one
+regular expression and leaves the rest to the standard library. It implements the interface of `ovs.json.Parser` as far as
 `ovs.jsonrpc` uses it, and knows nothing of OVSDB.
 """
 
@@ -13,7 +13,7 @@ import re
 from typing import Any
 
 _NEXT_BRACE = re.compile(r'(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+([{}])', re.DOTALL)
-"""All up to the next brace that is not in a string. Possessive: what does not match (yet) is found out in one pass."""
+"""All up to the next brace that is not in a string. Possessive, so that an incomplete text fails in one pass."""
 
 
 class Parser:
@@ -27,7 +27,7 @@ class Parser:
         self._garbage = ""
 
     def feed(self, text: str) -> int:
-        """Take `text`; the number of characters used: less than all when the object ends within."""
+        """Take `text`; returns the number of characters used: less than all when the object ends within it."""
         before = len(self._text)
         self._text += text
         if not self._depth and not self._begins():
@@ -41,11 +41,11 @@ class Parser:
         return len(text)
 
     def is_done(self) -> bool:
-        """Whether `finish` has something to say."""
+        """Whether `finish` has a result."""
         return bool(self._end or self._garbage)
 
     def finish(self) -> Any:
-        """The object; a string when it was no JSON."""
+        """The object; a string with the error when the text was no JSON."""
         if self._garbage:
             return self._garbage
         try:
@@ -54,7 +54,7 @@ class Parser:
             return str(error)
 
     def _begins(self) -> bool:
-        """Whether an object has begun: JSON-RPC messages are objects, so that anything else is garbage."""
+        """Whether an object has begun. JSON-RPC messages are objects: anything else is garbage."""
         start = self._text.lstrip()
         if start and not start.startswith("{"):
             self._garbage = f"not a JSON object: {start[:40]!r}"

@@ -1,9 +1,9 @@
 """Ports on Open vSwitch: the driver of OvsPort and of PortRef.
 
-Rows are written and removed in one transaction, which several callers share when they come at the same time, and what
-ovs-vswitchd made of them is read back, because a commit succeeds even when the interface can not be opened. It runs no program,
-and deletes nothing that is not marked as ours (or named by a record of the plugin that this one replaces). Importing this module
-is cheap: ovs and ovsdbapp are loaded when the first call needs them.
+Rows are written and removed in one transaction, which callers at the same time share. Then the driver reads back whether
+ovs-vswitchd opened the interface, because a commit succeeds even when it cannot. It runs no program, and deletes nothing that is
+not marked as ours (or named by a record of the plugin that this one replaces). Importing this module is cheap: ovs and ovsdbapp
+are loaded when the first call needs them.
 
 All methods may be called from several threads, and raise only errors of `userspace_cni.base.errors`: Unavailable when OVSDB or
 ovs-vswitchd does not answer in time; then it is unknown what happened, and `undo` is to be called until it succeeds.
@@ -45,7 +45,7 @@ _RUNNING_PODS_SUFFER = 51
 
 @dataclass(frozen=True)
 class FoundPort:
-    """A port by its name, whoever made it. `marks`: those of its external_ids that are ours, {} if nobody marked it."""
+    """A port, ours or another. `marks`: our marks among its external_ids, {} if there are none."""
 
     name: str
     bridge: str
@@ -55,7 +55,7 @@ class FoundPort:
 
 
 class PortDriver(Driver[OvsPort]):
-    """Applies, undoes and checks ports through the one client of OVSDB, and tells what else is asked of the switch.
+    """Applies, undoes and checks ports through the one client of OVSDB, and answers other questions about the switch.
 
     `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
     `free_name` removes the dead socket of a killed ovs-vswitchd at the path that OVS gives a port of that name: it would keep the
@@ -76,21 +76,21 @@ class PortDriver(Driver[OvsPort]):
         self._retries = Retries()
 
     def connect(self, deadline: Deadline) -> None:
-        """Open the session unless one stands. Raises Unavailable."""
+        """Open a session unless one is open. Raises Unavailable."""
         self.client.connect(deadline)
 
     @property
     def connected(self) -> bool:
-        """Whether a session stands."""
+        """Whether a session is open."""
         return self.client.connected
 
     @property
     def sessions(self) -> int:
-        """How many sessions were opened so far."""
+        """The number of sessions opened so far."""
         return self.client.sessions
 
     def close(self) -> None:
-        """End the session; who waits for the switch is told. The next call opens another; a resident driver's fails."""
+        """End the session; calls that wait for it fail. The next call opens another; a resident driver's call fails."""
         self.client.close()
 
     def watch_liveness(self) -> Liveness:
@@ -98,13 +98,13 @@ class PortDriver(Driver[OvsPort]):
         return self.daemon.watch()
 
     def glance(self) -> Liveness:
-        """What ovs-vswitchd says at once; when it is silent, what it said when it was last watched."""
+        """Ask ovs-vswitchd for 30 ms whether it lives; when it is silent, the result of the last `watch_liveness`."""
         return self.daemon.glance()
 
     def reach(self, name: str, bridge: str, deadline: Deadline) -> bool:
-        """Open the session with OVSDB for this port; whether the bridge is there and an administrator's.
+        """Open the session with OVSDB for this port; returns whether the bridge exists and is an administrator's.
 
-        Raises Unavailable, before anything that would have to be undone.
+        Raises Unavailable, before any effect that would have to be undone.
         """
         from userspace_cni.dataplane.ovsdb.session import named
 
@@ -115,11 +115,11 @@ class PortDriver(Driver[OvsPort]):
         return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
 
     def apply(self, step: OvsPort, deadline: Deadline) -> Callable[[], None]:
-        """Commit the port, and its bridge if that is missing; what is returned waits until ovs-vswitchd has opened the interface.
+        """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open.
 
-        One that is there and could not be opened is tried again if its application makes the socket.
-        NameTaken: the row is somebody else's. SwitchRefused: a bridge of another datapath type, rows that ovsdb-server rejects,
-        or, from what is returned, Interface.error of ovs-vswitchd.
+        A port that exists and could not be opened is tried again if its application makes the socket.
+        NameTaken: the row has another owner. SwitchRefused: a bridge of another datapath type, rows that ovsdb-server rejects,
+        or, from the returned function, Interface.error of ovs-vswitchd.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
         from userspace_cni.dataplane.ovsdb.session import SessionLost
@@ -140,7 +140,7 @@ class PortDriver(Driver[OvsPort]):
 
         def rest() -> None:
             try:
-                with self.client.telling(what):
+                with self.client.attempting(what):
                     self._read_back(opened, step, deadline)
             except SessionLost:
                 self.client.use(lambda session: self._read_back(add(session), step, deadline), needs, what, deadline)
@@ -173,7 +173,7 @@ class PortDriver(Driver[OvsPort]):
         def look(session: Session) -> list[Drift]:
             return differences(step, find_port(session, step.name))
 
-        # What was written a moment ago by somebody else may not be in the replica yet: a drift is the server's word.
+        # The replica may lag behind writes of other processes: so the server is asked before a drift is reported.
         what = f"port {step.name}: reading it"
         drifts = self.client.read(look, _names(step), what, deadline, enough=lambda found: not found)
         liveness = self.daemon.ask(deadline)
@@ -190,7 +190,7 @@ class PortDriver(Driver[OvsPort]):
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
-        """Every port with our owner mark and these others, whichever store it is of."""
+        """Every port with our owner mark and the given marks, of any store."""
         from userspace_cni.dataplane.ovsdb.commands import port_rows
         from userspace_cni.dataplane.ovsdb.session import with_marks
 
@@ -205,7 +205,7 @@ class PortDriver(Driver[OvsPort]):
         return {name: of for name, of in marks.items() if is_ours(of)}
 
     def closed_ports(self) -> frozenset[str]:
-        """Names of the ports with our owner mark that ovs-vswitchd could not open, and may be asked to again by now.
+        """Names of the ports with our owner mark that ovs-vswitchd could not open, and for which a retry is due.
 
         From the replica of a resident driver. Raises Unavailable.
         """
@@ -224,7 +224,7 @@ class PortDriver(Driver[OvsPort]):
 
         if self.daemon.peek().state == "dead":
             return False
-        # A replica that lags would have the socket removed under the daemon: that it has not failed is the server's word.
+        # The caller removes the socket of a port that has not failed. The replica may lag: so the server must confirm it.
         what = f"port {name}: looking at it"
         return self.client.read(lambda session: is_closed(session, name), named(name), what, deadline, enough=bool)
 
@@ -235,13 +235,13 @@ class PortDriver(Driver[OvsPort]):
         return self.client.standing().look(known_ports)
 
     def counters(self, deadline: Deadline) -> list[Counters]:
-        """What the switch has counted at the ports with our owner mark. Raises Unavailable and SwitchRefused."""
+        """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
         from userspace_cni.dataplane import counters
 
         return counters.ask(self.client, self.daemon.rundir, deadline)
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
-        """The port of that name, None if there is none."""
+        """The port `name`, None if there is none."""
         from userspace_cni.dataplane.ovsdb.commands import find_port
         from userspace_cni.dataplane.ovsdb.session import named
 
@@ -252,13 +252,13 @@ class PortDriver(Driver[OvsPort]):
         return FoundPort(name, row.bridge, row.interface["type"], row.interface["options"].get(SERVER_PATH, ""), row.marks)
 
     def look(self, look: Callable[[Session], T], chosen: Mapping[str, str], what: str, deadline: Deadline) -> T:
-        """What `look` sees of the session, which has the ports with these external_ids; a resident driver's has all."""
+        """The result of `look` on a session with the ports that have these external_ids; a resident driver's has all ports."""
         from userspace_cni.dataplane.ovsdb.session import with_marks
 
         return self.client.read(look, with_marks(dict(chosen)), what, deadline)
 
     def facts(self, deadline: Deadline) -> SwitchFacts:
-        """What the switch is set to, with the MTUs of all ports of a resident driver. Raises Unavailable."""
+        """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
         from userspace_cni.dataplane.ovsdb.commands import switch_facts
 
         return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
@@ -286,7 +286,7 @@ class PortDriver(Driver[OvsPort]):
             raise NotServing(f"bridge {bridge} has datapath_type {datapath_type or 'system (the default)'}", "netdev is needed")
 
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
-        """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver waits for nobody."""
+        """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""
         if self.client.resident:
             replica = self.client.standing().replica
             return replica.dpdk, replica.datapaths.get(bridge)
@@ -297,7 +297,7 @@ class PortDriver(Driver[OvsPort]):
         return self.client.read(look, frozenset(), "asking OVSDB", deadline)
 
     def _read_back(self, opened: Watch[tuple[bool, str]], step: OvsPort, deadline: Deadline) -> None:
-        """Wait until ovs-vswitchd says that the interface is open, or why not."""
+        """Wait until ovs-vswitchd has opened the interface. Raises its error."""
         name = step.name
         remedy = interface_row(step.interface).opened_by
         while (answer := opened.wait(deadline.within(PATIENCE_SECONDS).remaining())) is None:

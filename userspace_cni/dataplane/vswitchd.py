@@ -1,8 +1,8 @@
-"""Whether ovs-vswitchd lives, asked of itself.
+"""Asks ovs-vswitchd whether it lives.
 
-OVSDB can not tell: after a kill -9 nothing in it changes. So this speaks to the daemon's control socket, the one of ovs-appctl
-(JSON-RPC 1.0, one request per connection). It must never wait longer than it was told to, and never take "no answer" for "dead":
-ovs-vswitchd is silent for seconds while it allocates memory for its first port.
+OVSDB does not show it: after a kill -9 nothing in it changes. So this module speaks to the daemon's control socket, the one of
+ovs-appctl (JSON-RPC 1.0, one request per connection). It must never wait longer than the caller allows, and never take "no
+answer" for "dead": ovs-vswitchd is silent for seconds while it allocates memory for its first port.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from userspace_cni.base.threads import start
 
 ANSWER_SECONDS = 0.5
 GLANCE_SECONDS = 0.03
-"""What ovs-vswitchd gets to answer when it is asked regularly anyway, and a silent moment of it proves nothing."""
-_LAST_LOOK_S = 0.05
-"""What it gets to answer when the deadline has passed and only the reason is still to be found."""
+"""The time for an answer of ovs-vswitchd when it is asked regularly too, so that a silent moment proves nothing."""
+_LAST_ASK_S = 0.05
+"""The time for an answer when the deadline has passed and only the reason is missing."""
 _RECENT_S = 0.5
-"""How long an answer serves all who wonder at the same time."""
+"""How long one answer serves all callers."""
 _CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.(\d+)\.ctl")
 _REQUEST = json.dumps({"id": 0, "method": "version", "params": []}).encode()
 
 
 @dataclass(frozen=True)
 class Liveness:
-    """What is known of ovs-vswitchd, and from what.
+    """Whether ovs-vswitchd lives, with the reason.
 
-    `dead` is proven; `silent` is connected without an answer in time; `unknown` can not be found out from here. `pid` is the
-    daemon's own, from the name of the socket, and `born` when it made the socket, in nanoseconds of the file system's clock: a
-    daemon in a container may have the same pid for ever. None and 0 while there is no socket.
+    `dead`: proven; `silent`: it took the connection and did not answer in time; `unknown`: out of this process's reach. `pid` is
+    the daemon's own, from the name of the socket, and `born` when it made the socket, in nanoseconds of the file system's clock:
+    a daemon in a container may have the same pid after each restart. None and 0 while there is no socket.
     """
 
     state: Literal["alive", "dead", "silent", "unknown"]
@@ -49,24 +49,24 @@ class Liveness:
 
 
 class Daemon:
-    """The ovs-vswitchd of `rundir`, and as what it was seen last; `ovsdb`: our remote. Safe to use from several threads."""
+    """The ovs-vswitchd of `rundir`, and its last known state; `ovsdb`: our remote. Safe to use from several threads."""
 
     def __init__(self, ovsdb: str, rundir: str) -> None:
         self.rundir = rundir
         self.seen: Liveness | None = None
-        """What it said when it was last watched."""
+        """The result of the last `watch` or `recent`."""
         self._ovsdb = ovsdb
         self._asking = threading.Lock()
         self._seen_at = 0.0
 
     @property
     def name(self) -> str:
-        """Which daemon was seen last: another one has another name."""
+        """The identity of the daemon that was seen last: another daemon has another name."""
         return f"{self.seen.pid} {self.seen.born}" if self.seen else ""
 
     def ask(self, deadline: Deadline) -> Liveness:
-        """Whether it lives, which takes half a second at most."""
-        return ask(self._ovsdb, self.rundir, min(max(deadline.remaining(), _LAST_LOOK_S), ANSWER_SECONDS))
+        """Ask whether it lives; takes half a second at most."""
+        return ask(self._ovsdb, self.rundir, min(max(deadline.remaining(), _LAST_ASK_S), ANSWER_SECONDS))
 
     def watch(self) -> Liveness:
         """Ask whether it lives, for up to 500 ms, and remember it. Another `pid` or `born` than before is another daemon."""
@@ -75,7 +75,7 @@ class Daemon:
         return seen
 
     def recent(self, deadline: Deadline) -> Liveness:
-        """As `ask`, asked once for all who wonder at the same time."""
+        """As `ask`, but callers at the same time share one answer."""
         with self._asking:
             if self.seen is None or time.monotonic() - self._seen_at > _RECENT_S:
                 self.seen = self.ask(deadline)
@@ -83,19 +83,19 @@ class Daemon:
             return self.seen
 
     def peek(self) -> Liveness:
-        """What it says at once."""
+        """Ask whether it lives, for 30 ms."""
         return ask(self._ovsdb, self.rundir, GLANCE_SECONDS)
 
     def glance(self) -> Liveness:
-        """What it says at once; when it is silent, what it said when it was last watched."""
+        """As `peek`; when it is silent, the result of the last `watch`."""
         now = self.peek()
         return self.seen if now.state == "silent" and self.seen is not None else now
 
 
 class Lifeline:
-    """A connection to the control socket that is held and never used: it ends with the daemon, and `ended` is told at once.
+    """A connection to the control socket that is never used: it ends with the daemon, and then `ended` is called at once.
 
-    Between two looks at it a daemon may have died, and the next one have bound its sockets and died too.
+    Polling is not enough: between two looks a daemon may die, and the next one may bind its sockets and die too.
     """
 
     def __init__(self, rundir: str, ended: Callable[[], None]) -> None:
@@ -105,9 +105,9 @@ class Lifeline:
         self._held: socket.socket | None = None
 
     def hold(self) -> None:
-        """Hold a connection unless one is held. A daemon that is starting, and does not answer yet, has its socket already.
+        """Open the connection unless one is open. A starting daemon has its socket before it answers.
 
-        Raises Unavailable when no thread can wait for its end.
+        Raises Unavailable when no thread can be started to wait for the end.
         """
         with self._lock:
             if self._held is not None:
@@ -124,7 +124,7 @@ class Lifeline:
             self._held = held
 
     def let_go(self) -> None:
-        """End it; `ended` is not told."""
+        """Close the connection; `ended` is not called."""
         with self._lock:
             held, self._held = self._held, None
         if held is not None:
@@ -133,7 +133,7 @@ class Lifeline:
 
     def _await_end(self, held: socket.socket) -> None:
         with held, contextlib.suppress(OSError):
-            held.recv(1)  # nothing was asked, so that only the end can come
+            held.recv(1)  # no request was sent, so only the end can come
         with self._lock:
             ended = self._held is held
             if ended:
@@ -143,7 +143,7 @@ class Lifeline:
 
 
 def _connected(rundir: str) -> socket.socket | None:
-    """A connection to the first control socket that takes one."""
+    """A connection to the first control socket that accepts one."""
     with contextlib.suppress(OSError):
         for path in sorted(path for path in Path(rundir).iterdir() if _CONTROL_SOCKET.fullmatch(path.name)):
             control = socket.socket(socket.AF_UNIX)
@@ -166,16 +166,16 @@ def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> Liveness:
         sockets = [path for path in Path(rundir).iterdir() if _CONTROL_SOCKET.fullmatch(path.name)]
         same_place = Path(ovsdb.removeprefix("unix:")).resolve().parent == Path(rundir).resolve()
     except OSError as error:
-        return Liveness("unknown", f"{rundir} can not be read: {error.strerror}")
+        return Liveness("unknown", f"{rundir} cannot be read: {error.strerror}")
     if sockets:
-        return _worst_but_alive(_identified(path, time.monotonic() + seconds) for path in sorted(sockets))
+        return _liveliest(_identified(path, time.monotonic() + seconds) for path in sorted(sockets))
     if same_place:
         return Liveness("dead", f"no control socket ovs-vswitchd.PID.ctl in {rundir}, where the database is")
     return Liveness("unknown", f"no control socket ovs-vswitchd.PID.ctl in {rundir}; is setting ovs_rundir right?")
 
 
-def _worst_but_alive(answers: Iterable[Liveness]) -> Liveness:
-    """One living daemon is enough (sockets of dead ones stay behind); nothing is dead while another may live."""
+def _liveliest(answers: Iterable[Liveness]) -> Liveness:
+    """The answer of a living daemon, else of one that may live: dead daemons leave their sockets behind."""
     order = ("alive", "silent", "unknown", "dead")
     return min(answers, key=lambda answer: order.index(answer.state))
 

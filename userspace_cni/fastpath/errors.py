@@ -1,18 +1,18 @@
-"""What can go wrong on the fast path: the error tree, with words for whoever has to repair it.
+"""What can go wrong on the fast path: the error tree. Its texts are for the person who repairs it.
 
     FastPathError              step: what happened; what to look at
-    ├── MemoryShort            no pages, no descriptors: nothing was shared with anybody
-    ├── SocketRefused          a path can not be listened on or connected to
+    ├── MemoryShort            no pages, no descriptors: nothing was shared yet
+    ├── SocketRefused          a path cannot be listened on or connected to
     ├── NegotiationFailed      the other side refused a message, or offers less than is needed
-    ├── TimedOut               the deadline passed; what was awaited
-    ├── Disconnected           the other side hung up; attaching anew may help
-    ├── Closed                 we closed it ourselves, perhaps in another thread
-    ├── FrameRefused           a frame is longer than what the queue was made for, or shorter than its header
-    └── PeerError              the other side broke the protocol; `reason` says how, the connection is of no use any more
+    ├── TimedOut               the deadline passed; the text names what was awaited
+    ├── Disconnected           the other side hung up; attaching again may help
+    ├── Closed                 this process closed it, perhaps in another thread
+    ├── FrameRefused           a frame is longer than the queue's limit, or shorter than an Ethernet header
+    └── PeerError              the other side broke the protocol; `reason` says how, the connection cannot be used any more
         └── RingFault          the same in a virtqueue
 
-Must not know who uses it: codes and exit statuses are the caller's. Every error says which step failed (a vhost-user message by
-its name, or what we did), what happened, and what to look at.
+Must not know its callers: error codes and exit statuses are theirs. Every error says which step failed (a vhost-user message by
+its name, or what this process did), what happened, and what to look at.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class FastPathError(Exception):
 
 
 class MemoryShort(FastPathError):
-    """Memory or descriptors could not be had, or the limit of this process is too low."""
+    """Memory or descriptors ran out, or the limit of this process is too low."""
 
 
 class SocketRefused(FastPathError):
@@ -42,11 +42,11 @@ class SocketRefused(FastPathError):
 
 
 class NegotiationFailed(FastPathError):
-    """The other side refused the message `step`, or does not offer what was asked for."""
+    """The other side refused the message `step`, or does not offer a requested feature."""
 
 
 class TimedOut(FastPathError):
-    """The other side, or nobody at all, answered before the deadline."""
+    """No answer, connection or frame came before the deadline."""
 
 
 class Disconnected(FastPathError):
@@ -54,7 +54,7 @@ class Disconnected(FastPathError):
 
 
 class Closed(FastPathError):
-    """The object was closed by us."""
+    """This process closed the object."""
 
 
 class FrameRefused(FastPathError):
@@ -79,7 +79,7 @@ class Reason(StrEnum):
     BAD_FD = "a descriptor of the wrong kind"
     BAD_VALUE = "a value out of range"
     BAD_FEATURES = "features that were not offered"
-    BAD_REGION = "memory that can not be: empty, overlapping, beyond its file"
+    BAD_REGION = "an impossible memory region: empty, overlapping, beyond its file"
     BAD_RING = "a ring that is not in the memory shared, or not aligned"
     BAD_ORDER = "a message before what it needs"
     MEMORY_GONE = "memory was taken away after it had been shared"
@@ -92,7 +92,7 @@ class Reason(StrEnum):
 
 
 class PeerError(FastPathError):
-    """The other side sent what can not be: `reason` says in which way, `what` with which values."""
+    """The other side broke the protocol: `reason` says how, `what` gives the values."""
 
     def __init__(self, reason: Reason, step: str, what: str = "", look_at: str = "") -> None:
         super().__init__(step, f"{reason.value} ({what})" if what else reason.value, look_at)
@@ -100,4 +100,4 @@ class PeerError(FastPathError):
 
 
 class RingFault(PeerError):
-    """The other side's half of a virtqueue can not be: the queue carries nothing until it is attached anew."""
+    """The other side's half of a virtqueue is invalid: the queue carries nothing until it is attached again."""

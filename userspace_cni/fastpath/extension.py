@@ -1,9 +1,8 @@
 """Compiles our C: named by `[tool.setuptools.cmdclass]`, used at build time and never imported by the program.
 
-Two things are made: the extension, for which setuptools knows nothing of cffi, so that this command lets cffi write its wrapper
-into the build directory (generated C is not checked in) and links it with our own sources; and the shim, a static executable that
-setuptools takes for one more extension, so that wheels and editable installs get it like the other. Our own C is compiled with
-every warning an error; the generated one is not ours to judge.
+It builds two things. The extension: cffi writes its wrapper into the build directory (generated C is not checked in), and the
+wrapper is linked with our own sources. The shim: a static executable that setuptools takes for another extension, so that wheels
+and editable installs contain it too. Our own C is compiled with every warning an error, the generated C is not.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ SHIM_FLAGS = [*STRICT, "-Os", "-static", "-s", "-fstack-protector-strong", "-ffu
 
 
 class BuildExtension(build_ext):
-    """build_ext which compiles our C strictly, adds the wrapper that cffi makes from the *.cdef beside it, and links the shim."""
+    """Command build_ext: compiles our C strictly, adds the wrapper that cffi makes from the *.cdef files, and links the shim."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        """Where the result goes, by its full or its last name: no module's suffix for the shim, which is an executable."""
+        """The path of the result, by its full or its last name; the shim is an executable and gets no module's suffix."""
         if fullname in (SHIM, SHIM.rpartition(".")[2]):
             return fullname.replace(".", "/")
         return str(super().get_ext_filename(fullname))  # type: ignore[no-untyped-call]
@@ -52,12 +51,12 @@ class BuildExtension(build_ext):
 
 
 def emit(name: str, sources: list[Path], wrapper: Path) -> None:
-    """Write the C of module `name` to `wrapper`; it includes the headers of those `sources` that have a *.cdef by their names."""
+    """Write the C of module `name` to `wrapper`; it includes the header of each of the `sources` that has a *.cdef."""
     ffi = FFI()
-    seen = [source for source in sources if source.with_suffix(".cdef").exists()]
-    for source in seen:
+    declared = [source for source in sources if source.with_suffix(".cdef").exists()]
+    for source in declared:
         ffi.cdef(source.with_suffix(".cdef").read_text(encoding="utf-8"))
-    ffi.set_source(name, "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in seen))
+    ffi.set_source(name, "".join(f'#include "{source.with_suffix(".h").name}"\n' for source in declared))
     ffi.emit_c_code(str(wrapper))
 
 

@@ -1,10 +1,10 @@
 """A kernel tap, and the pump that carries frames between it and a queue pair.
 
-Why it exists: an ordinary program (a shell, a web server, ping) can not use a vhost-user socket; behind a tap it uses the pod's
-interface like any other. The tap is not persistent: it goes with its descriptor, so that no way of dying leaves one behind.
+Why it exists: an ordinary program (a shell, a web server, ping) cannot use a vhost-user socket; behind a tap it uses the pod's
+interface like any other. The tap is not persistent: the kernel removes it with its descriptor, however the process ends.
 
-What it must never do: touch a link that it has not made. The tap's addresses are set by whoever made it, by netlink, which is
-not spoken here.
+What it must never do: touch a link that it has not made. The caller sets the tap's addresses, by netlink, which is not spoken
+here.
 
 Source: Documentation/networking/tuntap.rst of the kernel, linux/if_tun.h.
 """
@@ -32,7 +32,7 @@ DEVICE: Final = "/dev/net/tun"
 NAME_MAX: Final = 15
 """Bytes of a link's name (IFNAMSIZ without the final NUL)."""
 ETHERNET: Final = 14 + 4
-"""Bytes of a frame beside what the MTU counts: the header, and one VLAN tag."""
+"""Bytes of a frame that the MTU does not count: the header, and one VLAN tag."""
 
 _TUNSETIFF: Final = 0x400454CA
 _TUNSETCARRIER: Final = 0x400454E2
@@ -47,9 +47,9 @@ class TapRefused(FastPathError):
 
 
 class Tap:
-    """A tap in the network namespace of the calling thread, down and without carrier; gone when closed.
+    """A tap in the network namespace of the calling thread, down and without carrier; `close` removes it.
 
-    `name`: as wished, or, when that was empty or has a `%d` in it, as the kernel chose.
+    `name`: as given; when that is empty or has a `%d` in it, the kernel chooses.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -79,12 +79,12 @@ class Tap:
         return self._fd
 
     def set_carrier(self, *, present: bool) -> None:
-        """Tell the kernel, and whoever watches the link, whether frames get anywhere. Kernels before 5.0 are not told."""
+        """Set the link's carrier: whether frames get anywhere. Does nothing on kernels before 5.0."""
         with suppress(OSError):
             fcntl.ioctl(self.fileno(), _TUNSETCARRIER, struct.pack("i", present))
 
     def close(self) -> None:
-        """Remove the tap, with its addresses and routes. Again: nothing."""
+        """Remove the tap, with its addresses and routes. May be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -94,7 +94,7 @@ def _device(step: str) -> int:
     try:
         return os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        what = "the container is not given the device: mknod /dev/net/tun c 10 200, or a hostPath of it"
+        what = "the container has not got the device: mknod /dev/net/tun c 10 200, or a hostPath of it"
         raise TapRefused(step, f"{DEVICE} is not there", what) from error
     except OSError as error:
         look_at = {
@@ -117,7 +117,7 @@ def _reason(error: OSError, name: str) -> tuple[str, str]:
 
 
 class End(Enum):
-    """Why a run of the pump is over."""
+    """Why a run of the pump ended."""
 
     SLICE = lib.FP_PUMP_SLICE
     STOPPED = lib.FP_PUMP_STOPPED
@@ -128,7 +128,7 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Flow:
-    """One direction: frames and bytes handed over, and frames that the receiving side had no room for, or that did not fit."""
+    """One direction: frames and bytes carried; `dropped`: frames that found no room at the receiver, or were too long."""
 
     frames: int
     bytes: int
@@ -137,7 +137,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Carried:
-    """What a pump has carried since it was made; `sleeps`: how often it had nothing to do."""
+    """The counts of a pump since it was made; `sleeps`: how often it had nothing to do."""
 
     to_ring: Flow
     to_tap: Flow
@@ -145,17 +145,17 @@ class Carried:
 
 
 class Pump:
-    """Carries frames between `tap` and one queue pair after another; one thread runs it, any may stop it or read `carried`.
+    """Carries frames between `tap` and one queue pair after another. One thread runs it; any may stop it or read `carried`.
 
     `tap`: its descriptor has to be non-blocking, and a read or a write one frame. `mtu`: of the tap, bytes; longer frames are
-    dropped. `spin_us`: how long frames are looked for before sleeping, while they come fast; 0 always sleeps.
+    dropped. `spin_us`: how long it polls before it sleeps, while frames come fast; 0 always sleeps.
     `hold_ms`: how long frames are kept for a ring that is full.
     """
 
     def __init__(self, tap: Tap, mtu: int = 1500, *, spin_us: float | None = None, hold_ms: float | None = None) -> None:
         self._tap = tap
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._closing = threading.RLock()  # a signal's handler may stop while a stop is under way in the same thread
+        self._closing = threading.RLock()  # reentrant: a signal's handler may call stop() during a stop() of the same thread
         pump = lib.fp_pump_new(tap.fileno(), self._stop, mtu + ETHERNET)
         if pump == ffi.NULL:
             os.close(self._stop)
@@ -173,9 +173,9 @@ class Pump:
         self.close()
 
     def run(self, pair: QueuePair, slice_s: float = 0.5) -> End:
-        """Carry frames for `slice_s` seconds, or until something ends it; Python's lock is not held.
+        """Carry frames for `slice_s` seconds, without the GIL; returns why it ended.
 
-        A signal ends it early, with SLICE, so that Python can attend to it. Raises RingFault when the other side broke the ring.
+        A signal ends it early, with SLICE, so that Python can handle it. Raises RingFault when the other side broke the ring.
         """
         if self._stop < 0:
             raise Closed("running the pump", "it is closed")
@@ -193,16 +193,16 @@ class Pump:
 
     @property
     def stop_fd(self) -> int:
-        """An eventfd that is readable from `stop` on, -1 when closed."""
+        """An eventfd that is readable after `stop`; -1 when closed."""
         return self._stop
 
     @property
     def carried(self) -> Carried:
-        """The counters, at any time."""
+        """The counts; may be read at any time."""
         return Carried(_flow(self._pump.to_ring), _flow(self._pump.to_tap), self._pump.sleeps)
 
     def close(self) -> None:
-        """Give the memory back; no run may be under way. The counters stay. Again: nothing."""
+        """Free the descriptor; no run may be under way. The counts stay. May be called again."""
         with self._closing:
             stop, self._stop = self._stop, -1
         if stop >= 0:

@@ -1,10 +1,10 @@
-"""Sockets that a command of a person makes for a moment where a pod's application would make its own.
+"""Borrowed sockets: `ping` and `load` make them for a moment where a pod's application would make its own.
 
-A socket stays as a file when its process is killed, and the application that wants the name finds it taken. So a note is made
-first, in `<run_dir>/stand-ins` under the name of the run (`runs`): it says where sockets are going to be, and goes when they are
-gone. Whoever finds the note of a dead run removes what is dead in these places.
+A socket stays as a file when its process is killed, and then the application finds the name taken. So a note is written first, in
+`<run_dir>/stand-ins` under the name of the run (`probe_directories`): it names the places of the sockets, and is removed after
+them. A command or an agent that finds the note of a dead run removes the dead sockets in these places.
 
-Must never remove a socket that a process has, nor what is no socket; and never connect to one, for OVS may be the other side.
+Must never remove a socket that a process has, or any other file; and never connect to one, because OVS may be the other side.
 """
 # Single names in a directory of ours rather than pathlib's.
 # ruff: noqa: PTH103, PTH108, PTH123, PTH208
@@ -25,13 +25,13 @@ from userspace_cni.base.root import HostRoot
 from userspace_cni.fastpath.vhost.sockets import remove_dead
 from userspace_cni.host.probe_directories import Run
 
-_PASSING: Final = re.compile(r"\.vhost-[0-9a-f]{12}")
-"""Under which a socket is made before it takes its name (`fastpath.vhost.sockets`)."""
+_TEMPORARY: Final = re.compile(r"\.vhost-[0-9a-f]{12}")
+"""The temporary name of a socket, before it has its own (`fastpath.vhost.sockets`)."""
 
 
 @contextmanager
 def noted(run: Run, places: Sequence[Socket], run_dir: str, root: HostRoot) -> Iterator[None]:
-    """While inside, there is a note of the places. Raises DirectoryRefused, Unavailable."""
+    """Keep a note of the places while inside. Raises DirectoryRefused, Unavailable."""
     directory = _directory(run_dir, root)
     path = f"{directory}/{run.name}"
     text = json.dumps([[each.directory, each.trusted, each.name] for each in places])
@@ -48,7 +48,7 @@ def noted(run: Run, places: Sequence[Socket], run_dir: str, root: HostRoot) -> I
 
 
 def notes(run_dir: str, root: HostRoot) -> Mapping[Run, tuple[SocketFile, ...]]:
-    """The places of every run that has a note, living or dead; none when these can not be read."""
+    """The places of every run that has a note, living or dead; none when these cannot be read."""
     try:
         directory = _directory(run_dir, root)
         names = os.listdir(directory)
@@ -59,13 +59,13 @@ def notes(run_dir: str, root: HostRoot) -> Mapping[Run, tuple[SocketFile, ...]]:
 
 
 def clear(run: Run, places: Sequence[Socket], run_dir: str, root: HostRoot) -> list[str]:
-    """Remove the dead sockets of a dead run, then its note; the paths of the sockets. Raises DirectoryRefused, Unavailable."""
+    """Remove a dead run's sockets, then its note; returns the sockets' paths. Raises DirectoryRefused, Unavailable."""
     removed = []
     for place in places:
         with directory_if_there(place.directory, place.trusted, root) as dirfd:
             if dirfd is not None:
-                passing = [name for name in os.listdir(dirfd) if _PASSING.fullmatch(name)]
-                removed += [f"{place.directory}/{name}" for name in (plain(place.name), *passing) if remove_dead(dirfd, name)]
+                temporary = [name for name in os.listdir(dirfd) if _TEMPORARY.fullmatch(name)]
+                removed += [f"{place.directory}/{name}" for name in (plain(place.name), *temporary) if remove_dead(dirfd, name)]
     path = f"{_directory(run_dir, root)}/{run.name}"
     with translated(f"note {path}"), suppress(FileNotFoundError):
         os.unlink(path)
@@ -77,7 +77,7 @@ def _directory(run_dir: str, root: HostRoot) -> str:
 
 
 def _read(path: str) -> tuple[SocketFile, ...]:
-    """What the note says; nothing for one that was cut off, whose writer had made no socket yet."""
+    """The places in the note; none for an incomplete note, whose writer had made no socket yet."""
     try:
         with open(path, encoding="utf-8") as file:
             return tuple(SocketFile(directory, trusted, name) for directory, trusted, name in json.load(file))

@@ -1,9 +1,9 @@
-"""The device-info file (k8snetworkplumbingwg device-info-spec 1.1.0): where the runtime asked for it, below one directory.
+"""The device-info file (k8snetworkplumbingwg device-info-spec 1.1.0), at the path that the runtime names, below one directory.
 
-The runtime names the path and removes the file after DEL; a device plugin may have put one there before ADD, in which case it
-says which socket was allocated, its other facts outlive our update, and DEL gives it back what it said. The directory belongs to
-the node. The path comes with the network's configuration, which is a tenant's: so no file outside of the setting
-`device_info_dir`, no link below it, and no file that is not a vhost-user device's is ever written or removed.
+The runtime names the path and removes the file after DEL. A device plugin may have written the file before ADD: then it names the
+allocated socket, our update keeps its other facts, and DEL restores its facts of the socket. The directory belongs to the
+node. The path comes with the network's configuration, which is a tenant's: so no file outside of the setting `device_info_dir`,
+no link below it, and no file of another type of device is ever written or removed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.files import read_file, remove_file, replace_file
 
 _MODE = 0o444
-"""As the specification's own library writes it, which refuses to overwrite: nobody else changes it after us."""
+"""As the specification's own library writes it. That library never overwrites a file, so no other program changes it after us."""
 
 _DIRECTORY_MODE = 0o755
 _SIZE_MAX = 1 << 20
@@ -34,10 +34,10 @@ _RUN = "/var/run"
 
 
 def place_of(asked: str, directory: str, root: HostRoot = HERE) -> str:
-    """The file that was asked for, as it is called below the setting `directory`. Raises InvalidConfig for one elsewhere.
+    """The path `asked` in terms of the setting `directory`. Raises InvalidConfig for a path elsewhere.
 
-    Either may be written with /var/run for /run, and the links that lead to the directory are followed; none of what was asked
-    for is looked at, for it may lead anywhere.
+    Either may be written with /var/run for /run. Links that lead to the directory are followed; the path `asked` is only compared
+    as text, because its links may lead anywhere.
     """
     path = os.path.normpath(f"/{asked.lstrip('/')}")
     names = {path}
@@ -49,12 +49,12 @@ def place_of(asked: str, directory: str, root: HostRoot = HERE) -> str:
                 return directory + name.removeprefix(prefix)
     raise InvalidConfig(
         f"key 'runtimeConfig.CNIDeviceInfoFile' is {asked!r}, which is not below {directory}",
-        "setting device_info_dir: nothing else is read or written, for root does it",
+        "setting device_info_dir: root reads and writes only below it",
     )
 
 
 def find_allocation(asked: str, directory: str, root: HostRoot = HERE) -> tuple[str, Allocation | None]:
-    """Where the file that was asked for is, and the allocation in it; ("", None) when none was asked for."""
+    """The path of the file `asked`, and the allocation in it; ("", None) when the runtime asked for none."""
     if not asked:
         return "", None
     path = place_of(asked, directory, root)
@@ -90,7 +90,7 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
         self._root = root
 
     def apply(self, step: DeviceInfo, deadline: Deadline) -> None:
-        """Write the file; what a device plugin had in it beside our facts is kept."""
+        """Write the file; other facts of a device plugin in it are kept."""
         what = _what(step)
         deadline.require(what)
         path, trusted = self._place(step)
@@ -108,7 +108,7 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
                 os.close(dirfd)
 
     def undo(self, step: DeviceInfo, deadline: Deadline) -> None:
-        """Remove the file when it is ours, give it back to a device plugin when it is not; the runtime may have been first."""
+        """Remove the file when it is ours, else restore what the device plugin wrote; the runtime may have removed it already."""
         deadline.require(_what(step))
         with self._looking(step) as (path, dirfd):
             if dirfd is not None and not step.existed:
@@ -129,7 +129,7 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
         if found is None:
             return [Drift(what, "", "a file", Absent("none"))]
         expected = json.loads(step.content)
-        merged = _merged(found, expected)  # what is there beside our facts is somebody else's
+        merged = _merged(found, expected)  # other facts in the file are the device plugin's
         return [
             Drift(what, key, repr(expected.get(key)), repr(found.get(key)))
             for key in ("type", _VHOST_USER)
@@ -137,7 +137,7 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
         ]
 
     def _made(self, path: str, trusted: str) -> int:
-        """The file's directory, opened; made with `trusted` when it is missing, and nothing else."""
+        """Open the file's directory; make it and `trusted` when they are missing."""
         make_trusted(self._root.path(trusted), _DIRECTORY_MODE)
         try:
             return make_directory(_parent(path), trusted, _DIRECTORY_MODE, self._root)[0]
@@ -145,14 +145,14 @@ class DeviceInfoDriver(Driver[DeviceInfo]):
             raise DirectoryRefused(f"device-info {path}: {error.message}", error.details) from error
 
     def _place(self, step: DeviceInfo) -> tuple[str, str]:
-        """The file, and the directory below which it must be. Raises InvalidConfig for a record of before that names another."""
+        """The file, and the directory below which it must be. Raises InvalidConfig when an older record names another."""
         if step.trusted:
             return step.path, step.trusted
         return place_of(step.path, self._directory, self._root), self._directory
 
     @contextmanager
     def _looking(self, step: DeviceInfo) -> Iterator[tuple[str, int | None]]:
-        """The file's path and its directory, for undoing; None when there is nothing that we may undo."""
+        """The file's path and its directory, for undoing; None as directory when there is nothing that we may undo."""
         try:
             path, trusted = self._place(step)
         except InvalidConfig as error:
@@ -188,9 +188,9 @@ def _require_vhost_user(raw: dict[str, Any], path: str) -> None:
 
 
 def _remove(dirfd: int, path: str, step: DeviceInfo) -> None:
-    """Our file, whatever became of its content; one of another type of device was put there since, and stays."""
+    """Remove our file, also with changed content; a file of another type of device was written since, and stays."""
     found = None
-    with suppress(DirectoryRefused):  # it says of no device at all
+    with suppress(DirectoryRefused):  # the content is no device-info any more
         found = _read(dirfd, path)
     if found is not None and found.get("type") != _VHOST_USER:
         say("warning", f"{_what(step)} is of another device meanwhile, and left as it is")
@@ -199,7 +199,7 @@ def _remove(dirfd: int, path: str, step: DeviceInfo) -> None:
 
 
 def _give_back(dirfd: int, path: str, step: DeviceInfo) -> None:
-    """What the device plugin said of the socket is said again; whatever else has become of the file stays."""
+    """Restore what the device plugin wrote of the socket; other changes in the file stay."""
     try:
         found = _read(dirfd, path)
     except DirectoryRefused as error:

@@ -1,9 +1,9 @@
-"""The file in the pod's directory that tells an application what it got, where no API server is used.
+"""The file in the pod's directory that gives an application the facts of its interface, where no API server is used.
 
-The pod can write the directory: the file is made under a name of its own with O_EXCL and then renamed, so that neither a link
-nor a file that the pod put there is ever opened, and the application never reads half a file.
+The pod can write the directory. So the file is made under a temporary name with O_EXCL and then renamed: no link or file that the
+pod put there is opened, and the application never reads half a file.
 """
-# Descriptors and single names rather than paths: pathlib can not express them.
+# Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH123
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConfigFileDriver(Driver[ConfigFile]):
         self._root = root
 
     def apply(self, step: ConfigFile, deadline: Deadline) -> None:
-        """Write the file, replacing one of ours; anything that is no regular file is refused."""
+        """Write the file, or replace it. Raises DirectoryRefused when something else than a regular file has the name."""
         deadline.require(_what(step))
         name = plain(step.name)
         with directory(step.directory, step.trusted, self._root) as dirfd:
@@ -40,7 +40,7 @@ class ConfigFileDriver(Driver[ConfigFile]):
             replace_file(dirfd, name, step.content, _MODE)
 
     def undo(self, step: ConfigFile, deadline: Deadline) -> None:
-        """Remove the file; what is no regular file was not made by us."""
+        """Remove the file; anything but a regular file stays, because we did not make it."""
         deadline.require(_what(step))
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
@@ -59,9 +59,9 @@ class ConfigFileDriver(Driver[ConfigFile]):
 
 
 def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
-    """Write `name` in the directory so that it is whole or not there.
+    """Write `name` in the directory so that it is complete or not there.
 
-    The temporary name is always the same, so that a crash leaves nothing that `remove_file` does not find.
+    The temporary name is always the same, so that `remove_file` finds what a crash leaves.
     """
     temporary = _temporary(name)
     _remove_regular(dirfd, temporary)
@@ -82,7 +82,7 @@ def replace_file(dirfd: int, name: str, content: str, mode: int) -> None:
 
 
 def remove_file(dirfd: int, name: str) -> None:
-    """Remove what `replace_file` made, or had begun to make."""
+    """Remove the file of `replace_file`, and its temporary file."""
     _remove_regular(dirfd, _temporary(name))
     _remove_regular(dirfd, name)
 

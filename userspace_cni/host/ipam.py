@@ -1,11 +1,11 @@
-"""Runs a delegated IPAM plugin as CNI SPEC 1.1.0, section 4, says: the same stdin, the same environment, another CNI_COMMAND.
+"""Runs a delegated IPAM plugin by CNI SPEC 1.1.0, section 4: the same stdin, the same environment, another CNI_COMMAND.
 
-A delegate is a stranger's program: it may hang, print anything, leave children behind. So it gets a session of its own, whose
+A delegate is another vendor's program: it may hang, print anything, leave children behind. So it gets its own session, whose
 process group is killed at the deadline, when waiting is interrupted, and when the delegate itself has ended. Its stdout is read
-to a limit, its stderr passed on to ours, and the end of its process is awaited, never the end of its pipes, which a stray child
+up to a limit, its stderr is passed on to ours, and the end of its process is awaited, never the end of its pipes, which a child
 may keep open. It must never get our stdout or stderr: the runtime waits until those are closed.
 
-What the caller gives in `keep_open` (a lock) stays open in the delegate, so that a lock outlives us as long as the delegate runs.
+The descriptor `keep_open` (a lock) stays open in the delegate, so that the lock is held as long as the delegate runs.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _TAIL = 1024
 """Bytes of stdout and of stderr kept for the details of an error."""
 _CODE_MAX = 2**32 - 1
 _READ = 1 << 16
-"""Bytes read at a time: what a pipe holds unless somebody enlarged it."""
+"""Bytes read at a time: the usual size of a pipe's buffer."""
 CHROOT: Final = "/usr/sbin/chroot"
-"""chroot(8), which changes root and directory and becomes the plugin. Between fork and exec Python itself may do no such thing in
-a process with threads. It is ours, not the host's: that may be built for other libraries."""
+"""chroot(8), which changes root and directory and becomes the plugin. In a process with threads, Python must not do that between
+fork and exec. It is our container's program, because the host's may need other libraries."""
 _REAP_S = 1.0
-"""A killed process may hang in the kernel; the verb does not wait for that longer than this."""
+"""A killed process may hang in the kernel; the verb waits for it so long at most."""
 _PASSING_ERRNOS = PASSING | {errno.ETXTBSY}
 _VERBS_SINCE_1_1 = frozenset({"STATUS", "GC"})
 
@@ -56,9 +56,9 @@ class Delegate:
     """One IPAM plugin and the environment it is run with.
 
     `plugin` is `ipam.type`, `cni_path` the directories of CNI_PATH, `variables` the complete environment: only CNI_COMMAND is
-    replaced. It is looked for in `root`, which it has for its own root. Every call raises InvalidConfig when the plugin is
-    missing, DelegateFailed with the plugin's own error, DelegateBroken when there is no such thing, and Unavailable when it was
-    killed at the deadline.
+    replaced. The plugin is looked for in `root`, and runs with it as root. Every call raises InvalidConfig when the plugin is
+    missing, DelegateFailed with the plugin's own error, DelegateBroken when it failed without a valid error, and Unavailable
+    when it was killed at the deadline.
     """
 
     def __init__(self, plugin: str, cni_path: Sequence[str], variables: Mapping[str, str], root: HostRoot = HERE) -> None:
@@ -69,7 +69,7 @@ class Delegate:
         self._versions: tuple[str, ...] | None = None
 
     def add(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> dict[str, Any]:
-        """Lease; the decoded answer, unchecked but for being one JSON object. Does not DEL when it fails."""
+        """Lease; returns the decoded answer, one JSON object, not checked further. Does not DEL when it fails."""
         finished = self._run("ADD", stdin, deadline, keep_open)
         return self._object(finished, "the answer")
 
@@ -82,11 +82,11 @@ class Delegate:
         self._run("CHECK", stdin, deadline, keep_open)
 
     def status(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:
-        """Ask whether it could lease. Only for a delegate that `knows` it."""
+        """Ask whether it could lease. Only for a delegate that `knows` STATUS."""
         self._run("STATUS", stdin, deadline, keep_open)
 
     def gc(self, stdin: bytes, deadline: Deadline, keep_open: tuple[int, ...] = ()) -> None:
-        """Hand on the list of valid attachments. Only for a delegate that `knows` it."""
+        """Pass on the list of valid attachments. Only for a delegate that `knows` GC."""
         self._run("GC", stdin, deadline, keep_open)
 
     def versions(self, deadline: Deadline) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class Delegate:
         finished = _Finished(verb, status, bytes(conversation.stdout), _text(bytes(conversation.tail)))
         if conversation.timed_out:
             after = f"killed after {time.monotonic() - began:.1f} s without an answer"
-            raise Unavailable(f"{what}: {after}", finished.said)
+            raise Unavailable(f"{what}: {after}", finished.output)
         if conversation.too_much:
             raise self._broken(verb, f"printed more than {STDOUT_MAX} bytes", finished)
         if finished.status != 0:
@@ -148,12 +148,12 @@ class Delegate:
             )
         except OSError as error:
             kind = Unavailable if error.errno in _PASSING_ERRNOS else DelegateBroken
-            raise kind(f"{verb} of the IPAM plugin {self.plugin}: {path} can not be run: {error.strerror}") from error
+            raise kind(f"{verb} of the IPAM plugin {self.plugin}: {path} cannot be run: {error.strerror}") from error
         except ValueError as error:
             raise BadEnvironment(f"{verb} of the IPAM plugin {self.plugin}: its environment: {error}") from error
 
     def _raise_its_error(self, finished: _Finished) -> NoReturn:
-        """The JSON error it printed, unchanged; DelegateBroken when it printed none that libcni would understand."""
+        """Raise the JSON error that it printed, unchanged; DelegateBroken when libcni would not understand what it printed."""
         answer = _decode(finished.stdout)
         if not isinstance(answer, dict) or "code" not in answer:
             raise self._broken(finished.verb, f"{finished.how} without a CNI error on stdout", finished)
@@ -162,7 +162,7 @@ class Delegate:
             raise self._broken(finished.verb, f"{finished.how} with the impossible error code {code!r}", finished)
         if not isinstance(message, str) or not isinstance(details, str):
             raise self._broken(finished.verb, f"{finished.how} with an error whose msg or details is no string", finished)
-        # CNI SPEC 1.1.0, section 4: its error is ours, so that only what it left empty is filled in
+        # CNI SPEC 1.1.0, section 4: we return its error; only an empty part is filled in
         raise DelegateFailed(message, details or f"said by the IPAM plugin {self.plugin}", code=code)
 
     def _object(self, finished: _Finished, what: str) -> dict[str, Any]:
@@ -172,13 +172,13 @@ class Delegate:
         return answer
 
     def _broken(self, verb: str, problem: str, finished: _Finished) -> DelegateBroken:
-        return DelegateBroken(f"{verb} of the IPAM plugin {self.plugin}: {problem}", finished.said)
+        return DelegateBroken(f"{verb} of the IPAM plugin {self.plugin}: {problem}", finished.output)
 
 
 def find(plugin: str, cni_path: Sequence[str], root: HostRoot = HERE) -> str:
     """The host's absolute path of `plugin`: the first executable regular file of that name in `cni_path`, links followed.
 
-    Raises InvalidConfig naming both when there is none, or when the name is no file name.
+    Raises InvalidConfig when there is none, or when the name is no file name.
     """
     from pathlib import Path
 
@@ -208,14 +208,14 @@ class _Finished:
         return f"killed by signal {-self.status}" if self.status < 0 else f"exit status {self.status}"
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """What it printed, for the details of an error."""
         streams = {"stdout": _text(self.stdout[:_TAIL]), "stderr": self.tail}
         return "; ".join(f"its {name}: {text}" for name, text in streams.items() if text) or "it printed nothing"
 
 
 class _Conversation:
-    """Feeds stdin and collects stdout and stderr until the process has ended, the deadline passed or stdout is too much."""
+    """Writes stdin and collects stdout and stderr until the process has ended, the deadline passed or stdout is too long."""
 
     def __init__(self, stdin: bytes) -> None:
         self.stdout = bytearray()
@@ -225,45 +225,45 @@ class _Conversation:
 
     @property
     def too_much(self) -> bool:
-        """Whether it printed more than any answer has."""
+        """Whether it printed more than an answer can have."""
         return len(self.stdout) > STDOUT_MAX
 
     def hold(self, process: Popen[bytes], deadline: Deadline) -> None:
-        """Returns with the process ended, or with `timed_out` or `too_much` set and the process still there."""
+        """Return when the process has ended, or with `timed_out` or `too_much` set while the process still runs."""
         to, out, err = cast("tuple[IO[bytes], IO[bytes], IO[bytes]]", (process.stdin, process.stdout, process.stderr))
         with to, out, err:
             ended = os.pidfd_open(process.pid)
             try:
-                self._talk(to, {out.fileno(): self._hear_answer, err.fileno(): self._hear_complaint}, ended, deadline)
+                self._exchange(to, {out.fileno(): self._take_stdout, err.fileno(): self._take_stderr}, ended, deadline)
             finally:
                 os.close(ended)
 
-    def _talk(self, to: IO[bytes], ears: Mapping[int, Callable[[bytes], None]], ended: int, deadline: Deadline) -> None:
+    def _exchange(self, to: IO[bytes], takers: Mapping[int, Callable[[bytes], None]], ended: int, deadline: Deadline) -> None:
         sending = to.fileno()
         poll = select.poll()
         poll.register(sending, select.POLLOUT)
-        for fd in (*ears, ended):
+        for fd in (*takers, ended):
             poll.register(fd, select.POLLIN)
-        for fd in (sending, *ears):
+        for fd in (sending, *takers):
             os.set_blocking(fd, False)
         while not self.too_much:
             ready = {fd for fd, _ in poll.poll(deadline.remaining() * 1000)}
             if sending in ready and self._send(sending):
                 poll.unregister(sending)
                 to.close()
-            for fd in ready & ears.keys():
-                if not _hear(fd, ears[fd]):
+            for fd in ready & takers.keys():
+                if not _read_chunk(fd, takers[fd]):
                     poll.unregister(fd)
             if ended in ready:
-                for fd, listen in ears.items():
-                    _drain(fd, listen)
+                for fd, take in takers.items():
+                    _drain(fd, take)
                 return
             if deadline.remaining() <= 0:
                 self.timed_out = True
                 return
 
     def _send(self, fd: int) -> bool:
-        """Write what fits; True when there is nothing more to write, or nobody to read it."""
+        """Write what fits into the pipe; True when all is written, or the delegate has closed its end."""
         try:
             self._unsent = self._unsent[os.write(fd, self._unsent) :]
         except BlockingIOError:
@@ -272,11 +272,11 @@ class _Conversation:
             return True
         return not self._unsent
 
-    def _hear_answer(self, chunk: bytes) -> None:
+    def _take_stdout(self, chunk: bytes) -> None:
         self.stdout += chunk
 
-    def _hear_complaint(self, chunk: bytes) -> None:
-        """Pass stderr on as it comes, whether or not anybody reads ours."""
+    def _take_stderr(self, chunk: bytes) -> None:
+        """Pass stderr on as it comes; an error of our own stderr is ignored."""
         self.tail = (self.tail + chunk)[-_TAIL:]
         stream = getattr(sys.stderr, "buffer", None)
         if stream is not None:
@@ -285,25 +285,25 @@ class _Conversation:
                 stream.flush()
 
 
-def _hear(fd: int, listen: Callable[[bytes], None]) -> int:
-    """Hand on one chunk of what is in the pipe; its length, 0 at the end of the stream."""
+def _read_chunk(fd: int, take: Callable[[bytes], None]) -> int:
+    """Read one chunk from the pipe and pass it to `take`; returns its length, 0 at the end of the stream."""
     chunk = os.read(fd, _READ)
-    listen(chunk)
+    take(chunk)
     return len(chunk)
 
 
-def _drain(fd: int, listen: Callable[[bytes], None]) -> None:
-    """Hand on what an ended process left in its pipe, and no more than that: a stray child may go on writing."""
+def _drain(fd: int, take: Callable[[bytes], None]) -> None:
+    """Read what an ended process left in its pipe. Bounded, because a child of it may go on writing."""
     with suppress(BlockingIOError):
         for _ in range(STDOUT_MAX // _READ + 1):
-            if not _hear(fd, listen):
+            if not _read_chunk(fd, take):
                 return
 
 
 def _end(process: Popen[bytes]) -> int:
-    """Kill whatever is left of the delegate's process group and reap it; its exit status.
+    """Kill all that is left of the delegate's process group and reap the delegate; returns its exit status.
 
-    The group is killed before its leader is reaped: until then nobody else can have its number.
+    The group is killed before its leader is reaped: until then no other group can have its number.
     """
     from subprocess import TimeoutExpired
 
@@ -316,7 +316,7 @@ def _end(process: Popen[bytes]) -> int:
 
 
 def _decode(text: bytes) -> object:
-    """The one JSON document that `text` is, None when it is something else."""
+    """The JSON document `text`, None when it is not exactly one."""
     from userspace_cni.pod.strict_json import Reader
 
     try:

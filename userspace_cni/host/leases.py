@@ -1,8 +1,8 @@
-"""The driver of leases: what a delegated IPAM plugin granted, and how it is given back.
+"""The driver of leases: what a delegated IPAM plugin granted, and how it is released.
 
-A lease is released with the stdin and variables of the ADD that got it, whatever the configuration says by then. It must be
-released on every DEL and every failed ADD; a plugin that refused the ADD (for its version, its arguments) refuses the DEL too,
-and has nothing.
+A lease is released with the stdin and variables of the ADD that got it, also when the configuration has changed since. It must be
+released on every DEL and every failed ADD. A plugin that refused the ADD (for its version, its arguments) refuses the DEL too,
+and holds no lease.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _VERSION_REFUSED = 1
 
 
 class LeaseDriver(Driver[Lease]):
-    """Gives back what was leased; leasing itself comes before the plan, for the plan needs the addresses."""
+    """Leases and releases; `lease` runs before the plan, because the plan needs the addresses."""
 
     def __init__(self, root: HostRoot = HERE) -> None:
         self._root = root
 
     def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """ADD of the plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
+        """Run ADD of the plugin; returns its decoded answer. The plugin keeps the descriptor `lock` open while it runs."""
         return delegate(step, self._root).add(step.stdin.encode(), deadline, (lock,))
 
     def apply(self, step: Lease, deadline: Deadline) -> None:  # noqa: ARG002
-        """The lease was granted before the step was recorded as `granted`; a lease that is not can not be applied again."""
+        """Do nothing for a granted lease; raise StepFailed for another: it cannot be granted after the plan."""
         if not step.granted:
             raise StepFailed(f"the lease of the IPAM plugin {step.plugin} was never granted", "DEL, and ADD again")
 
     def undo(self, step: Lease, deadline: Deadline) -> None:
-        """DEL of the plugin. Its own error is raised, unless it refuses the version that it refused at ADD."""
+        """Run DEL of the plugin. Raises the plugin's error, unless it granted nothing."""
         try:
             delegate(step, self._root).delete(step.stdin.encode(), deadline)
         except DelegateFailed as error:
@@ -48,19 +48,19 @@ class LeaseDriver(Driver[Lease]):
             say("info", "the IPAM plugin refuses DEL of what it did not grant", plugin=step.plugin, error=error)
 
     def check(self, step: Lease, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
-        """CHECK is forwarded with the caller's own stdin, by the verb."""
+        """Nothing: the verb CHECK itself asks the plugin, with the caller's stdin."""
         return []
 
 
 def delegate(step: Lease, root: HostRoot = HERE) -> Delegate:
-    """The plugin in the environment it had at ADD: this process's own, and the variables that travelled with the call."""
+    """The plugin with the environment of ADD: this process's own variables, and those that came with the call."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("CNI_")}
     variables = {**own, **step.variables, DELEGATED: "1"}
     return Delegate(step.plugin, require_path(step.plugin, step.variables), variables, root)
 
 
 def require_path(plugin: str, variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The directories of CNI_PATH. Raises BadEnvironment when there are none to look for `plugin` in."""
+    """The directories of CNI_PATH, where `plugin` is looked for. Raises BadEnvironment when there are none."""
     path = tuple(part for part in variables.get("CNI_PATH", "").split(":") if part)
     if not path:
         raise BadEnvironment(

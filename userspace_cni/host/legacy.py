@@ -1,7 +1,7 @@
-"""What the plugin that this one replaces left on a node: its records, and the directories that they lead to.
+"""Reads and removes what the former plugin left on a node: its records, and the directories that they lead to.
 
 Its record is `local-<cid12>-<ifname>.json` with the OVS port's name under "vhostname"; everything else has to be read from the
-port itself. Only ever removed, never made; by exact name, where that plugin removed by pattern.
+port itself. Nothing is made here, and files are removed by exact name, where the former plugin removed by pattern.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ def find_record(legacy_dir: str, container_id: str, ifname: str, root: HostRoot 
 
 
 def read_port_name(path: str, root: HostRoot = HERE) -> str:
-    """The OVS port that a record names; of a torn one the name that the former plugin gives by default, which is the file's."""
+    """The OVS port that a record names; for a torn record the former plugin's default, which is the file's name."""
     default = Path(path).stem.removeprefix("local-")
     try:
         raw = json.loads(_read(Path(path), root))
     except (OSError, ValueError, RecursionError, DirectoryRefused) as error:
-        say("warning", "a record of the former plugin can not be read", path=path, port=default, error=error)
+        say("warning", "a record of the former plugin cannot be read", path=path, port=default, error=error)
         return default
     name = raw.get("vhostname") if isinstance(raw, dict) else None
     return name if isinstance(name, str) and name and "/" not in name else default
 
 
 def _read(path: Path, root: HostRoot) -> bytes:
-    """The record's bytes. Its directory is below one that pods may have been given: whatever is no file is not opened."""
+    """The record's bytes. Pods may have been given the directory above: so only a regular file is opened."""
     directory = os.open(root.path(str(path.parent)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return read_file(directory, path.name, _MAX_BYTES) or b""
@@ -59,9 +59,9 @@ def other_port_names(path: str, root: HostRoot = HERE) -> list[str]:
 
 
 def remove_record(path: str, root: HostRoot = HERE) -> None:
-    """Remove the record, and with the last one its directory, as the former plugin does, which makes it anew when it needs it.
+    """Remove the record, and with the last one its directory, which the former plugin makes again when it needs it.
 
-    Raises DirectoryRefused where the record stays; that its directory does is told, and no fault.
+    Raises DirectoryRefused when the record stays; a directory that stays is only a line on stderr.
     """
     directory = Path(root.path(str(Path(path).parent)))
     try:
@@ -74,7 +74,7 @@ def remove_record(path: str, root: HostRoot = HERE) -> None:
 def remove_socket(
     server_path: str, cid12: str, short_dir: str, others: list[str], deadline: Deadline, root: HostRoot = HERE
 ) -> None:
-    """Remove a client port's socket, and the directory or mount that was made for it when no path of `others` is below it."""
+    """Remove a client port's socket, and the directory or mount made for it unless a path of `others` is below it."""
     directory = Path(server_path).parent
     seen = Path(root.path(str(directory)))
     socket = seen / Path(server_path).name
@@ -92,7 +92,7 @@ def remove_socket(
 
 
 def _remove_empty(directory: Path) -> None:
-    """Remove a directory of the former plugin's that has nothing in it. A link in its place is none."""
+    """Remove an empty directory of the former plugin's; a link in its place stays."""
     try:
         directory.rmdir()
     except FileNotFoundError:

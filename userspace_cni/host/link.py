@@ -1,10 +1,10 @@
-"""What the kernel says about network namespaces, their links and the boot we are in; and how a tap of our own is set up.
+"""Reads facts of network namespaces, their links and this boot; and sets up a tap of our own.
 
-The plugin's interfaces have no kernel link, so that all there is to do with a pod's namespace is to look at it: nothing changes
-one. setns(2) is per thread: a thread is in another's namespace for the making of one socket, and in no call of anything else.
-`set_up` is for a link that its caller has made in the namespace that it is in, and touches no other.
+The plugin's interfaces have no kernel link, so a pod's namespace is only read: nothing changes it. setns(2) is per thread: a
+thread enters another namespace only to make one socket there, and makes no other call in it. `set_up` is for a link that its
+caller has made in its own namespace, and touches no other.
 """
-# Descriptors and single names rather than paths: pathlib can not express them.
+# Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from socket import socket
 
 _NS_GET_NSTYPE = 0xB703
-"""ioctl_ns(2): which CLONE_NEW* a namespace file is of."""
+"""ioctl_ns(2): returns the CLONE_NEW* flag of a namespace file."""
 
 _SIOCGIFINDEX = 0x8933
 _IFNAMSIZ = 16
@@ -39,7 +39,7 @@ _RETURNS = 100
 
 @dataclass(frozen=True)
 class NetnsFacts:
-    """What identifies a network namespace as long as it lives."""
+    """The identity of a network namespace as long as it lives."""
 
     dev: int
     inode: int
@@ -47,7 +47,7 @@ class NetnsFacts:
 
 @dataclass(frozen=True)
 class LinkSettings:
-    """What a link is given. `mac` "" and `mtu` None leave the kernel's own; `addresses` with prefix length, as 10.1.1.2/24."""
+    """The settings of a link. `mac` "" and `mtu` None keep the kernel's own; `addresses` with prefix length, as 10.1.1.2/24."""
 
     mac: str = ""
     mtu: int | None = None
@@ -61,12 +61,12 @@ def boot_id() -> str:
 
 
 def boottime_ns() -> int:
-    """Nanoseconds since this boot, the time asleep included."""
+    """Nanoseconds since this boot, with the time in suspend."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def namespace(path: str, root: HostRoot = HERE) -> NetnsFacts:
-    """The network namespace that CNI_NETNS names. Raises BadEnvironment when it is none."""
+    """The network namespace at `path` (CNI_NETNS). Raises BadEnvironment when there is none."""
     fd = _open(path, root)
     try:
         facts = os.fstat(fd)
@@ -76,7 +76,7 @@ def namespace(path: str, root: HostRoot = HERE) -> NetnsFacts:
 
 
 def is_own(path: str, root: HostRoot = HERE) -> bool:
-    """Whether `path` is the namespace of this process, which runs in the host's; False when there is nothing at it."""
+    """Whether `path` is the namespace of this process, which is the host's; False when nothing is there."""
     try:
         return os.path.samestat(os.stat(root.path(path)), os.stat(_OWN))
     except (OSError, DirectoryRefused):
@@ -84,7 +84,7 @@ def is_own(path: str, root: HostRoot = HERE) -> bool:
 
 
 def is_gone(path: str, root: HostRoot = HERE) -> bool:
-    """Whether nothing is at `path` while the directory has another network namespace: else it may just not be seen from here."""
+    """Whether `path` is absent while its directory shows another network namespace: else it may only be invisible from here."""
     try:
         seen = root.path(path)
         os.lstat(seen)
@@ -108,53 +108,53 @@ def _is_namespace(path: str, root: HostRoot) -> bool:
 
 
 def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
-    """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it can not be entered."""
+    """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it cannot be entered."""
     if not 0 < len(os.fsencode(name)) < _IFNAMSIZ:
         return False
     fd = _open(netns, root)
     try:
         with _socket_in(fd, netns) as query:
-            # netdevice(7): any socket will do, and asks in the namespace of the thread that made it
+            # netdevice(7): any type of socket works, and uses the namespace of the thread that made it
             fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
     except OSError as error:
         if error.errno == errno.ENODEV:
             return False
-        raise _refusal(netns, error, "it could not be looked into: ") from error
+        raise _refusal(netns, error, "it could not be read: ") from error
     finally:
         os.close(fd)
     return True
 
 
 def set_up(name: str, settings: LinkSettings) -> None:
-    """Give the link, in the namespace of this process, its MAC address, MTU and addresses, and set it up.
+    """Set MAC address, MTU and addresses of the link `name` in the namespace of this process, and set it up.
 
-    Raises UserspaceError with the setting that was refused and the kernel's reason. Source: rtnetlink(7).
+    Raises UserspaceError with the refused setting and the kernel's reason. Source: rtnetlink(7).
     """
     from ipaddress import ip_interface
 
     from pyroute2 import IPRoute
 
-    with _told(f"link {name}: finding it"), IPRoute() as kernel:
+    with _translated(f"link {name}: finding it"), IPRoute() as kernel:
         index = next(iter(kernel.link_lookup(ifname=name)), None)
         if index is None:
-            raise UserspaceError(f"link {name}: it is not there any more", "somebody has deleted or renamed it: ip link")
+            raise UserspaceError(f"link {name}: it is not there any more", "another process has deleted or renamed it: ip link")
         if settings.mac:
-            with _told(f"link {name}: setting the MAC address {settings.mac}"):
+            with _translated(f"link {name}: setting the MAC address {settings.mac}"):
                 kernel.link("set", index=index, address=settings.mac)
         if settings.mtu is not None:
-            with _told(f"link {name}: setting the MTU {settings.mtu}"):
+            with _translated(f"link {name}: setting the MTU {settings.mtu}"):
                 kernel.link("set", index=index, mtu=settings.mtu)
         for text in settings.addresses:
-            with _told(f"link {name}: adding the address {text}"):
+            with _translated(f"link {name}: adding the address {text}"):
                 address = ip_interface(text)
                 kernel.addr("add", index=index, address=str(address.ip), prefixlen=address.network.prefixlen)
-        with _told(f"link {name}: setting it up"):
+        with _translated(f"link {name}: setting it up"):
             kernel.link("set", index=index, state="up")
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Errors of netlink, of sockets and of addresses as ours."""
+def _translated(what: str) -> Iterator[None]:
+    """Turn errors of netlink, of sockets and of addresses into ours."""
     from pyroute2.netlink.exceptions import NetlinkError
 
     try:
@@ -168,24 +168,25 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _socket_in(fd: int, netns: str) -> socket:
-    """A socket made in the namespace. Raises OSError, and Unavailable when it needs a thread and there is none.
+    """Make a socket in the namespace. Raises OSError, and Unavailable when it cannot start a thread.
 
-    Where signals raise exceptions, on the main thread, a thread of its own goes there: an exception in between would leave this
-    one in the sandbox. Any other thread goes itself, which costs a tenth; one that cannot come back takes the process with it.
+    On the main thread, where signals raise exceptions, a new thread enters the namespace: an exception meanwhile would leave the
+    main thread in the sandbox. Other threads enter it themselves, at a tenth of the cost; a thread that cannot return ends the
+    process.
     """
     import threading
 
     if threading.current_thread() is not threading.main_thread():
-        return _visit(fd)
+        return _made_inside(fd)
     outcome: list[socket | OSError] = []
 
-    def visit() -> None:
+    def make() -> None:
         try:
-            outcome.append(_visit(fd))
+            outcome.append(_made_inside(fd))
         except OSError as error:
             outcome.append(error)
 
-    thread = threading.Thread(target=visit, name="netns")
+    thread = threading.Thread(target=make, name="netns")
     start(thread, f"looking into {netns}")
     thread.join()
     made = outcome[0]
@@ -194,7 +195,7 @@ def _socket_in(fd: int, netns: str) -> socket:
     return made
 
 
-def _visit(fd: int) -> socket:
+def _made_inside(fd: int) -> socket:
     from socket import AF_UNIX, SOCK_DGRAM, socket
 
     home = os.open(_OWN_THREADS, os.O_RDONLY | os.O_CLOEXEC)
@@ -209,12 +210,12 @@ def _visit(fd: int) -> socket:
 
 
 def _return(home: int) -> None:
-    """Back to the namespace of the process. The kernel refuses it for want of memory alone."""
+    """Return to the namespace of the process. The kernel refuses this only when it has no memory."""
     for _ in range(_RETURNS):
         with suppress(OSError):
             paths.setns(home, paths.NETWORK)
             return
-    os.abort()  # what this thread did next would happen in a pod; the records have what was begun
+    os.abort()  # further calls of this thread would act in a pod; the records name what was begun
 
 
 def _open(path: str, root: HostRoot) -> int:

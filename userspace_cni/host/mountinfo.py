@@ -1,6 +1,6 @@
-"""The mount table of a process, as the kernel tells it (proc_pid_mountinfo(5)). It only reads.
+"""Reads the mount table of a process (proc_pid_mountinfo(5)).
 
-Paths in it are of the process whose table it is, below that process's root.
+Its paths are those of the process whose table it is, below that process's root.
 """
 # Descriptors rather than paths.
 # ruff: noqa: PTH115, PTH123
@@ -28,14 +28,14 @@ class Mount:
 
     @property
     def shared(self) -> frozenset[str]:
-        """The peer group, as `shared:N`; empty for a mount that is in none."""
+        """The peer group, as `shared:N`; empty for a mount without one."""
         return frozenset(group for group in self.groups if group.startswith("shared:"))
 
 
 def read(path: str = "/proc/self/mountinfo") -> dict[int, Mount]:
-    """The table in the file `path`, by the mounts' ids and in its order: a mount comes after what it covers. Raises OSError."""
+    """The table in the file `path`, by mount id, in its order: a mount comes after the mounts that it covers. Raises OSError."""
     mounts = {}
-    # a carriage return in a path, which a pod may choose, is not escaped and ends no line
+    # newline: the kernel does not escape a carriage return, which a pod may put into a path; it must not end a line
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         for line in lines:
             fields = line.split(" ")
@@ -46,14 +46,14 @@ def read(path: str = "/proc/self/mountinfo") -> dict[int, Mount]:
 
 
 def below(dirfd: int, mounts: Iterable[Mount]) -> list[tuple[Mount, str]]:
-    """The mounts below a directory, each with its path from there, the latest first: in this order they can be taken off."""
+    """The mounts below a directory, each with its path from there, the latest first: they can be unmounted in this order."""
     directory = os.readlink(f"/proc/self/fd/{dirfd}")
     found = ((mount, _below(mount.point, directory)) for mount in mounts)
     return [(mount, rest) for mount, rest in found if rest][::-1]
 
 
 def mount_id(fd: int) -> int:
-    """The mount that the object behind `fd` is on (proc_pid_fdinfo(5)): st_dev does not tell a bind mount from what it covers."""
+    """The id of the mount on which `fd` is (proc_pid_fdinfo(5)): st_dev of a bind mount may equal that of what it covers."""
     with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
 
@@ -64,19 +64,19 @@ def mount_of(fd: int, mounts: Mapping[int, Mount]) -> Mount | None:
 
 
 def place_of(fd: int, mount: Mount) -> str:
-    """Where the directory behind `fd`, which is on `mount`, is in its file system, whatever is mounted where."""
+    """The path of the directory `fd`, which is on `mount`, within its file system, independent of mounts."""
     seen = os.readlink(f"/proc/self/fd/{fd}")
     return _joined(mount.root, _below(seen, mount.point) or "")
 
 
 def seen_as(place: str, mount: Mount) -> str | None:
-    """What who has `mount` calls the place of its file system; None when the mount does not show it."""
+    """The path at which `mount` shows `place`, a path within its file system; None when the mount does not show it."""
     below = _below(place, mount.root)
     return None if below is None else _joined(mount.point, below)
 
 
 def _below(path: str, top: str) -> str | None:
-    """The rest of `path` below `top`, "" for itself; None when it is elsewhere."""
+    """The rest of `path` below `top`, "" when both are equal; None when `path` is elsewhere."""
     top = top.rstrip("/")
     if path != top and not path.startswith(f"{top}/"):
         return None

@@ -1,18 +1,18 @@
-"""The mounts through which OVS is given a pod's directory, so that it can follow no link that the pod puts there.
+"""The mounts that show a pod's directory to OVS, so that OVS follows no link that the pod puts there.
 
-OVS connects, as root, to a path in a directory that the pod can write. Below a mount with "nosymfollow" a link in that path ends
-in ELOOP; anywhere else it is followed. The flags are set on a detached clone of the directory and only then is it given its
-place: there is no moment at which OVS could see it without them. Nothing here may mount or unmount by walking a path into the
-pod's directory: source and target are descriptors.
+OVS connects, as root, to a path in a directory that the pod can write. Below a mount with "nosymfollow" a link in that path fails
+with ELOOP; elsewhere it is followed. The flags are set on a detached clone of the directory, and then the clone is attached: so
+OVS never sees it without them. Nothing here may mount or unmount by walking a path into the pod's directory: source and target
+are descriptors.
 
 The target is `<short_dir>/<name>`; `short_dir` is ours and no pod can write it. A target has one of these states:
 
     absent      made and mounted
     a directory, no mount (a crash, or a reboot)    mounted
     a mount of the same device and inode            used, its flags set again; layers on top of each other count as one
-    a mount of anything else                        refused: not known to be ours
+    a mount of another directory                    refused: it may not be ours
 """
-# Descriptors and single names rather than paths: pathlib can not express them.
+# Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH116
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.mountinfo import mount_id, read
 
 SHORT_DIR_MODE = 0o750
-"""Of `short_dir` when we make it. An emptyDir is 0777 and relies on the directories above it to keep other users of the node
-out, and whoever connects to an application's vhost-user socket is given its memory. So only root and OVS's group may enter:
-`PodMountDriver` hands the directory to the group of OVS's own run directory."""
+"""The mode of a `short_dir` that we make. An emptyDir is 0777: only the directories above it keep other users of the node out,
+and a process that connects to an application's vhost-user socket gets its memory. So only root and OVS's group may enter:
+`PodMountDriver` gives the directory to the group of OVS's own run directory."""
 
 _FLAGS = paths.MOUNT_NOSYMFOLLOW | paths.MOUNT_NOSUID | paths.MOUNT_NODEV | paths.MOUNT_NOEXEC
 _ST_NOSYMFOLLOW = 0x2000
@@ -45,7 +45,7 @@ _LAYERS_MAX = 64
 class PodMountDriver(Driver[PodMount]):
     """Mounts of pod directories below `short_dir`.
 
-    `ovs_rundir`: the directory of OVS's own sockets, whose group is the one that OVS runs with.
+    `ovs_rundir`: the directory of OVS's own sockets; its group is the group that OVS runs with.
     """
 
     def __init__(self, ovs_rundir: str = "/var/run/openvswitch", root: HostRoot = HERE) -> None:
@@ -53,7 +53,7 @@ class PodMountDriver(Driver[PodMount]):
         self._root = root
 
     def apply(self, step: PodMount, deadline: Deadline) -> None:
-        """Make the mount, or use the one that shows the same directory already."""
+        """Make the mount, or use one that already shows the same directory."""
         deadline.require(f"mount {step.target}")
         with directory(step.source, step.trusted, self._root) as source, translated(f"mount {step.target}"):
             short_dir, name = self._split(step.target)
@@ -80,7 +80,7 @@ class PodMountDriver(Driver[PodMount]):
                 os.close(parent)
 
     def check(self, step: PodMount, deadline: Deadline) -> list[Drift]:
-        """A missing mount, one of something else, or one that lets links be followed."""
+        """A missing mount, a mount of another directory, or one without nosymfollow."""
         deadline.require(f"mount {step.target}")
         short_dir, name = self._split(step.target)
         what = f"mount {step.target}"
@@ -101,7 +101,7 @@ class PodMountDriver(Driver[PodMount]):
                 os.close(target)
 
     def present(self, step: PodMount) -> bool:
-        """Whether something is mounted at the target already."""
+        """Whether something is already mounted at the target."""
         short_dir, name = self._split(step.target)
         with translated(f"mount {step.target}"):
             try:
@@ -136,13 +136,13 @@ class PodMountDriver(Driver[PodMount]):
 
 
 def make_short_dir(short_dir: str, ovs_rundir: str) -> None:
-    """Make `short_dir` unless it is there, and give it to the group of OVS's run directory; both as this process sees them."""
+    """Make `short_dir` unless it exists, and give it to the group of OVS's run directory; both as this process sees them."""
     made = make_trusted(short_dir, SHORT_DIR_MODE)
     facts = os.stat(short_dir)
     if facts.st_gid != 0 and not made:
         return
-    # Not only when it was made now: OVS may have had no run directory yet at that time. Root's group gives OVS nothing, so
-    # nothing that an administrator meant is overwritten.
+    # An older directory with root's group gets it too: OVS may have had no run directory when it was made. Root's group gives OVS
+    # no access, so this overwrites no choice of an administrator.
     try:
         group = os.stat(ovs_rundir).st_gid
     except OSError:
@@ -154,7 +154,7 @@ def make_short_dir(short_dir: str, ovs_rundir: str) -> None:
 def protected_clone(dirfd: int, name: str = "") -> int:
     """A detached mount of `name` in the directory, or of the directory itself, with all protecting flags set.
 
-    Private: what is mounted in the pod's directory later does not show up in ours, where it would be without the flags.
+    Private: mounts made later in the pod's directory do not appear in ours, where they would lack the flags.
     """
     tree = paths.open_tree(dirfd, name)
     try:
@@ -165,14 +165,14 @@ def protected_clone(dirfd: int, name: str = "") -> int:
             raise
         say(
             "warning",
-            "this kernel can not make mounts that refuse symbolic links (Linux 5.14 can): a pod could lead OVS to a socket "
+            "this kernel cannot make mounts that refuse symbolic links (Linux 5.14 can): a pod could lead OVS to a socket "
             "that is not its own",
         )
     return tree
 
 
 def mount_points(root: HostRoot = HERE) -> frozenset[str]:
-    """Every mount point of this mount namespace, as the host calls it; proc_pid_mountinfo(5)."""
+    """Every mount point of this mount namespace, as a path of the host; proc_pid_mountinfo(5)."""
     prefix = root.path("/").rstrip("/")
     points = (mount.point for mount in read().values())
     return frozenset(point.removeprefix(prefix) or "/" for point in points if point.startswith(prefix))
@@ -191,11 +191,11 @@ def mounted(dirfd: int, name: str) -> int | None:
 
 
 def detach_all(dirfd: int, name: str) -> int:
-    """Take every mount off `name` in the directory; how many there were.
+    """Unmount every mount at `name` in the directory; returns how many there were.
 
-    Each is named by a descriptor of its own root: a name that is swapped meanwhile leads nowhere else. Lazily, because somebody
-    who happens to look into the mount (an administrator's shell, OVS amid connect) must not make DEL fail: the mount leaves the
-    tree at once and the kernel frees it after its last user.
+    Each is named by a descriptor of its own root, so that a name that is swapped meanwhile does not matter. Lazily, because a
+    process in the mount (an administrator's shell, OVS amid connect) must not make DEL fail: the mount leaves the tree at once,
+    and the kernel frees it after its last user.
     """
     for count in range(_LAYERS_MAX):
         target = mounted(dirfd, name)
@@ -209,7 +209,7 @@ def detach_all(dirfd: int, name: str) -> int:
 
 
 def remove_directory(dirfd: int, name: str, what: str) -> None:
-    """Remove the empty directory `name`; one that is not empty, no directory or mounted upon is left, with a warning."""
+    """Remove the empty directory `name`; what is not empty, not a directory or a mount point stays, with a warning."""
     try:
         os.rmdir(name, dir_fd=dirfd)
     except FileNotFoundError:
@@ -242,13 +242,13 @@ def _mount(source: int, parent: int, name: str, step: PodMount) -> None:
 
 
 def _use(existing: int, source: int, step: PodMount) -> None:
-    """Take a mount that is there already, if it shows the same directory."""
+    """Use an existing mount if it shows the same directory. Raises DirectoryRefused."""
     if not os.path.samestat(os.stat(existing), os.stat(source)):
         raise DirectoryRefused(
             f"mount {step.target}: shows another directory than {step.source}",
             f"{_facts(existing, source)}; findmnt {step.target}",
         )
-    try:  # the plugin that we replace mounts without these
+    try:  # the former plugin mounts without these flags
         paths.mount_setattr(existing, _FLAGS)
     except OSError as error:
         if error.errno not in {errno.ENOSYS, errno.EINVAL}:

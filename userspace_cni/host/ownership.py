@@ -1,9 +1,9 @@
-"""Who may use a directory or socket: owner, group, mode and SELinux label, set on descriptors and never on a path.
+"""Sets owner, group, mode and SELinux label of directories and sockets, on descriptors and never on a path.
 
-A socket can only be opened with O_PATH, on which fchmod(2) and fsetxattr(2) fail with EBADF; /proc/self/fd/N leads to exactly
-the object that was opened, for every type of object, so that is the one way used here.
+A socket can only be opened with O_PATH, on which fchmod(2) and fsetxattr(2) fail with EBADF. /proc/self/fd/N leads to exactly the
+object that was opened, for every type of object, so only that is used here.
 """
-# Descriptors and single names rather than paths: pathlib can not express them.
+# Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH101, PTH123
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ID_MAX = 2**32 - 2
 
 @dataclass(frozen=True)
 class Ownership:
-    """What shall be true of an object; None and "" leave it as it is."""
+    """The wanted owner, group, mode and label of an object; None and "" leave them as they are."""
 
     uid: int | None
     gid: int | None
@@ -36,7 +36,7 @@ class Ownership:
 
     @classmethod
     def of(cls, step: Directory | PlacedSocket, root: HostRoot = HERE) -> Ownership:
-        """What the step asks for, with names resolved on this node. Raises DirectoryRefused naming an unknown one."""
+        """The step's ownership, with names resolved on this node. Raises DirectoryRefused for an unknown name."""
         return cls(user_id(step.user, root), group_id(step.group, root), step.mode, step.selinux_label)
 
 
@@ -81,7 +81,7 @@ def group_id(group: str, root: HostRoot = HERE) -> int | None:
 
 
 def set_ownership(fd: int, wanted: Ownership, what: str) -> None:
-    """Make it so on the object that `fd` was opened on. What is so already is not written again."""
+    """Set `wanted` on the object that `fd` was opened on. Only what differs is written."""
     link = f"/proc/self/fd/{fd}"
     try:
         now = os.stat(fd)
@@ -111,7 +111,7 @@ def ownership_drift(fd: int, wanted: Ownership, what: str) -> list[Drift]:
 
 
 def _listed(name: str, path: str, root: HostRoot) -> int | None:
-    """The id of `name` in the host's passwd(5) or group(5), which both have it third; other sources of names are not asked."""
+    """The id of `name` in the host's passwd(5) or group(5), the third field of both; other sources of names are not used."""
     try:
         with open(root.path(path), encoding="utf-8", errors="surrogateescape") as lines:
             for line in lines:

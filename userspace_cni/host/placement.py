@@ -1,7 +1,7 @@
-"""Sockets that OVS made (server mode), put where the pod sees them.
+"""Places sockets that OVS made (server mode) where the pod sees them.
 
-OVS binds in its own directory. On the same device the socket is renamed into the pod's directory; a socket bound to an inode
-goes on accepting under its new name. Across devices it can not be renamed, so an empty file in the pod's directory is covered
+OVS binds in its own directory. On the same device the socket is renamed into the pod's directory: a socket is bound to an inode,
+and goes on accepting under its new name. Across devices it cannot be renamed, so an empty file in the pod's directory is covered
 with a mount of the socket, and the socket's own name is unlinked at once: it still accepts through the mount, while a stale name
 would make OVS's next bind fail.
 
@@ -16,10 +16,10 @@ would make OVS's next bind fail.
 A dead socket at OVS's own name makes its next bind fail. It has to go before that (`free_source`), and must not go after it, as
 long as that daemon lives: see `node.switch_sockets`, which knows both.
 
-A placeholder without a mount (a crash between the two) is recognised by being empty, ours and without any permission. A pod may
-rename it, and our mount goes with it: so mounts of ours are found in the mount table, by the object that they show.
-A pod that runs already sees a mount made later on its name only when its volume has mountPropagation HostToContainer; without
-that, only sockets on the same device survive a restart of OVS under a running pod. What the pod sees is looked at by `sight`.
+A placeholder without a mount (a crash between the two) is known by being empty, ours and without any permission. A pod may rename
+it, and our mount moves with it: so our mounts are found in the mount table, by the object that they show.
+A running pod sees a mount that is made later only when its volume has mountPropagation HostToContainer; without that, only
+sockets on the same device survive a restart of OVS under a running pod. `sight` checks what the pod sees.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownersh
 from userspace_cni.host.sockets import remove_name
 
 _POLL_S = 0.005
-"""Between two looks for OVS's socket: it is bound when the port's read-back is done, so that the first look finds it."""
+"""Between two looks for OVS's socket. Usually the first look finds it: it is bound when the port's read-back is done."""
 _DELETED: Final = "//deleted"
-"""What the mount table adds to the name of an object that has none any more; proc_pid_mountinfo(5), d_path(9)."""
+"""The mount table appends this to the path of an object that was unlinked; proc_pid_mountinfo(5), d_path(9)."""
 _DEAD: Final = (
-    "ovs-vswitchd has ended, or could not make it anew: Interface.error, ovs-vswitchd.log; the agent places the new one when it "
-    "is there, and frees the name for it"
+    "ovs-vswitchd has ended, or could not make it again: Interface.error, ovs-vswitchd.log; the agent frees the name, and places "
+    "the new socket when OVS has made it"
 )
 
 
@@ -68,7 +68,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
         self._free = free
 
     def apply(self, step: PlacedSocket, deadline: Deadline) -> None:
-        """Place OVS's socket, with owner, mode and label set before it can be seen."""
+        """Place OVS's socket; owner, mode and label are set before the pod can see it."""
         deadline.require(_what(step))
         self._free(step.source, deadline)
         wanted = Ownership.of(step, self._root)
@@ -86,24 +86,24 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
                 os.close(source)
 
     def undo(self, step: PlacedSocket, deadline: Deadline) -> None:
-        """Unmount and remove what was placed. OVS's own name is removed by OVS with its port."""
+        """Unmount and remove the placed socket. OVS removes its own name with the port."""
         deadline.require(_what(step))
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
                 _clear(dirfd, step)
-        self._detach_carried_off(step)
+        self._detach_elsewhere(step)
 
     def lost(self, step: PlacedSocket, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a place of its own
         """Whether anything is to be told of it: placing it again puts all of that right."""
         return bool(self.check(step, deadline))
 
     def mounted(self, step: PlacedSocket, seen: Seen) -> bool:
-        """Whether a mount of ours shows the socket in the pod's directory, wherever the pod has moved it."""
+        """Whether a mount of ours shows the socket in the pod's directory, also when the pod has moved it there."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             return dirfd is not None and any(_is_of(mount, step) for mount, _ in below(dirfd, seen.once(read).values()))
 
     def check(self, step: PlacedSocket, deadline: Deadline) -> list[Drift]:
-        """No socket in place, other owners than were set, or a newer socket of OVS that is not placed."""
+        """A missing socket, another owner, mode or label, a dead socket, or a newer socket of OVS that is not placed."""
         what = _what(step)
         deadline.require(what)
         drift: list[Drift] = []
@@ -128,11 +128,11 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
         return drift
 
     def unseen(self, step: PlacedSocket, netns_inode: int, deadline: Deadline) -> list[Drift]:
-        """See `sight`."""
+        """False: a socket that is there already is a dead one of ours, or refused."""
         return sight.unseen(step, netns_inode, deadline, self._root)
 
-    def _detach_carried_off(self, step: PlacedSocket) -> None:
-        """Take off what still shows OVS's very socket: a pod that has the base of its directory can move that, mounts and all."""
+    def _detach_elsewhere(self, step: PlacedSocket) -> None:
+        """Unmount mounts of OVS's socket elsewhere below `trusted`: a pod may move its directory with the mounts in it."""
         sockdir, name = _split(step.source)
         with directory_if_there(step.trusted, step.trusted, self._root) as top, _sockdir(self._root.path(sockdir)) as source:
             table = {} if top is None or source is None else read()
@@ -145,7 +145,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
                     _detach_moved(top, mount, path)
 
     def _newer(self, step: PlacedSocket) -> str:
-        """What is at OVS's own name, where nothing stays when it is placed; "" if nothing is."""
+        """The socket at OVS's own name, in words; "" if there is none, as after `apply`."""
         sockdir, name = _split(step.source)
         with translated(f"socket {step.source}"), _sockdir(self._root.path(sockdir)) as dirfd:
             if dirfd is None or look(dirfd, name) is None:
@@ -153,7 +153,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
             return "a dead socket of a killed OVS" if sockets.is_dead(dirfd, name) else "a newer socket"
 
     def _await_source(self, step: PlacedSocket, deadline: Deadline, *, needed: bool) -> int | None:
-        """OVS's directory opened, as soon as its socket lives there; None when it does not and is not `needed`."""
+        """Wait for a living socket of OVS; returns OVS's directory, opened. None when there is none and it is not `needed`."""
         sockdir, name = _split(step.source)
         what = f"socket {step.source}"
         while True:
@@ -172,14 +172,14 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
 
 
 def is_source_dead(path: str, root: HostRoot = HERE) -> bool:
-    """Whether a killed OVS left a dead socket where the next one is to bind."""
+    """Whether a killed OVS left a dead socket where the next one has to bind."""
     sockdir, name = _split(path)
     with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
         return dirfd is not None and sockets.is_dead(dirfd, name)
 
 
 def free_source(path: str, root: HostRoot = HERE) -> bool:
-    """Remove the socket where OVS is to bind if it is dead; whether it was. One that lives stays."""
+    """Remove the socket where OVS has to bind if it is dead; returns whether it was. A living socket stays."""
     sockdir, name = _split(path)
     with translated(f"socket {path}"), _sockdir(root.path(sockdir)) as dirfd:
         removed = dirfd is not None and sockets.remove_dead(dirfd, name)
@@ -190,7 +190,7 @@ def free_source(path: str, root: HostRoot = HERE) -> bool:
 
 @contextmanager
 def _sockdir(path: str) -> Iterator[int | None]:
-    """OVS's directory opened; None when there is none."""
+    """Open OVS's directory; None when there is none."""
     try:
         dirfd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -203,7 +203,7 @@ def _sockdir(path: str) -> Iterator[int | None]:
 
 
 def _placed(dirfd: int, step: PlacedSocket) -> bool:
-    """Whether a socket is at the pod's name; what is neither a socket nor left behind by us is refused."""
+    """Whether a socket has the pod's name. Raises DirectoryRefused for anything but a socket or our placeholder."""
     facts = look(dirfd, plain(step.name))
     if facts is None or _is_placeholder(facts):
         return False
@@ -220,7 +220,7 @@ def _place(source: int, dirfd: int, step: PlacedSocket, wanted: Ownership) -> No
         set_ownership(fd, wanted, f"socket {step.source}")
     finally:
         os.close(fd)
-    # A mount point can not be renamed over; a dead socket without a mount is replaced in one step
+    # rename(2) cannot replace a mount point; it replaces a dead socket without a mount in one step
     if _detach(dirfd, step) or _is_placeholder(look(dirfd, name)):
         _clear(dirfd, step)
     try:
@@ -234,7 +234,7 @@ def _place(source: int, dirfd: int, step: PlacedSocket, wanted: Ownership) -> No
 
 
 def _cover(source: int, source_name: str, dirfd: int, name: str) -> None:
-    """Mount OVS's socket over an empty file made for it, both named by descriptors."""
+    """Make an empty file and mount OVS's socket over it, both by descriptors."""
     tree = protected_clone(source, source_name)
     try:
         placeholder = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0, dir_fd=dirfd)
@@ -247,7 +247,7 @@ def _cover(source: int, source_name: str, dirfd: int, name: str) -> None:
 
 
 def _clear(dirfd: int, step: PlacedSocket) -> None:
-    """Remove a socket, its mounts and their placeholders; whatever else a pod put there stays."""
+    """Remove a socket, its mounts and their placeholders; other files that a pod put there stay."""
     _detach(dirfd, step)
     name = plain(step.name)
     facts = look(dirfd, name)
@@ -256,7 +256,7 @@ def _clear(dirfd: int, step: PlacedSocket) -> None:
 
 
 def _detach(dirfd: int, step: PlacedSocket) -> int:
-    """Take our mounts off the pod's name, and off where a pod has moved that to; how many there were."""
+    """Unmount our mounts at the pod's name, and where the pod has moved it; returns how many there were."""
     count = detach_all(dirfd, plain(step.name))
     for mount, path in below(dirfd, read().values()):
         count += _is_of(mount, step) and _detach_moved(dirfd, mount, path)
@@ -264,15 +264,15 @@ def _detach(dirfd: int, step: PlacedSocket) -> int:
 
 
 def _is_of(mount: Mount, step: PlacedSocket) -> bool:
-    """Whether the mount shows what OVS made at the source; its name may be gone since."""
+    """Whether the mount shows the socket that OVS made at the source, also when its name was removed since."""
     _, name = _split(step.source)
     return mount.root.removesuffix(_DELETED).rpartition("/")[2] == name
 
 
 def _detach_moved(dirfd: int, mount: Mount, path: str) -> bool:
-    """Detach a mount found at `path` below the directory, and remove the placeholder under it; whether it was there still.
+    """Detach the mount found at `path` below the directory, and remove its placeholder; returns whether it was still there.
 
-    The pod may move it meanwhile, or put something else at that path: only the very mount that was found is taken.
+    The pod may move it meanwhile, or put another file at that path: only the very mount that was found is detached.
     """
     parent, _, name = path.rpartition("/")
     try:
@@ -310,7 +310,7 @@ def _open_socket(dirfd: int, name: str) -> int:
     mode = os.fstat(fd).st_mode
     if not stat.S_ISSOCK(mode):
         os.close(fd)
-        raise DirectoryRefused(f"socket {name}: {kind(mode)} is in its place", "somebody replaced it meanwhile")
+        raise DirectoryRefused(f"socket {name}: {kind(mode)} is in its place", "another process replaced it meanwhile")
     return fd
 
 

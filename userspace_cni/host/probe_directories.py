@@ -1,12 +1,12 @@
-"""Runs of the commands that make probes: whose they are, whether they still live, and the directory of their sockets.
+"""Runs of the commands that make probes: their names, whether they still live, and the directory of their sockets.
 
-A run that is killed can not remove what it made, so everything that it makes carries its name, from which any later process can
-tell whether it lives: process, the moment when that started, boot and PID namespace. Doubt keeps: a process of another PID
-namespace is not seen, and so not taken for dead.
+A run that is killed cannot remove what it made. So everything that it makes carries the run's name, from which any later process
+can see whether the run lives: process, its start time, boot and PID namespace. A process of another PID namespace is invisible
+here, and so never taken for dead.
 
-Its directory `<short_dir>/probe-<name>` is made by root where no pod can write; OVS's group may enter it and connect to what is
-made in it. It is the record of the run, too: made before anything is in the switch, and removed when nothing is there any more.
-Sockets in it are at most 107 bytes long, as `settings` limits short_dir.
+Root makes the run's directory `<short_dir>/probe-<name>` where no pod can write; OVS's group may enter it and connect to its
+sockets. It is also the record of the run: made before the first row in the switch, and removed after the last. Paths of sockets
+in it have at most 107 bytes, because `settings` limits short_dir.
 """
 # Single names in a directory of ours rather than pathlib's.
 # ruff: noqa: PTH101, PTH102, PTH106, PTH108, PTH116, PTH123, PTH208
@@ -29,9 +29,9 @@ from userspace_cni.host.link import boot_id
 from userspace_cni.host.mounts import make_short_dir
 
 PREFIX = "probe-"
-"""Of the names of directories, ports and temporary bridges."""
+"""The prefix of the names of directories, ports and temporary bridges."""
 _MODE = 0o2750
-"""Set-group-id: a socket made in it belongs to OVS's group, too."""
+"""Set-group-id: a socket made in it gets OVS's group."""
 _NAME = re.compile(r"([0-9a-f]{1,7})\.([0-9a-f]{1,12})\.([0-9a-f]{6})\.([0-9a-f]{4})\.([0-9a-f]{8})")
 _PID_NAMESPACE = "/proc/self/ns/pid"
 
@@ -55,13 +55,13 @@ class Run:
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """The run of that name; None for what is no such name."""
+        """The run of that name; None when `name` is not a run's."""
         match = _NAME.fullmatch(name)
         return cls(int(match[1], 16), int(match[2], 16), match[3], match[4], match[5]) if match else None
 
     @property
     def name(self) -> str:
-        """What its ports are marked with, and the directory is called."""
+        """The run's name, in the marks of its ports and in its directory's name."""
         return f"{self.pid:x}.{self.started:x}.{self.boot}.{self.namespace}.{self.number}"
 
     @property
@@ -73,12 +73,12 @@ class Run:
 
 
 def directory_of(run: Run, short_dir: str) -> str:
-    """The path of its directory, in the terms of `short_dir`."""
+    """The path of the run's directory below `short_dir`."""
     return f"{short_dir}/{PREFIX}{run.name}"
 
 
 def make_directory(run: Run, short_dir: str, ovs_rundir: str, root: HostRoot) -> None:
-    """Make its directory, which OVS's group may enter. Raises DirectoryRefused, Unavailable."""
+    """Make the run's directory, which OVS's group may enter. Raises DirectoryRefused, Unavailable."""
     with translated(f"directory {directory_of(run, short_dir)}"):
         parent = root.path(short_dir)
         make_short_dir(parent, root.path(ovs_rundir))
@@ -90,7 +90,7 @@ def make_directory(run: Run, short_dir: str, ovs_rundir: str, root: HostRoot) ->
 
 
 def remove_directory(run: Run, short_dir: str, root: HostRoot) -> None:
-    """Remove its directory with the sockets in it; gone is fine, and what is no socket is left with a warning."""
+    """Remove the run's directory with its sockets. It may be gone; another file in it stays, with a warning."""
     path = directory_of(run, root.path(short_dir))
     with translated(f"directory {directory_of(run, short_dir)}"), suppress(FileNotFoundError, NotADirectoryError):
         for name in os.listdir(path):
@@ -103,7 +103,7 @@ def remove_directory(run: Run, short_dir: str, root: HostRoot) -> None:
 
 
 def runs_with_directory(short_dir: str, root: HostRoot) -> list[Run]:
-    """Every run that has a directory, living or dead; none when that can not be read."""
+    """Every run that has a directory, living or dead; none when that cannot be read."""
     try:
         names = os.listdir(root.path(short_dir))
     except (OSError, DirectoryRefused):
@@ -113,7 +113,7 @@ def runs_with_directory(short_dir: str, root: HostRoot) -> list[Run]:
 
 
 def _started(pid: int) -> int:
-    """When the process started (proc_pid_stat(5), starttime); -1 when there is none, or one that has ended already."""
+    """The start time of the process (proc_pid_stat(5), starttime); -1 when there is no process, or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,11 +1,11 @@
-"""What the processes of a pod see of a socket that was mounted for them (`placement`, across devices).
+"""Checks whether the processes of a pod see a socket that was mounted for them (`placement`, across devices).
 
-A mount that is made on the host later, as for the new socket of a restarted ovs-vswitchd, reaches a container only when its own
-mount of the volume follows the host's (`mountPropagation: HostToContainer`). The host's mount table does not tell, so the pod's
-processes are found by their network namespace and looked at through /proc: their mount table, and what is at the socket's name.
+A mount that is made on the host later, as for the new socket of a restarted ovs-vswitchd, reaches a container only when the
+container's mount of the volume follows the host's (`mountPropagation: HostToContainer`). The host's mount table does not show
+that. So the pod's processes are found by their network namespace, and their mount tables and the socket's name are read in /proc.
 
-Nothing is changed, nothing is connected to, and no process is entered. A pod decides what is in its mounts: what is opened there
-is opened with O_PATH, through no link, and only compared. A process that ends meanwhile sees nothing.
+It changes nothing, connects to nothing and enters no namespace. A pod controls the files in its mounts: they are opened only with
+O_PATH, through no link, and only compared. A process that ends meanwhile is left out.
 """
 # Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH116, PTH208
@@ -31,10 +31,10 @@ _REMEDY = "'mountPropagation: HostToContainer' at the volumeMount, and a new pod
 
 
 def unseen(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostRoot = HERE) -> list[Drift]:
-    """What keeps processes in that network namespace from the socket, now or after a restart of ovs-vswitchd.
+    """What hides the socket from processes in that network namespace, now or after a restart of ovs-vswitchd.
 
-    How many processes and mounts there are is the pod's choice: raises Unavailable when they take longer than there is time.
-    Empty for a socket that was renamed into the pod's directory and not mounted: every mount of that directory shows it.
+    Raises Unavailable at the deadline, because a pod may have any number of processes and mounts. Empty for a socket that was
+    renamed into the pod's directory and not mounted: every mount of that directory shows it.
     """
     what = f"socket {step.directory}/{step.name}"
     with directory_if_there(step.directory, step.trusted, root) as dirfd:
@@ -55,7 +55,7 @@ def unseen(step: PlacedSocket, netns_inode: int, deadline: Deadline, root: HostR
             proc = root.path("/proc")
             found: list[Drift] = []
             for pid in _processes(proc, netns_inode):
-                # it may end at any moment, and its tree may change
+                # the process may end at any moment, and its mounts may change
                 with suppress(OSError):
                     seen = f"{what}, as process {pid} of the pod sees it"
                     for sight in _judged(f"{proc}/{pid}", step.name, (dirfd, socket), (volume, place)):
@@ -80,7 +80,7 @@ def _processes(proc: str, netns_inode: int) -> Iterator[int]:
 def _judged(
     process: str, name: str, host: tuple[int, os.stat_result], where: tuple[Mount, str]
 ) -> Iterator[tuple[str, Value, str] | None]:
-    """For each mount of the process: what was expected and found where it shows the directory, and why; None when all is well."""
+    """For each mount of the process that shows the directory: expected, found and why; None when nothing is wrong."""
     (dirfd, socket), (volume, place) = host, where
     top = os.open(f"{process}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -109,7 +109,7 @@ def _judged(
 
 
 def _directory(top: int, path: str, mount: Mount) -> int | None:
-    """The directory at `path` below the process's root, if it is on `mount`: another may be over it."""
+    """Open the directory at `path` below the process's root; None if it is not on `mount`: another mount may cover it."""
     try:
         fd = paths.openat2(top, path.lstrip("/") or ".", os.O_PATH | os.O_DIRECTORY)
     except OSError:
@@ -121,9 +121,9 @@ def _directory(top: int, path: str, mount: Mount) -> int | None:
 
 
 def _follows(mount: Mount, volume: Mount) -> bool:
-    """Whether what is mounted on the host's `volume` later comes to be seen on `mount`: it is the same, a peer or a slave.
+    """Whether later mounts on the host's `volume` appear on `mount`: it is the same mount, a peer or a slave.
 
-    Whose slave is not asked: there may be others in between, as a runtime's with a mount namespace of its own.
+    The slave's master is not compared: other mounts may be in between, as those of a runtime in another mount namespace.
     """
     slave = any(group.startswith("master:") for group in mount.groups)
     return mount.ident == volume.ident or slave or bool(mount.shared & volume.shared)

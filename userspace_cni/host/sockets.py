@@ -1,10 +1,10 @@
-"""The directory, the name and the socket by which a vhost-user application and OVS meet.
+"""The shared directory, and the name of the socket, by which a vhost-user application and OVS connect.
 
 In client mode the application listens and OVS connects: the name must be free, and is removed with the attachment. In server
-mode OVS listens in a directory of its own and the socket is moved to where the pod sees it. All of this is done in directories
-that a pod may write: see `beneath`. Nothing here connects to a socket: a vhost-user peer would take that for its counterpart.
+mode OVS listens in its own directory, and `placement` moves the socket to where the pod sees it. Pods may write the shared
+directories: see `beneath`. Nothing here connects to a socket: a vhost-user application would take that for OVS.
 
-An application that is killed leaves its socket, and the next one cannot bind: a dead socket has to go, one that lives never does.
+A killed application leaves its socket, and the next one cannot bind: so a dead socket is removed, a living one never.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _DEAD = (
 class DirectoryDriver(Driver[Directory]):
     """Directories shared with a pod.
 
-    `made_before`: whether an attachment of ours made the thing. What was there before keeps owner, mode and label unless the step
-    says that it is ours all the same: it was made for other purposes, and a network's author could name it.
+    `made_before`: whether an attachment of ours made the resource. A directory that was there before keeps owner, mode and label
+    unless the step says that it is ours: it was made for other purposes, and a network's author could name it.
     """
 
     def __init__(self, root: HostRoot = HERE, made_before: Callable[[Resource], bool] = lambda _: False) -> None:
@@ -53,7 +53,7 @@ class DirectoryDriver(Driver[Directory]):
         self._made_before = made_before
 
     def apply(self, step: Directory, deadline: Deadline) -> None:
-        """Open it, or make it when the step says so; then set owner, mode and label when they are ours to set."""
+        """Open the directory, or make it when the step says so; then set owner, mode and label when it is ours."""
         what = f"directory {step.path}"
         deadline.require(what)
         wanted = Ownership.of(step, self._root)
@@ -70,7 +70,7 @@ class DirectoryDriver(Driver[Directory]):
             os.close(fd)
 
     def undo(self, step: Directory, deadline: Deadline) -> None:
-        """Remove it when it is empty; its parents stay, and so does everything that a pod left in it."""
+        """Remove the directory when it is empty; its parents stay, and so do files that a pod left in it."""
         deadline.require(f"directory {step.path}")
         if not step.create:
             return
@@ -84,7 +84,7 @@ class DirectoryDriver(Driver[Directory]):
                 remove_directory(dirfd, plain(name), path)
 
     def check(self, step: Directory, deadline: Deadline) -> list[Drift]:
-        """A missing directory, something else in its place, or another owner, mode or label than was set."""
+        """A missing directory, another file in its place, or another owner, mode or label than was set."""
         what = f"directory {step.path}"
         deadline.require(what)
         try:
@@ -105,7 +105,7 @@ class DirectoryDriver(Driver[Directory]):
         try:
             fd = open_if_there(step.path, step.trusted, self._root)
         except DirectoryRefused:
-            return True  # something is there, and it is for `apply` to say what
+            return True  # something is there; `apply` says what
         if fd is None:
             return False
         os.close(fd)
@@ -119,7 +119,7 @@ class SocketFileDriver(Driver[SocketFile]):
         self._root = root
 
     def apply(self, step: SocketFile, deadline: Deadline) -> None:
-        """Free the name: remove the dead socket of a former application. One that lives stays, anything else is refused."""
+        """Free the name: remove a former application's dead socket. A living one stays, another file is refused."""
         deadline.require(_what(step))
         with directory(step.directory, step.trusted, self._root) as dirfd:
             facts = look(dirfd, plain(step.name))
@@ -130,7 +130,7 @@ class SocketFileDriver(Driver[SocketFile]):
             sockets.remove_dead(dirfd, step.name)
 
     def undo(self, step: SocketFile, deadline: Deadline) -> None:
-        """Remove the socket; what is no socket was not put there for us."""
+        """Remove the socket; another file stays, because it is not the application's socket."""
         deadline.require(_what(step))
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             if dirfd is not None:
@@ -139,7 +139,7 @@ class SocketFileDriver(Driver[SocketFile]):
                     remove_name(dirfd, step.name)
 
     def check(self, step: SocketFile, deadline: Deadline) -> list[Drift]:
-        """A dead socket, or something that is none. No socket yet is normal, a missing directory the directory's own drift."""
+        """A dead socket, or another file. No socket yet is normal; a missing directory is a drift of the directory's step."""
         deadline.require(_what(step))
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             facts = None if dirfd is None else look(dirfd, plain(step.name))
@@ -152,13 +152,13 @@ class SocketFileDriver(Driver[SocketFile]):
             return [Drift(_what(step), "", "an application that listens, or nothing", Dead("a dead socket"), _DEAD)]
 
     def lost(self, step: SocketFile, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - each has a directory of its own
-        """Whether the application has ended and left its socket, so that the next one cannot have the name."""
+        """Whether the application has ended and left its socket, so that the next one cannot bind."""
         with directory_if_there(step.directory, step.trusted, self._root) as dirfd:
             return dirfd is not None and sockets.is_dead(dirfd, plain(step.name))
 
 
 def remove_name(dirfd: int, name: str) -> None:
-    """Unlink a name in the directory; gone is fine. Never follows: what a pod swaps in is a name in its own directory."""
+    """Unlink a name in the directory, if it is there. Follows no link: a pod can only swap in a name of its own directory."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=dirfd)
 

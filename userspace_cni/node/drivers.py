@@ -102,7 +102,7 @@ class Drivers:
 
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
-        client = Client(ovsdb, resident=self.resident, grouped=self._grouped, parted=self._parted)
+        client = Client(ovsdb, resident=self.resident, on_group=self._grouped, on_disconnect=self._parted)
         rundir = self.root.path(self.settings.ovs_rundir)
         return PortDriver(client, rundir, self.journal.identity, lambda name, deadline: free_name(name, self, deadline))
 

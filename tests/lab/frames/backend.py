@@ -1,6 +1,6 @@
-"""A back-end that says what a test tells it to: a plain socket, no rings, no memory mapped.
+"""A scripted back-end: a plain socket, no rings, no memory mapped.
 
-It answers as a good one unless `answer` has something else for the message: bytes, sent as they are; Act.SILENT; Act.HANG_UP.
+It answers well unless `answer` returns something else for a message: bytes, sent as they are; Act.SILENT; Act.HANG_UP.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def good(number: int, message: Message) -> Act:
 
 
 class ScriptedBackEnd:
-    """Serves, in a thread of its own, who connects to `path`, or one to whom it connects. `heard` is what came."""
+    """Serves front-ends at `path`, listening or connecting, in its own thread. `heard` has the messages that came."""
 
     def __init__(
         self, path: Path, answer: Answer = good, *, features: int = FEATURES, protocol: int = PROTOCOL, queues: int = 8
@@ -69,7 +69,7 @@ class ScriptedBackEnd:
         self._thread = threading.Thread(target=self._serve)
 
     def listen(self) -> None:
-        """Serve who connects, one after the other."""
+        """Serve connections, one after the other."""
         self._listener.bind(str(self._path))
         self._listener.listen(4)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""A front-end that is told each byte to send and each word of its memory: what a hostile one can do, a test can do with it."""
+"""A front-end of which a test chooses each byte that it sends and each word of its memory, so that it can act hostile."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Lender:
         self.close()
 
     def close(self) -> None:
-        """Hang up and let go of everything."""
+        """Hang up and free everything."""
         self.sock.close()
         self.memory.close()
         for fd in (self.memfd, *self.kick, *self.call):
@@ -80,11 +80,11 @@ class Lender:
                 os.close(fd)
 
     def send(self, request: int, payload: bytes = b"", fds: Sequence[int] = (), *, flags: int = 0) -> None:
-        """One message, well-formed but for what it is told."""
+        """Send one message, well-formed but for its arguments."""
         self.send_bytes(encode(request, payload, flags), fds)
 
     def send_bytes(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Any bytes. That the other side has hung up is no error."""
+        """Send any bytes; a hang-up of the other side is no error."""
         with suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(self.sock, [data], fds)
 
@@ -95,7 +95,7 @@ class Lender:
         return request, flags, self._exactly(size)
 
     def ask(self, request: int, payload: bytes = b"", fds: Sequence[int] = ()) -> int:
-        """Send with the wish for an acknowledgement, or a request that has an answer: the number in it."""
+        """Send with NEED_REPLY, or a request that has an answer; returns the number in the answer."""
         self.send(request, payload, fds, flags=Flag.NEED_REPLY)
         answered, flags, content = self.answer()
         assert (answered, flags & Flag.REPLY) == (request, Flag.REPLY)
@@ -161,7 +161,7 @@ class Lender:
         self.set_index(vring, self._offered[vring])
 
     def set_index(self, vring: int, index: int) -> None:
-        """avail.idx as it is told."""
+        """Set avail.idx."""
         struct.pack_into("=H", self.memory, vring * _RING_BYTES + _AVAIL + 2, index & 0xFFFF)
 
     def silence(self, vring: int) -> None:

@@ -82,7 +82,7 @@ def _checksum(data: bytes) -> int:
 
 
 class TapProcess:
-    """The command in a namespace; what it tells is read as it comes. Ended with SIGKILL at the end of a `with`."""
+    """The command in a namespace; its output is read as it comes. SIGKILL ends it at the end of a `with`."""
 
     def __init__(self, netns: str, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
         command = ["nsenter", f"--net={netns}", sys.executable, "-m", "userspace_cni", "tap", "--json", *arguments]
@@ -111,7 +111,7 @@ class TapProcess:
         return self._process.pid
 
     def until(self, state: str) -> dict[str, Any]:
-        """The next news of this state; what comes before is passed over."""
+        """Wait for the next line with this state; other lines are skipped."""
         while (news := self.news.get(timeout=SECONDS))["state"] != state:
             pass
         return news

@@ -90,7 +90,7 @@ class Wire:
         self.close()
 
     def failed(self) -> FastPathError | None:
-        """What a test says."""
+        """The failure that a test has set."""
         return self.problem
 
     def step(self) -> int:

@@ -48,7 +48,7 @@ _APPLETS = ("cat", "grep", "insmod", "ip", "ls", "mount", "ping", "poweroff", "r
 _KERNEL, _INITRAMFS = "vmlinuz", "initramfs"
 _APT_SECONDS = 300
 _QUICK = "console=ttyS0 quiet panic=-1 nokaslr mitigations=off no_timer_check random.trust_cpu=on ipv6.disable=1"
-"""No IPv6: what a guest sends is what it was asked to."""
+"""No IPv6, so that a guest sends only what it was asked to."""
 
 _INIT = r"""#!/bin/sh
 mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t devtmpfs dev /dev
@@ -158,7 +158,7 @@ def _made() -> Path:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Nobody else makes a guest meanwhile; another process may."""
+    """Hold the lock under which one process at a time makes the guest."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "guest.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Who a guest talks with: a port of the same bridge, behind which a few lines answer ARP and ICMP and count what comes.
+"""The peer of a guest: a port of the same bridge, behind which a few lines answer ARP and ICMP and count requests.
 
 Frames are recorded when they arrive, so that gaps are those of the network and not of the guest's script.
 """

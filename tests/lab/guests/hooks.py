@@ -1,4 +1,4 @@
-"""What a launcher pod is to the sidecar: its environment, and a hook manager that asks it as virt-launcher does.
+"""A launcher pod as the sidecar sees it: its environment, and a hook manager that calls it as virt-launcher does.
 
 The manager knows nothing of the sidecar's code but the messages. It scans each container's part of the hooks volume over and
 over, dials every entry that is no directory for at most 2 s with authority "localhost", asks `Info` with 1 s to answer, remembers
@@ -52,7 +52,7 @@ class HookError(Exception):
 
 
 class NotReady(Exception):
-    """Nobody serves at a socket."""
+    """No process serves at a socket."""
 
 
 @contextmanager
@@ -107,7 +107,7 @@ def encoded(vmi: Vmi) -> bytes:
 
 
 class Callback:
-    """A sidecar that was collected: its socket, its version, what it said of itself."""
+    """A collected sidecar: its socket, its version, its answer to Info."""
 
     def __init__(self, path: Path, version: str, info: Any) -> None:
         self.path = path

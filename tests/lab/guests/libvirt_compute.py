@@ -48,7 +48,7 @@ _VIRSH = ("virsh", "--quiet", "--connect", "qemu:///system")
 _INIT = "libvirtd & wait"
 """The first process must be one that collects the processes that QEMU's start leaves behind."""
 _SPACES = ("setpriv", "--pdeathsig=KILL", "unshare", *_NEW, "--fork", "--kill-child")
-"""Whoever kills the tests kills the pod: it gets SIGKILL when the thread that starts it ends."""
+"""The pod gets SIGKILL when the thread that starts it ends, so that it never outlives the tests."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
@@ -58,7 +58,7 @@ def console(name: str) -> str:
 
 
 class VirshFailed(Exception):
-    """virsh said no: its words."""
+    """virsh failed, with its stderr."""
 
 
 class Compute:
@@ -176,7 +176,7 @@ class Compute:
         return subprocess.run([*enter, *argv], input=stdin, capture_output=True, text=True, timeout=seconds, check=False)
 
     def log(self) -> str:
-        """The ends of all logs in the pod, for who has to find out."""
+        """The ends of all logs in the pod, for a failing test."""
         files = sorted(path for path in self._logs.rglob("*.log") if path.is_file())
         return "\n".join(f"--- {path.name}:\n{path.read_text(errors='replace')[-3000:]}" for path in files)
 

@@ -110,7 +110,7 @@ class Vm:
 
 
 def unshared(xml: str) -> str:
-    """The definition without the access mode that makes its memory shared, as if nobody had seen to it."""
+    """The definition without the access mode that makes its memory shared."""
     private, found = re.subn(r"<access mode=[\"']shared[\"']\s*/>", "", xml)
     assert found == 1, xml
     return private

@@ -1,4 +1,4 @@
-"""One VM's launcher pod with all that is in it, as KubeVirt brings it together: the plugin's port, the sidecar, libvirt.
+"""One VM's launcher pod with all that KubeVirt puts together in it: the plugin's port, the sidecar, libvirt.
 
 ADD comes first; its result goes into network-info, as virt-controller and the kubelet do it; then libvirt and the sidecar start,
 and what libvirt defines is what the sidecar answered to the hook manager.
@@ -25,7 +25,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.pod.launcher import interface_name
 
 BOOT_SECONDS = 90.0
-"""Of patience with a guest that is usable after 4 on a quiet machine."""
+"""Seconds to wait for a guest that is usable after 4 on a quiet machine."""
 PING_SECONDS = 120.0
 """The same, with a switch that has just come back."""
 ANSWERS = 2
@@ -58,7 +58,7 @@ class Launched:
         with ExitStack() as stack:
             self._netns = stack.enter_context(netns())
             self.attach()
-            self.tell(*({"network": name, **_told(made)} for name, made in self.attached.items()))
+            self.tell(*({"network": name, **_network_info(made)} for name, made in self.attached.items()))
             self.compute = stack.enter_context(Compute(self.tree, self.directory / "compute", public))
             self.manager = stack.enter_context(self.hooks(**self.sidecar))
             self._stack = stack.pop_all()
@@ -80,7 +80,7 @@ class Launched:
                 raise
 
     def tell(self, *interfaces: dict[str, Any]) -> None:
-        """Have network-info say this."""
+        """Write these interfaces into network-info."""
         self._podinfo.write_text(json.dumps({"interfaces": list(interfaces)}))
 
     def attach(self) -> None:
@@ -157,6 +157,6 @@ def node_for_vms(switch: Switch) -> Iterator[Node]:
         yield node
 
 
-def _told(made: dict[str, Any]) -> dict[str, Any]:
-    """What network-info has of an interface in a CNI result."""
+def _network_info(made: dict[str, Any]) -> dict[str, Any]:
+    """The entry of network-info for an interface in a CNI result."""
     return {key: made[key] for key in ("mac", "mtu") if key in made}

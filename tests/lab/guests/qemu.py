@@ -1,7 +1,7 @@
 """QEMU as KubeVirt's libvirt would run it, without libvirt: a process, its monitor, and what its guest says.
 
-The machine listens at the socket of each interface and waits for nobody. It ends with the `with`, by its process; a machine that
-has ended by itself is a failure of whoever waits for it, told with its last words.
+The machine listens at the socket of each interface and does not wait for connections. Its process ends with the `with`. When it
+has ended by itself, a wait for it fails with its last output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.pod.launcher import MOUNT, QEMU_ID
 
 BOOT_SECONDS = 60.0
-"""Of patience with a guest that is usable after 3 on a quiet machine."""
+"""Seconds to wait for a guest that is usable after 3 on a quiet machine."""
 MONITOR_SECONDS = 20.0
 _END_SECONDS = 10.0
 
@@ -121,8 +121,8 @@ class Monitor:
 class Qemu:
     """A running machine with no more of the host than a launcher pod has: `public` at MOUNT.
 
-    What it leaves is in `directory`: monitor, the guest's serial line, QEMU's own words. Machines between which a guest is to
-    move have theirs in one directory, which everybody may read.
+    Its files are in `directory`: monitor, the guest's serial line, QEMU's own output. Machines between which a guest is to move
+    have theirs in one directory, which every user may read.
     """
 
     directory: Path
@@ -154,7 +154,7 @@ class Qemu:
         self.end()
 
     def end(self) -> None:
-        """Kill it. Again is fine."""
+        """Kill it. May be called again."""
         if self._monitor:
             self._monitor.close()
         self._process.kill()

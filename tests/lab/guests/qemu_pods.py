@@ -30,7 +30,7 @@ GUEST = "10.9.0.2"
 class Launcher:
     """The launcher pod virt-launcher-vm1-`suffix`, in its sandbox `netns`. `attached`: its interface as ADD's result has it.
 
-    `bridge`: more of the network's `host.bridge`; `pings`: whom the guest pings all the time.
+    `bridge`: more of the network's `host.bridge`; `pings`: the addresses that the guest pings all the time.
     """
 
     node: Node

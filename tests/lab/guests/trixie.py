@@ -42,7 +42,7 @@ def command(argv: Sequence[str], binds: Iterable[Path] = ()) -> list[str]:
 
 
 def entered(tree: Path, argv: Sequence[str], binds: Sequence[str]) -> list[str]:
-    """The same with the programs in `tree`, for who is in a new mount namespace already. `binds`: PATH or SOURCE=PATH."""
+    """The same with the programs in `tree`, for a process in its own mount namespace. `binds`: PATH or SOURCE=PATH."""
     return [str(ENTER), str(tree), *binds, "--", *argv]
 
 
@@ -63,11 +63,11 @@ def _unpack(package: Path, tree: Path) -> None:
         argv = ["tar", "--extract", "--keep-directory-symlink", *left_out, f"--directory={tree}"]
         subprocess.run(argv, stdin=files.stdout, check=True)
     if files.returncode:
-        raise RuntimeError(f"dpkg-deb can not read {package}: exit {files.returncode}")
+        raise RuntimeError(f"dpkg-deb cannot read {package}: exit {files.returncode}")
 
 
 def main() -> None:
-    """Have the directory, and say so."""
+    """Make the directory, and print it."""
     began = time.monotonic()
     made = root()
     with suppress(BrokenPipeError):

@@ -195,7 +195,7 @@ class ApiServer:
             return len(self._open)
 
     def close_watches(self) -> None:
-        """Close the connections of all open watches in the middle of whatever they say."""
+        """Close the connections of all open watches, also in the middle of a line."""
         with self._guard:
             for watch in self._open:
                 _shut(watch.connection)
@@ -332,7 +332,7 @@ class _Http(ThreadingHTTPServer):
                 _shut(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is what many tests are about."""
+        """Print nothing: in many tests the client hangs up."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -84,7 +84,7 @@ def busy_kubelet(api: ApiServer, namespace: str = "default", name: str = "app") 
 
 
 def at_once(calls: Iterable[Callable[[], object]]) -> None:
-    """All of them at the same time, each in a thread of its own. Raises what the first of them raised."""
+    """Run all calls at the same time, each in its own thread. Raises the error of the first that failed."""
     started = list(calls)
     with ThreadPoolExecutor(len(started)) as threads:
         for outcome in [threads.submit(call) for call in started]:

@@ -61,7 +61,7 @@ class Selection:
         return all(pod[field.split(".")[0]].get(field.split(".")[1], "") == value for field, value in self._terms())
 
     def event(self, change: Change) -> dict[str, Any] | None:
-        """The watch event that a change is for whoever sees only these pods; None when it is none."""
+        """The event of a change on a watch of these pods; None when the change does not concern them."""
         before, after = self.has(change.old), self.has(change.new)
         if after:
             return {"type": "MODIFIED" if before else "ADDED", "object": change.new}

@@ -1,4 +1,4 @@
-"""The shim with no agent behind it: builds of it, calls of it, and a server that does to it what a test says."""
+"""The shim without an agent: builds of it, calls of it, and a scripted server in the agent's place."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def refused(done: Done, code: int, *said: str) -> dict[str, Any]:
 
 
 def give_stdin(process: Process, stdin: bytes = NETWORK) -> None:
-    """Give a call its stdin without waiting for its end; one that has ended, or never reads, does not mind."""
+    """Give a call its stdin without waiting for its end; a call that has ended or never reads is no error."""
     assert process.stdin
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(stdin)
@@ -254,7 +254,7 @@ def answers(status: int, body: bytes = b"") -> Script:
 
 
 def says(data: bytes) -> Script:
-    """Read the request, say `data`, whatever it is, and close."""
+    """Read the request, send `data`, and close."""
 
     def script(client: socket.socket) -> None:
         read_request(client)
@@ -296,7 +296,7 @@ def resets(client: socket.socket) -> None:
 
 
 def vanishes(client: socket.socket) -> None:
-    """Read the request and close without a word."""
+    """Read the request and close without an answer."""
     read_request(client)
 
 

@@ -1,4 +1,4 @@
-"""What this process holds: counted before and after, to show that nothing is left."""
+"""Counts what this process holds, before and after, to show that nothing is left."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _OF_THE_PROCESS = ("/memfd:fastpath-nothing", "/dev/zero", "/memfd:seg_")
-"""What our library keeps for as long as the process lives, from its first use on; DPDK's hugepages, which OVS takes and gives
-back when it makes mempools and forgets them."""
+"""Files that our library keeps from its first use to the end of the process; and DPDK's huge pages, which OVS takes and frees
+with its mempools."""
 
 
 def descriptors(pid: int | str = "self") -> list[str]:

@@ -1,6 +1,6 @@
 """The plugin inside a process of the test, so that something can happen at a chosen point of a verb: an error, or death.
 
-The node is the real one, with its real drivers; between them and the verbs sits a `Trip`, which is told each point that is
+The node is the real one, with its real drivers; between them and the verbs sits a `Trip`, which is called at each point that is
 passed: "before port", "after port", "before undo port", "before lease", "after writing pending", and so on.
 """
 
@@ -26,7 +26,7 @@ from userspace_cni.host.link import boot_id
 from userspace_cni.node.drivers import Drivers
 
 Watch = Callable[[str], None]
-"""Is told each point that is passed; what it raises happens there."""
+"""Called with each point that is passed; it may raise there."""
 
 
 @dataclass
@@ -157,7 +157,7 @@ def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> Answer:
 
 
 def killed_at(environ: Mapping[str, str], stdin: bytes, point: str) -> bool:
-    """One verb in a process of its own, which gets SIGKILL at the first `point`; whether it came to that."""
+    """Run one verb in its own process, which gets SIGKILL at the first `point`; returns whether it got there."""
     process = server().Process(target=_die_at, args=(dict(environ), stdin, point))
     process.start()
     process.join(60)

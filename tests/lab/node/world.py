@@ -1,7 +1,6 @@
-"""A node in memory: drivers that write into a set, so that what a verb leaves behind can be compared as a whole.
+"""A node in memory: drivers that write into a set, so that all that a verb leaves can be compared at once.
 
-It stands in for the walls (switch, file system, API server) where the subject is the order of things; the walls themselves are
-tested against the real ones.
+It takes the place of switch, file system and API server in tests of the order of steps; other tests use the real ones.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A private containerd from Debian's package, with everything that it keeps below one directory.
 
-What can not be moved there: its shims' sockets (/run/containerd) and libcni's cache of results (/var/lib/cni).
+What cannot be moved there: its shims' sockets (/run/containerd) and libcni's cache of results (/var/lib/cni).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.lab.runtimes.cri import Cri, CriError
 from tests.lab.runtimes.images import IMAGE, write_image
 
 BROKEN = "broken"
-"""A runtime handler whose program is missing: containers are set up, and then can not be started."""
+"""A runtime handler whose program is missing: containers are set up, and then cannot be started."""
 _STOP_S = 20.0
 _CTR_S = 60.0
 _CONFIG = """\
@@ -59,7 +59,7 @@ _DISABLED = (
     "internal.v1.tracing",
 )
 # ctr knows no other directories than these, and they are the host's: so it gets a view of its own. "/" is made private first, or
-# these mounts would be everybody's where it is shared. What is shared below it (`shared_mounts`) stays so.
+# these mounts would appear on the whole host where it is shared. What is shared below it (`shared_mounts`) stays so.
 _CTR = """\
 top=$1 networks=$2 bin=$3; shift 3
 mount --make-private /

@@ -1,4 +1,4 @@
-"""The host that a private container runtime believes to be on: a network namespace, plugins, networks, a cgroup of its own.
+"""The host of a private container runtime: a network namespace, plugins, networks, a cgroup of its own.
 
 A runtime that runs in it may let Debian's plugins make bridges and firewall rules: they go with the namespace. It stays in the
 mount namespace of its caller, as runtimes do: what it mounts is seen by the plugin, what the plugin mounts is seen by the switch.

@@ -1,4 +1,4 @@
-"""What the kubelet is to a runtime: a client of the Container Runtime Interface, on the few messages of `cri.proto`."""
+"""The kubelet's part towards a runtime: a client of the Container Runtime Interface, with the few messages of `cri.proto`."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def _apt_config() -> list[str]:
 
 
 def main() -> None:
-    """Have the archive, and say so."""
+    """Make the archive, and print its path."""
     began = time.monotonic()
     made = archive()
     with suppress(BrokenPipeError):

@@ -1,6 +1,6 @@
 """A private podman from Debian's package, with the cni backend, which takes its networks from files.
 
-What can not be moved: the namespaces' directory /run/netns, which it makes a mount of its own.
+What cannot be moved: the namespaces' directory /run/netns, which it makes a mount of its own.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class CallFailed(Exception):
 
 
 class NetworkError(Exception):
-    """A configuration that libcni would not use, or a plugin that it can not find; no process was started."""
+    """A configuration that libcni would not use, or a plugin that it cannot find; no process was started."""
 
 
 def call(
@@ -258,7 +258,7 @@ class Runtime:
             raise ExceptionGroup("gc", errors)
 
     def status(self, list_name: str) -> None:
-        """STATUS of each plugin up to the first that fails; below 1.1.0 nobody is asked."""
+        """STATUS of each plugin up to the first that fails; below 1.1.0 no plugin is called."""
         network = self.network(list_name)
         if _order(network.version) >= _order("1.1.0"):
             for plugin in network.plugins:

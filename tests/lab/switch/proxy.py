@@ -15,7 +15,7 @@ class Proxy:
 
     `lose_answer_to`: when a client has sent this, its request reaches the server, and the server's next answer is dropped; after
     that the connection is closed (`then="close"`) or stays and is mute (`then="mute"`). It happens once.
-    After `lag()`, what the server says waits until a client says something.
+    After `lag()`, what the server sends waits until a client sends something.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Proxy:
             each.close()
 
     def lag(self) -> None:
-        """Hold back what the server says from now on."""
+        """Hold back what the server sends from now on."""
         self.prompt.clear()
 
     def _accept(self) -> None:
@@ -125,6 +125,6 @@ class Babbler:
 
 
 def continue_reading(server: socket.socket) -> None:
-    """Swallow what the server says until it ends."""
+    """Read and drop what the server sends until it ends."""
     while server.recv(65536):
         pass

@@ -1,6 +1,6 @@
 """A private OVS-DPDK for tests: `deploy/private-switch` held by an object.
 
-What it tells comes from ovs-vsctl and ovs-appctl, never from the code under test.
+Its answers come from ovs-vsctl and ovs-appctl, never from the code under test.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Switch:
         os.kill(self.ovsdb_pid, signal.SIGCONT)
 
     def pause_vswitchd(self) -> None:
-        """SIGSTOP: rows are taken by ovsdb-server, and nobody acts on them."""
+        """SIGSTOP: ovsdb-server takes rows, and ovs-vswitchd does not act on them."""
         _pause(self.vswitchd_pid)
 
     def resume_vswitchd(self) -> None:
@@ -206,7 +206,7 @@ def _pause(pid: int) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether the process is there; a zombie has ended, even if nobody collects it."""
+    """Whether the process runs; a zombie that its parent has not reaped has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

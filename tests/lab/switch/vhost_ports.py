@@ -12,7 +12,7 @@ CLIENT, SERVER = "dpdkvhostuserclient", "dpdkvhostuser"
 
 
 def add_bridge(switch: Switch) -> None:
-    """A bridge that forwards nothing by itself."""
+    """Add a bridge without flows, which forwards nothing."""
     switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev", "fail-mode=secure")
 
 

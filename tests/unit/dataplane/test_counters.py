@@ -17,7 +17,7 @@ def row(name: str, **statistics: int) -> dict[str, Any]:
 
 
 def test_rows_are_read() -> None:
-    """Each row is one port with its marks, and with what was counted of it: nothing, of one that is not open."""
+    """Each row is one port with its marks and counters; a port that is not open has no counters."""
     marks = {"owner": "userspace-cni", "ifname": 'é{}"\\'}
     assert read([row("a", rx_packets=7), row("b")]) == [Counters("a", marks, {"rx_packets": 7}), Counters("b", marks, {})]
     assert read([]) == []
@@ -27,6 +27,6 @@ def test_rows_are_read() -> None:
     "said", [{"name": "a"}, {**row("a"), "statistics": ["set", []]}, {**row("a"), "statistics": 7}, {}, "a", None]
 )
 def test_another_answer(said: Any) -> None:
-    """A row of another shape is an error that names the database, and tells what came."""
+    """A row of another shape is an error that names the database and shows the row."""
     with pytest.raises(SwitchRefused, match=r"OVSDB: reading counters: "):
         read([said])

@@ -40,13 +40,13 @@ def test_messages_are_found_however_they_are_cut(messages: list[Any], ascii_only
 
 
 @pytest.mark.parametrize("garbage", ["HTTP/1.1 400", "[1]", "1", "}", '"x"', "  null"])
-def test_what_is_no_object_is_told_at_once(garbage: str) -> None:
+def test_garbage_is_an_error_at_once(garbage: str) -> None:
     """Anything but an object is an error string, which ovs.jsonrpc takes for a protocol error."""
     assert [type(answer) for answer in parse([garbage])] == [str]
 
 
 @pytest.mark.parametrize("garbage", ["{]}", "{1:2}", '{"a":tru}', '{"a" 1}'])
-def test_an_object_that_is_none_is_an_error(garbage: str) -> None:
+def test_a_malformed_object_is_an_error(garbage: str) -> None:
     """Balanced braces around nonsense are an error string too."""
     assert [type(answer) for answer in parse([garbage])] == [str]
 

@@ -70,13 +70,13 @@ def test_cookies() -> None:
 
 @pytest.mark.parametrize(("cookie", "mask"), [(COOKIE, 0), (COOKIE, 0xFFFFFF0000000000), (0x1234, ALL_BITS)])
 def test_flows_of_others_are_safe(cookie: int, mask: int) -> None:
-    """A deletion that could mean a flow that is not of one run of ours is not made."""
-    with pytest.raises(ValueError, match="not ours alone"):
+    """A deletion that could match flows of others is not made."""
+    with pytest.raises(ValueError, match="flows of others"):
         messages.delete_flows(0x04, 1, cookie, mask)
 
 
 def hello(version: int, elements: bytes = b"") -> Message:
-    """A HELLO that came."""
+    """A received HELLO."""
     return Message(version, messages.HELLO, 1, elements)
 
 
@@ -100,7 +100,7 @@ def test_agreeing_on_a_version(theirs: Message, version: int) -> None:
 
 def test_nothing_in_common() -> None:
     """A bridge restricted to a version that we do not speak is named with what it speaks."""
-    with pytest.raises(SwitchRefused, match=r"the bridge speaks 1\.1, and we 1\.0, 1\.2"):
+    with pytest.raises(SwitchRefused, match=r"the bridge speaks 1\.1, userspace-cni 1\.0, 1\.2"):
         messages.agreed(hello(0x02, struct.pack("!HHI", 1, 8, 1 << 2)))
 
 
@@ -115,7 +115,7 @@ def test_nothing_in_common() -> None:
     ],
 )
 def test_errors_are_named(version: int, body: bytes, text: str) -> None:
-    """An ERROR message becomes an error in words, whatever is in it."""
+    """Any ERROR message becomes an error in words."""
     assert messages.refusal(Message(version, messages.ERROR, 1, body), "x").message == text
 
 
@@ -124,7 +124,7 @@ Answer = Callable[[socket.socket], None]
 
 @pytest.fixture
 def switch_saying(tmp_path: Path) -> Iterator[Callable[[Answer], str]]:
-    """Starts something on a management socket that does as it is told with the first connection; its path."""
+    """Starts a server on a management socket that passes its first connection to `answer`; returns the socket's path."""
     threads: list[threading.Thread] = []
     listeners: list[socket.socket] = []
 
@@ -158,18 +158,18 @@ def read(peer: socket.socket) -> Message:
 
 
 def until_closed(peer: socket.socket) -> None:
-    """Hear the client out and say nothing."""
+    """Read until the client closes, and send nothing."""
     while peer.recv(4096):
         pass
 
 
 def soon() -> Deadline:
-    """Time enough for an answer that comes."""
+    """Time enough for an answer."""
     return Deadline.after(10)
 
 
 def test_a_flow_is_added_and_deleted(switch_saying: Callable[[Answer], str]) -> None:
-    """The client shakes hands, answers questions on the way, and knows its barrier's answer by its number."""
+    """The client shakes hands, answers echo requests meanwhile, and knows its barrier's answer by its number."""
     seen = []
 
     def answer(peer: socket.socket) -> None:
@@ -190,7 +190,7 @@ def test_a_flow_is_added_and_deleted(switch_saying: Callable[[Answer], str]) -> 
 
 
 def test_a_flow_that_is_refused(switch_saying: Callable[[Answer], str]) -> None:
-    """An error before the barrier's answer is told, with the socket it came from."""
+    """An error before the barrier's answer is raised, with the socket it came from."""
 
     def answer(peer: socket.socket) -> None:
         read(peer)
@@ -204,7 +204,7 @@ def test_a_flow_that_is_refused(switch_saying: Callable[[Answer], str]) -> None:
 
 
 def saying(data: bytes) -> Answer:
-    """Says this after the client's greeting, and closes."""
+    """Sends this after the client's HELLO, and closes."""
 
     def answer(peer: socket.socket) -> None:
         read(peer)
@@ -222,7 +222,7 @@ def saying(data: bytes) -> Answer:
         (lambda peer: None, "closed the connection|reset|Broken pipe"),
     ],
 )
-def test_who_does_not_speak_openflow(switch_saying: Callable[[Answer], str], answer: Answer, text: str) -> None:
+def test_a_server_that_does_not_speak_openflow(switch_saying: Callable[[Answer], str], answer: Answer, text: str) -> None:
     """Silence, nonsense and a closed connection end before the deadline, and are named."""
     with pytest.raises(Unavailable, match=text):
         Flows(switch_saying(answer), Deadline.after(0.3))
@@ -234,7 +234,7 @@ def test_no_switch(tmp_path: Path) -> None:
         Flows(str(tmp_path / "nothing.mgmt"), soon())
 
 
-def test_flows_where_nobody_listens(tmp_path: Path) -> None:
+def test_flows_without_a_listener(tmp_path: Path) -> None:
     """A bridge or a process that is gone has no flows, however its socket was left and however long the path is."""
     directory = tmp_path / ("long" * 30)
     forget(str(directory / "b.mgmt"), [COOKIE], soon())
@@ -246,13 +246,13 @@ def test_flows_where_nobody_listens(tmp_path: Path) -> None:
 
 
 def test_flows_of_a_bridge_that_speaks_no_version_of_ours(switch_saying: Callable[[Answer], str]) -> None:
-    """What could never be given a flow of ours has none."""
+    """A bridge that could never get a flow of ours has none."""
     body = struct.pack("!HHI", 1, 8, 1 << 2)
     forget(switch_saying(saying(messages.message(0x02, messages.HELLO, 1, body))), [COOKIE], soon())
 
 
 @pytest.mark.parametrize("said", [b"", messages.message(0x04, messages.HELLO, 1)])
-def test_flows_of_which_nobody_knows(switch_saying: Callable[[Answer], str], said: bytes) -> None:
+def test_flows_of_a_silent_switch(switch_saying: Callable[[Answer], str], said: bytes) -> None:
     """A switch that does not answer, or not to the end, has confirmed nothing."""
 
     def answer(peer: socket.socket) -> None:
@@ -263,8 +263,8 @@ def test_flows_of_which_nobody_knows(switch_saying: Callable[[Answer], str], sai
         forget(switch_saying(answer), [COOKIE], Deadline.after(0.2))
 
 
-def test_a_switch_that_accepts_nobody(tmp_path: Path) -> None:
-    """One that is stopped and has its queue full is there still, with its flows."""
+def test_a_switch_that_accepts_no_connection(tmp_path: Path) -> None:
+    """A stopped switch with a full queue is an error: it may still have its flows."""
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as other:
         listener.bind(str(tmp_path / "b.mgmt"))
         listener.listen(0)

@@ -1,4 +1,4 @@
-"""Ports as columns of OVSDB, and what their rows say of them."""
+"""Ports as columns of OVSDB, and their differences from steps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_row_says_by_what_its_port_is_deleted(step: OvsPort, store: str) -> No
 
 @given(steps(), TEXT)
 def test_what_was_written_differs_in_nothing(step: OvsPort, store: str) -> None:
-    """CHECK finds no difference in rows that are as they were made."""
+    """CHECK finds no difference in unchanged rows."""
     wanted = replace(step, marks={key: value for key, value in step.marks.items() if key != "owner"})
     assert port.differences(wanted, row_of(wanted, store)) == []
 
@@ -109,7 +109,7 @@ def test_each_difference_has_expected_and_found(changes: dict[str, Any], field: 
 
 
 def test_another_kind_of_port_differs_in_all_that_makes_it() -> None:
-    """A port for which OVS was to make the socket, and which connects to one, differs by type and path."""
+    """A server port's step and a client port's row differ in type and path."""
     assert port.differences(replace(STEP, interface=VhostUserServer()), row_of(STEP)) == [
         differing("Interface.type", "dpdkvhostuser", "dpdkvhostuserclient"),
         differing("options:vhost-server-path", Absent(), "/run/pod/net1"),
@@ -139,7 +139,7 @@ def test_the_state_that_ovs_reports_counts(state: dict[str, Any], field: str, ex
 
 
 def test_what_opens_a_socket_that_ovs_failed_to_make() -> None:
-    """Of a closed server-mode port only an administrator can do something, and the difference says what."""
+    """The difference of a closed server-mode port says what an administrator has to do."""
     server = replace(STEP, interface=VhostUserServer())
     closed: dict[str, Any] = {"ofport": [-1], "error": ["could not open"]}
     assert "after a restart" in port.differences(server, row_of(server, **closed))[0].details
@@ -159,7 +159,7 @@ def test_a_missing_port_is_one_difference() -> None:
 
 @pytest.mark.parametrize("key", ["owner", "container-id", "network", "ifname"])
 def test_whose_port_it_is_needs_every_mark(key: str) -> None:
-    """One mark that differs or is missing makes it somebody else's; other marks do not matter."""
+    """One identity mark that differs or is missing makes the port another owner's; other marks do not matter."""
     row = marks.marks_of(STEP, "s1")
     for step in (STEP, STEP.ref):
         assert marks.same_attachment(step, {**row, "boot-id": "other", "pod-uid": "u"})
@@ -176,7 +176,7 @@ def test_a_store_differs_only_when_both_are_known() -> None:
 
 
 def test_messages_name_the_owner() -> None:
-    """Whose row it is, in words."""
-    assert marks.whose({}) == "nobody that marks its rows"
+    """The owner of a row, in words."""
+    assert marks.whose({}) == "an owner that does not mark its rows"
     assert marks.whose({"owner": "neutron"}) == "owner 'neutron'"
     assert marks.whose({"owner": "userspace-cni", "container-id": "c"}) == "userspace-cni: container-id c"

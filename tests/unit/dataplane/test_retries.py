@@ -16,7 +16,7 @@ class Clock:
         return self.now
 
 
-def test_at_once_and_then_less_and_less() -> None:
+def test_at_once_and_then_at_longer_intervals() -> None:
     """The first try is due at once; each further one after twice the time, an hour at most."""
     clock = Clock()
     retries = Retries(clock)
@@ -32,8 +32,8 @@ def test_at_once_and_then_less_and_less() -> None:
     assert pauses[-2:] == [LAST_S, LAST_S]
 
 
-def test_another_daemon_begins_anew() -> None:
-    """What failed in one ovs-vswitchd may succeed in the next one; other ports are not concerned."""
+def test_another_daemon_starts_from_zero() -> None:
+    """A port that failed in one ovs-vswitchd may succeed in the next one; other ports are not affected."""
     retries = Retries(Clock())
     retries.tried("p", "1")
     assert not retries.due("p", "1")
@@ -41,7 +41,7 @@ def test_another_daemon_begins_anew() -> None:
     assert retries.due("q", "1")
 
 
-def test_a_port_that_was_open_begins_anew() -> None:
+def test_a_port_that_was_open_starts_from_zero() -> None:
     """A port that has been opened, or deleted, meanwhile is tried at once when it closes again."""
     retries = Retries(Clock())
     retries.tried("p", "1")

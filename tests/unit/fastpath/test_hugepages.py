@@ -1,4 +1,4 @@
-"""Huge pages are told as the kernel has them, on machines of every kind."""
+"""The huge pages of machines of every kind are read as the kernel shows them."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def test_pools_of_the_machine(sysfs: str) -> None:
 
 
 def test_pools_of_nodes(sysfs: str) -> None:
-    """Each NUMA node has its own; what is promised is known of the machine only."""
+    """Each NUMA node has its own pools; promised pages are known for the machine only."""
     assert node_pools(sysfs) == (Pool(MIB2, 0, 32, 0, None, 0), Pool(MIB2, 10, 64, 64, None, 1), Pool(GIB, 10, 2, 0, None, 0))
 
 
 def test_promised_pages_are_not_available(sysfs: str) -> None:
-    """A page that a mapping was promised is free and still nobody else's."""
+    """A page that is promised to a mapping is free, but not available to another."""
     assert machine_pools(sysfs)[0].available == 60
 
 
 def test_finest_pools() -> None:
-    """Where the kernel tells no nodes of a size, the machine's pool stands for them."""
+    """Where the kernel shows no nodes for a size, the machine's pool is used."""
     machine, node = (Pool(MIB2, None, 3, 3, 0, 0), Pool(GIB, None, 1, 1, 0, 0)), (Pool(MIB2, 0, 3, 3, None, 0),)
     assert HugePages(machine, node, ()).pools() == (node[0], machine[1])
 
@@ -121,23 +121,23 @@ def test_mounts_of_a_size() -> None:
     ],
 )
 def test_shortage(sysfs: str, page: int, wanted: int, words: str) -> None:
-    """Why memory in huge pages can not be had is said in words; nothing when it can."""
+    """A shortage of huge pages is explained in words; the text is empty when there are enough."""
     found = look(sysfs, "/nowhere").shortage(page, wanted)
     assert found.endswith(words) if words else found == ""
 
 
 def test_empty_pool() -> None:
-    """A pool that nobody has filled is told apart from one that is used up."""
-    assert "nobody has reserved any" in HugePages((Pool(MIB2, None, 0, 0, 0, 0),), (), ()).shortage(MIB2, 1)
+    """An empty pool has another text than one that is used up."""
+    assert "none are reserved" in HugePages((Pool(MIB2, None, 0, 0, 0, 0),), (), ()).shortage(MIB2, 1)
 
 
 def test_this_machine() -> None:
-    """What is found here can be true: no pool has more free pages than pages."""
+    """The pools of this machine are plausible: none has more free pages than pages."""
     found = look()
     assert all(0 <= pool.free <= pool.total for pool in found.pools())
 
 
 @pytest.mark.parametrize(("count", "text"), [(4096, "4 KiB"), (MIB2, "2 MiB"), (GIB, "1 GiB"), (1000, "1000 B"), (0, "0 B")])
 def test_sizes_in_words(count: int, text: str) -> None:
-    """Bytes are told in the largest unit that divides them."""
+    """Bytes are written in the largest unit that divides them."""
     assert size_text(count) == text

@@ -1,4 +1,4 @@
-"""Who is connected to sockets of a name, out of the listings of all network namespaces."""
+"""Connections to sockets of a name are counted from the listings of all network namespaces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from userspace_cni.fastpath.sys.unix_sockets import connections_anywhere
 
 
 def test_connections_as_the_kernel_tells_them(tmp_path: Path) -> None:
-    """They count by the name of their socket, once, in every namespace, accepted or not yet; those that listen do not."""
+    """Connections count by the name of their socket, once, in every namespace, accepted or not yet; listeners do not count."""
     lines = [
         "Num RefCount Protocol Flags Type St Inode Path",
         "0000000000000000: 00000002 00000000 00010000 0001 01 100 /run/ovs/c0ffee-net1",

@@ -60,7 +60,7 @@ def test_a_message_with_descriptors(ends: tuple[Channel, socket.socket]) -> None
 
 
 def test_messages_sent_at_once_stay_apart(ends: tuple[Channel, socket.socket]) -> None:
-    """Of messages that arrive together each gets its own descriptors, in whatever calls they were sent."""
+    """Of messages that arrive together each gets its own descriptors, however they were sent."""
     channel, far = ends
     with nothing_left():
         far.sendall(encode(Request.SET_OWNER) + encode(Request.GET_FEATURES))
@@ -99,7 +99,7 @@ def test_a_message_that_is_cut_off(ends: tuple[Channel, socket.socket], length: 
 
 
 def test_a_message_that_is_never_finished(ends: tuple[Channel, socket.socket]) -> None:
-    """Who begins a message and stops is given the patience for the rest, and no more."""
+    """A message that is begun and not finished fails after the patience for its rest."""
     channel, far = ends
     send_with(far, KICK[:15], [0])
     before = descriptors()
@@ -147,7 +147,7 @@ def test_descriptors_for_a_front_end() -> None:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_header_that_can_not_be(ahead: bool) -> None:
+def test_an_impossible_header(ahead: bool) -> None:
     """A size beyond any message is refused at once; nothing is awaited for it."""
     near, far = socket.socketpair()
     with Channel(near, fds_max=0 if ahead else FDS_MAX) as channel, far:
@@ -196,7 +196,7 @@ def test_a_wake_ends_the_wait(ahead: bool) -> None:
 
 
 def test_a_peer_that_reads_nothing(ends: tuple[Channel, socket.socket]) -> None:
-    """Sending to one who never reads ends with the deadline instead of blocking."""
+    """Sending to a peer that never reads ends with the deadline instead of blocking."""
     channel, _far = ends
 
     def fill() -> None:
@@ -208,7 +208,7 @@ def test_a_peer_that_reads_nothing(ends: tuple[Channel, socket.socket]) -> None:
 
 
 def test_closed_by_us(ends: tuple[Channel, socket.socket]) -> None:
-    """After close, again or not, everything says so."""
+    """After close, once or twice, every method raises Closed."""
     channel, _far = ends
     channel.close()
     channel.close()
@@ -221,7 +221,7 @@ def test_closed_by_us(ends: tuple[Channel, socket.socket]) -> None:
 
 
 def test_shutdown_ends_a_wait_in_another_thread(ends: tuple[Channel, socket.socket]) -> None:
-    """Who waits for a message learns of a shutdown by another thread."""
+    """A wait for a message ends when another thread shuts the channel down."""
     channel, _far = ends
     outcome: list[FastPathError] = []
 
@@ -256,7 +256,7 @@ def test_another_connection_under_the_same_number(ends: tuple[Channel, socket.so
 
 
 def test_who_is_there(ends: tuple[Channel, socket.socket]) -> None:
-    """The kernel tells process, user and group of the other end."""
+    """`peer` returns process, user and group of the other end."""
     assert ends[0].peer() == Peer(os.getpid(), os.getuid(), os.getgid())
 
 
@@ -272,7 +272,7 @@ def test_deadlines() -> None:
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(0, 10)), max_size=6), st.booleans())
 def test_random_bytes_with_descriptors(chunks: list[tuple[bytes, int]], ahead: bool) -> None:
-    """Whatever comes: messages or one named error, then the end; every descriptor is in a message or closed."""
+    """Random bytes give messages or one named error, then the end; every descriptor is in a message or closed."""
     near, far = socket.socketpair()
     before = len(descriptors())
     with Channel(near, fds_max=0 if ahead else FDS_MAX) as channel:
@@ -282,4 +282,4 @@ def test_random_bytes_with_descriptors(chunks: list[tuple[bytes, int]], ahead: b
         with suppress(FastPathError):
             while True:
                 received(channel)
-        assert len(descriptors()) <= before - 1  # an earlier test may let go of some meanwhile
+        assert len(descriptors()) <= before - 1  # an earlier test's may be closed meanwhile

@@ -61,10 +61,10 @@ ATTACHMENT = [
     "SET_VRING_ENABLE",
     "GET_FEATURES",
 ]
-"""What a back-end hears of a front-end with one pair of queues."""
+"""The messages that a front-end with one pair of queues sends."""
 FAREWELL = ["SET_VRING_ENABLE", "SET_VRING_ENABLE", "GET_VRING_BASE", "GET_VRING_BASE"]
 ANSWERED = [1, 2, *range(4, 19)]
-"""Which of them have an answer."""
+"""Those of them that have an answer."""
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def path() -> Iterator[Path]:
 
 
 def at(step: int, answer: bytes | Act) -> Answer:
-    """Good but for one message."""
+    """Answers well, but for one message."""
     return lambda number, message: answer if number == step else Act.GOOD
 
 
@@ -101,7 +101,7 @@ def failure(path: Path, answer: Answer, seconds: float = 5.0) -> FastPathError:
 
 
 def test_the_order_of_messages(path: Path) -> None:
-    """An attachment says what fastpath's peers need in their order, and nothing is left of it."""
+    """An attachment sends the messages that back-ends need, in their order, and leaves nothing behind."""
     with nothing_left(), back_end(path) as peer:
         with attach(path) as front_end:
             assert peer.names == ATTACHMENT
@@ -111,14 +111,14 @@ def test_the_order_of_messages(path: Path) -> None:
         assert [len(message.fds) for message in peer.heard[4:8]] == [1, 0, 0, 1]
 
 
-def test_the_farewell(path: Path) -> None:
-    """A back-end that came to us is asked for the rings in the end."""
+def test_a_listeners_back_end_is_asked_for_the_rings(path: Path) -> None:
+    """A back-end that connected to our listener is asked for the rings before we hang up."""
     with nothing_left(), awaited(path) as peer:
         wait_until(lambda: peer.names == ATTACHMENT + FAREWELL)
 
 
-def test_no_farewell(path: Path) -> None:
-    """One to which we connected is left without a word: OVS would take it for the word of who has connected since."""
+def test_a_listening_back_end_is_not_asked_for_the_rings(path: Path) -> None:
+    """We send nothing more to a back-end to which we connected: OVS would stop the rings of the newest connection."""
     with nothing_left(), back_end(path) as peer:
         attach(path).close()
         wait_until(lambda: peer.errors)
@@ -195,7 +195,7 @@ def test_as_many_queues_as_there_can_be(path: Path) -> None:
     ],
 )
 def test_what_is_not_offered(path: Path, offers: dict[str, int], step: str, missing: str) -> None:
-    """A back-end that offers less than is needed is told from a broken one: the error names what is missing."""
+    """When a back-end offers less than is needed the error names what is missing."""
     options = FrontEndOptions(queue_pairs=2, queue_size=8, room=128, mergeable=True)
     with nothing_left(), back_end(path, good, **offers), pytest.raises(NegotiationFailed, match=missing) as caught:
         attach(path, options)
@@ -210,7 +210,7 @@ def test_features_that_we_do_not_know(path: Path) -> None:
 
 
 def test_each_message_refused(path: Path) -> None:
-    """A refusal is told by the name of the refused message, with where to look."""
+    """A refusal is an error with the name of the refused message and a place to look at."""
     for step, name in enumerate(ATTACHMENT):
         if step in ANSWERED and not name.startswith("GET_"):
             refusal = struct.pack("=IIIQ", Request[name], FLAGS_REPLY, 8, 1)
@@ -221,7 +221,7 @@ def test_each_message_refused(path: Path) -> None:
 
 
 def test_each_message_left_unanswered(path: Path) -> None:
-    """Silence ends with the deadline, and the error names the message that nobody answers."""
+    """Silence ends with the deadline, and the error names the message without an answer."""
     for step in ANSWERED:
         error = failure(path, at(step, Act.SILENT), 0.03)
         assert isinstance(error, TimedOut | PeerError)
@@ -232,7 +232,7 @@ def test_each_message_left_unanswered(path: Path) -> None:
 
 
 def test_a_hang_up_at_each_message(path: Path) -> None:
-    """Whenever the other side hangs up, it is told, by the first message that stayed without an answer."""
+    """A hang-up at any message is an error that names the first message without an answer."""
     for step in range(len(ATTACHMENT)):
         error = failure(path, at(step, Act.HANG_UP))
         assert isinstance(error, Disconnected), error
@@ -260,7 +260,7 @@ def header(request: int, flags: int, size: int, payload: bytes = b"") -> bytes:
         (lambda message: header(message.request, 5, 2**31), Reason.OVERSIZED),
     ],
 )
-def test_answers_that_can_not_be(path: Path, wrong: Any, reason: Reason) -> None:
+def test_malformed_answers(path: Path, wrong: Any, reason: Reason) -> None:
     """A malformed answer to any message ends the attachment with the way in which it is malformed."""
     for step in ANSWERED:
         error = failure(path, lambda number, message, step=step: wrong(message) if number == step else Act.GOOD)  # type: ignore[misc]
@@ -298,7 +298,7 @@ def test_an_answer_that_is_cut_off(path: Path) -> None:
     ),
 )
 def test_random_answers(step: int, answer: bytes) -> None:
-    """Whatever a back-end answers at any time: an attachment or a named error, and nothing is left of it."""
+    """Random answers at any step give an attachment or a named error, and nothing is left of it."""
     with (
         TemporaryDirectory(prefix="uc-") as directory,
         nothing_left(),
@@ -308,8 +308,8 @@ def test_random_answers(step: int, answer: bytes) -> None:
         attach(Path(directory) / "s", seconds=0.05).close()
 
 
-def test_farewells_that_fail(path: Path) -> None:
-    """A back-end that does not answer, refuses or hangs up at the end does not keep us: close raises nothing."""
+def test_close_of_a_back_end_that_fails(path: Path) -> None:
+    """Close raises nothing when the back-end does not answer, refuses or hangs up."""
     refusal = struct.pack("=IIIQ", Request.SET_VRING_ENABLE, FLAGS_REPLY, 8, 1)
     for answer in (Act.HANG_UP, b"rubbish that is no message", refusal):
         for step in range(4):
@@ -317,8 +317,8 @@ def test_farewells_that_fail(path: Path) -> None:
                 pass
 
 
-def test_a_detach_that_fails_is_told(path: Path) -> None:
-    """Detach says what the back-end did not do; the front-end is detached all the same, and can be attached again."""
+def test_a_detach_that_fails(path: Path) -> None:
+    """Detach raises the back-end's failure; the front-end is detached all the same, and can be attached again."""
     silent = at(len(ATTACHMENT) + 3, Act.SILENT)
     with (
         nothing_left(),
@@ -336,7 +336,7 @@ def test_a_detach_that_fails_is_told(path: Path) -> None:
 
 
 def test_a_hang_up_is_noticed(path: Path) -> None:
-    """When the back-end hangs up the front-end is not alive, a wait ends with Disconnected, and attaching anew mends it."""
+    """When the back-end hangs up the front-end is not alive, a wait ends with Disconnected, and attaching again repairs it."""
     with nothing_left(), back_end(path) as peer, attach(path) as front_end:
         pairs, number = front_end.pairs, front_end.control_fd
         for _ in range(3):
@@ -366,8 +366,8 @@ def test_reattach_of_one_that_is_alive(path: Path) -> None:
         assert second.names == ATTACHMENT
 
 
-def test_rings_begin_anew(path: Path) -> None:
-    """After attaching anew a ring that was full takes as many frames as it did at first."""
+def test_rings_are_empty_after_reattach(path: Path) -> None:
+    """After attaching again a ring that was full takes as many frames as at first."""
     with back_end(path) as peer, attach(path) as front_end:
         frames = [bytes(64)] * 100
         first = front_end.pairs[0].send_frames(frames)
@@ -388,13 +388,13 @@ def test_nothing_is_carried_while_detached(path: Path) -> None:
         assert isinstance(front_end.failed(), Disconnected)
 
 
-def test_reattach_while_nobody_is_there(path: Path) -> None:
-    """Attaching anew is tried until its deadline, and the error says what is the matter."""
+def test_reattach_without_a_back_end(path: Path) -> None:
+    """Attaching again is tried until its deadline, and the error names the cause."""
     with nothing_left():
         with back_end(path):
             front_end = attach(path)
         with front_end:
-            with pytest.raises(SocketRefused, match="nobody listens"):
+            with pytest.raises(SocketRefused, match="no process listens"):
                 front_end.reattach(0.05)
             path.unlink()
             with pytest.raises(SocketRefused, match="nothing is there"):
@@ -405,7 +405,7 @@ def test_reattach_while_nobody_is_there(path: Path) -> None:
 
 
 def test_reattach_while_the_other_side_hangs_up(path: Path) -> None:
-    """A back-end that takes connections and ends them is tried again until the deadline."""
+    """A back-end that accepts connections and ends them is tried again until the deadline."""
     with nothing_left(), back_end(path) as peer, attach(path) as front_end:
         peer.answer = at(3, Act.HANG_UP)
         peer.hang_up()
@@ -457,7 +457,7 @@ def test_close_while_others_wait(path: Path) -> None:
 
 
 def test_reattach_while_others_send_and_wait(path: Path) -> None:
-    """Threads that send and wait go on over attachments anew: they see frames refused or Disconnected, and nothing else."""
+    """Threads that send and wait go on over reattachments: they see frames refused or Disconnected, and nothing else."""
     with nothing_left(), back_end(path), attach(path) as front_end:
         (pair,) = front_end.pairs
         ending = threading.Event()
@@ -486,7 +486,7 @@ def test_reattach_while_others_send_and_wait(path: Path) -> None:
 
 
 def test_reattach_to_one_that_is_stuck(path: Path) -> None:
-    """A back-end that is alive and answers nothing is left within half of the time, and the rest is for the next."""
+    """A back-end that answers nothing is left within half of the time; the rest is for the next connection."""
     with nothing_left(), back_end(path, at(len(ATTACHMENT), Act.SILENT)) as peer, attach(path) as front_end:
         front_end.reattach(0.1)
         assert front_end.alive()
@@ -494,7 +494,7 @@ def test_reattach_to_one_that_is_stuck(path: Path) -> None:
 
 
 def test_close_ends_a_reattachment(path: Path) -> None:
-    """Who waits in reattach for a back-end that does not come learns that another thread closed."""
+    """A reattach that waits for a back-end ends with Closed when another thread closes."""
     with nothing_left(), Listener(str(path), SMALL) as listener:
         front_ends: list[FrontEnd] = []
         peer_thread = threading.Thread(target=lambda: front_ends.append(listener.accept(5)))
@@ -518,9 +518,9 @@ def test_close_ends_a_reattachment(path: Path) -> None:
 
 
 def test_a_listener(path: Path) -> None:
-    """Who connects to a listener is a back-end, and so is the next for the same front-end; the socket goes at close."""
+    """A connection to a listener is a back-end, the next one too for the same front-end; close removes the socket."""
     with nothing_left(), Listener(str(path), SMALL) as listener:
-        connect(str(path), Deadline.after(1)).close()  # one that gave up before it was accepted is nobody
+        connect(str(path), Deadline.after(1)).close()  # a connection that ended before it was accepted is ignored
         with dialling_back_end(path):
             front_end = listener.accept(5)
             assert front_end.alive()
@@ -528,13 +528,13 @@ def test_a_listener(path: Path) -> None:
         with front_end, dialling_back_end(path):
             front_end.reattach(5)
             assert front_end.alive()
-        with pytest.raises(TimedOut, match="nobody connected"):
+        with pytest.raises(TimedOut, match="no connection came"):
             listener.accept(0.01)
     assert not path.exists()
 
 
 def test_a_listener_that_is_closed(path: Path) -> None:
-    """A closed listener accepts nobody, and its front-ends can not be attached again."""
+    """A closed listener accepts no connection, and its front-ends cannot be attached again."""
     listener = Listener(str(path), SMALL)
     with dialling_back_end(path), listener.accept(5) as front_end:
         listener.close()
@@ -563,7 +563,7 @@ def test_a_listener_that_is_closed(path: Path) -> None:
         {"hugepage_bytes": 1 << 45},
     ],
 )
-def test_options_that_can_not_be(wrong: dict[str, int]) -> None:
+def test_impossible_options(wrong: dict[str, int]) -> None:
     """An option out of range is refused with its name, value and range."""
     (name,) = wrong
     with pytest.raises(ValueError, match=re.escape(f"{name}={wrong[name]}")):
@@ -571,7 +571,7 @@ def test_options_that_can_not_be(wrong: dict[str, int]) -> None:
 
 
 def test_sizes_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A size that the kernel has is taken, another one told with those that it has; where none is known any power of two is."""
+    """Only the kernel's sizes are accepted, and the error lists them; where none is known, any power of two is accepted."""
     has = tuple(Pool(size, None, 0, 0, 0, 0) for size in (2 << 20, 1 << 30))
     monkeypatch.setattr("userspace_cni.fastpath.vhost.front_end.machine_pools", lambda: has)
     assert FrontEndOptions(hugepage_bytes=2 << 20).hugepage_bytes == 2 << 20
@@ -584,7 +584,7 @@ def test_sizes_of_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_front_end(path: Path) -> None:
-    """When both ask and nobody answers each is told that the other is none to be attached to."""
+    """When two front-ends are connected, the error of each says that the other side is a front-end too."""
     raised: list[FastPathError] = []
 
     def accept(listener: Listener) -> None:

@@ -1,4 +1,4 @@
-"""Memory for the other side: sealed, whole, and given back."""
+"""Memory for the other side is sealed, fully allocated, and freed at the end."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from userspace_cni.fastpath.errors import MemoryShort
 from userspace_cni.fastpath.memory.memfd import Memory
 
 
-def test_it_can_not_shrink_or_grow() -> None:
-    """The file is sealed, seals included: nobody can take pages away from under the switch."""
+def test_it_cannot_shrink_or_grow() -> None:
+    """The file is sealed, seals included: no process can take pages away from under the switch."""
     with Memory(10_000) as memory:
         assert memory.size == 12288
         seals = fcntl.fcntl(memory.fd, fcntl.F_GET_SEALS)
@@ -29,13 +29,13 @@ def test_it_can_not_shrink_or_grow() -> None:
 
 
 def test_its_pages_are_there() -> None:
-    """All blocks are allocated before anybody touches them."""
+    """All blocks are allocated before the first access."""
     with Memory(1 << 20) as memory:
         assert os.fstat(memory.fd).st_blocks * 512 == 1 << 20
 
 
 def test_it_is_what_the_file_is() -> None:
-    """What is written at an address is read from the file at the offset."""
+    """A byte written at an address is read from the file at the offset."""
     with Memory(8192) as memory:
         ffi.memmove(memory.at(4097), b"frame", 5)
         assert os.pread(memory.fd, 5, 4097) == b"frame"
@@ -57,8 +57,8 @@ def test_it_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("page", [3 << 20, 1 << 40, 4096])
-def test_pages_of_a_size_that_there_is_not(page: int) -> None:
-    """A size that the kernel has no pages of is said, and the usual ones are used."""
+def test_pages_of_a_missing_size(page: int) -> None:
+    """`fallback` names a size that the kernel does not have, and usual pages are used."""
     with nothing_left(), Memory(10_000, page) as memory:
         assert memory.page_bytes == 4096
         assert memory.size == 12288
@@ -66,7 +66,7 @@ def test_pages_of_a_size_that_there_is_not(page: int) -> None:
 
 
 def test_more_hugepages_than_there_are() -> None:
-    """An empty pool is said, with where to look, before anybody could run into it."""
+    """`fallback` names an empty pool and where to look."""
     with nothing_left(), Memory(10_000, 1 << 30) as memory:
         assert memory.page_bytes == 4096
         assert "hugepages-1048576kB" in memory.fallback
@@ -94,8 +94,8 @@ def test_no_descriptors_left() -> None:
     assert caught.value.__cause__.errno == errno.EMFILE
 
 
-def test_nobody_may_lock_memory() -> None:
-    """A process that may lock nothing and is nobody gets its memory."""
+def test_without_the_right_to_lock_memory() -> None:
+    """A process of the user nobody that may lock no memory gets its memory."""
     script = (
         "import resource, os; from userspace_cni.fastpath.memory.memfd import Memory; "
         "resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, 0)); os.setgroups([]); os.setgid(65534); os.setuid(65534); "

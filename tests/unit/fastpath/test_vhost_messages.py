@@ -1,4 +1,4 @@
-"""vhost-user messages as bytes: what is right comes back as it was, everything else is refused by name."""
+"""vhost-user messages as bytes: valid ones round-trip, every other one is refused by name."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_a_header_on_the_wire() -> None:
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5, 9, 13]), st.binary(max_size=64))
 def test_headers_round_trip(request_number: int, flags: int, payload: bytes) -> None:
-    """What is encoded decodes to the same, requests that do not exist too."""
+    """An encoded header decodes to the same values, also for unknown requests."""
     data = encode(request_number, payload, flags)
     assert decode_header(data) == Header(request_number, flags, len(payload))
 
 
 @given(U32, U32, U32)
 def test_only_good_headers_are_decoded(request_number: int, flags: int, size: int) -> None:
-    """Another version, an unknown flag, a size beyond any message: each is a PeerError, and nothing else ever comes."""
+    """Another version, an unknown flag and a size beyond any message are a PeerError each; no other error is raised."""
     data = struct.pack("=III", request_number, flags, size)
     good = flags & 3 == 1 and flags < 16 and size <= messages.PAYLOAD_MAX
     if good:
@@ -110,7 +110,7 @@ def test_tables_round_trip(regions: list[Region]) -> None:
 
 @pytest.mark.parametrize("vring", [256, 2**32 - 1])
 def test_a_vring_beyond_the_protocol(vring: int) -> None:
-    """A vring that eight bits can not name is refused in a state and in addresses."""
+    """A vring that eight bits cannot name is refused in a state and in addresses."""
     refused(Reason.BAD_VALUE, lambda: VringState.unpack(message(Request.SET_VRING_NUM, VringState(vring, 1).pack())))
     refused(
         Reason.BAD_VALUE,
@@ -125,14 +125,14 @@ def test_unknown_bits_beside_a_vring() -> None:
 
 @pytest.mark.parametrize("count", [0, 9, 2**32 - 1])
 def test_a_table_of_no_or_too_many_regions(count: int) -> None:
-    """A count of regions that can not be is refused before anything is read for it."""
+    """An impossible count of regions is refused before any region is read."""
     payload = struct.pack("=II", count, 0) + bytes(32)
     refused(Reason.BAD_VALUE, lambda: messages.unpack_table(message(Request.SET_MEM_TABLE, payload)))
 
 
 @given(st.binary(max_size=300))
 def test_decoders_raise_nothing_else(payload: bytes) -> None:
-    """Whatever the payload: a decoder answers, or raises PeerError."""
+    """For any payload a decoder returns a value, or raises PeerError."""
     decoders: list[tuple[Request, Callable[[Message], object]]] = [
         (Request.SET_VRING_NUM, VringState.unpack),
         (Request.SET_VRING_ADDR, VringAddress.unpack),
@@ -175,7 +175,7 @@ def test_descriptors_that_a_message_needs() -> None:
 
 
 def test_replies_for_a_front_end() -> None:
-    """A front-end takes the reply to what it asked; a request, or the reply to something else, is refused."""
+    """A front-end accepts the reply to its request; a request, or the reply to another request, is refused."""
     asked = message(Request.GET_FEATURES)
     header = decode_header(answer := messages.reply(asked, messages.pack_u64(7)))
     received = Message(header.request, header.flags, answer[12:])
@@ -185,7 +185,7 @@ def test_replies_for_a_front_end() -> None:
 
 
 def test_acknowledgements() -> None:
-    """Zero is consent, one a refusal; only who asks for one gets one."""
+    """Zero acknowledges, one refuses; only a message with NEED_REPLY is acknowledged."""
     asked = message(Request.SET_FEATURES, flags=Flag.VERSION | Flag.NEED_REPLY)
     assert asked.need_reply
     assert not asked.is_reply

@@ -1,4 +1,4 @@
-"""Sockets in directories that are not ours: long paths, links, other people's sockets, modes."""
+"""Sockets in directories that are not ours: long paths, links, sockets of other processes, modes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_dead_socket(place: Path) -> None:
     with nothing_left():
         with pytest.raises(SocketRefused, match="dead socket"):
             ListeningSocket(str(place / "s"))
-        with pytest.raises(SocketRefused, match="nobody listens"):
+        with pytest.raises(SocketRefused, match="no process listens"):
             connect(str(place / "s"), Deadline.after(1))
         with ListeningSocket(str(place / "s"), replace_dead=True) as listening:
             meet(place / "s", listening)
@@ -110,7 +110,7 @@ def test_a_dead_socket(place: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
 def test_something_else_in_its_place(place: Path, kind: str) -> None:
-    """What is no socket is never removed, a link to one neither."""
+    """Only a socket is ever removed, never another file or a link to a socket."""
     path = place / "s"
     if kind == "file":
         path.write_text("precious")
@@ -127,7 +127,7 @@ def test_something_else_in_its_place(place: Path, kind: str) -> None:
 
 
 def test_a_name_taken_over_is_left_alone(place: Path) -> None:
-    """What somebody put in place of our socket is theirs: closing does not remove it."""
+    """Closing does not remove a file that another process put in place of our socket."""
     with ListeningSocket(str(place / "s")):
         (place / "s").unlink()
         (place / "s").write_text("precious")
@@ -164,7 +164,7 @@ def test_no_link_below_the_trusted_part(place: Path) -> None:
         ("/dev/null/s", "a part of the path is no directory"),
     ],
 )
-def test_paths_that_can_not_be(path: str, words: str) -> None:
+def test_paths_of_no_socket(path: str, words: str) -> None:
     """A path without a name, or below nothing, is refused with its reason by both sides."""
     with nothing_left():
         with pytest.raises(SocketRefused, match=f"listening at .*: {words}"):
@@ -174,13 +174,13 @@ def test_paths_that_can_not_be(path: str, words: str) -> None:
 
 
 def test_an_empty_path() -> None:
-    """A path that is empty can be seen in the message."""
+    """The message shows an empty path as ''."""
     with pytest.raises(SocketRefused, match="connecting to '': this is no path of a socket"):
         connect("", Deadline.after(1))
 
 
 def test_a_socket_that_is_not_made_yet(place: Path) -> None:
-    """In a directory that is there the port is what to look at; the dead socket of a pod can be had anew."""
+    """In a directory that is there the port is what to look at; the dead socket of a pod can be made again."""
     with pytest.raises(SocketRefused, match=r"nothing is there; the port: Interface\.status"):
         connect(str(place / "s"), Deadline.after(1))
     with socket.socket(socket.AF_UNIX) as other:
@@ -206,7 +206,7 @@ def test_whether_it_is_in_place(place: Path) -> None:
     assert not listening.in_place()
 
 
-def test_nobody_comes(place: Path) -> None:
+def test_no_connection_comes(place: Path) -> None:
     """The deadline ends a wait for a connection, and the error says what to look at."""
     with ListeningSocket(str(place / "s")) as listening, pytest.raises(TimedOut, match=r"dpdkvhostuserclient.*Interface\.error"):
         listening.accept(Deadline.after(SOON))
@@ -221,7 +221,7 @@ def test_a_wake_ends_a_wait_for_a_connection(place: Path) -> None:
 
 
 def test_close_ends_a_wait_in_another_thread(place: Path) -> None:
-    """Who waits for a connection learns that the socket was closed; everybody afterwards too."""
+    """A wait for a connection ends with Closed when the socket is closed; so does every later wait."""
     listening = ListeningSocket(str(place / "s"))
     outcome: list[FastPathError] = []
     waits = threading.Event()
@@ -245,11 +245,11 @@ def test_close_ends_a_wait_in_another_thread(place: Path) -> None:
 
 
 def test_a_full_queue(place: Path) -> None:
-    """Connecting to one who never accepts ends with the deadline."""
+    """Connecting to a listener that never accepts ends with the deadline."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(str(place / "s"))
         other.listen(0)
-        with connect(str(place / "s"), Deadline.after(1)), nothing_left(), pytest.raises(TimedOut, match="accepts nobody"):
+        with connect(str(place / "s"), Deadline.after(1)), nothing_left(), pytest.raises(TimedOut, match="accepts no connection"):
             connect(str(place / "s"), Deadline.after(SOON))
 
 
@@ -290,12 +290,12 @@ def test_a_directory_below_another(place: Path) -> None:
             assert not os.get_inheritable(fd)
             os.close(fd)
         for below in ("link", "link/b", "missing", "../"):
-            with pytest.raises(OSError):  # noqa: PT011 - which one is what test_paths shows
+            with pytest.raises(OSError):  # noqa: PT011 - test_paths checks which one
                 paths.directory(str(place), below)
 
 
 def test_a_child_closes_only_its_own(place: Path) -> None:
-    """A child after fork that closes the socket takes it from nobody; one that shuts it down ends the parent's accept at once."""
+    """A forked child that closes the socket does not disturb the parent; one that shuts it down ends the parent's accept."""
     with ListeningSocket(str(place / "s")) as listening:
         for act in (listening.close, lambda: listening._sock.shutdown(socket.SHUT_RDWR)):
             child = os.fork()
@@ -310,7 +310,7 @@ def test_a_child_closes_only_its_own(place: Path) -> None:
             listening.accept(Deadline.after(30))
 
 
-def test_deadlines_that_poll_can_not_count() -> None:
+def test_deadlines_that_poll_cannot_count() -> None:
     """Months are as good as never."""
     assert Deadline.after(3e6).milliseconds() is None
     assert Deadline.after(1e6).milliseconds() is not None

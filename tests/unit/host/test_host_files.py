@@ -129,7 +129,7 @@ def test_device_info_of_a_device_plugin(info: DeviceInfo, infos: DeviceInfoDrive
 
 
 def test_device_info_of_a_device_plugin_that_has_gone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
-    """What the runtime removed, or what is another thing now, is not put back; a record of before leaves it as it is."""
+    """A file that the runtime removed or that was replaced is not restored; an older record leaves the file as it is."""
     path = Path(info.path)
     path.parent.mkdir(parents=True)
     step = replace(info, existed=True, before=json.dumps({"mode": "client", "path": "/x"}))
@@ -142,7 +142,7 @@ def test_device_info_of_a_device_plugin_that_has_gone(info: DeviceInfo, infos: D
 
 
 def test_device_info_of_another_device_is_left_alone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
-    """A file that is not a vhost-user device's is never written over, also when it came after the ADD had looked."""
+    """A file of another type of device is never overwritten, also when it was written during ADD."""
     path = Path(info.path)
     path.parent.mkdir(parents=True)
     for text in ('{"type": "pci", "pci": {}}', '{"cniVersion": "1.0.0", "plugins": []}', "garbage", ""):
@@ -155,7 +155,7 @@ def test_device_info_of_another_device_is_left_alone(info: DeviceInfo, infos: De
 
 
 def test_device_info_is_below_its_directory(tmp_path: Path) -> None:
-    """What is asked for is found below the setting by either of its names, and refused anywhere else with the setting's name."""
+    """A path below the setting is accepted by either of its names; another path is refused with the setting's name."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     setting = f"{tmp_path}/link"
@@ -190,7 +190,7 @@ def test_device_info_through_a_link(info: DeviceInfo, infos: DeviceInfoDriver, t
 
 
 def test_device_info_of_an_older_record(info: DeviceInfo, infos: DeviceInfoDriver, tmp_path: Path) -> None:
-    """A record of before says where its file is and not below what: it is judged by the setting, and what is elsewhere stays."""
+    """An older record has no trusted directory: the setting is used, and a file elsewhere stays."""
     below = replace(info, trusted="")
     infos.apply(below, soon())
     infos.undo(below, soon())
@@ -207,7 +207,7 @@ def test_device_info_of_an_older_record(info: DeviceInfo, infos: DeviceInfoDrive
 
 
 def test_device_info_undone(info: DeviceInfo, infos: DeviceInfoDriver) -> None:
-    """Undoing removes the file; the runtime may have been first, and with the whole directory."""
+    """Undoing removes the file; the runtime may have removed it before, with the whole directory."""
     infos.apply(info, soon())
     infos.undo(info, soon())
     assert list(Path(info.path).parent.iterdir()) == []
@@ -264,7 +264,7 @@ def test_no_allocation(info: DeviceInfo) -> None:
     ],
 )
 def test_unusable_allocation(tmp_path: Path, content: str, wrong: str) -> None:
-    """A file that can not be understood is refused, not overwritten: its error names the path and what is wrong."""
+    """A file that cannot be understood is refused, not overwritten: its error names the path and what is wrong."""
     path = tmp_path / "device.json"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(DirectoryRefused, match=wrong) as caught:

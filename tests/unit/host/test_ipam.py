@@ -1,4 +1,4 @@
-"""The IPAM plugin is run as the specification says, and whatever it does, the verb ends in time with an error of ours."""
+"""The IPAM plugin is run by the specification; whatever it does, the verb ends in time with an error of ours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWER = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.0.2/24"}]}
 
 
 def soon() -> Deadline:
-    """Time enough for any plugin that means to end."""
+    """Time enough for a plugin that ends."""
     return Deadline.after(30)
 
 
@@ -56,7 +56,7 @@ def config(**ipam: Any) -> bytes:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process is dead; a zombie, whose parent is somebody else, is."""
+    """Whether the process is dead; a zombie of another parent counts as dead."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -130,7 +130,7 @@ class TestWhatItIsGiven:
             assert call["fds"] == [0, 1, 2, lock.fileno()]
         assert call["sid"] == call["pid"]
 
-    def test_a_huge_config_that_nobody_reads(self, tmp_path: Path) -> None:
+    def test_a_huge_config_that_is_not_read(self, tmp_path: Path) -> None:
         """A delegate that closes its stdin unread is no error."""
         plugin = tmp_path / "deaf"
         plugin.write_text("#!/bin/sh\nexec <&-\necho '{}'\n")
@@ -138,7 +138,7 @@ class TestWhatItIsGiven:
         assert Delegate("deaf", [str(tmp_path)], variables()).add(b"x" * 1_000_000, soon()) == {}
 
     def test_stderr_is_passed_on(self, scripted: Scripted, delegate: Delegate, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-        """The delegate's complaints appear on our stderr and nothing of it on our stdout."""
+        """The delegate's stderr appears on our stderr, and nothing of it on our stdout."""
         scripted.tell("DEL", stderr="warning: so-so\n", stdout="noise")
         delegate.delete(config(type="scripted"), soon())
         captured = capfdbinary.readouterr()
@@ -171,7 +171,7 @@ class TestItsErrors:
         assert repr(code) in error.message
 
     def test_a_failure_without_json_has_stderr_in_its_details(self, scripted: Scripted, delegate: Delegate) -> None:
-        """A crash is reported with its exit status and the end of what it complained about."""
+        """A crash is reported with its exit status and the end of its stderr."""
         scripted.tell("ADD", exit=3, stdout="Oops", stderr="y" * 100_000 + " panic: the end")
         error = self.failure(delegate)
         assert isinstance(error, DelegateBroken)
@@ -208,7 +208,7 @@ class TestItsErrors:
         with pytest.raises(DelegateBroken, match=str(tmp_path / "text")):
             Delegate("text", [str(tmp_path)], variables()).delete(b"{}", soon())
 
-    def test_an_environment_that_can_not_be_passed(self, scripted: Scripted) -> None:
+    def test_an_environment_that_cannot_be_passed(self, scripted: Scripted) -> None:
         """A NUL in a variable is the caller's error, not a crash."""
         with pytest.raises(BadEnvironment):
             Delegate("scripted", [str(scripted.directory)], variables(CNI_ARGS="a\0b")).delete(b"{}", soon())
@@ -218,7 +218,7 @@ class TestTimeAndChildren:
     """The delegate never outlives what it was run for."""
 
     def test_killed_at_the_deadline_with_its_children(self, scripted: Scripted, delegate: Delegate) -> None:
-        """At the deadline the whole group dies, and the error says that it was killed and what it had complained."""
+        """At the deadline the whole group is killed, and the error says so and shows its stderr."""
         scripted.tell("ADD", grandchild=True, stderr="waiting for the moon", hang=True)
         with pytest.raises(Unavailable, match=r"killed after \d+\.\d s") as caught:
             delegate.add(config(type="scripted"), Deadline.after(2))
@@ -235,13 +235,13 @@ class TestTimeAndChildren:
         assert scripted.calls() == []
 
     def test_a_child_that_keeps_the_pipes_open(self, scripted: Scripted, delegate: Delegate) -> None:
-        """The answer counts when the delegate has ended; what it left in its group is killed, so that it holds no lock."""
+        """The answer counts when the delegate has ended; processes left in its group are killed, so that they hold no lock."""
         scripted.tell("ADD", grandchild=True, answer=ANSWER)
         assert delegate.add(config(type="scripted"), soon()) == ANSWER
         assert wait_until(lambda: gone(scripted.calls()[0]["grandchild"]))
 
     def test_a_daemon_in_its_own_session_does_not_delay_us(self, scripted: Scripted, delegate: Delegate) -> None:
-        """A child that left the group lives on, and the open pipes it has are nobody's concern."""
+        """A child that left the group lives on; the verb does not wait for the pipes that it keeps open."""
         scripted.tell("ADD", grandchild="session", answer=ANSWER)
         assert delegate.add(config(type="scripted"), soon()) == ANSWER
         daemon = scripted.calls()[0]["grandchild"]
@@ -301,7 +301,7 @@ class TestVersions:
         assert scripted.commands() == []
 
     def test_a_plugin_that_refuses_version(self, scripted: Scripted, delegate: Delegate) -> None:
-        """A plugin older than VERSION supports nothing that we would have to ask about."""
+        """A plugin older than VERSION supports neither STATUS nor GC."""
         scripted.tell("VERSION", exit=1, answer={"code": 4, "msg": "unknown CNI_COMMAND: VERSION"})
         assert delegate.versions(soon()) == ()
         assert not delegate.knows("GC", soon())
@@ -329,7 +329,7 @@ class TestFind:
         assert find("plugin", searched) == str(tmp_path / "c" / "plugin")
 
     def test_a_relative_directory(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A relative directory, which cnitool's users write, is taken from where we are."""
+        """A relative directory, as cnitool's users write it, is below the working directory."""
         (tmp_path / "plugin").write_text("")
         (tmp_path / "plugin").chmod(0o755)
         monkeypatch.chdir(tmp_path)
@@ -342,7 +342,7 @@ class TestFind:
             find(name, ["/bin", "/usr/bin"])
         assert repr(name) in caught.value.message
 
-    def test_an_empty_path_is_told(self) -> None:
-        """The error says where was searched."""
+    def test_an_empty_path(self) -> None:
+        """The error says that CNI_PATH is empty."""
         with pytest.raises(InvalidConfig, match=r"CNI_PATH is \(empty\)"):
             find("host-local", [])

@@ -15,10 +15,10 @@ from userspace_cni.dataplane.openflow.messages import ALL_BITS, Flow
 
 
 def forget(path: str, cookies: Iterable[int], deadline: Deadline, mask: int = ALL_BITS) -> None:
-    """Return when the bridge whose management socket is `path` has no flow of these cookies any more, in the bits of `mask`.
+    """Delete the flows of these cookies, in the bits of `mask`, from the bridge whose management socket is `path`.
 
-    Where nobody listens there are none: they were in the process that did. A bridge that speaks no version of ours was never
-    given any. Raises Unavailable and SwitchRefused as Flows does: then nobody knows.
+    Without a listener there are none: they ended with ovs-vswitchd. A bridge that speaks none of our versions never got any.
+    Raises Unavailable and SwitchRefused as Flows does: then it is unknown whether flows are left.
     """
     try:
         flows = Flows(path, deadline)
@@ -34,7 +34,7 @@ def forget(path: str, cookies: Iterable[int], deadline: Deadline, mask: int = AL
 
 
 class Flows(Management):
-    """A connection for flows; they stay when it ends."""
+    """A connection that adds and deletes flows; flows stay when it ends."""
 
     def add(self, flow: Flow, deadline: Deadline) -> None:
         """Add the flow; it is in force when this returns."""
@@ -47,12 +47,12 @@ class Flows(Management):
         self._carry_out(messages.delete_flows(self.version, xid, cookie, mask), f"deleting flows {cookie:#x}", deadline)
 
     def _carry_out(self, request: bytes, what: str, deadline: Deadline) -> None:
-        """Send it with a barrier after it; an error that comes before the barrier's answer is about it."""
+        """Send `request` with a barrier after it; an error that comes before the barrier's answer is about `request`."""
         xid = next(self.xids)
         self.send(request + messages.barrier(self.version, xid), deadline)
         while True:
-            came = self.receive(deadline)
-            if came.kind == messages.ERROR:
-                raise messages.refusal(came, f"{what} at {self.path}")
-            if messages.is_barrier_reply(came) and came.xid == xid:
+            answer = self.receive(deadline)
+            if answer.kind == messages.ERROR:
+                raise messages.refusal(answer, f"{what} at {self.path}")
+            if messages.is_barrier_reply(answer) and answer.xid == xid:
                 return

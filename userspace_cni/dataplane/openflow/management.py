@@ -1,7 +1,7 @@
-"""A connection to a bridge's management socket, `<ovs_rundir>/<bridge>.mgmt`, on which it speaks OpenFlow.
+"""A connection to a bridge's management socket, `<ovs_rundir>/<bridge>.mgmt`, on which the bridge speaks OpenFlow.
 
-ovs-vswitchd makes that socket for every bridge, whatever controllers an administrator has set. It must never wait without a
-deadline, and leaves nothing open.
+ovs-vswitchd makes that socket for every bridge, whatever controllers an administrator has set. This module must never wait
+without a deadline, and leaves nothing open.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from userspace_cni.dataplane.openflow.messages import Message
 class Management:
     """A connection to the bridge whose management socket is `path`, in one of these versions of OpenFlow; a context manager.
 
-    Everything raises Unavailable when there is no answer before the deadline, SwitchRefused with the switch's own words when it
-    does not do what it is asked.
+    Every method raises Unavailable when there is no answer before the deadline, and SwitchRefused with the switch's own words
+    when it rejects a request.
     """
 
     def __init__(self, path: str, deadline: Deadline, versions: frozenset[int] = messages.VERSIONS) -> None:
@@ -53,7 +53,7 @@ class Management:
         self.close()
 
     def _connect(self) -> None:
-        """However long the path is: that of a socket has room for 107 bytes."""
+        """Connect by the directory's descriptor, because a socket's address has room for 107 bytes of path only."""
         path = Path(self.path)
         try:
             directory = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
@@ -71,11 +71,11 @@ class Management:
 
     def _agree(self, versions: frozenset[int], deadline: Deadline) -> int:
         while True:
-            came = self.receive(deadline)
-            if came.kind == messages.ERROR:
-                raise messages.refusal(came, f"OpenFlow at {self.path}")
-            if came.kind == messages.HELLO:
-                return messages.agreed(came, versions)
+            answer = self.receive(deadline)
+            if answer.kind == messages.ERROR:
+                raise messages.refusal(answer, f"OpenFlow at {self.path}")
+            if answer.kind == messages.HELLO:
+                return messages.agreed(answer, versions)
 
     def send(self, data: bytes, deadline: Deadline) -> None:
         """Send whole messages."""
@@ -86,13 +86,13 @@ class Management:
             raise self._broken(error) from error
 
     def receive(self, deadline: Deadline) -> Message:
-        """The next message that is for us; a question whether we live is answered on the way."""
+        """Wait for the next message but an ECHO_REQUEST, which is answered here."""
         while True:
             head, left = messages.header(self._exactly(messages.HEADER.size, deadline))
-            came = Message(head.version, head.kind, head.xid, self._exactly(left, deadline))
-            if came.kind != messages.ECHO_REQUEST:
-                return came
-            self.send(messages.message(came.version, messages.ECHO_REPLY, came.xid, came.body), deadline)
+            received = Message(head.version, head.kind, head.xid, self._exactly(left, deadline))
+            if received.kind != messages.ECHO_REQUEST:
+                return received
+            self.send(messages.message(received.version, messages.ECHO_REPLY, received.xid, received.body), deadline)
 
     def _exactly(self, size: int, deadline: Deadline) -> bytes:
         data = bytearray()

@@ -1,9 +1,9 @@
-"""OpenFlow messages for the few flows of probes, and for what a bridge has counted at its ports. Pure: no socket, no clock.
+"""OpenFlow messages for the flows of probes, and for the counters of a bridge's ports. Pure: no socket, no clock.
 
-Flows that send what comes in at one port out of the same or another one, a whole run of them deleted by cookie, and what a switch
-says to it. The wire formats are those of the OpenFlow specifications 1.0 and 1.3 (1.2 to 1.5 have the same layout for this part);
-1.0 knows no masked cookies, so a bridge that is restricted to it is spoken to with Nicira's extended FLOW_MOD, which every Open
-vSwitch has. It must never make a message that could change a flow without our cookie.
+A flow sends the frames of one port out of the same or another port; all flows of a run are deleted by their cookie. The wire
+formats are those of the OpenFlow specifications 1.0 and 1.3 (1.2 to 1.5 have the same layout for this part). 1.0 has no masked
+cookies, so a bridge that is restricted to it gets Nicira's extended FLOW_MOD, which every Open vSwitch has. It must never make a
+message that could change a flow without our cookie.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from userspace_cni.base.errors import SwitchRefused, Unavailable
 VERSION_10: Final = 0x01
 VERSION_13: Final = 0x04
 VERSIONS: Final = frozenset({VERSION_10, 0x03, VERSION_13, 0x05, 0x06})
-"""Those whose messages are made here: 1.0 and 1.2 to 1.5."""
+"""The versions whose messages are made here: 1.0 and 1.2 to 1.5."""
 
 HELLO: Final = 0
 ERROR: Final = 1
@@ -31,12 +31,12 @@ HEADER: Final = struct.Struct("!BBHI")
 """version, type, length of the whole message in bytes, transaction id."""
 
 COOKIE_PREFIX: Final = 0x55636E
-"""The upper 24 bits of every cookie of ours; then come 32 bits of the run's number, and 8 of the port's."""
+"""The upper 24 bits of every cookie of ours; 32 bits of the run's number follow, and 8 of the port's."""
 ALL_BITS: Final = 0xFFFF_FFFF_FFFF_FFFF
 RUN_BITS: Final = ALL_BITS ^ 0xFF
-"""Of a cookie, those that all flows of a run share."""
+"""The bits of a cookie that all flows of a run share."""
 PRIORITY: Final = 0xFFFF
-"""The highest: an administrator's own flows must not swallow the frames of a test."""
+"""The highest: an administrator's own flows must not take the frames of a probe."""
 
 _ADD: Final = 0
 _DELETE: Final = 3
@@ -57,7 +57,7 @@ _OXM_IN_PORT: Final = 0x8000_0004
 
 _STATISTICS_10: Final = 16
 _STATISTICS: Final = 18
-"""The answer's type is one more."""
+"""The type of the request; the answer's type is one more."""
 _PORT_STATISTICS: Final = 4
 _MORE: Final = 1
 _COUNTERS: Final = tuple(f"{way}_{what}" for what in ("packets", "bytes", "dropped", "errors") for way in ("rx", "tx"))
@@ -68,15 +68,15 @@ _COUNTED: Final = {
 }
 """ofp_port_stats: the port's number and its first eight counters."""
 COUNTED_VERSIONS: Final = frozenset(_COUNTED)
-"""From 1.4 on, each port comes with dozens of counters by name."""
+"""Without 1.4 and later, which send dozens of named counters for each port."""
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What comes in at `in_port` goes out of `output`, or back out of `in_port` for None.
+    """A flow that sends the frames from `in_port` out of `output`, or back out of `in_port` for None.
 
-    `cookie`: 64 bits. `idle_s`: the switch forgets it after so many seconds without a frame; `hard_s`: after so many seconds,
-    whatever comes; 0 for never. The port numbers are Interface.ofport.
+    `cookie`: 64 bits. `idle_s`: the switch removes the flow after so many seconds without a frame; `hard_s`: after so many
+    seconds in any case; 0 for never. The port numbers are Interface.ofport.
     """
 
     in_port: int
@@ -88,7 +88,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Message:
-    """A message as it came: `body` is what follows the header."""
+    """A received message; `body` is all after the header."""
 
     version: int
     kind: int
@@ -113,14 +113,14 @@ def hello(xid: int, versions: frozenset[int] = VERSIONS) -> bytes:
 
 
 def agreed(theirs: Message, versions: frozenset[int] = VERSIONS) -> int:
-    """The version to speak after their HELLO. Raises SwitchRefused when there is none in common."""
+    """The version to speak after the bridge's HELLO `theirs`. Raises SwitchRefused when no version is common."""
     bitmap = _bitmap(theirs.body)
     offered = {version for version in range(32) if bitmap >> version & 1} if bitmap else set(range(1, theirs.version + 1))
     common = versions & offered
     if not common:
         spoken = ", ".join(map(_version_name, sorted(offered)))
         raise SwitchRefused(
-            f"OpenFlow: the bridge speaks {spoken}, and we {', '.join(map(_version_name, sorted(versions)))}",
+            f"OpenFlow: the bridge speaks {spoken}, userspace-cni {', '.join(map(_version_name, sorted(versions)))}",
             "column protocols of the Bridge",
         )
     return max(common)
@@ -142,10 +142,10 @@ def add_flow(version: int, xid: int, flow: Flow) -> bytes:
 def delete_flows(version: int, xid: int, cookie: int, mask: int = ALL_BITS) -> bytes:
     """The message that deletes every flow of all tables whose cookie is `cookie` in the bits of `mask`.
 
-    ValueError for a mask that would let flows of others go.
+    ValueError for a mask that would also delete flows of others.
     """
     if mask >> 8 != RUN_BITS >> 8 or cookie >> 40 != COOKIE_PREFIX:
-        raise ValueError(f"cookie {cookie:#x}/{mask:#x} is not ours alone")
+        raise ValueError(f"cookie {cookie:#x}/{mask:#x} matches flows of others too")
     if version == VERSION_10:
         every = Flow(0, None, ALL_BITS)
         return _nicira_flow_mod(xid, _DELETE, every, struct.pack("!IQQ", _NXM_NX_COOKIE_W, cookie, mask), b"")
@@ -154,25 +154,25 @@ def delete_flows(version: int, xid: int, cookie: int, mask: int = ALL_BITS) -> b
 
 
 def barrier(version: int, xid: int) -> bytes:
-    """The message that is answered when everything before it was carried out."""
+    """The message that the switch answers when it has carried out everything before it."""
     return message(version, 18 if version == VERSION_10 else 20, xid)
 
 
 def is_barrier_reply(answer: Message) -> bool:
-    """Whether it answers a barrier."""
+    """Whether `answer` answers a barrier."""
     return answer.kind == (19 if answer.version == VERSION_10 else 21)
 
 
 def ask_counted(version: int, xid: int) -> bytes:
-    """The message that asks what was counted at every port. `version`: of COUNTED_VERSIONS."""
+    """The message that asks for the counters of every port. `version`: one of COUNTED_VERSIONS."""
     if version == VERSION_10:
         return message(version, _STATISTICS_10, xid, struct.pack("!HHH6x", _PORT_STATISTICS, 0, _ANY_10))
     return message(version, _STATISTICS, xid, struct.pack("!HH4xI4x", _PORT_STATISTICS, 0, _ANY))
 
 
 def counted(answer: Message) -> tuple[dict[int, dict[str, int]], bool]:
-    """What a message says was counted, by port number, under OVSDB's names and without what the port does not count; and
-    whether it is the last of its answer. Raises Unavailable for any other message."""
+    """The counters in a message, by port number and OVSDB's names, without those that the port does not have; and whether it is
+    the last message of the answer. Raises Unavailable for any other message."""
     old = answer.version == VERSION_10
     start = 4 if old else 8
     entry = _COUNTED.get(answer.version)
@@ -185,7 +185,7 @@ def counted(answer: Message) -> tuple[dict[int, dict[str, int]], bool]:
 
 
 def refusal(error: Message, what: str) -> SwitchRefused:
-    """The error that an ERROR message tells of `what`, with the switch's own names for it."""
+    """The error of an ERROR message about `what`, with OpenFlow's names for type and code."""
     if len(error.body) < 4:
         return SwitchRefused(f"{what}: the switch answers with an error of {len(error.body)} bytes", "see its log")
     kind, code = struct.unpack_from("!HH", error.body)
@@ -197,7 +197,7 @@ def refusal(error: Message, what: str) -> SwitchRefused:
 
 
 def header(data: bytes) -> tuple[Message, int]:
-    """The message without its body, and how many bytes of body follow. Raises Unavailable for what is no OpenFlow."""
+    """The message without its body, and how many bytes of body follow. Raises Unavailable for bytes that are no OpenFlow."""
     version, kind, length, xid = HEADER.unpack(data)
     if length < HEADER.size:
         raise Unavailable(f"OpenFlow: a message of {length} bytes came", "is it a bridge's .mgmt socket?")
@@ -227,7 +227,7 @@ def _padded(data: bytes) -> bytes:
 
 
 def _bitmap(elements: bytes) -> int:
-    """The version bitmap among the elements of a HELLO; 0 if there is none. What is malformed ends the search."""
+    """The version bitmap among the elements of a HELLO; 0 if there is none. A malformed element ends the search."""
     while len(elements) >= 4:
         kind, length = struct.unpack_from("!HH", elements)
         if length < 4 or length > len(elements):

@@ -1,4 +1,4 @@
-"""Every bridge, with what is known of the attachments' ports on it. Pure looks at a session's rows."""
+"""Every bridge, with the states of the attachments' ports on it. Only reads a session's rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bridge:
-    """A bridge. `datapath`: Bridge.datapath_type, "" for the kernel's. `ours`: we made it, and it goes with its last port.
+    """A bridge. `datapath`: Bridge.datapath_type, "" for the kernel's. `ours`: we made it, and delete it with its last port.
 
-    `connected`, `waiting` and `broken` count the attachments' ports on it: those whose application is connected, those without
-    one, which is normal, and those that ovs-vswitchd could not open.
+    `connected`, `waiting` and `broken` count the attachments' ports on it: ports whose application is connected, ports without
+    one, which is normal, and ports that ovs-vswitchd could not open.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Bridge:
 
 
 def known_bridges(session: Session) -> list[Bridge]:
-    """Every bridge by name, with what is known of the attachments' ports on it. For a session with everything."""
+    """Every bridge, sorted by name. Needs a session that replicates everything."""
     ports = [port for port in known_ports(session) if port.ours]
     found = []
     for name, row in sorted(session.replica.names("Bridge").items()):
@@ -51,5 +51,5 @@ def known_bridges(session: Session) -> list[Bridge]:
 
 
 def _is_connected(port: KnownPort) -> bool:
-    """OVS may say `disconnected` of a peer for as long as it is there; its link is up then."""
+    """Whether the port's peer is there. OVS may say `disconnected` all the while the peer is there; the link is up then."""
     return port.link_state == "up" or port.status.get("status") == "connected"

@@ -1,7 +1,7 @@
-"""The one client of OVSDB of a process: a session opened when it is first needed, and anew when it broke.
+"""The one client of OVSDB of a process: it opens a session when one is first needed, and another when that one broke.
 
-All that is read from OVSDB or written there goes through it. It must never wait without a deadline, and lets no exception of a
-session out but errors of `userspace_cni.base.errors`. Importing it is cheap: ovs and ovsdbapp are loaded with the first session.
+Every read and write of OVSDB goes through it. It must never wait without a deadline, and raises only errors of
+`userspace_cni.base.errors`. Importing it is cheap: ovs and ovsdbapp are loaded with the first session.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CLOSING_S: Final = 0.05
-"""How long closing waits for a thread that is connecting still."""
+"""How long closing waits for a thread that is still connecting."""
 
 
 class Client:
     """`remote`: the database, `unix:PATH` or `tcp:HOST:PORT`. Safe to use from several threads.
 
-    `resident`, for a process that lives long: keep a replica of all rows and read from it. Two are told something then, and must
-    not wait: `grouped`, of how many callers' ports each transaction was; `parted`, of each vhost-user interface whose peer has
-    gone.
+    `resident`, for a process that lives long: keep a replica of all rows and read from it. Two callbacks, which must not wait:
+    `on_group` gets the number of callers' ports in each transaction; `on_disconnect`, of a resident client, the name of each
+    vhost-user interface whose peer has gone.
     """
 
     def __init__(
@@ -36,52 +36,52 @@ class Client:
         remote: str,
         *,
         resident: bool = False,
-        grouped: Callable[[int], None] = lambda _: None,
-        parted: Callable[[str], None] = lambda _: None,
+        on_group: Callable[[int], None] = lambda _: None,
+        on_disconnect: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.remote = remote
         self.resident = resident
-        self._grouped = grouped
-        self._parted = parted
+        self._on_group = on_group
+        self._on_disconnect = on_disconnect
         self._lock = threading.Lock()
         self._session: Session | None = None
         self._sessions = 0
-        self._why_not = "nobody has connected yet"
+        self._reason = "this process has not connected yet"
         self._closed = False
 
     def connect(self, deadline: Deadline) -> None:
-        """Open the session unless one stands. Raises Unavailable."""
-        with self.telling("connecting"):
+        """Open a session unless one is open. Raises Unavailable."""
+        with self.attempting("connecting"):
             self._open(frozenset(), deadline)
 
     @property
     def connected(self) -> bool:
-        """Whether a session stands."""
+        """Whether a session is open."""
         session = self._session
         return session is not None and not session.lost
 
     @property
     def sessions(self) -> int:
-        """How many sessions were opened so far."""
+        """The number of sessions opened so far."""
         return self._sessions
 
     def standing(self) -> Session:
-        """The session that stands. Raises Unavailable when there is none."""
+        """The open session. Raises Unavailable when there is none."""
         session = self._session
         if session is None or session.lost:
-            reason = session.lost if session is not None else self._why_not
+            reason = session.lost if session is not None else self._reason
             raise Unavailable(f"no session with OVSDB at {self.remote}: {reason}", "is ovsdb-server running?")
         return session
 
     def use(self, use: Callable[[Session], T], needs: frozenset[Clause], what: str, deadline: Deadline) -> T:
-        """`use` with a session that stands. When that breaks, once more with a new one: every use looks before it acts.
+        """Call `use` with an open session, and once more with a new one when that breaks: so `use` must read before it writes.
 
         `needs`: rows that a new session replicates from its start. `what`: what is tried, for errors. Raises Unavailable,
-        SwitchRefused with the words of ovsdb-server, and what `use` raises.
+        SwitchRefused with the words of ovsdb-server, and the errors of `use`.
         """
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
-        with self.telling(what):
+        with self.attempting(what):
             session = self._open(needs, deadline)
             try:
                 return use(session)
@@ -98,7 +98,7 @@ class Client:
         *,
         enough: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """What `look` sees, when the server has answered; a resident client asks it only if what is known is not `enough`."""
+        """The result of `look` after an answer of the server; a resident client asks only if its replica's is not `enough`."""
         from userspace_cni.dataplane.ovsdb.commands import Read
 
         def read(session: Session) -> T:
@@ -114,8 +114,8 @@ class Client:
         return self.use(read, needs, what, deadline)
 
     @contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """Errors say what was tried."""
+    def attempting(self, what: str) -> Iterator[None]:
+        """Put `what` was tried before the text of errors."""
         from userspace_cni.dataplane.ovsdb.session import Refused
 
         try:
@@ -126,12 +126,12 @@ class Client:
             raise SwitchRefused(f"{what}: ovsdb-server rejected it: {error.error}", error.details) from None
 
     def close(self) -> None:
-        """End the session; who waits for it is told. The next call opens another; a resident client's fails."""
+        """End the session; calls that wait for it fail. The next call opens another; a resident client's call fails."""
         self._closed = self.resident
         if not self._lock.acquire(timeout=_CLOSING_S):
-            return  # to a thread that is connecting still, and will see that it was closed
+            return  # another thread is still connecting: it will see `_closed`
         session, self._session = self._session, None
-        self._why_not = "it was closed"
+        self._reason = "it was closed"
         self._lock.release()
         if session is not None:
             session.close()
@@ -143,7 +143,7 @@ class Client:
             if self._closed:
                 raise Unavailable("the session with OVSDB was closed", "this process is about to end")
             if self._session is not None and self._session.lost:
-                self._why_not = self._session.lost
+                self._reason = self._session.lost
                 self._session.close()
                 self._session = None
             if self._session is None:
@@ -161,7 +161,14 @@ class Client:
         from userspace_cni.dataplane.ovsdb.session import Session
 
         try:
-            return Session(self.remote, needs, deadline, everything=self.resident, grouped=self._grouped, parted=self._parted)
+            return Session(
+                self.remote,
+                needs,
+                deadline,
+                everything=self.resident,
+                on_group=self._on_group,
+                on_disconnect=self._on_disconnect,
+            )
         except Unavailable as error:
-            self._why_not = error.message
+            self._reason = error.message
             raise

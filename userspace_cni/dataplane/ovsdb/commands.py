@@ -1,9 +1,9 @@
-"""What is done to OVSDB, each as one command of a transaction that reads, decides and writes.
+"""The commands for OVSDB; each reads, decides and writes in one transaction.
 
-Two sessions race: a row that was read may have changed, or vanished, when the transaction arrives, and a mutation of a bridge
-that has vanished succeeds without leaving a port. So every command verifies (RFC 7047 `wait`) what it decided on, and runs again
-when that is not true any more. No command here touches a row that is not marked as ours, but for adding and removing our port on
-an administrator's bridge.
+Two sessions race: a row that was read may have changed, or vanished, when the transaction arrives, and a mutation of a vanished
+bridge succeeds without leaving a port. So every command verifies (RFC 7047 `wait`) the values on which it decided, and runs again
+when they have changed. No command here touches a row that is not marked as ours, but for adding and removing our port on an
+administrator's bridge.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named
 
 DUPLICATES = 10
-"""How often somebody else may make the same bridge at the same moment before we believe the server that something is wrong."""
+"""How often another session may make the same bridge at the same moment, before the server's refusal becomes an error."""
 
 
 class AddPort(Command):
-    """The port with its interface on its bridge, which is made when it is missing.
+    """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
-    `opened`: what ovs-vswitchd has made of it: (True, ""), or (False, the reason), or nothing yet. `closed`: it was there, and
-    ovs-vswitchd had not opened it.
+    `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
+    port was there, and ovs-vswitchd had not opened it.
     """
 
     opened: Watch[tuple[bool, str]]
@@ -46,11 +46,11 @@ class AddPort(Command):
         self.closed = False
 
     def needs(self) -> frozenset[Clause]:
-        """The port, and whoever may have the bridge's name."""
+        """The rows with the port's name, and those with the bridge's."""
         return named(self._step.name, self._step.bridge)
 
     def run_idl(self, txn: Draft) -> None:
-        """Insert the rows, or bring those that are ours up to date."""
+        """Insert the rows, or update them when they are ours."""
         step, api, wanted = self._step, self.api, interface_row(self._step.interface)
         bridge = api.row("Bridge", step.bridge)
         kind = wanted.datapath_type if bridge is None else value_of(bridge, "datapath_type")
@@ -67,13 +67,13 @@ class AddPort(Command):
         if api.row("Interface", step.name) is not None:
             raise NameTaken(f"an interface of another port has the name {step.name}", f"ovs-vsctl list Interface {step.name}")
         if bridge is None and api.row("Port", step.bridge) is not None:
-            raise NameTaken(f"bridge {step.bridge} can not be made: a port has this name", f"ovs-vsctl list Port {step.bridge}")
+            raise NameTaken(f"bridge {step.bridge} cannot be made: a port has its name", f"ovs-vsctl list Port {step.bridge}")
         if bridge is None and step.foreign_bridge:
             raise Unavailable(
-                f"bridge {step.bridge} is missing: it was an administrator's and is not made here",
+                f"bridge {step.bridge} is missing: it was an administrator's, so it is not made here",
                 f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={wanted.datapath_type}",
             )
-        self.api.root()  # is there, or nothing can be added
+        self.api.root()  # raises when there is no row to add a bridge to
         interface = txn.write("Interface", interface_columns(step, self._marks))
         added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface})
         draft = txn.bridge(step.bridge, bridge)
@@ -82,18 +82,18 @@ class AddPort(Command):
             draft.make(bridge_columns(step.bridge, wanted.datapath_type), *local_port_columns(step.bridge))
 
     def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
-        """The rows are there: from now on ovs-vswitchd's answer may come."""
+        """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
         self.opened = self.api.watch(self._step.name, self._look)
 
-    def again(self, refused: Refused) -> bool:
-        """A name that somebody else has just taken: look whether it was for us."""
+    def should_retry(self, refused: Refused) -> bool:
+        """Whether another session has just taken a name: perhaps it has made the bridge that we need."""
         self._duplicates += 1
         return refused.error == "constraint violation" and "identical values" in refused.details and self._duplicates < DUPLICATES
 
     def _look(self) -> tuple[bool, str] | None:
         row = self.api.row("Interface", self._step.name)
         if row is None:
-            return False, "somebody deleted its rows"
+            return False, "another process deleted its rows"
         if error := value_of(row, "error"):
             return False, str(error[0])
         ofport = value_of(row, "ofport")
@@ -104,7 +104,7 @@ class AddPort(Command):
         if not same_attachment(step, marks) or other_store(step, marks):
             raise NameTaken(
                 f"port {step.name} exists and belongs to {whose(marks)}",
-                f"if nobody uses it: ovs-vsctl del-port {step.name}",
+                f"if it is not in use: ovs-vsctl del-port {step.name}",
             )
         if bridge is None or not refers(bridge, "ports", port.uuid):
             raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "DEL it first")
@@ -125,16 +125,19 @@ class AddPort(Command):
             self._try_again(txn, interface)
 
     def _try_again(self, txn: Draft, interface: Any) -> None:
-        """Have ovs-vswitchd open what it could not: it does for every new configuration, and answers as for a new row.
+        """Make ovs-vswitchd open the interface again: it tries for every new configuration, and answers as for a new row.
 
-        Deleting and adding the rows instead would, within one of its rounds, be no change to it at all.
+        Rows that are deleted and added within one of its rounds are no change for it.
         """
         txn.update(interface, {"ofport": [], "error": []})
         txn.increment(self.api.root(), "next_cfg")
 
 
 class DeletePort(Command):
-    """Port, interface and QoS row; and the bridge, if it is ours and this was its last port. `left_alone` says why not."""
+    """Deletes port, interface and QoS row; and the bridge, if it is ours and this was its last port.
+
+    `left_alone`: why the port was not deleted, "" if it was.
+    """
 
     def __init__(self, session: Session, step: PortRef) -> None:
         super().__init__(session)
@@ -144,12 +147,12 @@ class DeletePort(Command):
         self.left_alone = ""
 
     def needs(self) -> frozenset[Clause]:
-        """Of the bridge that it is on, whichever it is, the local port is needed too."""
+        """The rows with the port's name, and the local port of the bridge that it is on, whichever it is."""
         bridge = self._bridge_of(self.api.row("Port", self._step.name))
         return named(self._step.name, self._step.bridge, *([value_of(bridge, "name")] if bridge is not None else []))
 
     def run_idl(self, txn: Draft) -> None:
-        """Remove the references to the rows, which is what deletes them; if there is none, have the server confirm it."""
+        """Remove the references to the rows, which deletes them; if there are no rows, have the server confirm that."""
         name = self._step.name
         port = self.api.row("Port", name)
         bridge = self._bridge_of(port)
@@ -158,33 +161,33 @@ class DeletePort(Command):
             self._delete_if_empty(txn, self.api.row("Bridge", self._step.bridge) if self._step.bridge else None)
             return
         txn.verify(port, "external_ids", "qos")
-        self.left_alone = self._somebody_elses(port)
+        self.left_alone = self._why_foreign(port)
         if self.left_alone:
             return
         qos = value_of(port, "qos")
         if qos and not self._shared_qos:
-            # References are counted before rows without a referrer go: so the reference must be taken back first.
+            # The server checks references before it removes unreferenced rows: so the reference must go first.
             txn.update(port, {"qos": []})
             txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
         ours = is_ours(value_of(bridge, "external_ids"))
         txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=ours)
 
-    def again(self, refused: Refused) -> bool:
-        """The QoS row serves another port too: leave it."""
+    def should_retry(self, refused: Refused) -> bool:
+        """Whether another port uses the QoS row too: then the row stays."""
         first = not self._shared_qos
         self._shared_qos = refused.error == "referential integrity violation"
         return self._shared_qos and first
 
     def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
-        """Somebody else deleted our port, the last one of a bridge of ours: the bridge is still ours to delete."""
+        """Delete the bridge if it is ours and empty, after another process deleted our port."""
         if bridge is not None and is_ours(value_of(bridge, "external_ids")):
             txn.bridge(self._step.bridge, bridge).remove(None, ours=True)
 
     def _bridge_of(self, port: Any) -> Any:
         return None if port is None else _bridge_of(self.api, port, self._step.bridge)
 
-    def _somebody_elses(self, port: Any) -> str:
-        """Whose it is, if not ours to delete; "" if it is."""
+    def _why_foreign(self, port: Any) -> str:
+        """Why the port is not ours to delete; "" if it is."""
         step, marks = self._step, value_of(port, "external_ids")
         if step.legacy and not marks.get("owner"):
             interface = self.api.row("Interface", step.name)
@@ -196,7 +199,7 @@ class DeletePort(Command):
 
 
 class Read(Command):
-    """What `look` sees of the rows that were asked for, at a moment when the server has answered."""
+    """Calls `look` when the server has answered; `result` is what it returned from the rows of `needs`."""
 
     def __init__(self, session: Session, needs: frozenset[Clause], look: Callable[[Session], Any]) -> None:
         super().__init__(session)
@@ -204,19 +207,19 @@ class Read(Command):
         self._look = look
 
     def needs(self) -> frozenset[Clause]:
-        """As asked for."""
+        """The rows that the caller needs."""
         return self._needs
 
     def run_idl(self, txn: Any) -> None:
-        """Nothing to write."""
+        """Write nothing."""
 
     def post_commit(self, txn: Any) -> None:  # noqa: ARG002 - the interface
-        """All that was committed before the answer has arrived by now."""
+        """Look now: all that was committed before the answer has arrived."""
         self.result = self._look(self.api)
 
 
 class Select(Command):
-    """Columns that no replica has, of the rows that `where` chooses; `rows` are as OVSDB writes them."""
+    """Reads columns that no replica has, of the rows that `where` chooses; `rows` are as OVSDB writes them."""
 
     rows: list[dict[str, Any]]
 
@@ -230,19 +233,19 @@ class Select(Command):
         self._number = txn.select(*self._asked)
 
     def post_commit(self, txn: Draft) -> None:
-        """The answer is there."""
+        """Keep the answer."""
         self.rows = txn.selected(self._number)
 
 
 def find_port(session: Session, name: str) -> PortRow | None:
-    """The port of that name; None if there is none that is on a bridge with one interface, and not a bridge's own."""
+    """The port of that name; None unless it is on a bridge, has one interface, and is not the bridge's local port."""
     port = session.row("Port", name)
     bridge = None if port is None else _bridge_of(session, port)
     return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
 
 
 def known_ports(session: Session) -> list[KnownPort]:
-    """The same ports as `port_rows`, without the columns that nobody counts."""
+    """The same ports as `port_rows`, with the columns that lists and metrics show."""
     replica, rows = session.replica, session.tables["Port"].rows
     if replica.listed is not None:
         return list(replica.listed)
@@ -264,7 +267,7 @@ def known_ports(session: Session) -> list[KnownPort]:
 
 
 def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
-    """Name and marks of the ports with our owner mark that are open, by bridge and OpenFlow number."""
+    """Name and marks of the open ports with our owner mark, by bridge and OpenFlow number."""
     found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}
     for known in known_ports(session):
         if known.ours and known.ofport > 0:
@@ -273,7 +276,7 @@ def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[st
 
 
 def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
-    """The ports with our owner mark that ovs-vswitchd could not open. `unseen`: those too that it has said nothing of yet."""
+    """The ports with our owner mark that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
     ours = (name for name, marks in session.replica.marks.items() if is_ours(marks))
     found = ((name, session.row("Interface", name)) for name in ours)
     return frozenset(
@@ -295,7 +298,7 @@ def _is_open(interface: Any) -> bool:
 
 
 def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
-    """All replicated ports that have these marks, as `find_port` gives them."""
+    """All replicated ports that have these marks, as `find_port` returns them."""
     replica, wanted = session.replica, marks.items()
     bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in references(bridge, "ports")}
     rows = [
@@ -307,7 +310,7 @@ def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({}))
 
 
 def switch_facts(session: Session) -> SwitchFacts:
-    """Settings of the switch, and MTUs of the replicated ports that are open."""
+    """The settings of the switch, and the MTUs of the replicated ports that are open."""
     interfaces = session.replica.names("Interface").items()
     mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
     return SwitchFacts(other_config(session), mtus)

@@ -1,10 +1,10 @@
-"""Transactions of several callers committed as one, because ovs-vswitchd works through all of its ports after each commit.
+"""Commits the transactions of several callers as one, because ovs-vswitchd goes through all of its ports after each commit.
 
-A group is what queued while the previous commit ran: there is no timer, and a single caller waits for nobody. What each caller is
-owed all the same:
-- its own deadline: when that passes it is answered, and the group goes on for the others;
-- its own error: a command that can not be run is left out, and when the server refuses the group its members run one by one;
-- its own look: no command sees what another one of the group is about to write; what all mean for a bridge, a Draft collects.
+A group is what queued while the previous commit ran: there is no timer, and a single caller never waits for others. Each caller
+keeps:
+- its own deadline: when it passes the caller is answered, and the group goes on for the others;
+- its own error: a command that cannot be run is left out, and when the server refuses the group its members run one by one;
+- its own view: no command sees what another one of the group is about to write. A Draft collects what all change on a bridge.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.session import Connection, Session
 
 HUNG_SECONDS = 0.5
-"""A server that lets everybody's time pass is given up after so long. Who has less time learns nothing about the server; where a
-session lives long, its probe will."""
+"""A session is given up when the server has been silent for so long and all callers have run out of time. A shorter silence
+proves nothing; the probe of a session that lives long finds a hung server."""
 
 _STILL_THERE = {"op": "select", "table": "Open_vSwitch", "where": [], "columns": ["_uuid"]}
 Operation = dict[str, Any]
@@ -47,7 +47,7 @@ Json = tuple[str, Any]
 
 
 class Refused(Exception):
-    """ovsdb-server took the transaction and rejected it; `error` and `details` are its own words (RFC 7047, 4.1.3)."""
+    """ovsdb-server rejected the transaction; `error` and `details` are its own words (RFC 7047, 4.1.3)."""
 
     def __init__(self, error: str, details: str) -> None:
         super().__init__(f"{error}: {details}")
@@ -56,9 +56,9 @@ class Refused(Exception):
 
 
 class Command(command.BaseCommand):  # type: ignore[misc]
-    """One thing to do or to read in a transaction. `run_idl` runs again when the database changed under it.
+    """One action of a transaction. `run_idl` runs again when the database has changed meanwhile.
 
-    `run_idl(draft)` raises an error of ours before it has written anything to the Draft, or none.
+    `run_idl(draft)` may raise an error of ours only before it writes to the Draft.
     """
 
     api: Session
@@ -69,8 +69,8 @@ class Command(command.BaseCommand):  # type: ignore[misc]
         """The rows of Port and Interface that `run_idl` looks at; may depend on what is already replicated."""
         return frozenset()
 
-    def again(self, refused: Refused) -> bool:  # noqa: ARG002 - for those who know better
-        """Whether to run once more after the server rejected it, alone."""
+    def should_retry(self, refused: Refused) -> bool:  # noqa: ARG002 - for subclasses
+        """Whether to run the command once more after the server rejected it alone."""
         return False
 
 
@@ -84,17 +84,17 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         self._answers: list[Any] = []
 
     def select(self, table: str, where: list[Any], columns: list[str]) -> int:
-        """Read columns that are not replicated; the number under which `selected` has what the server answers."""
+        """Read columns that are not replicated; returns the number by which `selected` finds the answer."""
         self.add_op({"op": "select", "table": table, "where": where, "columns": columns})
         return len(self._operations) - 1
 
     def selected(self, number: int) -> list[dict[str, Any]]:
-        """The rows, with values as OVSDB writes them (RFC 7047, 5.1). Once it is committed."""
+        """The rows of a `select`, with values as OVSDB writes them (RFC 7047, 5.1). Only after the commit."""
         rows: list[dict[str, Any]] = self._answers[number]["rows"]
         return rows
 
     def _process_reply(self, msg: Any) -> None:
-        """As the base class, which keeps no answers."""
+        """As the base class, and keep the answers."""
         super()._process_reply(msg)
         if isinstance(msg.result, list):
             self._answers = msg.result[len(msg.result) - len(self._operations) :]
@@ -105,13 +105,13 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         self.expect(row._table.name, by_uuid(row), [shown])  # noqa: SLF001
 
     def expect(self, table: str, where: list[Any], rows: list[Operation], *, until: str = "==") -> None:
-        """Commit only if at this point of the transaction the rows chosen by `where` are (or with "!=": are not) these."""
+        """Commit only if at this point of the transaction the rows chosen by `where` are (with "!=": are not) `rows`."""
         columns = list(rows[0]) if rows else ["name"]
         wait = {"op": "wait", "table": table, "where": where, "columns": columns, "until": until, "rows": rows}
         self.add_op(wait | {"timeout": 0})
 
     def write(self, table: str, columns: dict[str, Any]) -> Json:
-        """Insert a row; the reference to it within this transaction."""
+        """Insert a row; returns the reference to it within this transaction."""
         self._inserted += 1
         name = f"row{self._inserted}"
         row = {column: as_json(value) for column, value in columns.items()}
@@ -119,12 +119,12 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         return ("named-uuid", name)
 
     def update(self, row: Any, columns: dict[str, Any]) -> None:
-        """Write these columns."""
+        """Write these columns of the row."""
         changes = {column: as_json(value) for column, value in columns.items()}
         self.add_op({"op": "update", "table": row._table.name, "where": by_uuid(row), "row": changes})  # noqa: SLF001
 
     def increment(self, row: Any, column: str) -> None:
-        """Add one to the column, whatever it is by then."""
+        """Add one to the column, whatever its value is at the commit."""
         self.add_op({"op": "mutate", "table": row._table.name, "where": by_uuid(row), "mutations": [[column, "+=", 1]]})  # noqa: SLF001
 
     def mutate(self, row: Any, column: str, mutator: str, members: list[Json]) -> None:
@@ -133,20 +133,20 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         self.add_op({"op": "mutate", "table": row._table.name, "where": by_uuid(row), "mutations": mutations})  # noqa: SLF001
 
     def bridge(self, name: str, row: Any) -> BridgeDraft:
-        """What becomes of this bridge; `row` is None while there is none."""
+        """The changes to this bridge; `row` is None while the bridge does not exist."""
         if name not in self._bridges:
             self._bridges[name] = BridgeDraft(name, row)
         return self._bridges[name]
 
     def complete(self, replica: Replica) -> None:
-        """Write what is to become of bridges, and ask for an answer in any case."""
+        """Write the changes to bridges, and a `select`, so that the server always answers."""
         for bridge in self._bridges.values():
             bridge.write(self, replica)
         self.add_op(_STILL_THERE)
 
 
 class BridgeDraft:
-    """One bridge in a Draft: all ports that the group adds to it and takes from it, so that its end is decided once."""
+    """One bridge in a Draft: all ports that the group adds and removes. Whether the bridge is deleted is decided once, here."""
 
     def __init__(self, name: str, row: Any) -> None:
         self.name = name
@@ -157,27 +157,27 @@ class BridgeDraft:
         self._ours = False
 
     def make(self, bridge: dict[str, Any], local_port: dict[str, Any], local_interface: dict[str, Any]) -> None:
-        """There is none: make it, with these columns."""
+        """Make the bridge, which does not exist, with these columns."""
         self._made = bridge, local_port, local_interface
 
     def add(self, port: Json) -> None:
-        """Its ports will include this one, by its reference."""
+        """Add the port with this reference."""
         self._added.append(port)
 
     def remove(self, port: Any, *, ours: bool) -> None:
-        """Its ports will not include the row `port` (None: see whether any are left); a bridge of ours goes with its last."""
+        """Remove the row `port` (None: none); a bridge of ours is deleted when no port is left."""
         self._ours = ours
         if port is not None:
             self._removed.append(port.uuid)
 
     def write(self, draft: Draft, replica: Replica) -> None:
-        """The operations."""
+        """Write the operations."""
         if self._made is not None:
             self._insert(draft, replica.root())
             return
         local = replica.names("Port").get(self.name)
         kept = [as_json(local.uuid)] if local is not None else []
-        if self._ours and not self._added and self._nothing_left(kept):
+        if self._ours and not self._added and self._is_last(kept):
             draft.verify(self._row, "ports", "external_ids")
             draft.mutate(replica.root(), "bridges", "delete", [as_json(self._row.uuid)])
             return
@@ -187,10 +187,10 @@ class BridgeDraft:
         if self._removed:
             draft.mutate(self._row, "ports", "delete", [as_json(port) for port in self._removed])
             if self._ours:
-                # Of two sessions that each leave the other's port behind, one must notice that nothing is left.
+                # Two sessions may each remove one of the last two ports: the later one must notice that no port is left.
                 draft.expect("Bridge", by_uuid(self._row), [{"ports": ("set", kept)}], until="!=")
 
-    def _nothing_left(self, kept: list[Json]) -> bool:
+    def _is_last(self, kept: list[Json]) -> bool:
         return count(self._row, "ports") <= len(kept) + len(self._removed) and not (
             references(self._row, "ports") - set(self._removed) - {uuid.UUID(reference[1]) for reference in kept}
         )
@@ -217,31 +217,31 @@ class Member:
 
     @property
     def ports(self) -> frozenset[str]:
-        """Names of the ports that it writes."""
+        """Names of the ports that the commands write."""
         return frozenset(each.port for each in self.commands if each.port)
 
     @property
     def answered(self) -> bool:
-        """Whether its caller knows."""
+        """Whether the caller has its answer."""
         return self._answered.is_set()
 
     def answer(self, error: BaseException | None = None) -> None:
-        """Tell the caller how it went, once."""
+        """Give the caller its answer, `error` or success; only the first call counts."""
         if not self.answered:
             self._error = error
             self._answered.set()
 
     def wait(self, remote: str) -> None:
-        """For the answer; raises what it is."""
+        """Wait for the answer; raises its error."""
         if not self._answered.wait(self.deadline.remaining() + SLACK_SECONDS):
-            begun = "; whether it did what was asked is unknown" if self.begun else ""
+            begun = "; whether the transaction was done is unknown" if self.begun else ""
             raise Unavailable(f"OVSDB is busy with other transactions{begun}", f"is ovsdb-server at {remote} overloaded?")
         if self._error is not None:
             raise self._error
 
 
 class Commit:
-    """One group on its way into the database. On the connection's thread, which holds the lock."""
+    """The commit of one group. Runs on the connection's thread, which holds the lock."""
 
     def __init__(self, link: Connection, members: Sequence[Member]) -> None:
         self._link = link
@@ -250,14 +250,14 @@ class Commit:
         self._began = time.monotonic()
 
     def run(self) -> None:
-        """Answer every member."""
+        """Commit until every member is answered."""
         try:
             while self._in_time():
                 self._replicate()
-                self._round()
+                self._try_once()
         except Refused as refused:
-            self._refused(refused)
-        except Exception as error:  # noqa: BLE001 - everybody must be answered, and the thread serves on
+            self._retry_alone(refused)
+        except Exception as error:  # noqa: BLE001 - every caller must be answered, and the thread goes on
             if self._idl.txn is not None:
                 self._idl.txn.abort()
             for each in self._members:
@@ -266,7 +266,7 @@ class Commit:
                 self._idl.lose(f"a bug here: {error!r}")
 
     def _in_time(self) -> bool:
-        """Whether anybody is left to commit for: who queued and has run out of time may have gone, and it must not land later."""
+        """Whether a member is left. Members without time are answered and left out: their caller may have gone."""
         self._members = [each for each in self._members if not each.answered]
         for each in self._members:
             if not each.deadline.remaining():
@@ -276,23 +276,23 @@ class Commit:
             each.begun = True
         return bool(self._members)
 
-    def _round(self) -> None:
+    def _try_once(self) -> None:
         draft, written = self._compose()
         if all(each.answered for each in self._members):
             draft.abort()
             return
         seqno = self._idl.change_seqno
-        if self._settle(draft) == draft.SUCCESS:
+        if self._commit(draft) == draft.SUCCESS:
             self._done(draft, written)
-            # What the others saw may be out of date: they have heard the server now, and look again.
+            # The errors of the others may come from an outdated replica; it is up to date now, so they run once more.
             for each in self._members:
                 each.certain = True
             return
-        while self._idl.change_seqno == seqno:  # a row that we verified is not what we saw: the news must be on their way
+        while self._idl.change_seqno == seqno:  # a verified row has changed: its update must be on the way
             self._await_message()
 
     def _compose(self) -> tuple[Draft, list[Member]]:
-        """A transaction of all members that can be run, and these."""
+        """A transaction of all members whose commands can be run, and these members."""
         draft, written = Draft(self._idl), []
         for member in self._members:
             try:
@@ -302,7 +302,7 @@ class Commit:
             except UserspaceError as error:
                 if member.certain:
                     member.answer(error)
-            except Exception as error:  # noqa: BLE001 - a bug met by one must not cost the others
+            except Exception as error:  # noqa: BLE001 - a bug in one must not fail the others
                 draft.abort()
                 member.answer(error)
                 self._members.remove(member)
@@ -313,23 +313,23 @@ class Commit:
     def _done(self, draft: Draft, written: list[Member]) -> None:
         ports = sum(bool(each.ports) for each in written)
         if ports:
-            self._link.grouped(ports)
+            self._link.on_group(ports)
         for member in written:
             for each in member.commands:
                 each.post_commit(draft)
             member.answer()
 
-    def _refused(self, refused: Refused) -> None:
-        """Who is to blame is not known: one by one, and then each may know better."""
-        alone = [each for each in self._members if not each.answered]
-        if len(alone) == 1 and not any(each.again(refused) for each in alone[0].commands):
-            alone[0].answer(refused)
-        for each in alone:
+    def _retry_alone(self, refused: Refused) -> None:
+        """Run the members one by one: the server does not say whose command it refused. A single member gets the refusal."""
+        waiting = [each for each in self._members if not each.answered]
+        if len(waiting) == 1 and not any(each.should_retry(refused) for each in waiting[0].commands):
+            waiting[0].answer(refused)
+        for each in waiting:
             if not each.answered:
                 Commit(self._link, [each]).run()
 
-    def _settle(self, draft: Draft) -> str:
-        """Send it and wait for the outcome: SUCCESS or TRY_AGAIN."""
+    def _commit(self, draft: Draft) -> str:
+        """Send the transaction and wait for the outcome: SUCCESS or TRY_AGAIN. Raises Refused."""
         while (status := draft.commit()) == draft.INCOMPLETE:
             self._await_message()
         self._idl.require()
@@ -338,7 +338,7 @@ class Commit:
         return str(status)
 
     def _replicate(self) -> None:
-        """Fetch the rows that the commands need; they may need more once these are there."""
+        """Fetch the rows that the commands need. Repeats, because a row may show that more are needed."""
         idl = self._idl
         while True:
             idl.require()
@@ -354,29 +354,29 @@ class Commit:
                     self._await_message()
 
     def _await_message(self) -> None:
-        """Hear the server. Who runs out of time meanwhile is answered; a server that kept everybody waiting is given up."""
+        """Wait for a message of the server, and answer members that run out of time. Without members the session is given up."""
         waiting = [each for each in self._members if not each.answered]
         for each in waiting:
             if not each.deadline.remaining():
-                each.answer(self._silence())
+                each.answer(self._no_answer())
         waiting = [each for each in waiting if not each.answered]
         if not waiting:
             if not self._idl.everything or time.monotonic() - self._began >= HUNG_SECONDS:
                 self._idl.lose("it does not answer")
-            raise self._silence()
+            raise self._no_answer()
         if not self._link.is_running:
             raise SessionLost(CLOSED)
         self._link.await_message(min(SLACK_SECONDS, *(each.deadline.remaining() for each in waiting)))
         self._idl.run()
         self._idl.require()
 
-    def _silence(self) -> Unavailable:
-        message = f"OVSDB at {self._idl.session_name()} does not answer; whether it did what was asked is unknown"
+    def _no_answer(self) -> Unavailable:
+        message = f"OVSDB at {self._idl.session_name()} does not answer; whether the transaction was done is unknown"
         return Unavailable(message, "is ovsdb-server stopped or overloaded?")
 
 
 def distinct(members: Sequence[Member]) -> tuple[list[Member], list[Member]]:
-    """Those that can share a transaction, in order, and those that must wait for the next one: no port is written twice."""
+    """The members that can share a transaction, in order, and those that must wait, because a port is written once only."""
     group: list[Member] = []
     later: list[Member] = []
     taken: set[str] = set()
@@ -392,7 +392,7 @@ def by_uuid(row: Any) -> list[Any]:
 
 
 def as_json(value: Any) -> Any:
-    """A value as OVSDB writes it; what is written so already stays."""
+    """A value as OVSDB writes it; a value in that form is returned as it is."""
     if isinstance(value, dict):
         return ("map", list(value.items()))
     if isinstance(value, uuid.UUID):

@@ -1,7 +1,7 @@
-"""Rows of probes: the ports that `probe`, `ping` or `load` makes for a moment, and that are no attachment.
+"""Reads the rows of probes: the ports that `probe`, `ping` or `load` makes for a moment, and that are no attachment.
 
-They carry an owner mark of their own, so that no verb, no GC and no reconciliation of attachments takes them for one. Pure looks
-at a session's rows; they are written and deleted by `PortDriver`, like any port.
+They carry an owner mark of their own, so that no verb, no GC and no reconciliation of attachments touches them. `PortDriver`
+writes and deletes them, like any port.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OWNER: Final = "userspace-cni-probe"
 
 @dataclass(frozen=True)
 class PortState:
-    """What ovs-vswitchd says of a port: Interface.link_state ("" while unknown), status, ofport (0 while none) and error."""
+    """What ovs-vswitchd wrote about a port: Interface.link_state ("" while unknown), status, ofport (0 while none) and error."""
 
     link_state: str
     status: Mapping[str, str]
@@ -40,7 +40,7 @@ class ProbeRow:
 
 
 def probe_rows(session: Session) -> list[ProbeRow]:
-    """Every probe, whoever made it."""
+    """Every probe, of any process."""
     found = []
     for name, row in session.replica.names("Port").items():
         marks = value_of(row, "external_ids")
@@ -51,7 +51,7 @@ def probe_rows(session: Session) -> list[ProbeRow]:
 
 
 def state_of(session: Session, name: str) -> PortState | None:
-    """What is known of a port; None when there is none. For a session with everything."""
+    """The state of the port `name`; None when there is none. Needs a session that replicates everything."""
     row = session.row("Interface", name)
     if row is None:
         return None

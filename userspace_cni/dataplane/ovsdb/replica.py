@@ -1,13 +1,13 @@
-"""The rows of OVSDB that we know of, kept up to date over one connection.
+"""The rows of OVSDB that this process replicates, kept up to date over one connection.
 
-ovs.db.idl does the protocol. But it reconnects for ever, where a verb wants to know that its session broke; it finds rows in
-lists that it sorts in Python, which costs more than all the rest at 400 ports; and it tells that something has changed, where two
+ovs.db.idl does the protocol. But it reconnects for ever, where a verb has to know that its session broke; it finds rows in lists
+that it sorts in Python, which costs more than all the rest at 400 ports; and it only reports that some row has changed, where two
 hundred callers wait for one interface each. So
-- a Replica is one connection. When that breaks it is lost, for good, with the reason;
-- rows are found by name in dictionaries that the IDL's own notifications keep, and what STATUS asks is there without a lock;
-- who waits for an interface is a Watch: asked by the connection's thread when its row has changed, and woken once.
+- a Replica is one connection. When the connection breaks the Replica is lost for good, with the reason;
+- rows are found by name in dictionaries that the IDL's own notifications update; STATUS reads its values without a lock;
+- a Watch waits for one interface: the connection's thread calls it when the interface's row has changed, and wakes its caller.
 
-It must never connect twice, and never wait by itself: who has the lock decides how long.
+It must never connect twice, and never wait by itself: the holder of the lock decides how long to wait.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Clause = tuple[str, str, str | tuple[tuple[str, str], ...]]
 SLACK_SECONDS = 0.25
 """How much longer than the connection's thread a caller waits, so that the thread's own answer arrives."""
 PROBE_SECONDS = 5.0
-"""Where a session lives long, a silent server is asked for a sign of life after so long, and given up after as long again."""
+"""In a session that lives long, a silent server gets an echo request after so long, and is given up after as long again."""
 
 CLOSED = "the OVSDB session was closed"
 
-_CONFUSED = (ovs.db.error.Error, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What ovs.db.idl raises on messages that are JSON and no OVSDB."""
+_BAD_MESSAGE = (ovs.db.error.Error, AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""The errors of ovs.db.idl for messages that are JSON but not OVSDB's."""
 
 _STRING = {"key": "string"}
 _STRING_OR_NONE = {"key": "string", "min": 0}
@@ -75,27 +75,27 @@ _TABLES: dict[str, dict[str, object]] = {
         "error": _STRING_OR_NONE,
     },
 }
-"""The part of the Open_vSwitch schema that we use, as C clients compile theirs in: nothing is fetched. OVS 2.10 and later."""
+"""The part of the Open_vSwitch schema that we use. It is not fetched, as in C clients. OVS 2.10 and later."""
 _OBSERVED: dict[str, object] = {"link_state": _STRING_OR_NONE, "status": _MAP}
-"""Columns of Interface that only somebody who watches for long has a use for. Never `statistics`: it changes every 5 s."""
+"""Columns of Interface that only sessions that live long need. Never `statistics`: it changes every 5 s."""
 
 _CHOSEN = ("Port", "Interface")
 _NAMED = ("Bridge", "Port", "Interface")
 
 
 class SessionLost(Unavailable):
-    """The connection broke; what was asked may have happened. A new Session tells."""
+    """The connection broke; its transactions may have been done. A new Session shows it."""
 
 
 class Poll:
-    """poll(2) as ovs.poller uses it. Registering twice adds events: select.poll would forget the first, and never send the rest
-    of a long request. (The default, select(), adds too, but fails on file descriptors from 1024 on.)"""
+    """poll(2) for ovs.poller. A second `register` adds events, where select.poll replaces them: then the rest of a long request
+    would never be sent. (The default, select(), adds too, but fails on file descriptors from 1024 on.)"""
 
     def __init__(self) -> None:
         self._events: dict[int, int] = {}
 
     def register(self, fd: Any, events: int) -> None:
-        """Wait for `events` of `fd`, a number or a socket, too."""
+        """Wait also for `events` of `fd`, a number or a socket."""
         number = fd if isinstance(fd, int) else fd.fileno()
         self._events[number] = self._events.get(number, 0) | events
 
@@ -113,32 +113,32 @@ ovs.poller.SelectPoll = Poll
 
 
 class Watch(Generic[T]):
-    """One wait for one interface: `look` is asked now and whenever a row of that name has changed, until it is not None."""
+    """One wait for one interface: `look` is called now and when a row of that name has changed, until it returns a value."""
 
     def __init__(self, replica: Replica, name: str, look: Callable[[], T | None]) -> None:
         self._replica = replica
         self._name = name
         self._look = look
         self._found: T | None = None
-        self._told = threading.Event()
+        self._ended = threading.Event()
         replica.watches.setdefault(name, []).append(self)
         self.look()
 
     def look(self) -> None:
-        """On the connection's thread, or with its lock: the row may be what is waited for."""
+        """Call `look` once more. On the connection's thread, or with its lock."""
         self._found = self._look()
         if self._found is not None or self._replica.lost:
             self.forget()
-            self._told.set()
+            self._ended.set()
 
     def wait(self, seconds: float) -> T | None:
-        """What was looked for; None when it is not there after `seconds`. Raises SessionLost."""
-        if self._told.wait(seconds) and self._found is None:
+        """Wait for the value of `look`; None when there is none after `seconds`. Raises SessionLost."""
+        if self._ended.wait(seconds) and self._found is None:
             self._replica.require()
         return self._found
 
     def forget(self) -> None:
-        """Nobody waits any more."""
+        """Stop watching."""
         others = [each for each in self._replica.watches.get(self._name, ()) if each is not self]
         if others:
             self._replica.watches[self._name] = others
@@ -147,24 +147,24 @@ class Watch(Generic[T]):
 
 
 class Replica(connection.OvsdbIdl):  # type: ignore[misc]
-    """The IDL of one connection. All needs the connection's lock, but `lost`, `dpdk`, `datapaths`, `marks` and `bridge_marks`.
+    """The IDL of one connection. Use it with the connection's lock, but `lost`, `dpdk`, `datapaths`, `marks` and `bridge_marks`.
 
-    `everything`: replicate all rows from the start and watch over the server, instead of only the rows that were chosen; then
-    `parted` is told the name of each vhost-user interface whose peer has gone. It has the lock, and must not wait.
+    `everything`: replicate all rows from the start and probe the server, instead of only the chosen rows; then `on_disconnect`
+    gets the name of each vhost-user interface whose peer has gone. It is called with the lock, and must not wait.
     `datapaths`: Bridge.datapath_type by name; `marks` and `bridge_marks`: external_ids of Port and Bridge rows by name.
-    `shown`: what was made of the port of that name for others to see; it is gone when a row of that name changes. `listed`: of
-    all ports; it is gone when any row changes.
+    `shown`: caches the KnownPort by name, until a row of that name changes. `listed`: caches the list of all, until any row
+    changes.
     """
 
-    def __init__(self, remote: str, *, everything: bool, parted: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, remote: str, *, everything: bool, on_disconnect: Callable[[str], None] = lambda _: None) -> None:
         super().__init__(remote, _schema(everything), leader_only=False)
         reconnect = self._session.reconnect
         reconnect.set_max_tries(0)  # after the first one
         if everything:
-            reconnect.set_probe_interval(int(PROBE_SECONDS * 1000))  # which ovs.jsonrpc does not do on a unix socket
+            reconnect.set_probe_interval(int(PROBE_SECONDS * 1000))  # ovs.jsonrpc sets none on a unix socket
         self.everything = everything
-        self._parted = parted
-        self._joined: dict[str, frozenset[str]] = {}
+        self._on_disconnect = on_disconnect
+        self._peer_signs: dict[str, frozenset[str]] = {}
         self.lost = ""
         self.dpdk = False
         self.datapaths: dict[str, str] = {}
@@ -178,35 +178,35 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         self._root: Any = None
 
     def run(self) -> bool:
-        """As the base class; a connection that broke, hangs or talks nonsense is lost, and whoever waits is told."""
+        """As the base class. When the connection broke, hangs or does not speak OVSDB it is lost, and all waits end."""
         if self.lost:
             return False
-        asked = self._session.reconnect.state is ovs.reconnect.Reconnect.Idle
+        probing = self._session.reconnect.state is ovs.reconnect.Reconnect.Idle
         try:
-            news = bool(super().run())
+            changed = bool(super().run())
             if not self._session.is_alive():
-                self.lose("it does not answer" if asked else _why_not(self.session_name()))
-        except _CONFUSED as error:
-            news = True
+                self.lose("it does not answer" if probing else _connect_error(self.session_name()))
+        except _BAD_MESSAGE as error:
+            changed = True
             self.lose(f"it does not speak OVSDB: {error!r}")
-        return news
+        return changed
 
     def lose(self, reason: str) -> None:
-        """Give the connection up, for everybody who uses it."""
+        """Give the connection up, for all callers, with the reason."""
         self.lost = self.lost or reason
         self.close()
         for watch in [each for group in self.watches.values() for each in group]:
             watch.look()
 
     def restart_fsm(self) -> None:
-        """As the base class, for the first time. Afterwards the database has been replaced under a connection that stands."""
+        """As the base class at first. A later call means that the database was replaced: then the connection is lost."""
         if self.state == self.IDL_S_MONITORING:
             self.lose("its database was replaced")
         else:
             super().restart_fsm()
 
     def cooperative_yield(self) -> None:
-        """Between two rows of one message: nothing. ovsdbapp gives the processor away, which costs more than the row."""
+        """Do nothing between two rows of one message. ovsdbapp yields the processor here, which costs more than the row."""
 
     def wait(self, poller: Any) -> None:
         """As the base class; a lost connection has nothing to wait for."""
@@ -214,7 +214,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             super().wait(poller)
 
     def require(self) -> None:
-        """Raise SessionLost if it is."""
+        """Raise SessionLost if the connection is lost."""
         if self.lost:
             raise SessionLost(
                 f"OVSDB at {self.session_name()} is not reachable: {self.lost}",
@@ -222,7 +222,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             )
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:  # noqa: ARG002 - the interface
-        """Called by the IDL for each row that has changed, when all of the server's message is in."""
+        """Update the dictionaries. The IDL calls it for each changed row, after it has applied the server's whole message."""
         table = row._table.name  # noqa: SLF001
         if table == "Open_vSwitch":
             self._root = row
@@ -233,9 +233,9 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             rows[name] = row
         elif rows.get(name) is row:
             del rows[name]
-        self._note(table, name, rows.get(name))
+        self._index(table, name, rows.get(name))
 
-    def _note(self, table: str, name: str, row: Any) -> None:
+    def _index(self, table: str, name: str, row: Any) -> None:
         self.listed = None
         if table == "Bridge":
             _set_or_drop(self.datapaths, name, None if row is None else value_of(row, "datapath_type"))
@@ -246,19 +246,19 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             _set_or_drop(self.marks, name, None if row is None else value_of(row, "external_ids"))
             return
         if self.everything:
-            self._notice(name, row)
+            self._check_peer(name, row)
         for watch in self.watches.get(name, ()):
             watch.look()
 
-    def _notice(self, name: str, row: Any) -> None:
-        """Whether the interface has lost a sign of its peer: ovs-vswitchd 3.1 may give one of the two late, or never."""
+    def _check_peer(self, name: str, row: Any) -> None:
+        """Call `on_disconnect` when a sign of the peer has gone; ovs-vswitchd 3.1 may change the other one late, or never."""
         shown = set() if row is None else {*value_of(row, "link_state"), value_of(row, "status").get("status", "")}
         signs = frozenset(shown & {"up", "connected"})
-        before = self._joined.pop(name, frozenset())
+        before = self._peer_signs.pop(name, frozenset())
         if signs:
-            self._joined[name] = signs
+            self._peer_signs[name] = signs
         if before - signs:
-            self._parted(name)
+            self._on_disconnect(name)
 
     def names(self, table: str) -> Mapping[str, Any]:
         """The replicated rows of Bridge, Port or Interface by name."""
@@ -271,7 +271,7 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         return self._root
 
     def choose(self, needs: frozenset[Clause]) -> None:
-        """Ask for these rows too; they are there when `chosen`."""
+        """Ask for these rows too; they are replicated when `chosen` is true."""
         if self.everything or (needs <= self._clauses and self.state != self.IDL_S_INITIAL):
             return
         self._clauses |= needs
@@ -281,13 +281,13 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
 
     @property
     def chosen(self) -> bool:
-        """Whether all rows that were asked for are replicated. (The number that cond_change returns is one too high: ovs 4.0.)"""
+        """Whether all chosen rows are replicated. (The number that cond_change returns is one too high: ovs 4.0.)"""
         states = [table.condition_state for table in self.tables.values()]
         return not any(state.new or state.requested for state in states)
 
 
 def value_of(row: Any, column: str) -> Any:
-    """The column as `row.column` has it in a row that no transaction has changed, at a fraction of the cost."""
+    """The value of `row.column`, at a fraction of its cost; only for a row that no transaction has changed."""
     datum = row._data[column]  # noqa: SLF001
     kind = datum.type
     if kind.is_map():
@@ -298,27 +298,27 @@ def value_of(row: Any, column: str) -> Any:
 
 
 def refers(row: Any, column: str, target: uuid.UUID) -> bool:
-    """Whether the set of UUIDs has this one, without reading the others."""
+    """Whether the column's set of UUIDs contains `target`, without reading the others."""
     return ovs.db.data.Atom(ovs.db.types.UuidType, target) in row._data[column].values  # noqa: SLF001
 
 
 def references(row: Any, column: str) -> set[uuid.UUID]:
-    """The set of UUIDs."""
+    """The column's set of UUIDs."""
     return {key.value for key in row._data[column].values}  # noqa: SLF001
 
 
 def count(row: Any, column: str) -> int:
-    """How many members the set has."""
+    """The size of the column's set."""
     return len(row._data[column].values)  # noqa: SLF001
 
 
 def named(*names: str) -> frozenset[Clause]:
-    """Rows of Port and Interface by name."""
+    """The clauses for rows of Port and Interface with these names."""
     return frozenset(("name", "==", name) for name in names)
 
 
 def with_marks(marks: dict[str, str]) -> frozenset[Clause]:
-    """Rows of Port and Interface that have all these external_ids."""
+    """The clause for rows of Port and Interface that have all these external_ids."""
     return frozenset({("external_ids", "includes", tuple(sorted(marks.items())))})
 
 
@@ -344,8 +344,8 @@ def _json_clause(clause: Clause) -> list[object]:
     return [column, function, value if isinstance(value, str) else ["map", [list(pair) for pair in value]]]
 
 
-def _why_not(remote: str) -> str:
-    """What connecting says now; ovs.reconnect keeps the reason to itself."""
+def _connect_error(remote: str) -> str:
+    """The error of a new connection; ovs.reconnect does not return its own."""
     kind, _, address = remote.partition(":")
     try:
         if kind == "unix":

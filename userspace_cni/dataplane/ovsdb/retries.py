@@ -1,7 +1,7 @@
-"""When ovs-vswitchd is asked again to open a port that it could not open.
+"""Decides when ovs-vswitchd is asked again to open a port that it could not open.
 
-Not in every pass of reconciliation: each time it goes through all of its ports, and by itself it tries again with every change of
-its configuration. Must not be asked whether a port is open: the switch says that.
+Not in every pass of reconciliation: each request makes it go through all of its ports, and it tries again by itself with every
+change of its configuration. Must not say whether a port is open: only the switch knows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 FIRST_S: Final = 30.0
-"""Between the first try, which is made at once, and the second; it doubles from one to the next."""
+"""Between the first try, which is made at once, and the second; the pause doubles with each try."""
 LAST_S: Final = 3600.0
 
 
@@ -25,7 +25,7 @@ class _Tried:
 
 
 class Retries:
-    """What was tried, by port and daemon: another ovs-vswitchd knows nothing of the attempts at the one before. Thread-safe."""
+    """The tries by port. They count for one daemon: another ovs-vswitchd starts from zero. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -33,13 +33,13 @@ class Retries:
         self._tried: dict[str, _Tried] = {}
 
     def due(self, port: str, daemon: str) -> bool:
-        """Whether it may be tried now."""
+        """Whether the port may be tried now."""
         with self._lock:
             tried = self._tried.get(port)
             return tried is None or tried.daemon != daemon or self._clock() - tried.at >= tried.pause_s
 
     def tried(self, port: str, daemon: str) -> None:
-        """It is being tried."""
+        """Record a try."""
         with self._lock:
             before = self._tried.get(port)
             again = before is not None and before.daemon == daemon
@@ -47,6 +47,6 @@ class Retries:
             self._tried[port] = _Tried(daemon, self._clock(), pause_s)
 
     def keep(self, closed: set[str]) -> None:
-        """Forget all but these: what is open, or gone, begins anew when it closes again."""
+        """Forget all ports but `closed`: a port that is open or gone starts from zero when it fails again."""
         with self._lock:
             self._tried = {port: tried for port, tried in self._tried.items() if port in closed}

@@ -1,12 +1,12 @@
-"""One connection to OVSDB: a replica of the rows that are needed, and transactions that end when their deadline says.
+"""One connection to OVSDB: a replica of the needed rows, and transactions that end by their deadline.
 
 ovsdbapp's own connection and transaction are made for a service that lives as long as its database: they reconnect for ever, wait
-for ovs-vswitchd on the thread that serves everybody, and never notice a hung server on a unix socket. A verb has a deadline
+for ovs-vswitchd on the thread that serves all callers, and never notice a hung server on a unix socket. A verb has a deadline
 instead. So here
-- a Session is one connection. When it breaks it is lost (SessionLost), and the caller opens another one and looks again.
-- every transaction asks the server for something, so that its success is the server's word and not a replica's memory;
-- a transaction that is out of time leaves its outcome unknown; when nobody's time is left, it takes the Session with it;
-- what queues while a transaction is on its way shares the next one (`groups`).
+- a Session is one connection. When it breaks it is lost (SessionLost), and the caller opens another one and reads again;
+- every transaction asks the server for something, so that the server and not only the replica confirms its success;
+- the outcome of a transaction that is out of time is unknown; when all callers have run out of time, the Session is lost;
+- transactions that queue while one is under way share the next one (`groups`).
 
 It must never wait without a deadline, log anything by itself, or let an exception of ovs or ovsdbapp out.
 """
@@ -53,8 +53,8 @@ class Session(backend.Backend):  # type: ignore[misc]
     """An open connection with its replica. Safe to use from several threads.
 
     `everything`: replicate all rows from the start instead of those that commands need, and notice a hung server; for a process
-    that lives long. `grouped` is told, on the connection's thread, of how many callers' ports each transaction was; and
-    `parted`, where `everything` is replicated, of each vhost-user interface whose peer has gone.
+    that lives long. Two callbacks run on the connection's thread: `on_group` gets the number of callers' ports in each
+    transaction, and `on_disconnect`, with `everything`, the name of each vhost-user interface whose peer has gone.
     """
 
     ovsdb_connection: Any = None  # of this object; the base class has one for the whole process
@@ -67,13 +67,13 @@ class Session(backend.Backend):  # type: ignore[misc]
         deadline: Deadline,
         *,
         everything: bool = False,
-        grouped: Callable[[int], None] = lambda _: None,
-        parted: Callable[[str], None] = lambda _: None,
+        on_group: Callable[[int], None] = lambda _: None,
+        on_disconnect: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.remote = remote
-        self._replica = Replica(remote, everything=everything, parted=parted)
+        self._replica = Replica(remote, everything=everything, on_disconnect=on_disconnect)
         try:
-            self._link = Connection(self._replica, grouped)
+            self._link = Connection(self._replica, on_group)
         except OSError as error:  # it makes a pipe
             raise Unavailable(f"a session with OVSDB at {remote}: {error.strerror}", "see the limits of this process") from error
         super().__init__(self._link, start=False, auto_index=False)
@@ -85,19 +85,18 @@ class Session(backend.Backend):  # type: ignore[misc]
 
     @property
     def lost(self) -> str:
-        """Why the connection does not stand any more; "" while it does."""
+        """Why the connection is lost; "" while it is not."""
         return self._replica.lost
 
     @property
     def replica(self) -> Replica:
-        """The rows; without the lock only what Replica says may be read without it."""
+        """The rows; without the lock only the fields that Replica names may be read."""
         return self._replica
 
     def transact(self, commands: Iterable[Command], deadline: Deadline) -> None:
-        """Run the commands in one transaction, with those of others that queue at the same time.
+        """Run the commands in one transaction, together with those that other callers queue at the same time.
 
-        Raises SessionLost; Unavailable at the deadline, after which the outcome is unknown; Refused; and the errors that the
-        commands raise.
+        Raises SessionLost; Unavailable at the deadline, and then the outcome is unknown; Refused; and the errors of the commands.
         """
         deadline.require("a transaction with OVSDB")
         member = Member(commands, deadline)
@@ -105,13 +104,13 @@ class Session(backend.Backend):  # type: ignore[misc]
         member.wait(self.remote)
 
     def look(self, look: Callable[[Session], T]) -> T:
-        """What `look` sees in the replica now; the server is not asked."""
+        """The result of `look` on the replica now; the server is not asked."""
         with self._link.lock:
             self._replica.require()
             return look(self)
 
     def watch(self, name: str, look: Callable[[], T | None]) -> Watch[T]:
-        """Ask `look` now, and again whenever the Interface row `name` has changed."""
+        """Call `look` now, and again when the Interface row `name` has changed."""
         with self._link.lock:
             return Watch(self._replica, name, look)
 
@@ -128,21 +127,21 @@ class Session(backend.Backend):  # type: ignore[misc]
         return self._replica.root()
 
     def close(self) -> None:
-        """End the connection and its thread. Who waits for anything gets SessionLost."""
+        """End the connection and its thread. Calls that wait raise SessionLost."""
         self._link.stop(timeout=2 * SLACK_SECONDS)
 
 
 class Connection(connection.Connection):  # type: ignore[misc]
-    """ovsdbapp's thread around an IDL, opened within a deadline, which takes all that has queued at once."""
+    """ovsdbapp's thread around an IDL; it is opened within a deadline, and commits all that has queued at once."""
 
-    def __init__(self, idl: Replica, grouped: Callable[[int], None]) -> None:
+    def __init__(self, idl: Replica, on_group: Callable[[int], None]) -> None:
         super().__init__(idl, timeout=None)
-        self.grouped = grouped
+        self.on_group = on_group
         self._queue: list[Member] = []
         self._queue_lock = threading.Lock()
 
     def open(self, needs: frozenset[Clause], deadline: Deadline) -> None:
-        """Connect, fetch the rows and start the thread. Unavailable if that can not be done now."""
+        """Connect, fetch the rows and start the thread. Raises Unavailable."""
         with self.lock:
             self.idl.choose(needs)
             while True:
@@ -162,7 +161,7 @@ class Connection(connection.Connection):  # type: ignore[misc]
             start(self.thread, f"the session with OVSDB at {self.idl.session_name()}")
 
     def abandon(self) -> None:
-        """End what `open` had begun. A signal's exception may come when the thread runs already, which uses the rest."""
+        """End what `open` began. The thread may already run, when a signal's exception interrupted `open`."""
         if self.thread is not None and self.thread.is_alive():
             self.stop(timeout=2 * SLACK_SECONDS)
         else:
@@ -171,7 +170,7 @@ class Connection(connection.Connection):  # type: ignore[misc]
             self.txns.close()
 
     def await_message(self, seconds: float) -> None:
-        """Wait so long until the connection has something to read or write, with the lock set free."""
+        """Release the lock, and wait until the connection has something to read or write, `seconds` at most."""
         poller = ovs.poller.Poller()
         self.idl.wait(poller)
         poller.timer_wait(math.ceil(seconds * 1000))
@@ -182,7 +181,7 @@ class Connection(connection.Connection):  # type: ignore[misc]
             self.lock.acquire()
 
     def submit(self, member: Member) -> None:
-        """Queue it for the next group. Raises SessionLost; Unavailable when the thread cannot be told."""
+        """Queue it for the next group. Raises SessionLost; Unavailable when the thread cannot be woken."""
         with self._queue_lock:
             if not self.is_running:
                 raise SessionLost(CLOSED)
@@ -195,7 +194,7 @@ class Connection(connection.Connection):  # type: ignore[misc]
                 raise Unavailable(what, "nothing was sent; try again later") from error
 
     def run(self) -> None:
-        """On the thread: hear the server, and commit what has queued."""
+        """The thread: read the server's messages, and commit what has queued."""
         while self.is_running:
             self.idl.wait(self.poller)
             self.poller.fd_wait(self.txns.alert_fileno, ovs.poller.POLLIN)
@@ -209,13 +208,13 @@ class Connection(connection.Connection):  # type: ignore[misc]
             self.idl.lose(CLOSED)
 
     def stop(self, timeout: float | None = None) -> bool:
-        """End the thread; transactions that were queued or are on their way are answered with SessionLost."""
+        """End the thread; transactions that are queued or under way are answered with SessionLost."""
         with self._queue_lock:
             if not self.is_running:
                 return True
             self.is_running = False
             waiting, self._queue = self._queue, []
-            with contextlib.suppress(OSError):  # then it looks when it next hears of the server
+            with contextlib.suppress(OSError):  # then the thread ends at the server's next message
                 self._wake()
         for member in waiting:
             member.answer(SessionLost(CLOSED))
@@ -228,14 +227,14 @@ class Connection(connection.Connection):  # type: ignore[misc]
         try:
             self.txns.put(None, block=False)
         except queue.Full:
-            return  # it has been told, and will look
+            return  # the thread is already woken
         except OSError:
             with contextlib.suppress(queue.Empty):
-                self.txns.get(block=False)  # or everybody would take it for told
+                self.txns.get(block=False)  # a full queue would mean that the thread is woken
             raise
 
     def __del__(self) -> None:
-        """The library's closes a pipe that could perhaps not be had."""
+        """As the base class, which fails when its pipe was never made."""
         with contextlib.suppress(AttributeError):
             super().__del__()
 

@@ -1,9 +1,9 @@
-"""What this machine has in huge pages: pools per page size and NUMA node, and the hugetlbfs mounts through which they are used.
+"""The huge pages of this machine: pools per page size and NUMA node, and the hugetlbfs mounts through which they are used.
 
-Why it exists: a switch, a VM or a DPDK application without huge pages fails late and with little to go by, and so does a request
-for huge memory of our own; here is what to look at. It only reads: no page is taken, no pool resized, nothing mounted. A number
-is as old as the look at it: pages that are free now may be taken by the time somebody maps them, so that nothing may be decided
-from it that an allocation does not decide better.
+Why it exists: a switch, a VM or a DPDK application without huge pages fails late and with poor messages, and so does our own
+request for huge memory; this module shows the cause. It only reads: it takes no page, resizes no pool and mounts nothing. Pages
+that are free now may be taken before they are mapped, so no decision may rest on these numbers: only an allocation proves that
+there are pages.
 
 Source: the kernel's admin-guide/mm/hugetlbpage (sysfs), proc_pid_mountinfo(5), and what hugetlbfs shows of its own options.
 """
@@ -25,8 +25,8 @@ _DEFAULT_MODE = 0o755
 class Pool:
     """Pages of one size, of one NUMA node or (`node` None) of the whole machine.
 
-    `page_bytes`: size of a page. `total`, `free`: pages. `reserved`: free pages that mappings were promised already, known of the
-    machine only (None of a node). `surplus`: pages above the configured number, by overcommit.
+    `page_bytes`: size of a page. `total`, `free`: pages. `reserved`: free pages promised to mappings, known for the whole machine
+    only (None for a node). `surplus`: pages above the configured number, by overcommit.
     """
 
     page_bytes: int
@@ -38,13 +38,13 @@ class Pool:
 
     @property
     def available(self) -> int:
-        """Pages that a new mapping can get: the free ones that nobody was promised."""
+        """Pages that a new mapping can get: the free ones that are not promised to another mapping."""
         return max(0, self.free - (self.reserved or 0))
 
 
 @dataclass(frozen=True)
 class HugetlbMount:
-    """A mount of hugetlbfs. `page_bytes` as the kernel tells it; `limit_bytes` and `least_bytes`: options size and min_size."""
+    """A mount of hugetlbfs. `page_bytes` as the kernel shows it; `limit_bytes` and `least_bytes`: options size and min_size."""
 
     path: str
     page_bytes: int | None
@@ -58,14 +58,14 @@ class HugetlbMount:
 
 @dataclass(frozen=True)
 class HugePages:
-    """One look: the machine's pools by page size, those of each node, and the mounts. All empty where the kernel has none."""
+    """What `look` found: the machine's pools by page size, those of each node, and the mounts. Empty on a kernel without them."""
 
     machine: tuple[Pool, ...]
     nodes: tuple[Pool, ...]
     mounts: tuple[HugetlbMount, ...]
 
     def pools(self) -> tuple[Pool, ...]:
-        """The pools at their finest: per node, or of the machine where the kernel tells no nodes."""
+        """The pools per node, or of the whole machine where the kernel shows no nodes."""
         known = {pool.page_bytes for pool in self.nodes}
         return tuple(sorted((*self.nodes, *(pool for pool in self.machine if pool.page_bytes not in known)), key=_order))
 
@@ -74,7 +74,7 @@ class HugePages:
         return tuple(mount for mount in self.mounts if mount.page_bytes == page_bytes)
 
     def shortage(self, page_bytes: int, wanted_bytes: int) -> str:
-        """Why a mapping of `wanted_bytes` in such pages can not succeed now, in words; "" when nothing speaks against it."""
+        """Why a mapping of `wanted_bytes` in pages of this size cannot succeed now, in words; "" when there are enough pages."""
         pages = -(-wanted_bytes // page_bytes)
         size = size_text(page_bytes)
         pool = next((pool for pool in self.machine if pool.page_bytes == page_bytes), None)
@@ -82,7 +82,7 @@ class HugePages:
             sizes = ", ".join(size_text(pool.page_bytes) for pool in self.machine) or "none"
             return f"the kernel has no huge pages of {size} (it has: {sizes})"
         if not pool.total:
-            return f"the pool of {size} pages is empty: nobody has reserved any (sysctl vm.nr_hugepages, or hugepages= at boot)"
+            return f"the pool of {size} pages is empty: none are reserved (sysctl vm.nr_hugepages, or hugepages= at boot)"
         if pool.available < pages:
             promised = f", {pool.reserved} of them promised" if pool.reserved else ""
             return f"{pages} pages of {size} are wanted, of {pool.total} there are {pool.free} free{promised}"
@@ -90,7 +90,7 @@ class HugePages:
 
 
 def look(sys: str = "/sys", mountinfo: str = "/proc/self/mountinfo") -> HugePages:
-    """One look at the machine. What can not be read (no sysfs, no such kernel option) counts as not there."""
+    """Read the pools and mounts of the machine. What cannot be read (no sysfs, no such kernel option) counts as absent."""
     return HugePages(machine_pools(sys), node_pools(sys), mounts(_text(Path(mountinfo))))
 
 
@@ -107,7 +107,7 @@ def node_pools(sys: str = "/sys") -> tuple[Pool, ...]:
 
 
 def mounts(text: str) -> tuple[HugetlbMount, ...]:
-    """The hugetlbfs mounts in the text of a mountinfo file, in its order; what covers what is not told."""
+    """The hugetlbfs mounts in the text of a mountinfo file, in its order; also those that another mount covers."""
     found = []
     for line in text.split("\n"):
         fields = line.split(" ")
@@ -141,16 +141,16 @@ def _pools(directory: Path, node: int | None) -> Iterator[Pool]:
 
 
 def _mount(point: str, flags: str, options: str) -> HugetlbMount:
-    told = dict(option.partition("=")[::2] for option in options.split(","))
-    writable = "ro" not in flags.split(",") and "ro" not in told
+    values = dict(option.partition("=")[::2] for option in options.split(","))
+    writable = "ro" not in flags.split(",") and "ro" not in values
     return HugetlbMount(
         path=re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point),
-        page_bytes=_size(told.get("pagesize", "")),
-        mode=_parsed(told.get("mode", ""), 8, _DEFAULT_MODE),
-        uid=_parsed(told.get("uid", ""), 10, 0),
-        gid=_parsed(told.get("gid", ""), 10, 0),
-        limit_bytes=_size(told.get("size", "")),
-        least_bytes=_size(told.get("min_size", "")),
+        page_bytes=_size(values.get("pagesize", "")),
+        mode=_parsed(values.get("mode", ""), 8, _DEFAULT_MODE),
+        uid=_parsed(values.get("uid", ""), 10, 0),
+        gid=_parsed(values.get("gid", ""), 10, 0),
+        limit_bytes=_size(values.get("size", "")),
+        least_bytes=_size(values.get("min_size", "")),
         writable=writable,
     )
 

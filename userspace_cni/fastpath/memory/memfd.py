@@ -1,8 +1,8 @@
-"""Memory that is lent to the other side of a vhost-user socket: a sealed memfd, all of whose pages are there before it is shared.
+"""Memory that is lent to the other side of a vhost-user socket: a sealed memfd, all of whose pages are allocated first.
 
-The switch maps this memory and trusts it. A file that shrinks under it kills it with SIGBUS, hence the seals; a page that it
-touches first is charged to it, and fails in it when there is none, hence fallocate and populate. So a shortage is ours,
-and an error at once.
+The switch maps this memory and trusts it. A file that shrinks kills the switch with SIGBUS: so the file is sealed. A page that
+the switch touches first is charged to the switch, and a shortage then may kill it: so all pages are allocated and mapped here,
+where a shortage is an error at once.
 
 Must not be shared before the constructor has returned, and must not be unmapped before every queue in it is closed.
 """
@@ -23,16 +23,16 @@ from userspace_cni.fastpath.errors import MemoryShort
 
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _HUGE_SHIFT: Final = 26
-"""Where memfd_create(2) wants the logarithm of a page's size."""
+"""The bit of memfd_create(2)'s flags at which the logarithm of a page's size begins."""
 _NAME: Final = "userspace-cni"
-_MUCH: Final = 64 << 20
-"""From here on it is looked first whether there is so much: the kernel would take all that there is, and then kill a process."""
+_LARGE: Final = 64 << 20
+"""Above this size the free memory is checked first: the kernel would hand out all it has, and then kill a process."""
 
 
 class Memory:
     """`size` bytes of zeros at `address`, in pages of `page_bytes`; closed at the end of a `with`.
 
-    `hugepage_bytes`: size of hugepages to take them from, as 2 << 20. When that fails, pages of the usual size are used, and
+    `hugepage_bytes`: size of the huge pages to use, as 2 << 20. When that fails, pages of the usual size are used, and
     `fallback` says why; it is "" otherwise. Raises MemoryShort.
     """
 
@@ -44,15 +44,15 @@ class Memory:
         self.fd = -1
         if hugepage_bytes:
             try:
-                self._take(size, hugepage_bytes)
+                self._allocate(size, hugepage_bytes)
             except OSError as error:
-                self._give_back()
+                self._free()
                 self.fallback = f"no memory in pages of {hugepage_bytes >> 10} KiB: {_huge_reason(error, hugepage_bytes)}"
         if self._map is None:
             try:
-                self._take(size, 0)
+                self._allocate(size, 0)
             except OSError as error:
-                self._give_back()
+                self._free()
                 raise MemoryShort(f"making {size} bytes of shared memory", _strerror(error), _advice(error)) from error
         assert self._map is not None  # noqa: S101 - for mypy
         self._pointer: Any = ffi.from_buffer("uint8_t[]", self._map)
@@ -65,31 +65,31 @@ class Memory:
 
     @property
     def address(self) -> int:
-        """Where it is mapped, in this process."""
+        """The address of the mapping in this process."""
         return int(ffi.cast("uintptr_t", self._pointer))
 
     def at(self, offset: int) -> Any:
-        """`void *` to a byte of it."""
+        """The byte at `offset`, as `void *`."""
         return ffi.cast("void *", self._pointer + offset)
 
     def close(self) -> None:
-        """Unmap it. Pages live on until the other side has let go of them too. Again is fine."""
+        """Unmap it. The pages are freed when the other side has unmapped them too. May be called again."""
         if self._pointer is not None:
             ffi.release(self._pointer)
             self._pointer = None
-        self._give_back()
+        self._free()
 
-    def _take(self, size: int, huge: int) -> None:
+    def _allocate(self, size: int, huge: int) -> None:
         self.page_bytes = huge or mmap.PAGESIZE
         self.size = -(-size // self.page_bytes) * self.page_bytes
-        if not huge and self.size > _MUCH and self.size > _available():
+        if not huge and self.size > _LARGE and self.size > _available():
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         self.fd = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _huge_flags(huge))
         os.posix_fallocate(self.fd, 0, self.size)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
         self._map = mmap.mmap(self.fd, self.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
 
-    def _give_back(self) -> None:
+    def _free(self) -> None:
         if self._map is not None:
             self._map.close()
             self._map = None
@@ -99,7 +99,7 @@ class Memory:
 
 
 def _available() -> int:
-    """Bytes that can be had without swapping, as the kernel estimates."""
+    """Bytes that are available without swapping, as the kernel estimates."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
@@ -110,7 +110,7 @@ def _huge_flags(size: int) -> int:
     if not size:
         return 0
     if size & (size - 1) or size <= mmap.PAGESIZE:
-        raise OSError(errno.EINVAL, "no size of pages")
+        raise OSError(errno.EINVAL, "not a page size")
     return os.MFD_HUGETLB | (size.bit_length() - 1) << _HUGE_SHIFT
 
 

@@ -1,7 +1,7 @@
 """A burst: frames side by side in one buffer of the caller's, with their lengths.
 
-A call per frame would cost more than the frame: so one call carries many, and copies between this buffer and the ring. The C side
-gets pointers that are made once, here. A burst belongs to one thread at a time, and is never kept by what it is handed to.
+A call per frame would cost more than the frame: so one call carries many, and copies between this buffer and the ring. The
+pointers for C are made once, here. A burst belongs to one thread at a time; a function that gets one never keeps it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Burst:
         self.lengths = memoryview(ffi.buffer(self.lengths_pointer)).cast("B").cast("I")
 
     def frame(self, index: int) -> memoryview:
-        """Frame `index` in place; valid until the burst is filled anew."""
+        """Frame `index` in place; valid until the burst is filled again."""
         if not 0 <= index < self.capacity:
             raise IndexError(f"frame {index} of a burst of {self.capacity}")
         start = index * self.stride
         return self.buffer[start : start + self.lengths[index]]
 
     def fill(self, frames: Iterable[bytes]) -> int:
-        """Copy frames in from the beginning, as many as there is room for; how many. ValueError for one longer than `stride`."""
+        """Copy `frames` in from the start, at most `capacity`; returns how many. ValueError for one longer than `stride`."""
         count = 0
         for count, frame in enumerate(islice(frames, self.capacity), 1):
             length = len(frame)
@@ -64,7 +64,7 @@ class Burst:
 
 
 def _own(size: int) -> tuple[Any, memoryview]:
-    """Memory that begins on a line, for C and for Python. The view keeps it, and exports nothing, which a collector minds."""
+    """Memory that begins on a cache line, for C and for Python. The view keeps it alive."""
     memory: Any = ffi.new("uint8_t[]", size + LINE)
     skip = -int(ffi.cast("uintptr_t", memory)) % LINE
     return memory + skip, memoryview(ffi.buffer(memory)).cast("B")[skip : skip + size]
@@ -74,5 +74,5 @@ def _lent(buffer: WriteableBuffer, size: int) -> tuple[Any, memoryview]:
     """The caller's memory, for C and for Python. Raises ValueError when it is too small."""
     view = memoryview(buffer).cast("B")
     if view.nbytes < size:
-        raise ValueError(f"{view.nbytes} bytes are no room for {size}")
+        raise ValueError(f"a buffer of {view.nbytes} bytes has no room for {size}")
     return ffi.from_buffer("uint8_t[]", buffer, require_writable=True), view[:size]

@@ -1,8 +1,8 @@
-"""Load and latency between queue pairs: bounded loops in C, without the GIL, that say what was sent and what came back.
+"""Load and latency between queue pairs: bounded loops in C, without the GIL, that count what was sent and what came back.
 
-Frames carry a mark of this run behind their Ethernet header, so that what a switch floods is not counted as ours. Nothing here
-decides what a figure means, nor repeats what was lost. A signal is heard between two calls of C, that is ten times a second
-in an echo and at the end of a load's `seconds`.
+Frames carry a mark of this run behind their Ethernet header, so that frames that a switch floods are not counted as ours. Nothing
+here judges a figure or sends a lost frame again. Python handles a signal between two calls of C: ten times a second in an echo,
+and at the end of a load's `seconds`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Load:
     batch: int = 32  # frames per burst
     seconds: float = 0.1
     copy: bool = True  # copy each frame into its buffer; False: a front-end fills its buffers once
-    touch: bool = False  # look at each received frame for the mark; frames without are `foreign`
+    touch: bool = False  # look for the mark in each received frame; frames without it are `foreign`
     window_ns: int = 1_000_000
-    back: bytes = b""  # of the second way of `blast_both`, as long as `frame`; b"" for the same
+    back: bytes = b""  # the frame of the second direction of `blast_both`, as long as `frame`; b"": the same frame
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What became of a load. `windows`: frames received in each `window_ns`."""
+    """The result of a load. `windows`: frames received in each `window_ns`."""
 
     sent: int
     received: int
@@ -66,7 +66,7 @@ def blast(source: QueuePair, sink: QueuePair, load: Load) -> Slice:
 
 
 def blast_both(a: QueuePair, b: QueuePair, load: Load) -> Slice:
-    """The same both ways at a time; numbers are sums."""
+    """Send in both directions at the same time; the numbers are sums."""
     return _blast([(a, b), (b, a)], load)
 
 
@@ -74,13 +74,13 @@ def bounce(a: QueuePair, b: QueuePair, count: int, *, frame: bytes, sleep: bool 
     """Send `count` frames one after the other from `a`; `b` sends each back with its MAC addresses exchanged.
 
     `frame` has 30 bytes at least: bytes 14 to 30 are replaced by a mark and a number. `sleep`: wait on eventfds, else poll.
-    It ends early when LOST_MAX of them in a row were lost: then the way is cut.
+    Ends early when LOST_MAX frames in a row were lost: then there is no path.
     """
     return _echo(a, b, count, frame, _Patience(sleep, timeout_s))
 
 
 def echo(pair: QueuePair, count: int, *, frame: bytes, sleep: bool = False, timeout_s: float = 1.0) -> Echoes:
-    """The same with frames that the datapath sends back to the port from which they came."""
+    """As `bounce`, with frames that the datapath sends back to the port from which they came."""
     return _echo(pair, None, count, frame, _Patience(sleep, timeout_s))
 
 
@@ -149,7 +149,7 @@ def _marked(frame: bytes, mark: bytes) -> bytes:
 
 
 def _first_failure(pairs: list[QueuePair], code: int, step: str, length: int) -> Exception:
-    """C does not say on which queue it was: the pair that knows of a failure does."""
+    """The failure of the first pair that has one: the result of C does not name the queue."""
     for pair in pairs:
         pair.check()
     return pairs[0].failure(code, step, length)

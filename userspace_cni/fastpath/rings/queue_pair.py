@@ -1,8 +1,8 @@
-"""A queue pair: what data is sent and received through, of a front-end or a back-end alike.
+"""A queue pair: sends and receives frames, for a front-end and for a back-end.
 
-One C call per burst, without the GIL; what can go wrong is an exception of `errors`. A pair may be used by several threads and
-be closed by another one: the queue lets one burst in at a time, and after its owner is closed every call says so. It must not
-know how a connection is made, nor end one: that is the owner's.
+One C call per burst, without the GIL; failures are exceptions of `errors`. Several threads may use a pair, and another one may
+close it: the queue lets one burst in at a time, and after its owner is closed every call raises why. A pair must not know how a
+connection is made, and must not end one: its owner does.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from userspace_cni.fastpath._native import ffi, lib
 from userspace_cni.fastpath.errors import Closed, Disconnected, FastPathError, FrameRefused, Reason, RingFault
 from userspace_cni.fastpath.rings.burst import Burst
 
-LOT = 32  # frames of one burst of the convenient calls
-ROOMY = 16384  # bytes: the longest frame that receive_frames() takes
-FOREVER_S = 1e9  # what C can take in nanoseconds
+BATCH = 32  # frames of one burst of send_frames() and receive_frames()
+LONGEST_RECEIVED = 16384  # bytes: the longest frame that receive_frames() takes
+FOREVER_S = 1e9  # seconds; more nanoseconds than these do not fit C's argument
 REASONS = {
     lib.FP_INDEX_JUMP: Reason.INDEX_JUMP,
     lib.FP_BAD_ID: Reason.BAD_ID,
@@ -40,7 +40,7 @@ _receive = lib.fp_receive
 
 
 class Owner(Protocol):
-    """Who made the pair: a connection, whose two file descriptors end waits."""
+    """The connection that made the pair; its two file descriptors end waits."""
 
     @property
     def control_fd(self) -> int:
@@ -51,12 +51,12 @@ class Owner(Protocol):
         """An eventfd that is readable once the owner is being closed, -1 for none."""
 
     def failed(self) -> FastPathError | None:
-        """Why the connection is of no use any more, if that is known."""
+        """Why the connection cannot be used any more; None when no failure is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a pair has carried since it was made, over all its connections."""
+    """The counts of a pair since it was made, over all its connections."""
 
     tx_frames: int
     tx_bytes: int  # of frames, without virtio headers
@@ -80,7 +80,7 @@ class QueuePair:
         self.rx = rx
         self.owner = owner
         self._awaited = ffi.new("struct fp_queue *[]", [rx])
-        self._convenient = threading.Lock()
+        self._burst_lock = threading.Lock()
         self._burst: Burst | None = None
 
     @property
@@ -89,7 +89,7 @@ class QueuePair:
         return int(self.tx.room)
 
     def send(self, burst: Burst, count: int, first: int = 0) -> int:
-        """Send frames `first` to `first + count` of `burst`; how many were taken, in order: fewer when the ring is full.
+        """Send frames `first` to `first + count` of `burst`; returns how many were taken, in order: fewer when the ring is full.
 
         None is taken while the connection is not up. A frame longer than `longest` or shorter than 14 bytes ends the burst before
         it; FrameRefused when it is the first. ValueError for frames that the burst has no room for.
@@ -104,7 +104,7 @@ class QueuePair:
         return sent
 
     def receive(self, burst: Burst) -> int:
-        """Put what has arrived into `burst`, up to its capacity; how many frames, 0 for none. Never waits.
+        """Put the frames that have arrived into `burst`, up to its capacity; returns how many, 0 for none. Never waits.
 
         A frame longer than the burst's stride is dropped and counted as oversize.
         """
@@ -114,22 +114,22 @@ class QueuePair:
         return received
 
     def send_frames(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Send bytes-like frames; how many were taken, in order. Convenient, and several times slower than `send`."""
+        """Send bytes-like frames; returns how many were taken, in order. Convenient, and several times slower than `send`."""
         sent = 0
         while sent < len(frames):
-            lot = frames[sent : sent + LOT]
-            taken = self._send_lot(lot)
+            batch = frames[sent : sent + BATCH]
+            taken = self._send_batch(batch)
             sent += taken
-            if taken < len(lot):
+            if taken < len(batch):
                 break
         return sent
 
-    def receive_frames(self, limit: int = LOT) -> list[bytes]:
+    def receive_frames(self, limit: int = BATCH) -> list[bytes]:
         """At most `limit` frames that have arrived, of up to 16 KiB each. Never waits; slower than `receive`."""
         frames: list[bytes] = []
-        with self._convenient:
-            burst = self._roomy()
-            while (wanted := min(limit - len(frames), LOT)) > 0:
+        with self._burst_lock:
+            burst = self._large_burst()
+            while (wanted := min(limit - len(frames), BATCH)) > 0:
                 received: int = _receive(self.rx, burst.pointer, burst.stride, burst.lengths_pointer, wanted)
                 if received < 0:
                     raise self.failure(received, "receive")
@@ -139,7 +139,7 @@ class QueuePair:
         return frames
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Sleep until frames have arrived; False when `timeout_s` seconds passed without.
+        """Sleep until frames have arrived; False when none came within `timeout_s` seconds.
 
         Raises Disconnected when the other side hangs up, Closed when the owner is closed meanwhile.
         """
@@ -154,7 +154,7 @@ class QueuePair:
 
     @property
     def counters(self) -> Counters:
-        """What the pair has carried."""
+        """The counts of both queues."""
         tx: Any = ffi.new("struct fp_counters *")
         rx: Any = ffi.new("struct fp_counters *")
         lib.fp_read_counters(self.tx, tx)
@@ -162,7 +162,7 @@ class QueuePair:
         return Counters(tx.frames, tx.bytes, tx.refused, rx.frames, rx.bytes, rx.oversize, tx.kicks + rx.kicks)
 
     def check(self) -> None:
-        """Raise what is known to have happened to the connection or to one of the rings, without waiting for it to be met."""
+        """Raise the known failure of a ring or of the connection, if there is one. Never waits."""
         for queue in (self.tx, self.rx):
             if lib.fp_fault_of(queue):
                 raise self._ring_fault("look at the ring", queue)
@@ -194,7 +194,7 @@ class QueuePair:
             raise self.failure(sent, "send", lengths[0])
         return sent
 
-    def _send_lot(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
+    def _send_batch(self, frames: Sequence[bytes | bytearray | memoryview]) -> int:
         count, stride = len(frames), len(frames[0])
         if any(len(frame) != stride for frame in frames):
             longest = max(map(len, frames))
@@ -204,39 +204,39 @@ class QueuePair:
         joined = b"".join(frames)
         if len(joined) != count * stride:  # len() of a view is not its bytes
             raise ValueError("frames are bytes, or views whose items are bytes")
-        sent: int = _send(self.tx, joined, stride, _alike(count, stride), count)
+        sent: int = _send(self.tx, joined, stride, _equal_lengths(count, stride), count)
         if sent < 0:
             raise self.failure(sent, "send", stride)
         return sent
 
-    def _roomy(self) -> Burst:
+    def _large_burst(self) -> Burst:
         if self._burst is None:
-            self._burst = Burst(LOT, ROOMY)
+            self._burst = Burst(BATCH, LONGEST_RECEIVED)
         return self._burst
 
     def _ring_fault(self, step: str, queue: Any) -> FastPathError:
         reason = REASONS.get(lib.fp_fault_of(queue), Reason.BAD_VALUE)
         where = f"{'transmit' if queue is self.tx else 'receive'} queue of pair {self.index}"
-        return RingFault(reason, step, where, "attach anew; the other side's program does not keep to virtio")
+        return RingFault(reason, step, where, "attach again; the other side's program breaks the rules of virtio")
 
 
 def _copies(burst: Burst, count: int) -> list[bytes]:
-    """The frames as bytes; those of one length, as in most bursts, by one call."""
+    """The frames as bytes; one call when all have the same length, as in most bursts."""
     if not count:
         return []
     length = burst.lengths[0]
-    if burst.lengths[:count].tobytes() != ffi.buffer(_alike(count, length))[:]:
+    if burst.lengths[:count].tobytes() != ffi.buffer(_equal_lengths(count, length))[:]:
         return burst.frames(count)
-    return list(_shape(count, length, burst.stride).unpack_from(burst.buffer))
+    return list(_layout(count, length, burst.stride).unpack_from(burst.buffer))
 
 
 @lru_cache(maxsize=256)
-def _alike(count: int, length: int) -> Any:
-    """`count` times `length`, as C takes it. Never written to."""
+def _equal_lengths(count: int, length: int) -> Any:
+    """`count` times `length`, as C takes it. It is shared: no caller may write to it."""
     return ffi.new("uint32_t[]", [length] * count)
 
 
 @lru_cache(maxsize=256)
-def _shape(count: int, length: int, stride: int) -> struct.Struct:
+def _layout(count: int, length: int, stride: int) -> struct.Struct:
     """`count` frames of `length` bytes, `stride` bytes apart."""
     return struct.Struct("=" + f"{length}s{stride - length}x" * (count - 1) + f"{length}s")

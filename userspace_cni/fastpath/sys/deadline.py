@@ -1,6 +1,6 @@
 """The time that is left, handed down to everything that waits.
 
-One monotonic instant, never a duration passed along: nested waits cannot add up to more than the first was given.
+One monotonic instant, never a duration passed along: nested waits together never take longer than the outermost may.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Deadline:
         return max(0.0, self.at - time.monotonic())
 
     def milliseconds(self) -> int | None:
-        """What poll(2) may wait, rounded up so that it does not return early; None: forever, as is what poll cannot count."""
+        """The timeout for poll(2), rounded up so that it does not return early; None: forever, also when poll cannot count it."""
         left = self.remaining() * 1000
         return None if left >= _LONGEST_MS else math.ceil(left)
 
@@ -38,5 +38,5 @@ class Deadline:
         return type(self)(min(self.at, time.monotonic() + seconds))
 
     def half(self) -> Self:
-        """Half of the time left: for one of several things that must all have their turn."""
+        """Half of the time left: for the first of two steps that both need time."""
         return self.within(self.remaining() / 2)

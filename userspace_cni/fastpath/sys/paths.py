@@ -1,6 +1,6 @@
 """The system calls of `paths.c` as Python functions: integers and paths in, file descriptors out, OSError with errno and path.
 
-Must not decide anything: which path is trusted, which flags a mount needs and what an error means to a pod is up to the caller.
+Must not decide anything: the caller knows which path is trusted, which flags a mount needs and what an error means to a pod.
 A file descriptor that is returned belongs to the caller and is close-on-exec.
 """
 
@@ -12,7 +12,7 @@ import os
 from userspace_cni.fastpath._native import ffi, lib
 
 BENEATH: int = lib.RESOLVE_BENEATH | lib.RESOLVE_NO_SYMLINKS | lib.RESOLVE_NO_MAGICLINKS
-"""Below the directory given and through no link of any kind. Mount points are crossed: an emptyDir in memory is one."""
+"""Only below the given directory and through no link of any kind. Mount points are crossed: an emptyDir in memory is one."""
 
 MOUNT_NOSYMFOLLOW: int = lib.MOUNT_ATTR_NOSYMFOLLOW
 MOUNT_NOSUID: int = lib.MOUNT_ATTR_NOSUID
@@ -31,7 +31,7 @@ def openat2(dirfd: int, path: str, flags: int, mode: int = 0) -> int:
 def directory(trusted: str, below: str = "") -> int:
     """The directory `below`, a relative path without "." and "..", in the directory `trusted`.
 
-    `trusted` is opened like any other path; what is below may be written by others, and is opened under the rules of BENEATH.
+    `trusted` is opened like any other path. Users of a pod may write below it, so `below` is opened under the rules of BENEATH.
     """
     prefix = os.open(trusted, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     if not below:
@@ -43,7 +43,7 @@ def directory(trusted: str, below: str = "") -> int:
 
 
 def open_tree(dirfd: int, path: str = "") -> int:
-    """A detached clone of the mount at `path` below `dirfd`, or of `dirfd` itself. Gone when closed before `move_mount`."""
+    """A detached clone of the mount at `path` below `dirfd`, or of `dirfd` itself. Closing it before `move_mount` ends it."""
     return _checked(lib.fp_open_tree(dirfd, _bytes(path)), path)
 
 
@@ -76,7 +76,7 @@ def _checked(result: int, path: str) -> int:
 
 def _bytes(path: str) -> bytes:
     encoded = os.fsencode(path)
-    if b"\0" in encoded:  # C would silently take what is before it
+    if b"\0" in encoded:  # C would silently use the part before it
         raise OSError(errno.EINVAL, "NUL byte in a path", path)
     return encoded
 

@@ -1,13 +1,13 @@
-"""Who listens at unix sockets, and who is connected to them, as the kernel tells it.
+"""The listeners at unix sockets, and the connections to them, as the kernel lists them.
 
 A second connection to a port of type `dpdkvhostuser` takes it from the first, so a program looks here before it connects. The
-kernel has two listings, and both are of one network namespace. The one of names (proc(5), net/unix) can be read for every
-process: there a connection has the name under which its listener was made, accepted or not. The one of files (sock_diag(7)) has
-to be asked for within the namespace: there a listener and an accepted socket have the listener's file, whatever name that has had
-or has in another mount namespace; one that waits to be accepted is not among them. A listener is listed in the namespace of who
-made it, a connection in that of who has connected (Linux).
+kernel has two listings, each of one network namespace. The listing of names (proc(5), net/unix) can be read for every process:
+there a connection has the name under which its listener was made, accepted or not. The listing of files (sock_diag(7)) can only
+be read within the namespace: there a listener and an accepted socket have the listener's file, under any name; connections that
+wait to be accepted are missing. A listener is listed in the namespace of the process that made it, a connection in that of the
+process that connected (Linux).
 
-Must not connect to anything. Needs no privilege in one's own namespace, CAP_SYS_ADMIN for files in others.
+Must not connect to anything. Needs no privilege in its own namespace, CAP_SYS_ADMIN for files in others.
 Sources: linux/net.h, linux/unix_diag.h, net/unix/af_unix.c, net/unix/diag.c.
 """
 
@@ -31,9 +31,9 @@ _WAITING, _CONNECTED = "02", "03"
 _ESTABLISHED, _LISTEN = 1, 10
 """States in the listing of files."""
 _SHOW_NAME, _SHOW_VFS, _SHOW_PEER = 0x1, 0x2, 0x4
-"""What is asked for: UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_PEER."""
+"""Attributes to request: UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_PEER."""
 _NAME, _VFS, _PEER, _SHUTDOWN = 0, 1, 2, 6
-"""Attributes of an answer; the last one is there unasked."""
+"""Attributes of an answer; every answer has the last one."""
 _SOCK_DIAG: Final = 4
 """NETLINK_SOCK_DIAG."""
 _BY_FAMILY: Final = 20
@@ -51,7 +51,7 @@ _SECONDS: Final = 1.0
 
 @dataclass(frozen=True)
 class UnixSocket:
-    """One that listens, or that was accepted. `name`: under which its file was made; `inode` (32 bits) and `device` of that."""
+    """A socket that listens or was accepted. `name`: its file was made under it; `inode` (32 bits) and `device`: of the file."""
 
     listens: bool
     name: str
@@ -60,14 +60,14 @@ class UnixSocket:
 
 
 def file_of(facts: os.stat_result) -> tuple[int, int]:
-    """Inode (32 bits) and device of a file as attribute VFS has them, two numbers of 32 bits."""
+    """Inode and device of a file as attribute VFS has them, two numbers of 32 bits."""
     return facts.st_ino & 0xFFFFFFFF, os.major(facts.st_dev) << 20 | os.minor(facts.st_dev)
 
 
 def connections_here(path: str) -> int:
-    """How many are connected from this network namespace to the socket at `path`, or wait there to be accepted.
+    """The number of connections from this network namespace to the socket at `path`, with those that wait to be accepted.
 
-    0 when no socket is there. Where the kernel cannot be asked about files (no sock_diag) all go by the last part of the name.
+    0 when no socket is there. On a kernel without sock_diag, sockets are compared by the last part of their name.
     """
     try:
         facts = Path(path).stat()
@@ -79,19 +79,19 @@ def connections_here(path: str) -> int:
     waiting = states.count(_WAITING)
     file = struct.pack("=II", *file_of(facts))
     try:
-        unheard, accepted = 0, 0
+        unaccepted, accepted = 0, 0
         for _, attributes in _open_sockets((_ESTABLISHED,), _SHOW_VFS | _SHOW_PEER):
             accepted += attributes.get(_VFS) == file
-            unheard += attributes.get(_PEER) == bytes(4)  # whose other end nobody has accepted
+            unaccepted += attributes.get(_PEER) == bytes(4)  # the listener has not accepted its other end
     except OSError:
         return len(states)
-    return accepted + min(waiting, unheard)  # who hung up before he was accepted still waits in the listing
+    return accepted + min(waiting, unaccepted)  # the listing of names keeps a connection that hung up before it was accepted
 
 
 def connections_anywhere(name: str, proc: Path = PROC) -> int:
-    """How many are connected from any network namespace to sockets whose file was made as `name`, or wait there.
+    """The number of connections from any network namespace to sockets whose file was made as `name`, in any directory.
 
-    In whatever directory: the file may be in a mount namespace that is not seen from here. `proc`: whose processes.
+    The directory is not compared: the file may be in another mount namespace. `proc`: the /proc whose processes are read.
     """
     seen: set[str] = set()
     count = 0
@@ -102,24 +102,24 @@ def connections_anywhere(name: str, proc: Path = PROC) -> int:
                 count += len(_states(process, name))
                 seen.add(namespace)
         except OSError:
-            continue  # it has ended, or is not ours to look at
+            continue  # it has ended, or this process may not look at it
     return count
 
 
 def unix_sockets(namespaces: Iterable[int]) -> tuple[list[UnixSocket], list[OSError]]:
-    """Those of each network namespace, an open descriptor of its file; and why some could not be looked into.
+    """The sockets in each network namespace (open descriptors of namespace files), and an error for each that was unreadable.
 
-    The caller's own namespace stays: they are entered by a thread that ends right after.
+    The caller stays in its own namespace: a thread enters the others, and ends.
     """
     found: list[UnixSocket] = []
     refused: list[OSError] = []
-    thread = threading.Thread(target=_look, args=(tuple(namespaces), found, refused), name="netns")
+    thread = threading.Thread(target=_collect, args=(tuple(namespaces), found, refused), name="netns")
     thread.start()
     thread.join()
     return found, refused
 
 
-def _look(namespaces: Iterable[int], found: list[UnixSocket], refused: list[OSError]) -> None:
+def _collect(namespaces: Iterable[int], found: list[UnixSocket], refused: list[OSError]) -> None:
     for namespace in namespaces:
         try:
             paths.setns(namespace, paths.NETWORK)
@@ -129,7 +129,7 @@ def _look(namespaces: Iterable[int], found: list[UnixSocket], refused: list[OSEr
 
 
 def _listed() -> Iterator[UnixSocket]:
-    """Those of this thread's namespace, whose other end has not gone. Raises OSError."""
+    """The sockets in this thread's namespace whose other end is still there. Raises OSError."""
     states, show = (_ESTABLISHED, _LISTEN), _SHOW_NAME | _SHOW_VFS
     for state, attributes in _open_sockets(states, show):
         if _VFS in attributes:
@@ -139,11 +139,11 @@ def _listed() -> Iterator[UnixSocket]:
 
 
 def _states(process: Path, name: str) -> list[str]:
-    """The states of connections, in the network namespace of that process, to sockets whose file was made as `name`.
+    """The states of connections, in the network namespace of `process`, to sockets whose file was made as `name`.
 
-    In whatever directory. Raises OSError.
+    In any directory. Raises OSError.
     """
-    # Num RefCount Protocol Flags Type St Inode Path; those that were not accepted yet all have inode 0
+    # Num RefCount Protocol Flags Type St Inode Path; connections that are not accepted yet have inode 0
     lines = (process / "net" / "unix").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     fields = (line.split(maxsplit=7) for line in lines)
     named = (each[5] for each in fields if len(each) == 8 and each[7].rpartition("/")[2] == name)
@@ -151,17 +151,17 @@ def _states(process: Path, name: str) -> list[str]:
 
 
 def _open_sockets(states: tuple[int, ...], show: int) -> Iterator[tuple[int, dict[int, bytes]]]:
-    """State and attributes of each that is in one of these states and whose other end has not gone. Raises OSError."""
+    """State and attributes of each socket in one of `states` whose other end is still there. Raises OSError."""
     return (each for each in _dump(sum(1 << state for state in states), show) if each[1].get(_SHUTDOWN, b"\0") == b"\0")
 
 
 def _dump(states: int, show: int) -> Iterator[tuple[int, dict[int, bytes]]]:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as asked:
-        asked.settimeout(_SECONDS)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
+        netlink.settimeout(_SECONDS)
         request = _REQUEST.pack(socket.AF_UNIX, 0, 0, states, 0, show, 0, 0)
-        asked.sendto(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request, (0, 0))
+        netlink.sendto(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request, (0, 0))
         while True:
-            answer = memoryview(asked.recv(_ANSWER_MAX))
+            answer = memoryview(netlink.recv(_ANSWER_MAX))
             while answer:
                 size, kind, *_ = _HEADER.unpack_from(answer)
                 if kind == _DONE:

@@ -1,10 +1,10 @@
 """The back-end of vhost-user: the other end of a front-end such as a DPDK application's virtio_user, or QEMU.
 
-A front-end lends its memory and says where the rings are; we judge what it says, and move frames. One thread per connection waits
-for messages and applies them; data is moved by whoever calls the queue pairs. Nothing the front-end says or does may crash us,
-hold us up or cost more than the connection: whatever can not be ends in a closed connection and an error that names it.
+A front-end lends its memory and says where the rings are; the back-end checks what it says, and moves frames. One thread per
+connection waits for messages and applies them; the callers of the queue pairs move the data. Nothing that the front-end says or
+does may crash this process or block it: an invalid message or ring closes the connection, with an error that names the cause.
 
-Must not trust: messages are judged by `messages` and here, memory and descriptors by `lent_memory`, rings by device.c.
+Must not trust: messages are checked by `messages` and here, memory and descriptors by `lent_memory`, rings by device.c.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PAIRS_MAX: Final = VRING_MAX // 2
 
 @dataclass(frozen=True)
 class BackEndOptions:
-    """What is offered. `queue_pairs`: most that a front-end may use; `patience_s`: seconds for the rest of a message once begun.
+    """What is offered. `queue_pairs`: the most that a front-end may use; `patience_s`: seconds for the rest of a begun message.
 
     `mergeable`: a frame may be spread over several buffers of the guest's, as jumbo frames need.
     """
@@ -50,23 +50,23 @@ class BackEndOptions:
 class BackEnd:
     """One front-end that is connected. Its `pairs` carry nothing until the front-end has started their rings.
 
-    pairs[i].send() goes to the guest's receive queue i, pairs[i].receive() takes from its transmit queue i. When the front-end
-    hangs up, or is hung up on, every call says why from then on; `failed` tells too. Safe to close in any thread, at any time.
-    `sock` is taken over, also when MemoryShort is raised.
+    pairs[i].send() goes to the guest's receive queue i, pairs[i].receive() takes from its transmit queue i. When the connection
+    has ended, every call raises the reason, and `failed` returns it. Any thread may close it at any time.
+    The object owns `sock`, also when MemoryShort is raised.
     """
 
     def __init__(self, sock: socket.socket, options: BackEndOptions | None = None) -> None:
         options = options or BackEndOptions()
         self._patience_s = options.patience_s
         self._channel = Channel(sock)
-        self._bell = -1
+        self._alarm = -1
         self._changed = threading.Condition()
         self._failure: FastPathError | None = None
         self._closing = False
         try:
-            self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
             offer = Offer(options.queue_pairs, options.mergeable, options.in_order)
-            self._device = VhostDevice(offer, self._bell)
+            self._device = VhostDevice(offer, self._alarm)
             self.peer: Peer = self._channel.peer()
             rings = self._device.rings
             self.pairs = tuple(
@@ -76,8 +76,8 @@ class BackEnd:
             self._thread.start()
         except BaseException as error:
             self._channel.close()
-            if self._bell >= 0:
-                os.close(self._bell)
+            if self._alarm >= 0:
+                os.close(self._alarm)
             if isinstance(error, OSError | RuntimeError):
                 what = "no descriptor or thread for another connection"
                 raise MemoryShort("back-end", what, f"limits of this process, ulimit -n and -u: {error}") from error
@@ -87,7 +87,7 @@ class BackEnd:
     def connect(cls, path: str, options: BackEndOptions | None = None, *, deadline_s: float = 15.0, trusted: str = "") -> Self:
         """Connect to a front-end that listens at `path` (QEMU with server=on, virtio_user with server=1).
 
-        Raises SocketRefused, TimedOut, MemoryShort. `trusted`: a directory above, from which on no link is followed.
+        Raises SocketRefused, TimedOut, MemoryShort. `trusted`: a directory above `path`; below it no link is followed.
         """
         return cls(sockets.connect(path, Deadline.after(deadline_s), trusted=trusted), options)
 
@@ -105,24 +105,24 @@ class BackEnd:
     @property
     def wake_fd(self) -> int:
         """An eventfd that is readable once this is being closed."""
-        return self._bell
+        return self._alarm
 
     @property
     def features(self) -> messages.Feature:
-        """What the front-end has agreed to, of what we offer."""
+        """The offered features that the front-end has agreed to."""
         return self._device.features
 
     @property
     def mtu(self) -> int | None:
-        """The MTU that the front-end has told with NET_SET_MTU, bytes; None: it has not."""
+        """The MTU that the front-end has sent with NET_SET_MTU, bytes; None before."""
         return self._device.mtu
 
     def alive(self) -> bool:
-        """Whether the front-end is connected and has done nothing wrong."""
+        """Whether the front-end is connected and no failure is known."""
         return self.failed() is None
 
     def failed(self) -> FastPathError | None:
-        """Why the connection is of no use any more: PeerError, Disconnected, Closed; None while it is of use."""
+        """Why the connection cannot be used any more: PeerError, Disconnected, Closed; None while it can be used."""
         if self._failure is None and self._closing:
             return Closed("back-end", "the connection has been closed on this side")
         return self._failure or self._device.fault()
@@ -132,7 +132,7 @@ class BackEnd:
         return self._device.started()
 
     def wait_started(self, deadline_s: float | None = 15.0, pairs: int = 1) -> None:
-        """Wait until `pairs` queue pairs carry frames. Raises TimedOut, or why they never will."""
+        """Wait until `pairs` queue pairs carry frames. Raises TimedOut, or the failure of the connection."""
         deadline = Deadline.after(deadline_s)
         with self._changed:
             while len(self.started()) < pairs:
@@ -145,20 +145,20 @@ class BackEnd:
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def close(self) -> None:
-        """Hang up and let go of everything; waits in other threads end with Closed. Again is fine."""
+        """Hang up and free everything; waits in other threads end with Closed. May be called again."""
         with self._changed:
             self._closing = True
-            self._ring_bell()
+            self._raise_alarm()
         self._channel.shutdown()
         if threading.current_thread() is not self._thread:
             self._thread.join()
             with self._changed:
-                bell, self._bell = self._bell, -1
-            if bell >= 0:
-                os.close(bell)
+                alarm, self._alarm = self._alarm, -1
+            if alarm >= 0:
+                os.close(alarm)
 
     def _serve(self) -> None:
-        """The thread: apply messages until the end, then see to it that nothing is left."""
+        """The thread: apply messages until the connection ends, then free everything."""
         failure = FastPathError("back-end", "the thread that applies messages has died", "its traceback on stderr")
         try:
             failure = self._apply_messages()
@@ -172,7 +172,7 @@ class BackEnd:
     def _apply_messages(self) -> FastPathError:
         never = Deadline.after(None)
         while True:
-            message = self._channel.receive(never, wake=self._bell, patience_s=self._patience_s, step="back-end")
+            message = self._channel.receive(never, wake=self._alarm, patience_s=self._patience_s, step="back-end")
             if message is None:
                 return self._device.fault() or Closed("back-end", "the connection has been closed on this side")
             try:
@@ -188,25 +188,25 @@ class BackEnd:
                 self._changed.notify_all()
 
     def _end(self, failure: FastPathError) -> None:
-        """Tell waiters before they are waited for; then nothing of the front-end's is referred to any more."""
+        """Record `failure` and wake all waiters, so that they leave the queues; then free what the front-end lent."""
         with self._changed:
             if self._failure is None and not self._closing:
                 self._failure = failure
-            self._ring_bell()
+            self._raise_alarm()
             self._changed.notify_all()
         self._device.close()
         self._channel.close()
         with self._changed:
             self._changed.notify_all()
 
-    def _ring_bell(self) -> None:
-        if self._bell >= 0:
+    def _raise_alarm(self) -> None:
+        if self._alarm >= 0:
             with suppress(BlockingIOError):
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._alarm, 1)
 
 
 class BackEndListener:
-    """Listens at `path` from construction to `close`, which removes the socket; each front-end that connects is a BackEnd."""
+    """Listens at `path` from construction to `close`, which removes the socket; each connection becomes a BackEnd."""
 
     def __init__(
         self, path: str, options: BackEndOptions | None = None, access: Access | None = None, *, trusted: str = ""
@@ -222,16 +222,16 @@ class BackEndListener:
         self.close()
 
     def fileno(self) -> int:
-        """The descriptor, readable when somebody has connected."""
+        """The descriptor, readable when a front-end has connected."""
         return self._socket.fileno()
 
     def accept(self, deadline_s: float | None = 15.0) -> BackEnd:
-        """Who connects next. Raises TimedOut, Closed when this is closed meanwhile, MemoryShort."""
+        """Wait for the next connection. Raises TimedOut, Closed when this is closed meanwhile, MemoryShort."""
         sock = self._socket.accept(Deadline.after(deadline_s))
         if sock is None:  # only with a `wake`
             raise Closed(f"listening at {self.path}", "woken")
         return BackEnd(sock, self._options)
 
     def close(self) -> None:
-        """Remove the socket; connections that were accepted go on. Again is fine."""
+        """Remove the socket; accepted connections go on. May be called again."""
         self._socket.close()

@@ -1,10 +1,10 @@
 """A connected vhost-user socket: whole messages with their descriptors, within a deadline.
 
-The socket never blocks; what waits is a poll with the time that is left. A message goes out in one sendmsg with its descriptors,
-because DPDK takes them from the read of the header. A descriptor that comes in is either in the message that is returned or
-closed: no error leaks one, and no descriptor is inherited by a program that is started meanwhile.
+The socket never blocks; all waiting is poll(2) with the time that is left. A message and its descriptors go out in one sendmsg,
+because DPDK takes them from the read of the header. A received descriptor is either in the returned message or closed: no error
+leaks one, and no program that is started meanwhile inherits one.
 
-Must not know what a message means, nor retry: a channel on which anything failed is of no use any more and is to be closed.
+Must not know what a message means, and must not retry: after any failure the owner closes the channel.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _BUFFER = 16 * (HEADER_BYTES + 8)
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a unix socket, when it connected or began to listen (SO_PEERCRED, unix(7))."""
+    """The process at the other end of a unix socket, when it connected or began to listen (SO_PEERCRED, unix(7))."""
 
     pid: int
     uid: int
@@ -49,8 +49,8 @@ class Peer(NamedTuple):
 class Channel:
     """One connection. `fds_max`: descriptors that a message from the other side may carry.
 
-    With 0, for a front-end, replies are read ahead as they come. Otherwise a message is read in two steps, header and payload, so
-    that descriptors are never taken for those of a neighbour.
+    With 0, for a front-end, several replies are read at once. Otherwise a message is read in two steps, header and payload, so
+    that its descriptors are never mixed with those of the next message.
     """
 
     def __init__(self, sock: socket.socket, *, fds_max: int = FDS_MAX) -> None:
@@ -70,11 +70,11 @@ class Channel:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Hang up; again is fine."""
+        """Hang up. May be called again."""
         self._sock.close()
 
     def adopt(self, sock: socket.socket) -> None:
-        """Go on with another connection under the same number, so that what polls it never polls a stranger's file."""
+        """Replace the connection by `sock` under the same descriptor, so that a thread that polls it never polls another file."""
         number = self._sock.fileno()
         with sock:
             sock.setblocking(False)
@@ -82,25 +82,25 @@ class Channel:
         self._ahead.clear()
 
     def shutdown(self) -> None:
-        """Hang up and keep the descriptor: whoever polls it in another thread sees the end, and no stranger's file."""
+        """Hang up and keep the descriptor: a thread that polls it sees the hang-up, and never polls another file."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # the other side was faster, or it is closed
+            return  # the other side hung up first, or the channel is closed
 
     def peer(self) -> Peer:
         """Process, user and group of the other end."""
         return Peer(*_CREDENTIALS.unpack(self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)))
 
     def hung_up(self) -> bool:
-        """Whether the other side has closed its end; what it sent before may still be there to be read."""
+        """Whether the other side has closed its end; messages that it sent before may still be unread."""
         fd = self.fileno()
         return fd < 0 or bool(_ready(fd, select.POLLRDHUP, 0) & _HUNG_UP)
 
     def send(self, message: bytes, fds: Sequence[int] = (), deadline: Deadline | None = None) -> None:
         """Send bytes of one or several messages; the descriptors go with the first. Raises Disconnected, TimedOut, Closed.
 
-        None as deadline: one second, for answers of a back-end, for which there is always room unless nobody reads.
+        None as deadline: one second, for answers of a back-end, for which there is always room while the front-end reads.
         """
         until = deadline or Deadline.after(1.0)
         step = _step(message)
@@ -121,7 +121,7 @@ class Channel:
     ) -> Message | None:
         """The next message, whole; its descriptors belong to the caller. None when the descriptor `wake` is readable.
 
-        `deadline` is for the message, `patience_s` for its rest once a byte of it is there. `step` is what errors call the wait.
+        `deadline` is for the whole message, `patience_s` for its rest after its first byte. `step` names the wait in errors.
         Raises TimedOut, Disconnected, Closed, PeerError.
         """
         if not self._fds_max:
@@ -150,7 +150,7 @@ class Channel:
         return Message(header.request, header.flags, bytes(payload), tuple(fds))
 
     def _first_byte(self, deadline: Deadline, wake: int, step: str) -> bool:
-        """Wait until there is something to read; False when it is the wake."""
+        """Wait until there is something to read; False when `wake` is readable."""
         fd = self._fd(step)
         poller = select.poll()
         poller.register(fd, select.POLLIN)
@@ -162,7 +162,7 @@ class Channel:
         return wake not in ready
 
     def _exactly(self, size: int, fds: list[int], until: Deadline, step: str) -> bytearray:
-        """`size` bytes; descriptors among them are added to `fds`, also when an error is raised."""
+        """Read `size` bytes; descriptors among them are added to `fds`, also when an error is raised."""
         data = bytearray()
         while len(data) < size:
             try:
@@ -184,7 +184,7 @@ class Channel:
             raise PeerError(Reason.SLOW, step, so_far) from late
 
     def _take(self, size: int, fds: list[int], step: str) -> bytes:
-        """What is there, at most `size` bytes."""
+        """Read what is there, at most `size` bytes."""
         room = socket.CMSG_SPACE((self._fds_max + 1) * _FD_BYTES) if self._fds_max else 0
         try:
             data, ancillary, flags, _ = self._sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
@@ -217,7 +217,7 @@ class Channel:
         return message
 
     def _parsed(self) -> Message | None:
-        """The first message of what was read ahead, None while it is not whole."""
+        """Take the first message out of what was read ahead; None while it is incomplete."""
         if len(self._ahead) < HEADER_BYTES:
             return None
         header = decode_header(self._ahead)
@@ -251,5 +251,5 @@ def _ready(fd: int, events: int, milliseconds: int | None) -> int:
 
 
 def _step(message: bytes) -> str:
-    """The name of the first message in it, for errors."""
+    """The name of the first message in `message`, for errors."""
     return name_of(int.from_bytes(message[:4], sys.byteorder))

@@ -1,8 +1,8 @@
-"""What the messages of a front-end do to a network device: each request of vhost-user that a back-end has to know, applied.
+"""Applies the messages of a front-end to a network device: each request of vhost-user that a back-end has to know.
 
-No sockets: a message comes in with its descriptors, an answer goes out as bytes. What is not offered is refused; what can not be
-is a PeerError, after which the device is to be closed. Every descriptor that came in is in use or closed afterwards, whatever
-happens. Messages are applied by one thread; what is read here by others (`started`, `fault`) is a single look.
+No sockets: a message comes in with its descriptors, an answer goes out as bytes. A request that is not offered is refused; an
+invalid one is a PeerError, after which the device is to be closed. Every received descriptor is in use or closed afterwards, also
+after an error. One thread applies messages; other threads may read `started` and `fault`.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _STATUS_MAX: Final = 0xFF
 
 
 class Offer(NamedTuple):
-    """What a device has to offer."""
+    """What a device offers to a front-end."""
 
     queue_pairs: int
     mergeable: bool
     in_order: bool
 
     def features(self) -> Feature:
-        """As GET_FEATURES tells."""
+        """The answer to GET_FEATURES."""
         offered = Feature.VERSION_1 | Feature.PROTOCOL_FEATURES | Feature.NET_MQ | Feature.NET_MTU
         if self.mergeable:
             offered |= Feature.NET_MRG_RXBUF
@@ -48,11 +48,11 @@ class Offer(NamedTuple):
 
 
 class VhostDevice:
-    """The device of one connection. `bell`: an eventfd of ours that rings when a guest breaks its ring."""
+    """The device of one connection. `alarm`: an eventfd of ours that is written when a guest breaks its ring."""
 
-    def __init__(self, offer: Offer, bell: int) -> None:
+    def __init__(self, offer: Offer, alarm: int) -> None:
         self._offer = offer
-        self.rings = [Vring(index, bell) for index in range(2 * offer.queue_pairs)]
+        self.rings = [Vring(index, alarm) for index in range(2 * offer.queue_pairs)]
         self.features = Feature(0)
         self.mtu: int | None = None
         self.last = "none"
@@ -82,7 +82,7 @@ class VhostDevice:
         }
 
     def apply(self, message: Message) -> bytes | None:
-        """Do what `message` asks for, and take its descriptors over; the answer that is due, if one is.
+        """Do what `message` asks for, and take over its descriptors; returns the answer, None when none is due.
 
         Raises PeerError, MemoryShort. A request that is not offered is refused when an answer is due, and is an error otherwise.
         """
@@ -94,7 +94,7 @@ class VhostDevice:
                 return messages.acknowledge(message, refused=True)
             messages.require_fds(message)
             if message.request in _KEEPS_FD:
-                left.clear()  # whoever is called closes what it does not keep
+                left.clear()  # the handler closes a descriptor that it does not keep
             answer = handler(message)
         finally:
             for fd in left:
@@ -109,11 +109,11 @@ class VhostDevice:
         return tuple(pair for pair in pairs if self.rings[2 * pair].running and self.rings[2 * pair + 1].running)
 
     def fault(self) -> FastPathError | None:
-        """What a guest did to a ring."""
+        """How a guest broke a ring; None when no ring is broken."""
         return next((fault for ring in self.rings if (fault := ring.fault())), None)
 
     def close(self) -> None:
-        """For good: nothing that the front-end gave is held when this returns. It is told which rings were broken."""
+        """Stop for good, and free all that the front-end gave. The front-end is notified of each broken ring."""
         for ring in self.rings:
             if ring.fault():
                 ring.report()
@@ -123,7 +123,7 @@ class VhostDevice:
             memory.release()
 
     def _handler(self, message: Message) -> Callable[[Message], bytes | None] | None:
-        """Who applies a message; None when it is refused politely."""
+        """The method that applies `message`; None when it is to be refused with an answer."""
         if message.is_reply:
             raise PeerError(Reason.NOT_A_REQUEST, message.name)
         handler = self._handlers.get(Request(message.request)) if messages.is_known(message.request) else None
@@ -159,13 +159,13 @@ class VhostDevice:
             raise PeerError(Reason.BAD_FEATURES, message.name, f"{wanted:#x}, of which {extra:#x} was not offered")
 
     def _reset_owner(self, message: Message) -> None:
-        """What the protocol recommends to do with this relic: no frames, and nothing is forgotten."""
+        """Disable all rings, and keep their state: the protocol recommends this for the deprecated request."""
         messages.require_empty(message)
         for ring in self.rings:
             ring.enable(False)
 
     def _set_mem_table(self, message: Message) -> None:
-        """Take the new regions for the old ones. Rings that are started go on: QEMU sends this whenever its memory changes."""
+        """Replace the old regions by the new ones. Started rings go on: QEMU sends this whenever its memory changes."""
         memory = LentMemory(messages.unpack_table(message), message.fds, message.name)
         old, self._memory = self._memory, memory
         try:
@@ -210,7 +210,7 @@ class VhostDevice:
         ring.set_fd(kind, fd, self._memory, self._mergeable)
 
     def _ring_and_fd(self, message: Message) -> tuple[Vring, int]:
-        """The ring of a message, and the eventfd that came with it, which is closed when it can not be taken; -1 for none."""
+        """The ring of a message, and the eventfd that came with it, -1 for none. An error closes the eventfd."""
         fd = message.fds[0] if message.fds else -1
         try:
             ring = self._ring(VringFd.unpack(message).vring, message)
@@ -229,7 +229,7 @@ class VhostDevice:
         self._ring(state.vring, message).enable(bool(state.value))
 
     def _send_rarp(self, message: Message) -> None:
-        """A guest has come here by migration. To whom that is news, its own frames tell."""
+        """Ignore it: a guest has arrived by migration, and switches learn its new place from its next frames."""
         messages.unpack_u64(message)
 
     def _set_mtu(self, message: Message) -> None:
@@ -239,7 +239,7 @@ class VhostDevice:
         self.mtu = mtu
 
     def _set_status(self, message: Message) -> None:
-        """The driver's progress; 0 is a reset, after which no frame passes until rings are started anew."""
+        """The driver's progress; 0 is a reset, after which no frame passes until rings are started again."""
         status = messages.unpack_u64(message)
         if status > _STATUS_MAX:
             raise PeerError(Reason.BAD_VALUE, message.name, f"status {status:#x}")

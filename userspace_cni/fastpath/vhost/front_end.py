@@ -1,11 +1,11 @@
-"""The front-end of vhost-user: what a virtual machine or a DPDK application is to a switch, as objects of Python.
+"""The front-end of vhost-user: plays the part of a virtual machine or a DPDK application towards a switch.
 
-A `FrontEnd` owns memory, virtqueues and one connection to a back-end. OVS has two kinds of ports: to a `dpdkvhostuser` one
-connects, for a `dpdkvhostuserclient` one listens and OVS comes, at once when it is asked to add the port and once a second
+A `FrontEnd` owns memory, virtqueues and one connection to a back-end. OVS has two kinds of ports: for a `dpdkvhostuser` port the
+front-end connects; for a `dpdkvhostuserclient` port it listens and OVS connects, at once when the port is added and once a second
 afterwards.
 
-Must not be pointed at a socket that somebody else uses: OVS takes a second connection to a `dpdkvhostuser` port for the new
-owner, and who had it before is cut off. Needs neither root nor hugepages.
+Must not be used on a socket that another front-end uses: OVS gives a `dpdkvhostuser` port to the newest connection, and cuts the
+earlier one off. Needs neither root nor hugepages.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from userspace_cni.fastpath.memory.memfd import Memory
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.sys.deadline import Deadline
 from userspace_cni.fastpath.vhost.channel import Channel, Peer
-from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, Vring, Wishes
+from userspace_cni.fastpath.vhost.handshake import Agreed, Handshake, Vring, Wanted
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VRING_MAX, Feature, ProtocolFeature, Region
 from userspace_cni.fastpath.vhost.sockets import Access, ListeningSocket, connect
 
 ATTACH_SECONDS: Final = 15.0
-"""Patience for an attachment: the first one after a start of ovs-vswitchd makes its mempools, which may take seconds."""
-_FAREWELL_SECONDS: Final = 1.0
-_AGAIN_SECONDS: Final = 0.02
+"""Time for an attachment: at the first one after its start ovs-vswitchd makes its mempools, which may take seconds."""
+_CLOSE_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 0.02
 _ROOM_MAX: Final = 65535
 
 
 @dataclass(frozen=True)
 class FrontEndOptions:
-    """What a front-end is made of.
+    """The options of a front-end.
 
     `queue_pairs`: each a queue to send and one to receive. `queue_size`: descriptors of each, a power of two up to 32768. `room`:
     bytes of the longest frame that can be sent. `receive_room`: bytes of a frame that one buffer holds, None: as `room`; with
-    `mergeable` a longer frame is spread over several. `in_order`: taken when it is offered. `hugepage_bytes`: size of pages for
-    the memory, one that the kernel has (2 << 20); when too few of them are free others are used, see `FrontEnd.fallback`.
+    `mergeable` a longer frame is spread over several. `in_order`: used when it is offered. `hugepage_bytes`: a page size that the
+    kernel has (2 << 20); when too few of these pages are free, usual pages are used, see `FrontEnd.fallback`.
     """
 
     queue_pairs: int = 1
@@ -71,7 +71,7 @@ class FrontEndOptions:
 
 
 def _require_page_size(size: int) -> None:
-    """Refuse what is no size of huge pages; which ones the kernel has is known where there is a sysfs."""
+    """Raise ValueError unless `size` can be a size of huge pages; the kernel's sizes are known only where there is a sysfs."""
     possible = [pool.page_bytes for pool in machine_pools()]
     if size <= mmap.PAGESIZE or size & (size - 1) or (possible and size not in possible):
         known = " or ".join(f"{page} ({size_text(page)})" for page in possible) or f"powers of two above {mmap.PAGESIZE}"
@@ -79,11 +79,11 @@ def _require_page_size(size: int) -> None:
 
 
 class _Source(Protocol):
-    """Where connections to the back-end come from."""
+    """Makes connections to the back-end."""
 
     path: str
-    alone: bool
-    """Nobody else can have another connection for the same port."""
+    exclusive: bool
+    """No other process can have another connection for the same port."""
 
     def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None: ...
 
@@ -91,7 +91,7 @@ class _Source(Protocol):
 class FrontEnd:
     """A front-end attached to a back-end; `connect` and `Listener.accept` make it. Closed at the end of a `with`.
 
-    All methods may be called in any thread. `pairs` stay the same objects over `reattach`; what was in their rings is lost by it.
+    All methods may be called in any thread. `reattach` keeps the objects in `pairs`; frames in their rings are lost.
     """
 
     def __init__(self, source: _Source, options: FrontEndOptions) -> None:
@@ -99,7 +99,7 @@ class FrontEnd:
         self.path = source.path
         self._source = source
         self._lifecycle = threading.RLock()
-        self._ending = threading.RLock()
+        self._closing = threading.RLock()
         self._closed = False
         self._released = False
         self._attached = False
@@ -124,11 +124,10 @@ class FrontEnd:
     ) -> FrontEnd:
         """Connect to a back-end that listens at `path`, as OVS does for a `dpdkvhostuser` port, within `deadline_s` seconds.
 
-        Below `trusted`, when it is given, the path is walked through no link. A port that was added just now may take a second to
-        answer; OVS drops what is for the port for some more milliseconds, so that only a frame proves that its data path is
-        there. Raises SocketRefused, NegotiationFailed, TimedOut, Disconnected, PeerError, MemoryShort. `connected` is called
-        while the connection stands and nothing has been said on it, at which the back-end does nothing yet; what it raises
-        closes it.
+        Below `trusted`, when it is given, no link in the path is followed. A port that was added just now may take a second to
+        answer, and OVS drops frames for it for some more milliseconds: only a received frame proves that its data path is there.
+        `connected` is called when the connection stands and before the first message; an exception of it closes the connection.
+        Raises SocketRefused, NegotiationFailed, TimedOut, Disconnected, PeerError, MemoryShort.
         """
         return cls._attached_to(_Connector(path, trusted, connected), options, deadline_s)
 
@@ -151,12 +150,12 @@ class FrontEnd:
 
     @property
     def features(self) -> Feature:
-        """What was agreed on."""
+        """The features that both sides agreed on."""
         return self._agreed.features
 
     @property
     def protocol_features(self) -> ProtocolFeature:
-        """What was agreed on for the messages."""
+        """The protocol features that both sides agreed on."""
         return self._agreed.protocol
 
     @property
@@ -168,7 +167,7 @@ class FrontEnd:
 
     @property
     def fallback(self) -> str:
-        """Why the memory is not in hugepages though they were asked for; "" if it is, or if they were not."""
+        """Why the memory is not in the requested huge pages; "" if it is, or if none were requested."""
         return self._memory.fallback if self._memory else ""
 
     @property
@@ -178,12 +177,12 @@ class FrontEnd:
 
     @property
     def control_fd(self) -> int:
-        """The connection, whose hang-up ends waits; its number stays the same over `reattach`. -1 when closed."""
+        """The descriptor of the connection, whose hang-up ends waits; `reattach` keeps its number. -1 when closed."""
         return self._channel.fileno() if self._channel else -1
 
     @property
     def wake_fd(self) -> int:
-        """An eventfd that is readable from `close` on."""
+        """An eventfd that is readable after `close`."""
         return self._wake
 
     def alive(self) -> bool:
@@ -191,7 +190,7 @@ class FrontEnd:
         return self.failed() is None
 
     def failed(self) -> FastPathError | None:
-        """Why nothing can be carried: Closed, or Disconnected which `reattach` may mend; None when all is well."""
+        """Why no frame can be carried: Closed, or Disconnected, after which `reattach` may help; None when frames can pass."""
         step = f"front-end {self.path}"
         if self._closed:
             return Closed(step, "it was closed by us")
@@ -202,44 +201,44 @@ class FrontEnd:
         return None
 
     def reattach(self, deadline_s: float = ATTACH_SECONDS) -> None:
-        """Attach anew, with empty rings: after the back-end hung up, or `detach`. Detaches first when it is still attached.
+        """Attach again, with empty rings: after the back-end hung up, or `detach`. Detaches first when it is still attached.
 
-        Tries until the time is over, while nobody listens or comes, or hangs up again. Raises what `connect` raises, and Closed.
+        Retries until the time is over while no back-end listens or connects, or it hangs up. Raises as `connect`, and Closed.
         """
         deadline = Deadline.after(deadline_s)
         with self._lifecycle:
-            with suppress(FastPathError):  # with a back-end that is stuck, half of the time is for the next
+            with suppress(FastPathError):  # half of the time is kept for the next back-end, in case this one is stuck
                 self.detach(deadline.remaining() / 2)
             while True:
                 try:
                     self._attach(deadline, again=True)
                 except Disconnected:
-                    if deadline.remaining() <= _AGAIN_SECONDS:
+                    if deadline.remaining() <= _RETRY_SECONDS:
                         raise
                     self._pause()
                     continue
                 return
 
     def detach(self, deadline_s: float = ATTACH_SECONDS) -> None:
-        """Hang up: the port is down, and ready for the next. The back-end of a `Listener` is asked for the rings before.
+        """Hang up: the port is down, and ready for the next connection. The back-end of a `Listener` first gives the rings back.
 
-        One to which we connected is not, for another may have connected since: OVS (3.1) knows the two by the path of their
-        socket, and would take the rings from that one. It stops ours when it sees that we are gone.
+        A back-end to which we connected is not asked, because another front-end may have connected since: OVS (3.1) tells the two
+        apart only by the path of their socket, and would stop the rings of the other. It stops ours when we hang up.
 
-        Queues carry nothing until `reattach`. Nothing is done when it is not attached. Raises TimedOut, Disconnected,
+        Queues carry nothing until `reattach`. Does nothing when it is not attached. Raises TimedOut, Disconnected,
         NegotiationFailed, PeerError; it has hung up then too.
         """
         with self._lifecycle:
             for queue in self._queues:
                 lib.fp_stop(queue)
-            self._take_leave(deadline_s)
+            self._hang_up(deadline_s)
 
     def close(self) -> None:
-        """Detach, end what other threads wait for, and give back memory and descriptors. Again, and in any thread, is fine.
+        """Detach, end the waits of other threads, and free memory and descriptors. Any thread may call it, also again.
 
-        A back-end that does not answer is left after a second.
+        It waits a second at most for the back-end's answers.
         """
-        with self._ending:
+        with self._closing:
             if not self._closed:
                 self._closed = True
                 os.eventfd_write(self._wake, 1)
@@ -251,7 +250,7 @@ class FrontEnd:
                 lib.fp_close(queue)
             try:
                 with suppress(FastPathError):
-                    self._take_leave(_FAREWELL_SECONDS)
+                    self._hang_up(_CLOSE_SECONDS)
             finally:
                 self._release()
 
@@ -268,13 +267,13 @@ class FrontEnd:
         self._calls.clear()
         self._queues.clear()  # freed with the last reference, which a thread in a burst may have
 
-    def _take_leave(self, seconds: float) -> None:
+    def _hang_up(self, seconds: float) -> None:
         channel, attached = self._channel, self._attached
         self._attached = False
         if channel is None:
             return
         try:
-            if attached and self._source.alone and not channel.hung_up():
+            if attached and self._source.exclusive and not channel.hung_up():
                 Handshake(channel, Deadline.after(seconds)).stop(self._agreed, len(self._queues))
         finally:
             channel.shutdown()
@@ -288,16 +287,16 @@ class FrontEnd:
             except BaseException as error:
                 self._channel.shutdown()
                 if isinstance(error, PeerError):
-                    error.look_at = error.look_at or self._suspect(error.reason)
+                    error.look_at = error.look_at or self._advice(error.reason)
                 raise
             self._attached = True
             for queue in self._queues:
                 lib.fp_start(queue)
 
-    def _suspect(self, reason: Reason) -> str:
+    def _advice(self, reason: Reason) -> str:
         if reason is Reason.NOT_A_REPLY:
-            return f"who is at the other end of {self.path}: it asks as we do, an application or another tap, and no switch"
-        return f"what serves {self.path}: its version and its log"
+            return f"the process at {self.path}: it is a front-end too, an application or another tap, and no switch"
+        return f"the process that serves {self.path}: its version and its log"
 
     def _open(self, deadline: Deadline, *, again: bool) -> None:
         sock = None if self._closed else self._source.open(deadline, self._wake, again=again)
@@ -312,7 +311,7 @@ class FrontEnd:
         options = self.options
         handshake.hello()
         self._prepare()
-        self._agreed = handshake.negotiate(Wishes(options.queue_pairs, options.mergeable, options.in_order))
+        self._agreed = handshake.negotiate(Wanted(options.queue_pairs, options.mergeable, options.in_order))
         in_order = bool(self._agreed.features & Feature.IN_ORDER)
         mergeable = bool(self._agreed.features & Feature.NET_MRG_RXBUF)
         vrings = []
@@ -326,7 +325,7 @@ class FrontEnd:
         handshake.start(self._agreed, region, self._memory.fd, vrings)
 
     def _prepare(self) -> None:
-        """Make memory and queues, unless they are there from before."""
+        """Make memory and queues, unless an earlier attachment has made them."""
         if self.pairs:
             return
         options, pairs = self.options, self.options.queue_pairs
@@ -356,18 +355,17 @@ class FrontEnd:
         return Vring(self.options.queue_size, rings[0], rings[1], rings[2], kick, call)
 
     def _pause(self) -> None:
-        """A moment, unless it is closed meanwhile."""
+        """Wait before a retry; `close` ends the wait."""
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
-        poller.poll(int(_AGAIN_SECONDS * 1000))
+        poller.poll(int(_RETRY_SECONDS * 1000))
 
 
 class Listener:
-    """Waits at `path` for back-ends, as OVS is for a `dpdkvhostuserclient` port. Listens from construction to `close`.
+    """Waits at `path` for back-ends, such as OVS with a `dpdkvhostuserclient` port. Listens from construction to `close`.
 
-    Make it before the port is added: OVS then connects while it adds the port, otherwise up to a second later. Keep it while
-    front-ends that it made shall be able to reattach; `close` removes the socket. `trusted` and `replace_dead` as for
-    ListeningSocket.
+    Make it before the port is added: OVS then connects while it adds the port, otherwise up to a second later. Keep it as long as
+    its front-ends may have to reattach; `close` removes the socket. `trusted` and `replace_dead` as for ListeningSocket.
     """
 
     def __init__(
@@ -380,7 +378,7 @@ class Listener:
         replace_dead: bool = False,
     ) -> None:
         self.path = path
-        self.alone = True
+        self.exclusive = True
         self.options = options
         self._socket = ListeningSocket(path, access, trusted=trusted, replace_dead=replace_dead)
 
@@ -391,7 +389,7 @@ class Listener:
         self.close()
 
     def accept(self, deadline_s: float = ATTACH_SECONDS) -> FrontEnd:
-        """The front-end for the back-end that connects next, attached, within `deadline_s` seconds.
+        """Wait for the next back-end, within `deadline_s` seconds; returns the front-end that is attached to it.
 
         Raises TimedOut, NegotiationFailed, Disconnected, PeerError, MemoryShort, and Closed when the listener is closed
         meanwhile.
@@ -399,19 +397,19 @@ class Listener:
         return FrontEnd._attached_to(self, self.options, deadline_s)  # noqa: SLF001 - two halves of one thing
 
     def fileno(self) -> int:
-        """The listening descriptor, readable when somebody has connected; -1 when closed."""
+        """The listening descriptor, readable when a back-end has connected; -1 when closed."""
         return self._socket.fileno()
 
     def in_place(self) -> bool:
-        """Whether who connects to the path comes here: False when somebody has removed or replaced the socket."""
+        """Whether connections to the path come here: False when another process has removed or replaced the socket."""
         return self._socket.in_place()
 
     def close(self) -> None:
-        """Listen no more and remove the socket. Front-ends go on, and can not reattach. Again is fine."""
+        """Stop listening and remove the socket. Front-ends go on, and cannot reattach. May be called again."""
         self._socket.close()
 
     def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - it always waits
-        """The next connection whose other end is still there, for a front-end; None when `wake` is readable."""
+        """Wait for the next connection whose other end is still there; None when `wake` is readable."""
         while (sock := self._socket.accept(deadline, wake)) is not None:
             if not Channel(sock).hung_up():
                 break
@@ -420,11 +418,11 @@ class Listener:
 
 
 class _Connector:
-    """Connects to a path; `again`: waits while nobody listens there."""
+    """Connects to a path; `again`: retries while no process listens there."""
 
     def __init__(self, path: str, trusted: str, connected: Callable[[], None] | None) -> None:
         self.path = path
-        self.alone = False
+        self.exclusive = False
         self._trusted = trusted
         self._connected = connected
 
@@ -436,9 +434,9 @@ class _Connector:
                 sock = connect(self.path, deadline, trusted=self._trusted)
                 break
             except SocketRefused:
-                if not again or deadline.remaining() <= _AGAIN_SECONDS:
+                if not again or deadline.remaining() <= _RETRY_SECONDS:
                     raise
-            if poller.poll(int(_AGAIN_SECONDS * 1000)):
+            if poller.poll(int(_RETRY_SECONDS * 1000)):
                 return None
         try:
             if self._connected:

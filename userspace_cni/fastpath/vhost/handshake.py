@@ -1,10 +1,10 @@
-"""What a front-end says to a back-end, in order: what both can do, where the memory is, where each ring is; and the farewell.
+"""The messages of a front-end to a back-end, in order: features of both, where the memory is, where each ring is; and the stop.
 
-Messages that need no answer to go on are sent in as few calls as their descriptors allow, each with the wish for an
-acknowledgement, and the acknowledgements are read afterwards, in order: a thread of the switch is woken a few times instead of
-twenty. The refused message is named all the same.
+Messages that do not depend on an answer are sent in as few calls as their descriptors allow, each with NEED_REPLY. The
+acknowledgements are read afterwards, in order: so a thread of the switch wakes a few times instead of twenty, and an error still
+names the refused message.
 
-Must not touch rings or memory: whoever calls has them ready before `start`, and does not use them after `stop`.
+Must not touch rings or memory: the caller has them ready before `start`, and does not use them after `stop`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from userspace_cni.fastpath.vhost.messages import (
 
 _LOG: Final = "ovs-vswitchd.log, and Interface.status and error of the port"
 _UNREAD_MAX: Final = 64
-"""Answers that may wait to be read. A socket holds some hundreds; who can not send more of them reads no more of our messages."""
+"""Answers that may wait to be read. A socket holds some hundreds; a back-end that cannot send another stops reading messages."""
 _SLOW: Final = f"whether ovs-vswitchd runs and is not stopped (the first attachment after its start takes seconds); {_LOG}"
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What is asked of the other side: `mergeable` and more than one pair must be offered, `in_order` is taken if it is."""
+class Wanted:
+    """What the front-end wants: `mergeable` and more than one pair must be offered, `in_order` is used if it is offered."""
 
     queue_pairs: int = 1
     mergeable: bool = False
@@ -49,7 +49,7 @@ class Wishes:
 
 
 class Agreed(NamedTuple):
-    """What both sides can do."""
+    """The features that both sides have."""
 
     features: Feature
     protocol: ProtocolFeature
@@ -67,7 +67,7 @@ class Vring(NamedTuple):
 
 
 class Handshake:
-    """One conversation on a fresh connection: `hello`, `negotiate`, `start`. Ends early with Closed when `wake` is readable."""
+    """One handshake on a new connection: `hello`, `negotiate`, `start`. Raises Closed when `wake` becomes readable."""
 
     def __init__(self, channel: Channel, deadline: Deadline, wake: int = -1) -> None:
         self._channel = channel
@@ -79,46 +79,46 @@ class Handshake:
         self._awaited: list[Request] = []
 
     def hello(self) -> None:
-        """Ask for the features; the answer is fetched by `negotiate`, and there is time for something else until then."""
-        self._say(Request.SET_OWNER)
-        self._say(Request.GET_FEATURES)
+        """Ask for the features; `negotiate` reads the answer, so that the caller can do something else meanwhile."""
+        self._add(Request.SET_OWNER)
+        self._add(Request.GET_FEATURES)
         self._flush()
 
-    def negotiate(self, wishes: Wishes) -> Agreed:
-        """What both sides can do. Raises NegotiationFailed when that is not enough."""
+    def negotiate(self, wanted: Wanted) -> Agreed:
+        """Agree on features. Raises NegotiationFailed when the other side lacks a needed one."""
         offered = Feature(self._number(Request.GET_FEATURES))
-        features = _chosen(offered, wishes)
+        features = _chosen(offered, wanted)
         protocol = ProtocolFeature(0)
         if features & Feature.PROTOCOL_FEATURES:
-            protocol = self._protocol(wishes)
-        if wishes.queue_pairs > 1:
-            self._require_queues(wishes.queue_pairs, protocol)
+            protocol = self._protocol(wanted)
+        if wanted.queue_pairs > 1:
+            self._require_queues(wanted.queue_pairs, protocol)
         return Agreed(features, protocol)
 
     def start(self, agreed: Agreed, region: Region, memory: int, vrings: Sequence[Vring]) -> None:
-        """Share the memory `memory` and start the rings in it; in order rx 0, tx 0, rx 1, tx 1 …
+        """Share the file `memory` and start the rings in it, in the order rx 0, tx 0, rx 1, tx 1 …
 
-        When it returns the other side has taken all of it; only a frame proves that its data path is there.
+        When it returns the other side has applied all messages; only a received frame proves that its data path is there.
         """
         for index, vring in enumerate(vrings):
-            self._say_fd(Request.SET_VRING_CALL, index, vring.call)
-        self._say(Request.SET_FEATURES, pack_u64(agreed.features))
-        self._say(Request.SET_MEM_TABLE, pack_table([region]), (memory,))
+            self._add_fd(Request.SET_VRING_CALL, index, vring.call)
+        self._add(Request.SET_FEATURES, pack_u64(agreed.features))
+        self._add(Request.SET_MEM_TABLE, pack_table([region]), (memory,))
         for index, vring in enumerate(vrings):
-            self._say(Request.SET_VRING_NUM, VringState(index, vring.size).pack())
-            self._say(Request.SET_VRING_BASE, VringState(index, 0).pack())
-            self._say(Request.SET_VRING_ADDR, VringAddress(index, 0, vring.descriptors, vring.used, vring.available).pack())
+            self._add(Request.SET_VRING_NUM, VringState(index, vring.size).pack())
+            self._add(Request.SET_VRING_BASE, VringState(index, 0).pack())
+            self._add(Request.SET_VRING_ADDR, VringAddress(index, 0, vring.descriptors, vring.used, vring.available).pack())
         for index, vring in enumerate(vrings):
-            self._say_fd(Request.SET_VRING_KICK, index, vring.kick)
+            self._add_fd(Request.SET_VRING_KICK, index, vring.kick)
         if agreed.features & Feature.PROTOCOL_FEATURES:
             self._enable(len(vrings), 1)
-        self._say(Request.GET_FEATURES)  # answered when all before it is done: acknowledged or not
+        self._add(Request.GET_FEATURES)  # its answer proves that all messages before are applied, also without acknowledgements
         self._flush()
         self._read_acknowledgements()
         self._number(Request.GET_FEATURES)
 
     def stop(self, agreed: Agreed, count: int) -> list[int]:
-        """Take `count` rings from the other side; the avail index up to which it has come in each."""
+        """Stop `count` rings; returns the avail index that the other side has reached in each."""
         self._acknowledged = bool(agreed.protocol & ProtocolFeature.REPLY_ACK)
         if agreed.features & Feature.PROTOCOL_FEATURES:
             self._enable(count, 0)
@@ -126,25 +126,25 @@ class Handshake:
         for first in range(0, count, _UNREAD_MAX):
             some = range(first, min(first + _UNREAD_MAX, count))
             for index in some:
-                self._say(Request.GET_VRING_BASE, VringState(index, 0).pack())
+                self._add(Request.GET_VRING_BASE, VringState(index, 0).pack())
             self._flush()
             self._read_acknowledgements()
             bases += [self._base(index) for index in some]
         return bases
 
-    def _protocol(self, wishes: Wishes) -> ProtocolFeature:
-        self._say(Request.GET_PROTOCOL_FEATURES)
+    def _protocol(self, wanted: Wanted) -> ProtocolFeature:
+        self._add(Request.GET_PROTOCOL_FEATURES)
         self._flush()
-        wanted = ProtocolFeature.REPLY_ACK | (ProtocolFeature.MQ if wishes.queue_pairs > 1 else 0)
-        protocol = ProtocolFeature(self._number(Request.GET_PROTOCOL_FEATURES)) & wanted
-        self._say(Request.SET_PROTOCOL_FEATURES, pack_u64(protocol))
+        useful = ProtocolFeature.REPLY_ACK | (ProtocolFeature.MQ if wanted.queue_pairs > 1 else 0)
+        protocol = ProtocolFeature(self._number(Request.GET_PROTOCOL_FEATURES)) & useful
+        self._add(Request.SET_PROTOCOL_FEATURES, pack_u64(protocol))
         self._acknowledged = bool(protocol & ProtocolFeature.REPLY_ACK)
         return protocol
 
     def _require_queues(self, pairs: int, protocol: ProtocolFeature) -> None:
         if not protocol & ProtocolFeature.MQ:
             raise NegotiationFailed("GET_PROTOCOL_FEATURES", f"{pairs} pairs of queues wanted, but MQ is not offered", _LOG)
-        self._say(Request.GET_QUEUE_NUM)
+        self._add(Request.GET_QUEUE_NUM)
         self._flush()
         most = self._number(Request.GET_QUEUE_NUM)
         if most < pairs:
@@ -152,24 +152,24 @@ class Handshake:
 
     def _enable(self, count: int, value: int) -> None:
         for index in range(count):
-            self._say(Request.SET_VRING_ENABLE, VringState(index, value).pack())
+            self._add(Request.SET_VRING_ENABLE, VringState(index, value).pack())
 
-    def _say_fd(self, request: Request, index: int, fd: int) -> None:
+    def _add_fd(self, request: Request, index: int, fd: int) -> None:
         attached = fd >= 0
-        self._say(request, VringFd(index, attached).pack(), (fd,) if attached else ())
+        self._add(request, VringFd(index, attached).pack(), (fd,) if attached else ())
 
-    def _say(self, request: Request, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
-        """Put a message into the batch. Descriptors go with the first message of a batch, so one with some begins the next."""
+    def _add(self, request: Request, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Put a message into the batch. Descriptors go with a batch's first message, so such a message begins a new batch."""
         if fds:
             self._flush()
             self._fds = fds
         if len(self._awaited) >= _UNREAD_MAX:
             self._flush()
             self._read_acknowledgements()
-        wish = self._acknowledged and request not in _ANSWERED
-        if wish:
+        acknowledge = self._acknowledged and request not in _UNACKNOWLEDGED
+        if acknowledge:
             self._awaited.append(request)
-        self._batch += encode(request, payload, Flag.NEED_REPLY if wish else 0)
+        self._batch += encode(request, payload, Flag.NEED_REPLY if acknowledge else 0)
 
     def _flush(self) -> None:
         if not self._batch:
@@ -180,7 +180,7 @@ class Handshake:
         try:
             self._channel.send(batch, fds, self._deadline)
         except Disconnected as lost:
-            self._read_acknowledgements()  # one of them may say what was refused
+            self._read_acknowledgements()  # one of them may name the refused message
             raise Disconnected(lost.step, lost.what, _LOG) from lost
         except TimedOut as late:
             raise TimedOut(late.step, "the other side takes no messages", _SLOW) from late
@@ -214,29 +214,29 @@ class Handshake:
         return message
 
 
-_ANSWERED: Final = frozenset(
+_UNACKNOWLEDGED: Final = frozenset(
     {
-        Request.SET_OWNER,  # which needs none: there is no way to refuse it
+        Request.SET_OWNER,  # cannot be refused
         Request.GET_FEATURES,
         Request.GET_PROTOCOL_FEATURES,
-        Request.SET_PROTOCOL_FEATURES,  # acknowledgements are agreed by it
+        Request.SET_PROTOCOL_FEATURES,  # it agrees on acknowledgements
         Request.GET_QUEUE_NUM,
         Request.GET_VRING_BASE,
     }
 )
-"""Requests that are sent without the wish for an acknowledgement."""
+"""Requests that are sent without NEED_REPLY."""
 
 
-def _chosen(offered: Feature, wishes: Wishes) -> Feature:
-    """The features to take of those that are offered."""
+def _chosen(offered: Feature, wanted: Wanted) -> Feature:
+    """The features to agree on, of those that are offered."""
     needed = Feature.VERSION_1
-    if wishes.mergeable:
+    if wanted.mergeable:
         needed |= Feature.NET_MRG_RXBUF
-    if wishes.queue_pairs > 1:
+    if wanted.queue_pairs > 1:
         needed |= Feature.NET_MQ | Feature.PROTOCOL_FEATURES
     missing = int(needed) & ~int(offered)
     if missing:
         names = " ".join(str(feature.name) for feature in Feature if feature & missing)
         raise NegotiationFailed("GET_FEATURES", f"not offered: {names} (offered {int(offered):#x})", _LOG)
-    taken = offered & (Feature.IN_ORDER if wishes.in_order else Feature(0))
-    return needed | taken | (offered & Feature.PROTOCOL_FEATURES)
+    optional = offered & (Feature.IN_ORDER if wanted.in_order else Feature(0))
+    return needed | optional | (offered & Feature.PROTOCOL_FEATURES)

@@ -1,9 +1,9 @@
-"""Memory that a front-end lends to a back-end, and the descriptors that come with it: what is accepted, and why not.
+"""Checks and maps the memory that a front-end lends to a back-end, and checks the descriptors that come with it.
 
-A front-end is a virtual machine or a container, and may say anything. Each region must be part of a file that is in memory or on
-a local disk, is as long as is said, and overlaps no other; each descriptor for notifications must be an eventfd. The mappings
-survive that the file is truncated later (guard.c). No page is touched before a frame is in it; one that we touch first is charged
-to us. Must not know of messages beyond their regions, nor close descriptors.
+A front-end is a virtual machine or a container, and may send anything. Each region must be part of a file that is in memory or on
+a local disk, must be within the file, and must not overlap another; each descriptor for notifications must be an eventfd. The
+mappings survive that the file is truncated later (guard.c). No page is touched before a frame is in it, because a page that this
+process touches first is charged to it. Must not know of messages beyond their regions, nor close descriptors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REFUSALS: Final = {
     errno.EMEDIUMTYPE: (Reason.BAD_FD, "no file in memory or on a local disk"),
     errno.EACCES: (Reason.BAD_FD, "the file is not open for reading and writing"),
     errno.EPERM: (Reason.BAD_FD, "the file is sealed against writing"),
-    errno.ENODEV: (Reason.BAD_FD, "the file can not be mapped"),
+    errno.ENODEV: (Reason.BAD_FD, "the file cannot be mapped"),
     errno.EINVAL: (Reason.BAD_REGION, "its offset is no multiple of the file's pages"),
 }
 
@@ -47,11 +47,11 @@ class LentMemory:
 
     @property
     def gone(self) -> bool:
-        """Whether any of it was taken away."""
+        """Whether the file of any region was truncated."""
         return bool(lib.fp_memory_gone(self.pointer))
 
     def release(self) -> None:
-        """Unmap it, once no queue uses it any more. Again is fine."""
+        """Unmap it; no queue may use it any more. May be called again."""
         pointer, self.pointer = self.pointer, ffi.NULL
         lib.fp_memory_free(pointer)
 
@@ -64,7 +64,7 @@ class LentMemory:
 
 
 def require_eventfd(fd: int, step: str) -> None:
-    """PeerError unless `fd` is an eventfd; a pipe, a socket or a file could hold up whoever writes to it. Made non-blocking."""
+    """Make the eventfd `fd` non-blocking. PeerError for anything else: a write to a pipe, a socket or a file could block."""
     try:
         kind = os.readlink(f"/proc/self/fd/{fd}")  # noqa: PTH115 - no path of ours
     except OSError as error:

@@ -1,8 +1,8 @@
 """The vhost-user protocol as bytes, for both directions: requests of a front-end, replies of a back-end.
 
-Pure: no sockets, no clocks, no descriptors but as numbers that travel beside a message. Decoders accept exactly what QEMU's
-"Vhost-user Protocol" describes; everything else is a PeerError that says in which way. All integers are in the byte order of the
-machine, as both ends are on one.
+Pure: no sockets and no clocks; descriptors are only numbers beside a message. Decoders accept exactly what QEMU's "Vhost-user
+Protocol" describes; everything else is a PeerError that says how it is wrong. All integers are in the byte order of the machine,
+because both ends are on one machine.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from userspace_cni.fastpath.errors import PeerError, Reason
 
 HEADER_BYTES = 12
 PAYLOAD_MAX = 4096
-"""No message that we know comes near; what claims more is refused before memory is taken for it."""
+"""Far above any known message; a longer one is refused before memory is allocated for it."""
 
 REGIONS_MAX = 8
-"""Regions of a memory table, and so descriptors of a message."""
+"""Regions of a memory table, and so the most descriptors of a message."""
 FDS_MAX = REGIONS_MAX
 VRING_MAX = 256
 """Vrings that the eight bits of SET_VRING_KICK and its like can name."""
@@ -46,11 +46,11 @@ class Flag(IntFlag):
     NEED_REPLY = 0x8
 
 
-_FLAGS = int(Flag.VERSION_MASK | Flag.REPLY | Flag.NEED_REPLY)  # int: the complement of a Flag has no bits that are unknown
+_FLAGS = int(Flag.VERSION_MASK | Flag.REPLY | Flag.NEED_REPLY)  # int: the complement of a Flag would drop unknown bits
 
 
 class Request(IntEnum):
-    """What a front-end asks for; the reply carries the same number."""
+    """The request's number in the header; the reply carries the same number."""
 
     GET_FEATURES = 1
     SET_FEATURES = 2
@@ -139,7 +139,7 @@ class Header(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A whole message. The descriptors that came with it belong to whoever holds it."""
+    """A whole message. The function that received it closes the descriptors that came with it."""
 
     request: int
     flags: int
@@ -148,7 +148,7 @@ class Message(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The request's name, or its number when we know none."""
+        """The request's name, or its number when it is unknown."""
         return name_of(self.request)
 
     @property
@@ -214,7 +214,7 @@ class VringFd(NamedTuple):
 
     @classmethod
     def unpack(cls, message: Message) -> VringFd:
-        """From the payload, for whose bits other than the index and "no descriptor" there is no meaning."""
+        """From the payload. PeerError when it has bits other than the index and "no descriptor"."""
         value = unpack_u64(message)
         if value & ~(_INDEX | _NO_FD):
             raise PeerError(Reason.BAD_VALUE, message.name, f"payload {value:#x}")
@@ -222,7 +222,7 @@ class VringFd(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Memory of the front-end: `size` bytes that are `offset` bytes into the descriptor that comes with it."""
+    """Memory of the front-end: `size` bytes from `offset` on in the file that comes with it."""
 
     guest: int
     size: int
@@ -254,7 +254,7 @@ def acknowledge(message: Message, *, refused: bool = False) -> bytes:
 
 
 def decode_header(data: bytes | bytearray | memoryview) -> Header:
-    """The header in the first 12 bytes. The request may be one that does not exist: see `is_known`."""
+    """The header in the first 12 bytes. Its request may be unknown: see `is_known`."""
     header = Header(*_HEADER.unpack_from(data))
     step = name_of(header.request)
     if header.flags & Flag.VERSION_MASK != Flag.VERSION:
@@ -272,7 +272,7 @@ def is_known(request: int) -> bool:
 
 
 def require_reply(message: Message, request: Request) -> bytes:
-    """The payload of a message that a front-end received, which must answer `request`."""
+    """The payload of a message that a front-end received. PeerError unless it answers `request`."""
     if not message.is_reply:
         raise PeerError(Reason.NOT_A_REPLY, request.name, f"got {message.name}, flags {message.flags:#x}")
     if message.request != request:
@@ -281,7 +281,7 @@ def require_reply(message: Message, request: Request) -> bytes:
 
 
 def require_empty(message: Message) -> None:
-    """PeerError when a message without a payload has one."""
+    """PeerError when the message has a payload."""
     if message.payload:
         raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes instead of none")
 
@@ -292,7 +292,7 @@ def pack_u64(value: int) -> bytes:
 
 
 def unpack_u64(message: Message) -> int:
-    """The number in a payload that is nothing else."""
+    """The number that is the whole payload."""
     return int(_exactly(_U64, message)[0])
 
 
@@ -302,7 +302,7 @@ def pack_table(regions: Sequence[Region]) -> bytes:
 
 
 def unpack_table(message: Message) -> list[Region]:
-    """Regions of SET_MEM_TABLE: 1 to REGIONS_MAX. What is in them is not judged here."""
+    """Regions of SET_MEM_TABLE: 1 to REGIONS_MAX. Their values are not checked here."""
     if len(message.payload) < _COUNT.size:
         raise PeerError(Reason.BAD_SIZE, message.name, f"{len(message.payload)} bytes")
     count = _COUNT.unpack_from(message.payload)[0]
@@ -321,7 +321,7 @@ _MAY_HAVE_FD = frozenset({Request.SET_LOG_FD, Request.REM_MEM_REG, Request.GPU_S
 
 
 def require_fds(message: Message) -> None:
-    """PeerError unless exactly those descriptors came with a front-end's request that it needs."""
+    """PeerError unless a front-end's request came with exactly as many descriptors as it needs."""
     if message.request in _MAY_HAVE_FD and len(message.fds) <= 1:
         return
     if message.request == Request.SET_MEM_TABLE:

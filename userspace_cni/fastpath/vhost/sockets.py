@@ -1,13 +1,13 @@
-"""Sockets in the file system: listening at a path and connecting to one, of any length, in directories that others may write.
+"""Sockets in the file system: listens and connects at paths of any length, in directories that users of a pod may write.
 
-A path of a unix socket has 107 bytes at most, and is walked by the kernel with every link in it. So the directory is opened,
-below a trusted part through no link, and only a descriptor and one name are used: /proc/self/fd leads bind(2) and connect(2)
-there. A socket appears under its name with its final owner and mode, and listening: nobody meets one that is half made.
+The kernel takes at most 107 bytes as path of a unix socket, and follows every link in it. So the directory is opened first,
+without following links below its trusted part, and only its descriptor and one name are used: bind(2) and connect(2) reach it by
+/proc/self/fd. A socket gets its name when it has its final owner and mode and listens: no process meets a half-made one.
 
-Must not connect to a socket to see whether it is alive: a vhost-user back-end would take that for its counterpart, and OVS would
-turn the port away from the application that has it. A connect with another socket type is refused before anybody is asked.
+Must not connect to a socket to see whether it is alive: a vhost-user back-end would take that for its front-end, and OVS would
+take the port from the application that has it. A connect with another socket type is refused before the listener notices.
 """
-# Descriptors and single names rather than paths: pathlib can not express them.
+# Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH101, PTH119
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ _TIMEVAL: Final = struct.Struct("@ll")
 _REASONS: Final = {
     errno.ENOENT: ("nothing is there", "the port: Interface.status and error in OVSDB, ovs-vswitchd.log"),
     errno.ECONNREFUSED: (
-        "the socket is dead: nobody listens",
-        "the process that made it has ended; a pod's socket that OVS lost in a restart is made anew by userspace-cni gc",
+        "the socket is dead: no process listens",
+        "the process that made it has ended; a pod's socket that OVS lost in a restart is made again by userspace-cni gc",
     ),
     errno.EACCES: ("permission denied", "connecting needs write permission for the socket, and search for each directory"),
     errno.EPERM: ("permission denied", "owner and mode of the directory"),
-    errno.ELOOP: ("there is a symbolic link on the way, and none is followed", "the directory below its trusted part"),
+    errno.ELOOP: ("there is a symbolic link in the path, and none is followed", "the directory below its trusted part"),
     errno.EXDEV: ("it leads out of the directory that it must be below", "the path"),
     errno.ENOTDIR: ("a part of the path is no directory", "the path"),
     errno.ENAMETOOLONG: ("the path is too long", "255 bytes for each name, 4095 for all"),
-    errno.EPROTOTYPE: ("the socket there is of another type", "what made it"),
+    errno.EPROTOTYPE: ("the socket there is of another type", "the process that made it"),
     errno.EROFS: ("the file system is read-only", "the mount of the directory"),
 }
 _NO_DIRECTORY: Final = ("its directory is not there", "the path, and whether the volume is mounted there")
@@ -56,7 +56,7 @@ _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBU
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use a socket that we make. `mode` is that of the file; `owner` and `group` are numbers, None leaves our own.
+    """The permissions of a socket that we make. `mode` of the file; `owner` and `group`: numbers, None keeps this process's own.
 
     Connecting needs write permission: OVS's user must have it.
     """
@@ -67,23 +67,23 @@ class Access:
 
 
 def connect(path: str, deadline: Deadline, *, trusted: str = "") -> socket.socket:
-    """A stream socket connected to `path`. Below `trusted`, when it is given, the path is walked through no link.
+    """Connect a stream socket to `path`. Below `trusted`, when it is given, no link in the path is followed.
 
-    Raises SocketRefused, MemoryShort, and TimedOut when whoever listens does not accept and its queue is full.
+    Raises SocketRefused, MemoryShort, and TimedOut when the listener's queue is full and it accepts no connection.
     """
     step = f"connecting to {path or repr(path)}"
-    with _told(step, path), _opened(path, trusted) as fd:
+    with _translated(step, path), _opened(path, trusted) as fd:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             raise SocketRefused(step, "what is there is no socket", "the path")
         sock = socket.socket(socket.AF_UNIX, _TYPE)
         try:
             left = max(deadline.remaining(), 0.001)
-            if left < 1e9:  # connect(2) waits that long for room in the queue of whoever listens
+            if left < 1e9:  # connect(2) waits that long for room in the listener's queue
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(int(left), int(left % 1 * 1e6) or 1))
-            sock.connect(_through(fd))
+            sock.connect(_proc_path(fd))
         except BlockingIOError:
             sock.close()
-            raise TimedOut(step, "whoever listens accepts nobody", "the process that has the socket: ovs-vswitchd.log") from None
+            raise TimedOut(step, "the listener accepts no connection", "its process: ovs-vswitchd.log") from None
         except BaseException:
             sock.close()
             raise
@@ -91,13 +91,13 @@ def connect(path: str, deadline: Deadline, *, trusted: str = "") -> socket.socke
 
 
 def is_alive(path: str) -> bool:
-    """Whether a process has the socket at `path`; nothing is sent to it and it does not notice. Raises SocketRefused."""
-    with _told(f"looking at the socket {path}", path), _opened(path, "") as fd:
+    """Whether a process has the socket at `path`; that process does not notice the check. Raises SocketRefused."""
+    with _translated(f"looking at the socket {path}", path), _opened(path, "") as fd:
         return _is_alive(fd)
 
 
 def is_dead(dirfd: int, name: str) -> bool:
-    """Whether `name` in the directory is a socket that no process has. Nothing, and something else, is not. Raises OSError."""
+    """Whether `name` in the directory is a socket that no process has; False for another file or none. Raises OSError."""
     fd = _socket(dirfd, name)
     if fd is None:
         return False
@@ -108,9 +108,9 @@ def is_dead(dirfd: int, name: str) -> bool:
 
 
 def remove_dead(dirfd: int, name: str) -> bool:
-    """Remove the socket `name` of the directory if no process has it; whether that was so. Raises OSError.
+    """Remove the socket `name` of the directory if no process has it; returns whether it was removed. Raises OSError.
 
-    Judged is what was opened, and only that is removed: a dead socket never lives again, but its name may be another's by then.
+    Only the file that was opened and checked is removed: a dead socket never lives again, but another file may get its name.
     """
     fd = _socket(dirfd, name)
     if fd is None:
@@ -124,8 +124,8 @@ def remove_dead(dirfd: int, name: str) -> bool:
 class ListeningSocket:
     """A socket that listens at `path` from construction to `close`, which removes the file if it is still this one.
 
-    `trusted`: a directory above it; what is between the two is walked through no link. `replace_dead`: a socket there which no
-    process has is removed; without it, as with one that is alive or is something else, SocketRefused is raised.
+    `trusted`: a directory above it; no link between the two is followed. `replace_dead`: remove a socket there that no process
+    has. SocketRefused is raised for a dead socket without `replace_dead`, for a living socket, and for another file.
     """
 
     def __init__(self, path: str, access: Access | None = None, *, trusted: str = "", replace_dead: bool = False) -> None:
@@ -137,10 +137,10 @@ class ListeningSocket:
         self._identity: tuple[int, int] | None = None
         self._sock = socket.socket(socket.AF_UNIX, _TYPE | socket.SOCK_NONBLOCK)
         try:
-            with _told(self._step, path):
+            with _translated(self._step, path):
                 self._name = os.path.basename(path)
                 self._directory = _directory(path, trusted)
-                self._appear(access or Access(), replace_dead)
+                self._publish(access or Access(), replace_dead)
         except BaseException:
             self.close()
             raise
@@ -152,11 +152,11 @@ class ListeningSocket:
         self.close()
 
     def fileno(self) -> int:
-        """The descriptor, for poll(2): readable when somebody has connected; -1 when closed."""
+        """The descriptor, for poll(2): readable when a process has connected; -1 when closed."""
         return self._sock.fileno()
 
     def accept(self, deadline: Deadline, wake: int = -1) -> socket.socket | None:
-        """Who connects next; None when the descriptor `wake` is readable. Raises TimedOut, Closed."""
+        """Wait for the next connection; None when the descriptor `wake` is readable. Raises TimedOut, Closed."""
         while True:
             fd = self.fileno()
             if fd < 0:
@@ -167,31 +167,31 @@ class ListeningSocket:
                 poller.register(wake, select.POLLIN)
             ready = dict(poller.poll(deadline.milliseconds()))
             if not ready:
-                raise TimedOut(self._step, "nobody connected before the deadline", self._advice())
+                raise TimedOut(self._step, "no connection came before the deadline", self._advice())
             if wake in ready:
                 return None
             if ready[fd] & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
-                raise Closed(self._step, "it was closed, by us or by a process that has it from us")
+                raise Closed(self._step, "it was closed by us or by a child process")
             try:
                 return self._sock.accept()[0]
             except BlockingIOError:
-                continue  # another thread was faster
+                continue  # another thread accepted it
             except OSError as error:
                 if error.errno in _SHORT:
                     raise MemoryShort(self._step, os.strerror(error.errno), "limit of open files (ulimit -n)") from error
                 raise Closed(self._step, "it was closed by us") from error
 
     def in_place(self) -> bool:
-        """Whether its path leads to this socket still; False when somebody has removed or replaced it, or it is closed."""
+        """Whether the path still leads to this socket; False when another process removed or replaced it, or it is closed."""
         try:
             return _identity(Path(self.path).lstat()) == self._identity
         except OSError:
             return False
 
     def close(self) -> None:
-        """Remove the file unless somebody has put something else there, and listen no more. Again is fine.
+        """Stop listening, and remove the file if it is still this socket's. May be called again.
 
-        In a child after fork(2) it only gives back the child's descriptors: the socket is its parent's.
+        In a child after fork(2) it only closes the child's descriptors: the socket is its parent's.
         """
         ours = self._maker == os.getpid()
         if self._identity is not None and ours:
@@ -201,54 +201,55 @@ class ListeningSocket:
         self._identity = None
         if ours:
             with suppress(OSError):
-                self._sock.shutdown(socket.SHUT_RDWR)  # whoever polls it in another thread sees the end
+                self._sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that polls it
         self._sock.close()
         if self._directory >= 0:
             os.close(self._directory)
             self._directory = -1
 
-    def _appear(self, access: Access, replace_dead: bool) -> None:
-        """Make the socket under a passing name, and give it its own once it is all that it shall be.
+    def _publish(self, access: Access, replace_dead: bool) -> None:
+        """Make the socket under a temporary name, and give it its own name when it is complete.
 
-        link(2) takes a name only when it is free, and takes it for the very file that was opened: in a directory of a pod, the
-        name alone could be another file by then.
+        link(2) never replaces a file, and links the very file that was opened: in a directory of a pod, the temporary name could
+        lead to another file by then.
         """
-        os.fchmod(self._sock.fileno(), 0o600)  # with which the file is made; the umask can only take more away
-        passing = f".vhost-{secrets.token_hex(6)}"
-        self._sock.bind(f"/proc/self/fd/{self._directory}/{passing}")
+        os.fchmod(self._sock.fileno(), 0o600)  # the mode of the new file, less the umask
+        temporary = f".vhost-{secrets.token_hex(6)}"
+        self._sock.bind(f"/proc/self/fd/{self._directory}/{temporary}")
         try:
-            fd = paths.openat2(self._directory, passing, os.O_PATH)
+            fd = paths.openat2(self._directory, temporary, os.O_PATH)
             try:
                 self._listen_as(fd, access)
-                self._take_name(fd, replace_dead)
+                self._link(fd, replace_dead)
             finally:
                 os.close(fd)
         finally:
             with suppress(OSError):
-                os.unlink(passing, dir_fd=self._directory)
+                os.unlink(temporary, dir_fd=self._directory)
 
     def _listen_as(self, fd: int, access: Access) -> None:
         facts = os.fstat(fd)
         if not stat.S_ISSOCK(facts.st_mode) or facts.st_uid != os.geteuid():
-            raise SocketRefused(self._step, "somebody put something else in its place", "who may write in the directory")
+            raise SocketRefused(self._step, "another process replaced it", "who may write in the directory")
         if access.owner is not None or access.group is not None:
-            os.chown(_through(fd), -1 if access.owner is None else access.owner, -1 if access.group is None else access.group)
-        os.chmod(_through(fd), access.mode)
+            os.chown(_proc_path(fd), -1 if access.owner is None else access.owner, -1 if access.group is None else access.group)
+        os.chmod(_proc_path(fd), access.mode)
         self._sock.listen(BACKLOG)
 
-    def _take_name(self, fd: int, replace_dead: bool) -> None:
+    def _link(self, fd: int, replace_dead: bool) -> None:
+        """Give the socket its name; a dead socket there is removed when `replace_dead` says so."""
         for _ in range(_TRIES):
             try:
-                os.link(_through(fd), self._name, dst_dir_fd=self._directory, follow_symlinks=True)
+                os.link(_proc_path(fd), self._name, dst_dir_fd=self._directory, follow_symlinks=True)
             except FileExistsError:
-                self._free_name(replace_dead)
+                self._remove_old(replace_dead)
                 continue
             self._identity = _identity(os.fstat(fd))
             return
-        raise SocketRefused(self._step, "somebody else takes the name again and again", "who makes sockets in the directory")
+        raise SocketRefused(self._step, "another process keeps taking the name", "who makes sockets in the directory")
 
-    def _free_name(self, replace_dead: bool) -> None:
-        """Remove the dead socket that has our name; anything else is refused."""
+    def _remove_old(self, replace_dead: bool) -> None:
+        """Remove the dead socket that has our name. Raises SocketRefused for anything else."""
         try:
             fd = paths.openat2(self._directory, self._name, os.O_PATH | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -273,8 +274,8 @@ class ListeningSocket:
 
 
 @contextmanager
-def _told(step: str, path: str) -> Iterator[None]:
-    """Errors of the system about `path` become ours, with the step and advice."""
+def _translated(step: str, path: str) -> Iterator[None]:
+    """Turn errors of the system about `path` into ours, with the step and advice."""
     try:
         if os.path.basename(path) in {"", ".", ".."} or "\0" in path:
             raise SocketRefused(step, "this is no path of a socket", "the path: it has to end with a name, without NUL")
@@ -291,7 +292,7 @@ def _told(step: str, path: str) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: str, trusted: str) -> Iterator[int]:
-    """What is at the path, opened with O_PATH: connect(2) through this reaches nothing else."""
+    """Open the file at `path` with O_PATH: connect(2) through this descriptor reaches no other file."""
     name = os.path.basename(path)
     directory = _directory(path, trusted) if trusted else -1
     try:
@@ -316,7 +317,7 @@ def _directory(path: str, trusted: str) -> int:
 
 
 def _socket(dirfd: int, name: str) -> int | None:
-    """The socket, opened with O_PATH; None when there is none of that name."""
+    """Open the socket `name` with O_PATH; None when no socket has this name."""
     try:
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
     except FileNotFoundError:
@@ -328,7 +329,7 @@ def _socket(dirfd: int, name: str) -> int | None:
 
 
 def _remove(dirfd: int, name: str, fd: int) -> bool:
-    """Take the name away if it still is that of what `fd` was opened on; whether it was."""
+    """Remove `name` if it still leads to the file that `fd` was opened on; returns whether it did."""
     with suppress(FileNotFoundError):
         if _identity(os.stat(name, dir_fd=dirfd, follow_symlinks=False)) == _identity(os.fstat(fd)):
             os.unlink(name, dir_fd=dirfd)
@@ -336,7 +337,7 @@ def _remove(dirfd: int, name: str, fd: int) -> bool:
     return False
 
 
-def _through(fd: int) -> str:
+def _proc_path(fd: int) -> str:
     return f"/proc/self/fd/{fd}"
 
 
@@ -345,10 +346,10 @@ def _identity(facts: os.stat_result) -> tuple[int, int]:
 
 
 def _is_alive(fd: int) -> bool:
-    """Whether a process has the socket; yes when that can not be known. The kernel finds a peer before it compares the types."""
+    """Whether a process has the socket; True when unknown. The kernel looks for a listener before it compares the types."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as other:
         try:
-            other.connect(_through(fd))
+            other.connect(_proc_path(fd))
         except ConnectionRefusedError:
             return False
         except OSError:

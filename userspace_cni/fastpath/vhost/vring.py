@@ -1,8 +1,8 @@
 """One virtqueue of a back-end between the front-end's messages and the data path: configured, started, enabled, stopped.
 
 A ring is started by its kick, once size and addresses are known, and stopped by GET_VRING_BASE; it carries frames while it is
-started and enabled. Only the thread that applies messages calls what is here; bursts of other threads are kept out by the queue
-itself, which is stopped before anything in it is changed.
+started and enabled. Only the thread that applies messages calls these functions. Other threads may send and receive meanwhile:
+the queue is stopped before anything in it is changed, which keeps their bursts out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from userspace_cni.fastpath.vhost.lent_memory import LentMemory
 from userspace_cni.fastpath.vhost.messages import RING_SIZE_MAX, VringAddress
 
 _REFUSALS: Final = {
-    errno.EINVAL: (Reason.BAD_RING, "size or base can not be"),
+    errno.EINVAL: (Reason.BAD_RING, "invalid size or base"),
     errno.EFAULT: (Reason.BAD_RING, "not wholly inside one region"),
     errno.EDOM: (Reason.BAD_RING, "not aligned"),
     errno.EBADMSG: (Reason.MEMORY_GONE, ""),
@@ -26,10 +26,10 @@ _REFUSALS: Final = {
 
 
 class Vring:
-    """Ring `index`: even ones carry frames to the guest, odd ones from it. `bell`: an eventfd of ours that a fault rings."""
+    """Ring `index`: even ones carry frames to the guest, odd ones from it. `alarm`: an eventfd of ours, written on a fault."""
 
-    def __init__(self, index: int, bell: int) -> None:
-        queue = lib.fp_device_new(int(index % 2 == 0), bell)
+    def __init__(self, index: int, alarm: int) -> None:
+        queue = lib.fp_device_new(int(index % 2 == 0), alarm)
         if not queue:
             raise MemoryShort(f"vring {index}", "no memory or descriptors for a queue", "limit of open files (ulimit -n)")
         self.index = index
@@ -44,21 +44,21 @@ class Vring:
         self._fds = {"kick": -1, "call": -1, "err": -1}
 
     def set_size(self, size: int, step: str) -> None:
-        """Descriptors of the ring."""
+        """Set the number of descriptors of the ring."""
         self._require_stopped(step)
         if not 0 < size <= RING_SIZE_MAX or size & (size - 1):
             raise PeerError(Reason.BAD_VALUE, step, f"ring of {size}, which must be a power of two up to {RING_SIZE_MAX}")
         self._size = size
 
     def set_address(self, address: VringAddress, step: str) -> None:
-        """Where the three parts are; looked for when the ring is started."""
+        """Set where the three parts are; they are mapped when the ring is started."""
         self._require_stopped(step)
         if address.flags:
             raise PeerError(Reason.BAD_VALUE, step, f"flags {address.flags:#x}: logging was not offered")
         self._address = address
 
     def set_base(self, base: int, step: str) -> None:
-        """Index of the first available buffer."""
+        """Set the index of the first available buffer."""
         self._require_stopped(step)
         if not 0 <= base < 1 << 16:
             raise PeerError(Reason.BAD_VALUE, step, f"base {base}")
@@ -71,7 +71,7 @@ class Vring:
             self.place(memory, mergeable, "SET_VRING_CALL")
 
     def start(self, kick: int, memory: LentMemory | None, mergeable: bool) -> None:
-        """Take over the eventfd `kick`, -1 for none, and begin, or go on with another one."""
+        """Take over the eventfd `kick`, -1 for none, and start the ring; a started ring goes on with the new eventfd."""
         if self.started:
             self._pause()
         else:
@@ -93,11 +93,11 @@ class Vring:
         self.place(memory, mergeable, "SET_VRING_KICK")
 
     def place(self, memory: LentMemory | None, mergeable: bool, step: str) -> None:
-        """Find a started ring in `memory`, which may be another one than before; it goes on where it was."""
+        """Map a started ring in `memory`, which may be new; the ring goes on at the index where it was."""
         if memory is None or self._address is None:
             raise PeerError(Reason.BAD_ORDER, step, f"vring {self.index} without memory")
         self._pause()
-        if fault := self.fault():  # a burst was faster than this message
+        if fault := self.fault():  # a burst met a fault before this message came
             raise fault
         ring: Any = ffi.new("struct fp_ring *")
         ring.size, ring.base, ring.mergeable = self._size, self._base, int(mergeable)
@@ -118,14 +118,14 @@ class Vring:
             self._go()
 
     def stop(self) -> int:
-        """No frame passes from here on until it is started anew; index of the next available buffer."""
+        """Stop the ring: no frame passes until it is started again. Returns the index of the next available buffer."""
         self._detach()
         self.started = False
         self._put("kick", -1)
         return self._base
 
     def fault(self) -> FastPathError | None:
-        """What the guest did to it, if anything."""
+        """How the guest broke the ring; None when it did not."""
         number = lib.fp_fault_of(self.queue)
         if not number:
             return None
@@ -134,12 +134,12 @@ class Vring:
         return RingFault(REASONS.get(number, Reason.BAD_VALUE), "burst", where, "the driver in the guest or container")
 
     def report(self) -> None:
-        """Tell the front-end by its "err" eventfd that the ring is of no use any more."""
+        """Tell the front-end by its "err" eventfd that the ring is broken."""
         if self._fds["err"] >= 0:
             lib.fp_notify(self._fds["err"])
 
     def close(self) -> None:
-        """For good: when this returns no thread is inside, and nothing of the front-end's is referred to."""
+        """Close for good: when this returns no thread is in a burst, and nothing of the front-end's is in use."""
         lib.fp_close(self.queue)
         lib.fp_device_detach(self.queue)
         lib.fp_device_close(self.queue)

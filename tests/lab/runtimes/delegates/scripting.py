@@ -1,4 +1,4 @@
-"""Places the scripted delegate in a CNI_PATH of its own, tells it what to do and reads what it was called with."""
+"""Places the scripted delegate in a CNI_PATH of its own, sets its behaviour and reads its calls."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _SCRIPTED = Path(__file__).parent / "scripted"
 class Scripted:
     """A scripted delegate under `name` in `directory`, which is made and is to be put on CNI_PATH.
 
-    It runs with the interpreter of the tests, whatever PATH the caller has, and can be told anew at any time: `verb` is a CNI
-    verb or `*`, `behaviour` has the keys that the delegate's own docstring lists.
+    It runs with the interpreter of the tests, whatever PATH the caller has, and its script can change at any time: `verb` is a
+    CNI verb or `*`, `behaviour` has the keys that the delegate's own docstring lists.
     """
 
     def __init__(self, directory: Path, name: str = "scripted") -> None:
@@ -23,7 +23,7 @@ class Scripted:
         self.name = name
         self._script = directory / f"{name}.json"
         self._log = directory / f"{name}.log"
-        self._told: dict[str, Any] = {"log": str(self._log)}
+        self._behaviours: dict[str, Any] = {"log": str(self._log)}
         program = directory / name
         body = _SCRIPTED.read_text().partition("\n")[2]
         program.write_text(f"#!{sys.executable} -IS\n{body}")
@@ -32,7 +32,7 @@ class Scripted:
 
     def tell(self, verb: str, **behaviour: Any) -> Scripted:
         """From now on `verb` does this."""
-        self._told[verb] = behaviour
+        self._behaviours[verb] = behaviour
         self._write()
         return self
 
@@ -47,4 +47,4 @@ class Scripted:
         return [call["command"] for call in self.calls()]
 
     def _write(self) -> None:
-        self._script.write_text(json.dumps(self._told))
+        self._script.write_text(json.dumps(self._behaviours))

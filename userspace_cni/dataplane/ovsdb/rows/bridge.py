@@ -1,4 +1,4 @@
-"""A bridge that we make, and the port that stands for it."""
+"""The columns of a bridge that we make, and of its local port."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from userspace_cni.attachment.steps import OWNER
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
 
 DATAPATH_TYPE = "netdev"
-"""Of bridges on which ports of DPDK can be."""
+"""The datapath type of bridges that can have DPDK ports."""
 
 
 def bridge_columns(name: str, datapath_type: str) -> Columns:

@@ -1,4 +1,4 @@
-"""Values of columns, whatever the table."""
+"""Values of columns, for any table."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Columns = dict[str, Any]
 
 
 def optional(value: object) -> list[Any]:
-    """A value that may be absent."""
+    """The column's form of a value that may be absent: a list of one or none."""
     return [] if value is None else [value]
 
 
 def changed_columns(wanted: Columns, found: Mapping[str, Any]) -> Columns:
-    """What must be written to `found` so that it shows `wanted`; keys of maps that we do not know are kept."""
+    """The columns to write so that `found` becomes `wanted`; keys of maps that `wanted` does not have are kept."""
     changes: Columns = {}
     for column, value in wanted.items():
         new = {**found[column], **value} if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""What each member of the union of interfaces is in the Interface table. To add a kind of port: its case here."""
+"""The columns of each kind of interface in the Interface table. A new kind of port needs a case here."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ VHOST_USER_TYPES: Final = (VhostUserServer.type, VhostUserClient.type)
 
 @dataclass(frozen=True)
 class InterfaceRow:
-    """What is written of an interface, and compared. An option that is "" is to be absent; others are not looked at.
+    """The columns of an interface that are written and compared. An option "" must be absent; other options are ignored.
 
-    `called` is its kind in words, `datapath_type` that of the bridges on which it can be. `can_reopen`: ovs-vswitchd may be made
-    to try again when it could not open it. `opened_by`: what makes it open such a one: words after others, "" where it tries by
-    itself.
+    `called` is its kind in words, `datapath_type` that of the bridges on which it can be. `can_reopen`: ovs-vswitchd may be asked
+    again when it could not open the interface. `opened_by`: the end of an error's text, saying what makes it open the interface
+    then; "" where it tries by itself.
     """
 
     type: str
@@ -38,8 +38,8 @@ def interface_row(interface: PortInterface) -> InterfaceRow:
             options = {SERVER_PATH: interface.server_path}
             return InterfaceRow(interface.type, options, interface.mtu, "a vhost-user port", DATAPATH_TYPE)
         case VhostUserServer():
-            # Having failed to bind a socket, DPDK (22.11) binds and then closes a descriptor at the next attempt that is by then
-            # another object's in the same process, and ovs-vswitchd may hang.
+            # After a failed bind of a socket, the next attempt of DPDK (22.11) binds and closes a descriptor number that may by
+            # then be another object's, and ovs-vswitchd may hang.
             return InterfaceRow(
                 interface.type,
                 {SERVER_PATH: ""},

@@ -1,4 +1,4 @@
-"""Owner marks: the external_ids that say whose a row is. No row is deleted that does not carry ours."""
+"""Owner marks: the external_ids that name the owner of a row. No row without our mark is deleted."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, OvsPort, PortRef
 
 IDENTITY = ("owner", "container-id", "network", "ifname")
-"""The marks that say whose port it is."""
+"""The marks that identify the attachment of a port."""
 
 MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", "pod-namespace", "pod-name", "pod-uid", "vm-name")
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
 
 
 def marks_of(step: OvsPort, store: str) -> dict[str, str]:
-    """The marks to write: the step's own, completed by owner, schema and the id of our state directory."""
+    """The marks to write: the step's own, with owner, schema and the id of our state directory."""
     return {"owner": OWNER, "schema": MARK_SCHEMA, "store": store} | dict(step.marks)
 
 
 def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
-    """The marks of ours among the external_ids of a row."""
+    """Our marks among the external_ids of a row."""
     return {key: value for key, value in external_ids.items() if key in MARKS}
 
 
 def is_ours(marks: Mapping[str, str]) -> bool:
-    """Whether the row carries our owner mark, whichever installation made it."""
+    """Whether the row has our owner mark, of this or another installation."""
     return marks.get("owner") == OWNER
 
 
@@ -35,13 +35,13 @@ def same_attachment(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
 
 
 def other_store(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
-    """Whether row and step both name a state directory, and not the same one."""
+    """Whether row and step name two different state directories."""
     return bool(marks.get("store")) and bool(step.marks.get("store")) and marks["store"] != step.marks["store"]
 
 
 def whose(marks: Mapping[str, str]) -> str:
     """The owner of a row, for messages."""
     if not is_ours(marks):
-        return f"owner {marks['owner']!r}" if marks.get("owner") else "nobody that marks its rows"
+        return f"owner {marks['owner']!r}" if marks.get("owner") else "an owner that does not mark its rows"
     names = ", ".join(f"{key} {marks[key]}" for key in ("container-id", "network", "ifname", "store") if marks.get(key))
     return f"{OWNER}: {names or 'unnamed'}"

@@ -1,4 +1,4 @@
-"""A port's rows of Port and Interface, and what they say."""
+"""A port's rows of Port and Interface, and their differences from a step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PortRow:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The marks of ours among the external_ids."""
+        """Our marks among the external_ids."""
         return marks_among(self.port.get("external_ids", {}))
 
 
@@ -71,12 +71,12 @@ def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
 
 
 def ref_of(row: PortRow) -> PortRef:
-    """By what the port is deleted; for one without a record."""
+    """The reference by which a port without a record is deleted."""
     return PortRef(row.port["name"], row.bridge, row.marks)
 
 
 def differences(step: OvsPort, row: PortRow | None) -> list[Drift]:
-    """Every difference between the step and what OVSDB has; a peer that is not connected is none."""
+    """Every difference between the step and OVSDB's row; a missing peer is not one."""
     if row is None:
         return [_drift(step, "", f"a port on bridge {step.bridge}", Absent("none"))]
     interface, port, found = interface_row(step.interface), row.port, row.interface
@@ -98,7 +98,7 @@ def differences(step: OvsPort, row: PortRow | None) -> list[Drift]:
 
 
 def _state_differences(step: OvsPort, row: PortRow) -> list[Drift]:
-    """What ovs-vswitchd says of it. It writes MTU 0 until the peer of a vhost-user port has connected."""
+    """The differences in what ovs-vswitchd wrote. It writes MTU 0 until the peer of a vhost-user port has connected."""
     drifts, interface = [], interface_row(step.interface)
     error, ofport, mtu = row.interface["error"], row.interface["ofport"], row.interface["mtu"]
     if error or not ofport or ofport[0] <= 0:

@@ -1,4 +1,4 @@
-"""What the Open_vSwitch row says."""
+"""The settings in the Open_vSwitch row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SwitchFacts:
-    """What the switch is set to, and what it made of it: Open_vSwitch.other_config, and Interface.mtu by name of the port."""
+    """The settings Open_vSwitch.other_config, and the resulting Interface.mtu by name of the port."""
 
     other_config: Mapping[str, str]
     mtus: Mapping[str, int]
