@@ -1,7 +1,7 @@
 """The sidecar's process: `python -m kubevirt`, which KubeVirt starts beside a VM's virt-launcher, as user 107, without arguments.
 
-So everything can be said by environment too. It serves until it is told to end (SIGTERM, SIGINT, the Shutdown callback), and
-then does so at once: virt-launcher waits for it. Needs no privilege, writes nothing but its sockets.
+So the environment can set every option. It serves until SIGTERM, SIGINT or the Shutdown callback, and then ends at once:
+virt-launcher waits for it. Must need no privilege, and write nothing but its sockets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ network binding; see docs/kubevirt.md. Every option can be given as environment 
 
 
 def main() -> int:
-    """Serve until told to end; the exit code: 1 when that is not possible. Does not return after serving."""
+    """Serve until stopped; exit code 1 when that is not possible. Does not return after serving."""
     arguments = _arguments(sys.argv[1:], os.environ)
     _occupy_standard_files()
     # blocked before any thread is made, and waited for by this one alone: a signal that comes early stays pending
@@ -92,7 +92,7 @@ def _definer(arguments: argparse.Namespace) -> Definer:
 
 
 def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> list[Placed]:
-    """Where to serve: what of the two places there is. Raises Refused when there is neither."""
+    """Where to serve: those of the two places that exist. Raises Refused when neither does."""
     sockets: list[Placed] = []
     missing: list[str] = []
     hooks, container = Path(arguments.hooks_directory), environment.get("CONTAINER_NAME", "")
@@ -121,7 +121,7 @@ def _sockets(arguments: argparse.Namespace, environment: Mapping[str, str]) -> l
 
 
 def _arguments(argv: Sequence[str], environment: Mapping[str, str]) -> argparse.Namespace:
-    """What was asked for: argument, else environment, else default. Ends the process for --help, --version and what is wrong."""
+    """Parse the options: argument, else environment, else default. Ends the process for --help, --version and a wrong option."""
     parser = argparse.ArgumentParser("python -m kubevirt", description=_ABOUT)
     places = Places()
 

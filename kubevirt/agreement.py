@@ -1,7 +1,7 @@
-"""What two tell about one interface, made one: the VM's owner on the one side, those who attached the network on the other. Pure.
+"""Combines the values of one interface from the VM's owner with those from the network's attachment. Pure.
 
-Where they differ there is no good choice. A guest with another MAC than the switch has learnt, or with a larger MTU than its
-port, starts well and is not reached, so its definition is refused with both values named.
+Where they differ no choice works. A guest with another MAC than the switch has learnt, or with a larger MTU than its port, starts
+and cannot be reached, so its definition is refused with both values named.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from userspace_cni.pod import launcher
 
 
 def agreed_mac(machine: Machine, interface: Interface, ifname: str, told: str) -> tuple[str, str]:
-    """The MAC and, for the log, whose it is: the VM's, else the attachment's (`told`), else the one that both sides derive.
+    """The MAC and, for the log, its source: the VM's, else the attachment's (`told`), else the one that both sides derive.
 
     Raises Refused (mac-mismatch), BadInput for a macAddress that is none.
     """

@@ -1,4 +1,4 @@
-"""The VMI annotation `userspace/vhostuser`: what a VM's owner asks for and KubeVirt's API has no field for. Strict and pure.
+"""The VMI annotation `userspace/vhostuser`: wishes of a VM's owner for which KubeVirt's API has no field. Strict and pure.
 
 A JSON object by network name (spec.networks[].name); every key of an entry is optional:
 
@@ -6,8 +6,8 @@ A JSON object by network name (spec.networks[].name); every key of an entry is o
       {"net1": {"mtu": 9000, "queues": 2, "rxQueueSize": 1024, "txQueueSize": 1024},
        "net2": {"path": "/var/run/kubevirt/mine/net2.sock", "mode": "server"}}
 
-What is misspelt here would be missing in the VM without a word, so unknown keys, unknown networks and values out of range are
-refused. `mode` is QEMU's role: "server" makes the socket.
+A misspelt key would silently be missing in the VM, so unknown keys, unknown networks and values out of range are refused. `mode`
+is QEMU's role: "server" makes the socket.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for one network: "" and None for what is not. `path` and `mode` as QEMU sees them; sizes in descriptors."""
+    """The wishes for one network; "" and None where there is none. `path` and `mode` as QEMU sees them; sizes in descriptors."""
 
     path: str = ""
     mode: Role | None = None
@@ -47,7 +47,7 @@ class Wish:
 
 
 def read_annotation(text: str, networks: Collection[str]) -> dict[str, Wish]:
-    """The wishes by network; none for "". `networks`: the names that the VM has. Raises BadInput, and Refused for ring-size."""
+    """Read the wishes by network; none for "". `networks`: the VM's networks. Raises BadInput, and Refused for ring-size."""
     if not text.strip():
         return {}
     where = f"annotation {ANNOTATION}"

@@ -1,7 +1,7 @@
-"""A VM's definition on its way through the sidecar: what virt-launcher sends, what it gets back, what the log tells of it.
+"""Handles a call of the sidecar: reads what virt-launcher sends, makes the new definition, and logs the result.
 
-The one handler behind all versions of the hook protocol. It may be called any number of times, at once and for the same VM, and
-on a migration's target too, where KubeVirt throws the answer away. Speaks no gRPC, and never logs the definition itself.
+All versions of the hook protocol use this handler. It may be called any number of times, at once and for the same VM, and on a
+migration's target too, where KubeVirt drops the answer. It must not use gRPC, and never log the definition itself.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SHARE: Final = 0.8
 
 @dataclass(frozen=True)
 class Call:
-    """One call. `hook` is its name for the log, `seconds` what the caller leaves us (None: no limit told).
+    """One call. `hook` is its name for the log, `seconds` the time that the caller leaves us (None: no limit).
 
-    `ours`: the caller asks us only for VMs that use our binding, so that one which does not is a mistake.
+    `ours`: the caller asks us only for VMs that use our binding, so that a VM without it is an error.
     """
 
     hook: str
@@ -59,8 +59,8 @@ class Failed(Exception):
 class Definer:
     """Adds the interfaces bound by `binding` to definitions: one at a time, so that memory holds one decoded document.
 
-    `others`: None where KubeVirt tells the name of our binding. Where it does not, another binding may be ours too, and an
-    interface of it that is missing is refused, unless the binding is one of `others`, which others serve.
+    `others`: None where KubeVirt tells the name of our binding. Where it does not, another binding may be ours too: a missing
+    interface of it is refused, unless `others`, the bindings of other sidecars, has that binding.
     """
 
     binding: str
@@ -70,7 +70,7 @@ class Definer:
     _turn: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def define(self, call: Call) -> bytes:
-        """The definition with the VM's interfaces in it. Logs one line, besides those about the sources. Raises Failed."""
+        """Return the definition with the VM's interfaces in it. Logs one line, besides those about the sources. Raises Failed."""
         began = time.monotonic()
         facts: dict[str, object] = {"hook": call.hook}
         try:
@@ -115,7 +115,7 @@ class Definer:
                 gc.collect()
 
     def _expect(self, machine: Machine, call: Call) -> None:
-        """KubeVirt starts a binding's sidecar only for VMs that use it; older ones do not tell it under which name."""
+        """Raise Refused for a VM without our binding: KubeVirt starts us only for VMs that use it, so we have a wrong name."""
         if not call.ours or any(interface.binding == self.binding for interface in machine.interfaces):
             return
         others = sorted({interface.binding for interface in machine.interfaces if interface.binding})
@@ -127,10 +127,11 @@ class Definer:
         )
 
     def _leave_none_behind(self, machine: Machine, call: Call, before: str) -> None:
-        """Before 1.9 KubeVirt starts one image once for each binding, and no sidecar knows which one it is for.
+        """Raise Refused for an interface of another binding that is not in the definition, unless another sidecar adds it.
 
-        All of them take themselves for the sidecar of one binding, and a VM would start without the other's interfaces. To serve
-        every binding is no way out: it may be that of another project's sidecar, which would find its interface taken.
+        Before 1.9 KubeVirt starts one image once for each binding, and no sidecar knows which one it is for. All of them would
+        serve the same binding, and the VM would start without the other's interfaces. A sidecar cannot serve every binding: one
+        may be another project's, whose sidecar would find its interface taken.
         """
         if not call.ours or self.others is None:
             return

@@ -1,9 +1,9 @@
 """An XML document as its bytes and where each element is in them, so that an edit leaves every other byte as it was.
 
 A tree that is parsed and written anew loses what this package must keep: quotes, prefixes, comments, CDATA, the order of
-attributes, blanks, the XML declaration. So the parser (expat) only says where things are, and `edits` splices the bytes. What a
-definition never has is refused and not interpreted: document types, entities, processing instructions, any encoding but UTF-8,
-and documents so large or deep that reading them would cost the sidecar its memory limit. Pure.
+attributes, blanks, the XML declaration. So the parser (expat) only finds the elements' offsets, and `edits` splices the bytes.
+What a definition never has is refused: document types, entities, processing instructions, any encoding but UTF-8, and documents
+so large or deep that reading them would exceed the sidecar's memory limit. Pure.
 """
 
 from __future__ import annotations

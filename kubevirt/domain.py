@@ -1,9 +1,9 @@
-"""A VM's definition with its vhost-user interfaces in it: the one thing for which the sidecar is there. Pure.
+"""Adds its vhost-user interfaces to a VM's definition: the sidecar's purpose. Pure.
 
-`mutate` adds what is missing for the networks it is told of, and shared memory for them; every other byte of the definition
-stays as it was, so that whatever KubeVirt or another sidecar writes, known here or not, survives. It may be called any number of
-times: what holds already is not written again, also when libvirt wrote it in its own way. It never touches an interface that is
-not ours, and never guesses: what could not work is refused, with the network and what to do.
+`mutate` adds what is missing for the given networks, and shared memory for them. Every other byte of the definition stays as it
+was, so that whatever KubeVirt or another sidecar writes, known here or not, survives. It may be called any number of times: what
+holds already is not written again, also when libvirt wrote it in another form. It must never touch an interface that is not ours,
+and never guess: what could not work is refused, with the network and what to do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VCPUS: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 @dataclass(frozen=True)
 class Policy:
-    """How an MTU that is known is told to the guest.
+    """How the guest learns a known MTU.
 
     `off`: not at all; `element`: `<mtu>`; `override`: QEMU's host_mtu by `<qemu:override>`, for a libvirt whose `<mtu>` fails (it
     marks the VM as tainted); `auto`: `<mtu>` if `libvirt`, the launcher's version, is known to take it. () is not known.
@@ -58,7 +58,7 @@ def mutate(domain_xml: str, vmi: Machine, sources: Mapping[str, Source], policy:
     """The definition with a vhost-user interface for each network of `sources`, in the VM's order.
 
     An interface with `state: absent` is left out. Without any, the definition comes back as it is, unread. Raises BadInput for
-    what can not be read, Refused for what would not work.
+    what cannot be read, Refused for what would not work.
     """
     if unknown := sorted(set(sources) - {each.network for each in vmi.interfaces}):
         raise BadInput(f"the VM has no interface {', '.join(unknown)}", "its interfaces and networks must have the same names")
@@ -84,7 +84,7 @@ def mutate(domain_xml: str, vmi: Machine, sources: Mapping[str, Source], policy:
 
 
 def lacking(domain_xml: str, networks: Collection[str]) -> list[str]:
-    """Those of the networks of which the definition has no device: KubeVirt and sidecars give each its alias. Raises BadInput."""
+    """The networks without a device in the definition: KubeVirt and sidecars give each its alias. Raises BadInput."""
     devices = read_document(domain_xml).root.find("devices")
     found = devices.children if devices is not None else []
     aliases = {mark.get("name") for device in found for mark in device.find_all("alias")}
@@ -121,7 +121,7 @@ def place_interfaces(edits: Edits, devices: Element, wanted: list[_Wanted]) -> N
 
 
 def _find_ours(devices: Element, wanted: _Wanted) -> Element | None:
-    """The interface that carries the network's alias. An alias is a device's name: nothing else may have it."""
+    """Find the interface with the network's alias. Raises Refused where another device has that alias."""
     name = alias(wanted.interface.network)
     found = [device for device in devices.children for mark in device.find_all("alias") if mark.get("name") == name]
     who = named(wanted.interface.network)
@@ -142,7 +142,7 @@ def _find_ours(devices: Element, wanted: _Wanted) -> Element | None:
 
 
 def _kind(interface: Element) -> str:
-    """passt, too, is vhost-user for libvirt, with a back-end of its own."""
+    """The interface's type; that of passt is vhostuser too for libvirt, with a back-end of its own."""
     backend = interface.find("backend")
     return f"{interface.get('type')!r}" + (f", back-end {backend.get('type')!r}" if backend is not None else "")
 
@@ -197,7 +197,7 @@ def _check_policy(policy: Policy) -> None:
 
 
 def _check_paths(wanted: list[_Wanted]) -> None:
-    """QEMU would take over the socket that it made for the first interface, without a word."""
+    """Raise Refused for two interfaces with one socket: QEMU would silently take over the one of the first interface."""
     seen: dict[str, str] = {}
     for each in wanted:
         network, path = each.interface.network, canonical(each.source.path)
@@ -211,9 +211,9 @@ def _check_paths(wanted: list[_Wanted]) -> None:
 
 
 def _check_sockets(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None]) -> None:
-    """A device that is not ours and uses our socket, whatever its kind: with ours QEMU would have two on one path.
+    """Raise Refused for a foreign device of any kind at our socket: QEMU would have two devices on one path.
 
-    It is not taken for ours: whoever adds it without the alias may add it again, and KubeVirt would not find it.
+    It does not count as ours: the sidecar that adds it without the alias may add it again, and KubeVirt would not find it.
     """
     paths = {canonical(each.source.path): each for each in wanted}
     ours = [element for element in there.values() if element is not None]
@@ -228,7 +228,7 @@ def _check_sockets(devices: Element, wanted: list[_Wanted], there: Mapping[str, 
 
 
 def _sockets(element: Element) -> Iterable[str]:
-    """What may be a socket in a device: paths of interfaces, disks and character devices, also in a back-end of theirs."""
+    """The possible socket paths of a device: of interfaces, disks and character devices, also in a back-end of theirs."""
     for name in ("path", "socket"):
         if found := element.get(name):
             yield normpath(found)
@@ -237,7 +237,7 @@ def _sockets(element: Element) -> Iterable[str]:
 
 
 def _check_addresses(devices: Element, wanted: list[_Wanted], there: Mapping[str, Element | None]) -> None:
-    """A PCI address that the VM asks for and another device has: libvirt would say so too, but not which two they are."""
+    """Raise Refused for a PCI address that another device has: libvirt would not name the two devices."""
     asked = {each.interface.network: where for each in wanted if (where := _asked(each)) is not None}
     moving = [there[network] for network in asked]
     taken = {where: _called(device) for device in devices.children if device not in moving for where in _addresses(device)}

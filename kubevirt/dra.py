@@ -9,8 +9,8 @@ dra-device-attributes:
     resourceclaims/<ResourceClaim>/<request>/<driver>-metadata.json               a claim named by the VM
     <claim of the pod>/<request>/metadata.json                                   early drivers
 
-The file is a stream of objects with one content in several versions, newest first; the first of a known version is read. What
-is tolerated, because drivers differ: a qualified attribute name (<domain>/mtu), a value that is not wrapped ({"int": 1500} or
+The file is a stream of objects with one content in several versions, newest first; the first of a known version is read. Because
+drivers differ, these are accepted: a qualified attribute name (<domain>/mtu), a value that is not wrapped ({"int": 1500} or
 1500), no `mtu`, more requests and devices beside ours. The MAC of `networkData.hardwareAddress` is taken where a driver gives
 one.
 """
@@ -43,7 +43,7 @@ class Device:
 
 
 def read_metadata(text: bytes | str, request: str, where: str) -> Device | None:
-    """The vhost-user port of `request` ("" for whichever), None when no device there has a socket. Raises BadInput.
+    """Read the vhost-user port of `request` ("" for any); None when no device there has a socket. Raises BadInput.
 
     `where` names the file in messages.
     """

@@ -1,7 +1,7 @@
 """Edits of a document as splices of its bytes: insertions and new attribute values, and nothing else moves. Pure.
 
 What is inserted is indented as its siblings are, and a document without line breaks stays without. Values are escaped, so that
-what comes from a VM's spec can not become markup.
+what comes from a VM's spec cannot become markup.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Splice:
 class Edits:
     """Edits collected for one document; they do not see each other. `apply` gives the new bytes.
 
-    An element gets its new children in one call: two `append` to the same one are a mistake of the caller.
+    An element gets its new children in one call: a caller must not `append` twice to the same one.
     """
 
     def __init__(self, document: Document) -> None:

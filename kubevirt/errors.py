@@ -1,8 +1,8 @@
-"""Why a VM's definition is not made: one tree, and the names by which people and `userspace-cni kubevirt lint` know each reason.
+"""The errors of the sidecar, each with the name by which people and `userspace-cni kubevirt lint` know its reason.
 
 KubevirtError             what was tried and what happened; `remedy`, what to do; `name`, as docs/kubevirt.md has it
-├── BadInput              what KubeVirt sent is not what its documents say: domain XML, VMI, network-info, DRA metadata
-└── Refused               it is understood, and a VM made so would not start, or start without its network
+├── BadInput              the input is malformed: domain XML, VMI, network-info, DRA metadata
+└── Refused               the input is valid, and its VM would not start, or start without its network
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class KubevirtError(Exception):
 
 
 class BadInput(KubevirtError):
-    """Input that can not be read."""
+    """Input that cannot be read."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__("bad-input", message, remedy)

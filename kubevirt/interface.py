@@ -1,8 +1,8 @@
-"""What the definition must say of one vhost-user interface: facts, from the VM's spec and its source, checked. Pure.
+"""The facts that the definition must have of one vhost-user interface, from the VM's spec and its source. Pure.
 
-A fact is a child of `<interface>` and attributes of it. A new interface is its facts written down; an interface that is there
-already is held against them, so that what libvirt or another sidecar added stays: an address that libvirt gave, its
-`<target dev=''/>`, tuning of the driver. What a VM does not ask for is not a fact, and is left as it is found.
+A fact is a child of `<interface>` and attributes of it. A new interface is made of its facts; an existing one is compared with
+them, so that what libvirt or another sidecar added stays: libvirt's address, its `<target dev=''/>`, tuning of the driver. What a
+VM does not ask for is not a fact, and stays as it is.
 
 Rules not our own: KubeVirt's pkg/virt-launcher/virtwrap/converter/network (alias, models, queues, ROM, IOMMU with launch
 security), libvirt's schema of domains, QEMU's hw/net/virtio-net.c (ring sizes), DPDK's lib/vhost/vhost.h (queues of a port).
@@ -67,12 +67,12 @@ class Setting:
 
 
 def named(network: str) -> str:
-    """How a message about one begins; which VM it is about, whoever passes it on says."""
+    """The beginning of a message about the network's interface; the caller adds the VM."""
     return f"network {network}"
 
 
 def alias(network: str) -> str:
-    """By which KubeVirt finds the interface of a network again, and so do we."""
+    """The alias by which KubeVirt, and this package, find the interface of a network again."""
     return _ALIAS_PREFIX + network
 
 

@@ -16,11 +16,11 @@ Level = Literal["error", "warning", "info"]
 
 
 def say(level: Level, message: str, **facts: object) -> None:
-    """Write one line to stderr. Never fails: a log must not decide about a VM. Facts that are "" are left out."""
+    """Write one line to stderr. Never fails: a log must not make a VM's start fail. Facts that are "" are left out."""
     known = {"time": _now(), "level": level, "msg": message, **{key: str(value) for key, value in facts.items()}}
     known = {key: value for key, value in known.items() if value}
     if os.environ.get("USERSPACE_CNI_LOG_FORMAT") == "json":
-        # half a surrogate pair is JSON to us, and an error to other readers
+        # other readers of JSON refuse half a surrogate pair
         line = json.dumps({key: value.encode("utf-8", "backslashreplace").decode() for key, value in known.items()})
     else:
         line = " ".join(f"{key}={_quoted(value)}" for key, value in known.items())

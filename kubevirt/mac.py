@@ -11,9 +11,9 @@ _WRITTEN: Final = re.compile(r"[0-9a-f]{2}([:-])[0-9a-f]{2}(?:\1[0-9a-f]{2}){4}"
 
 
 def read_mac(text: str, where: str, remedy: str) -> str:
-    """Lower case, with colons; "" for none. KubeVirt takes dashes too, and blanks around it occur. Raises BadInput.
+    """Return the MAC in lower case, with colons; "" for none. Takes dashes, as KubeVirt does, and blanks around. Raises BadInput.
 
-    A group address or none at all (all zero) can not be an interface's: libvirt refuses the one, a switch never learns the other.
+    No interface can have a group address, which libvirt refuses, or an all-zero one, which a switch never learns.
     """
     mac = text.strip(" \t").lower()
     if not mac:

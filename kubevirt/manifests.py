@@ -1,9 +1,9 @@
 """The Kubernetes objects that a cluster with KubeVirt needs for VMs on our networks, made to measure. Pure: no YAML, no cluster.
 
-A manifest is an object and the words that go above it: what it is for and how it is applied. What the CRDs' schemas do not know
-is never in one, and nothing that would overwrite what others put into a shared object: the KubeVirt CR and the HyperConverged
-CR are only patched, at our own key of a map. Lists of theirs (feature gates, supportContainerResources) are left to their
-owners, because a merge patch would replace them whole.
+A manifest is an object and the text above it: what it is for and how it is applied. It must never have a field that the CRDs'
+schemas do not know, nor overwrite what others put into a shared object: the KubeVirt CR and the HyperConverged CR are only
+patched, at our own key of a map. Their lists (feature gates, supportContainerResources) are left to their owners, because a merge
+patch would replace them whole.
 
 Names go into paths and into CEL expressions as they are: `Wanted` takes what matches the patterns here, and its maker checks
 them.

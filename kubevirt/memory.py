@@ -1,7 +1,7 @@
-"""Guest memory that the switch can map: what a definition must say for it, whatever it said before. Pure.
+"""Makes a definition's guest memory shared, so that the switch can map it. Pure.
 
-vhost-user hands the guest's memory to the switch as file descriptors; memory that is private has none, or its pages part at the
-first write. libvirt before 11.2 starts such a VM, which then has a NIC without a single packet.
+vhost-user hands the guest's memory to the switch as file descriptors. Private memory has none, or its pages are copied at the
+first write. libvirt before 11.2 starts such a VM, whose NIC then carries no packet.
 
 With hugepages KubeVirt writes hugepages and memfd, and no access mode: it is not enough that `<memoryBacking>` is there.
 A VM that says `private` for one NUMA cell or one memory device says so on purpose: that is refused, not overruled.
@@ -74,6 +74,6 @@ def _refuse_private(root: Element) -> None:
 def _private(what: str) -> Refused:
     return Refused(
         "private-memory",
-        f"{what}, so that the switch can not see the guest's memory",
+        f"{what}, so that the switch cannot see the guest's memory",
         "take it out: KubeVirt itself never writes it, so another sidecar did",
     )

@@ -1,8 +1,8 @@
-"""Files that others put into the sidecar's container: the downward API's and the DRA drivers'. Reads, and decides nothing.
+"""Reads files that are mounted in the sidecar's container: the downward API's and the DRA drivers'.
 
-What is there may be anything by mistake, a FIFO or a device too: only regular files are read, no more of them than such a file
-can have, and nothing waits. Symbolic links are followed: the kubelet swaps a link to change a file in one step. A file that
-vanishes while it is looked at was swapped; the next look finds the other one.
+A FIFO or a device may be there by mistake: only regular files are read, up to the size that such a file can have, and reading
+must never wait. Symbolic links are followed: the kubelet swaps a link to change a file in one step. A file that vanishes during a
+look was swapped; the next look finds the new one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MOUNT_REMEDY: Final = (
 
 
 def read_file(path: str) -> bytes | None:
-    """The content of a regular file, as far as BYTES_MAX and one more, which no parser takes; None when there is none.
+    """Read a regular file, up to BYTES_MAX and one more byte, which no parser takes; None when there is none.
 
-    Raises BadInput for what is there and no such file, or can not be read.
+    Raises BadInput for anything else at the path, and for a file that cannot be read.
     """
     remedy = "look at what is mounted there in the sidecar's container (kubectl get pod -o yaml)"
     try:
@@ -41,14 +41,14 @@ def read_file(path: str) -> bytes | None:
             raise BadInput(f"{path} is a link to nothing", remedy) from error
         return None
     except OSError as error:
-        raise BadInput(f"{path} can not be opened: {error.strerror}", remedy) from error
+        raise BadInput(f"{path} cannot be opened: {error.strerror}", remedy) from error
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise BadInput(f"{path} is no regular file", remedy)
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             return file.read(BYTES_MAX + 1)
     except OSError as error:
-        raise BadInput(f"{path} can not be read: {error.strerror}", remedy) from error
+        raise BadInput(f"{path} cannot be read: {error.strerror}", remedy) from error
     finally:
         os.close(descriptor)
 

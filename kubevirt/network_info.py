@@ -37,7 +37,7 @@ _WHAT: Final = "network-info"
 
 @dataclass(frozen=True)
 class Attached:
-    """What is told of one network. `device`: the type of its device-info, "" without one; `path` only for type vhost-user."""
+    """The entry of one network. `device`: the type of its device-info, "" without one; `path` only for type vhost-user."""
 
     device: str = ""
     path: str = ""
@@ -47,7 +47,7 @@ class Attached:
 
 
 def read_network_info(text: bytes | str) -> dict[str, Attached] | None:
-    """What is told by network; None for an empty file, of which nobody knows whether it stays so. Raises BadInput."""
+    """Read the entries by network; None for an empty file, which may be filled later or never. Raises BadInput."""
     if not text.strip():
         return None
     root = typed(decode(text, _WHAT, REMEDY), dict, _WHAT, REMEDY)

@@ -1,9 +1,9 @@
-"""How long a sidecar waits for what may never come: once in its life, however often it is asked.
+"""Bounds how long a sidecar waits for files that may never come: once in its life, for all calls together.
 
-A start of a VM asks the sidecar three times, and all three have to fit into the 20 s of virt-handler's call. A file that is empty
-for good (KubeVirt before 1.8 with a CNI that has no device-info) would be waited for each time. So the clock of each kind of
-absence starts when a call meets it first, runs on between calls, and is the same for calls at the same time. When it is over
-no call waits any more; each looks all the same, and so finds what came later.
+A start of a VM calls the sidecar three times, and all three have to fit into the 20 s of virt-handler's call. Some files stay
+empty (KubeVirt before 1.8 with a CNI that has no device-info), and each call would wait for them. So the clock of each kind of
+absence starts when a call meets it first, runs on between calls, and is shared by simultaneous calls. After its end no call
+waits, but each still looks once, and so finds what came later.
 """
 
 from __future__ import annotations

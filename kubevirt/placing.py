@@ -1,9 +1,9 @@
-"""How the sidecar's socket gets into the directory that virt-launcher scans: served first, then seen.
+"""Puts the sidecar's socket into the directory that virt-launcher scans, once it is served.
 
-virt-launcher dials whatever it finds there that is no directory, and ends when an answer is missing: a socket must not be seen
-before it is served. And it remembers sockets by file name, without the directory: two of one name, and the second is never asked.
-So a socket is bound in a directory of its own, where nobody looks, and renamed into place: of two that start at once under one
-name, the one that renames last is seen. Never removes what another put there, nor a directory where another still serves.
+virt-launcher dials every file there, and ends when one does not answer: a socket must not appear before it is served. It knows
+sockets by file name, without the directory: of two with one name it never asks the second. So a socket is bound in a directory of
+its own, which virt-launcher does not scan, and renamed into place: of two that start at once under one name, the one that renames
+last is asked. It must never remove another process's file, nor a directory where another process still serves.
 
 Sources: KubeVirt's pkg/hooks/manager.go (collectSideCarSockets); unix(7) for the length of a path.
 """
@@ -26,7 +26,7 @@ _FILE: Final = "s"
 
 
 def socket_file(binding: str, container: str) -> str:
-    """The socket's name: no other sidecar of the pod has it. `container`: the container's name, or what else it has alone."""
+    """The socket's name, unique in the pod. `container`: the container's name, or another text that is unique to it."""
     return "-".join(_UNSAFE.sub("_", part) for part in (binding, container)) + ".sock"
 
 
@@ -65,7 +65,7 @@ class Placed:
             raise self._refused("making a directory for", error) from error
 
     def publish(self) -> None:
-        """Put the socket, which is served by now, where it is looked for; one of the same name is replaced. Raises Refused."""
+        """Move the served socket to `path`, replacing one of the same name. Raises Refused."""
         try:
             self._identity = _identity(self.address)
             self.address.rename(self.path)
@@ -74,7 +74,7 @@ class Placed:
             raise self._refused("placing", error) from error
 
     def withdraw(self) -> None:
-        """Remove what `prepare` and `publish` made, unless another has put something in its place. Never fails."""
+        """Remove what `prepare` and `publish` made, unless another process has replaced it. Never fails."""
         with suppress(OSError):
             self._leave()
         with suppress(OSError):
@@ -93,7 +93,7 @@ class Placed:
             os.close(lock)
 
     def _clear_stale(self) -> None:
-        """Remove the rooms of this name whose processes have ended. What can not be removed is in nobody's way."""
+        """Remove the rooms of this name whose processes have ended. One that cannot be removed does no harm."""
         for room in self.path.parent.glob(f"{self._prefix}*"):
             with suppress(OSError):
                 lock = _locked(room, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -61,7 +61,7 @@ def plugin_manifests(wanted: Wanted) -> list[Manifest]:
             },
         ),
         Manifest(
-            "Has KubeVirt ask the sidecar. A VM with the binding and without the label does not start: nobody answers for it.",
+            "Has KubeVirt ask the sidecar. A VM with the binding and without the label does not start: it has no sidecar.",
             {
                 "apiVersion": "plugin.kubevirt.io/v1alpha1",
                 "kind": "Plugin",

@@ -1,14 +1,14 @@
 """The gRPC server that virt-launcher asks: Info, Callbacks in all three versions, and the domain hook of structured plugins.
 
-virt-launcher ends when `Info` has no answer within a second. So Info has a thread of its own, and is answered before its request
-is there, which says nothing: neither callbacks that wait nor calls that never come whole, however many, take that thread.
+virt-launcher ends when `Info` has no answer within a second. So Info has a thread of its own, and is answered before its request,
+which is empty, has come: neither callbacks that wait nor calls that never come whole can take that thread.
 
 A definition's request is read when it has a seat, so that memory holds few of them, and has to come whole within READ_S. What
 remains: calls that are never sent whole keep the seats from others, each for that long, and with many of them a definition is
 refused or late; and each connection and each waiting call takes some memory. Only the containers of the VM's pod can connect.
 
-What goes wrong becomes a status with the reason and the remedy in its text, which KubeVirt shows in the VMI's conditions; nothing
-that a caller sends ends the server. All that this project knows of gRPC is here.
+An error becomes a status with the reason and the remedy in its text, which KubeVirt shows in the VMI's conditions. No request may
+end the server. Only this module uses gRPC.
 
 Sources: KubeVirt's pkg/hooks/manager.go, pkg/virt-launcher/virtwrap/plugins (sidecar hooks), pkg/util/net/grpc.
 """

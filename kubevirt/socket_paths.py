@@ -1,8 +1,8 @@
-"""Which paths QEMU may be told to make or use a socket at. Pure.
+"""Checks the paths at which QEMU may make or use a socket. Pure.
 
-QEMU runs as the user of KubeVirt's own sockets in that container and, as server, unlinks what is at the path. So a path is
-refused unless it is one that can be meant, wherever it comes from; the annotation, a VM owner's word, has fewer places than the
-word of the cluster's device plugins and drivers, whose directories their administrators choose.
+QEMU runs as the user of KubeVirt's own sockets in that container and, as server, unlinks what is at the path. So a path must be
+below known directories, wherever it comes from. The annotation, which a VM's owner writes, may name fewer of them than the
+cluster's device plugins and drivers, whose directories their administrators choose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT: Final = (
     ),
     *("/var/run/libvirt/", "/var/lib/libvirt/", "/var/run/kubernetes.io/", "/var/run/secrets/"),
 )
-"""Nobody's: KubeVirt's, libvirt's and Kubernetes' own."""
+"""Where no path may point: directories of KubeVirt, libvirt and Kubernetes."""
 
 
 def canonical(path: str) -> str:
@@ -37,7 +37,7 @@ def canonical(path: str) -> str:
 
 
 def collide(one: str, other: str) -> bool:
-    """Whether two sockets can not both be: they are one path, or the one would be a directory for the other."""
+    """Whether two sockets cannot both be: they are one path, or the one would be a directory for the other."""
     first, second = f"{canonical(one)}/", f"{canonical(other)}/"
     return first.startswith(second) or second.startswith(first)
 
@@ -45,7 +45,7 @@ def collide(one: str, other: str) -> bool:
 def check_owners(path: str, own: str, where: str) -> None:
     """Raise Refused for a path from the annotation in the plugin's own directory, where each network has its socket (`own`).
 
-    The plugin makes, watches and clears that directory: another name in it is nobody's, another network's name that one's.
+    The plugin makes, watches and clears that directory: other names in it are unused, or another network's.
     """
     if canonical(path) != own and collide(path, launcher.MAPPED_DIR.rstrip("/")):
         raise Refused(

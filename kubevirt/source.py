@@ -14,7 +14,7 @@ class Source:
     """The socket of one network of a VM.
 
     `path`: as QEMU sees it. `mode`: QEMU's role; "server" makes the socket. `mac`: the one to use, never "". `mtu`: bytes of the
-    switch's port, None when nobody told. `origin`: which of the resolver's sources it is from. The rest is what the VM's owner
+    switch's port, None when not known. `origin`: which of the resolver's sources it is from. The rest is what the VM's owner
     asked for by annotation, None for libvirt's default: `queues` (pairs), ring sizes in descriptors.
     """
 

@@ -1,16 +1,15 @@
-"""Where the sockets of a VM's vhost-user interfaces are, and the facts that go with them: asked in order, waited for, explained.
+"""Finds the sockets of a VM's vhost-user interfaces and their facts: asks sources in order, waits for them, logs the choice.
 
-Of each network that the binding has to bring, the first of these that knows a path is taken:
+For each network of the binding, the first source that knows a path is taken:
 
 1. DRA metadata, for a network with a resourceClaim (`dra`): the driver made the port and the directory.
 2. network-info (`network_info`): device-info of type vhost-user, that is, a device plugin and a CNI made them.
-3. the annotation's explicit `path` (`annotation`): the VM's owner knows of a CNI that tells nobody.
+3. the annotation's explicit `path` (`annotation`): for a CNI that publishes no device-info.
 4. the deterministic path (`userspace_cni.pod.launcher`), where our own plugin makes it: a function of the network's name.
 
-The last always exists for a network of Multus or of the pod, and whether our plugin made it can not be seen from here: its
-directory is in the compute container, not in the sidecar's. So an explicit path has to be asked before it, or would never be:
-it is the last resort of what is *told*, and the deterministic path is what remains when nobody tells anything. What else the
-annotation asks for (queues, ring sizes, MTU) holds wherever the path is from. A network with a resourceClaim has no
+The last always exists for a network of Multus or of the pod, and whether our plugin made it cannot be seen from here: its
+directory is in the compute container, not in the sidecar's. So the explicit path comes before it, or would never be taken. The
+annotation's other wishes (queues, ring sizes, MTU) hold wherever the path is from. A network with a resourceClaim has no
 deterministic path: no CNI runs for it.
 
 Waiting. network-info comes with the kubelet's next look at the pod after virt-controller has written the annotation, often
@@ -183,7 +182,7 @@ def _look_at_network_info(told: _Told, places: Places) -> None:
 
 
 def _find(network: Network, told: _Told, wish: Wish, places: Places) -> _Found:
-    """The first that knows a path."""
+    """Take the first source that knows a path."""
     device, attached = told.devices.get(network.name), _attached(network, told)
     if device and network.claim:
         where = f"DRA metadata of claim {network.claim.name!r}" + (f" ({device.driver})" if device.driver else "")
@@ -210,7 +209,7 @@ def _find(network: Network, told: _Told, wish: Wish, places: Places) -> _Found:
 
 
 def _attached(network: Network, told: _Told) -> Attached:
-    """What network-info says of the network. Raises what is wrong with the file."""
+    """The network's entry in network-info. Raises the error of reading that file."""
     failure = told.failures.get("")
     if failure:
         raise failure
@@ -240,7 +239,7 @@ def _interface_name(network: Network) -> str:
 def _with_facts(
     machine: Machine, interface: Interface, network: Network, told: _Told, wish: Wish, found: _Found
 ) -> tuple[Source, list[str]]:
-    """The source, and what is worth a remark."""
+    """The source with all facts, and remarks on them for the log."""
     device, attached = told.devices.get(network.name), _attached(network, told)
     mac, mac_from = agreed_mac(machine, interface, _interface_name(network), (device.mac if device else "") or attached.mac)
     port_mtu = (device.mtu if device else None) or attached.mtu
@@ -256,7 +255,7 @@ def _with_facts(
     )
     remarks = [f"MAC {mac} {mac_from}"]
     if source.mtu is None:
-        remarks.append("nobody tells the port's MTU")
+        remarks.append("the port's MTU is not known")
     else:
         remarks.append(f"MTU {source.mtu}" + ("" if port_mtu else ", the port's is not told"))
     if wish.path and found.origin != "annotation":

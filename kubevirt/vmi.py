@@ -1,8 +1,8 @@
-"""A VirtualMachineInstance as KubeVirt sends it, read into the little of it that decides about vhost-user interfaces. Pure.
+"""Reads the parts of a VirtualMachineInstance that matter for vhost-user interfaces. Pure.
 
-Strict about the type of what is used, and blind to everything else: a VMI of a newer KubeVirt with fields that nobody here knows
-must be read. `null` counts as absent, as it does for Kubernetes. Ranges are not looked at here: what a value means is up to those
-who use it. Messages name the JSON path, never the whole document.
+Fields that are used must have the right type; all others are ignored: a VMI of a newer KubeVirt with unknown fields must be read.
+`null` counts as absent, as it does for Kubernetes. Ranges are not checked here, but by the users of the values. Messages name the
+JSON path, never the whole document.
 
 Source: KubeVirt's staging/src/kubevirt.io/api/core/v1 (VirtualMachineInstance).
 """
@@ -95,7 +95,7 @@ def bound(machine: Machine, binding: str) -> tuple[Interface, ...]:
 
 
 def read_vmi(raw: bytes | str | Mapping[str, Any]) -> Machine:
-    """The VM of a VMI's JSON, as text or decoded. Raises BadInput naming the JSON path of what is not as it should be."""
+    """Read the VM of a VMI's JSON, as text or decoded. Raises BadInput naming the JSON path of what is wrong."""
     root = _Node("", raw if isinstance(raw, Mapping) else _decoded(raw))
     metadata, spec = root.child("metadata"), root.child("spec")
     domain = spec.child("domain")

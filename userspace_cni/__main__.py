@@ -1,9 +1,9 @@
 """What a runtime executes with CNI_COMMAND set, and what people execute with arguments.
 
 `python -m userspace_cni`. With CNI_COMMAND it is the plugin as a process: an agent of the same directories serves the call, and
-without one this process does. With arguments it is the command line; with neither it tells what it is. Nothing but the answer is
-ever written to stdout. What a person waits for is imported where Ctrl-C is quiet already; and nothing that costs is imported
-before it is known that no agent serves: not `signal` (`_signal` and enums), nor `contextlib`.
+without one this process does. With arguments it is the command line; with neither it prints what it is. It must never write
+anything but the answer to stdout. The command line is imported once Ctrl-C ends the process without a traceback. Until it is
+known that no agent serves, nothing slow is imported: not `signal` (it makes enums; `_signal` does not), nor `contextlib`.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ else:
 
 
 def main() -> int:
-    """Serve the runtime or the person who called; the exit code."""
+    """Serve the runtime's call or the command line, and return the exit code."""
     if os.environ.get("CNI_COMMAND"):
         code = plugin()
         try:
             sys.stderr.flush()
         except (OSError, ValueError):
-            sys.stderr = None  # the interpreter would flush it once more, and answer 120 for the plugin
+            sys.stderr = None  # the interpreter would flush it once more, and exit with 120 when that fails
         return code
     if len(sys.argv) > 1:
-        Signals(signal.SIG_DFL, (signal.SIGINT,)).hear()  # amid imports nothing catches KeyboardInterrupt; `run` hears it again
+        Signals(signal.SIG_DFL, (signal.SIGINT,)).hear()  # imports do not catch KeyboardInterrupt; `run` handles it again
         _find_packages()
         from userspace_cni.cli.main import run
 
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def plugin() -> int:
-    """One CNI call: environment and stdin in, stdout and exit code out."""
+    """Serve one CNI call: read environment and stdin, write stdout, return the exit code."""
     stdin = _Stdin()
     answer: tuple[int, bytes] | None = None
     try:
@@ -73,7 +73,7 @@ def plugin() -> int:
         with bound(verb=os.environ["CNI_COMMAND"], **subject_of(os.environ)):
             say("error", "the answer could not be written to stdout; an ADD is undone", error=error)
         if answer and answer[0] == 0 and os.environ["CNI_COMMAND"] == "ADD":
-            # nobody has learned of this attachment: a runtime that saw no result takes it for failed
+            # the runtime saw no result and takes the attachment for failed
             _answer({**os.environ, "CNI_COMMAND": "DEL"}, stdin)
         return 1
     return answer[0]
@@ -93,12 +93,12 @@ def _answer(environ: Mapping[str, str], stdin: _Stdin) -> tuple[int, bytes]:
     except Unanswered as error:
         if environ["CNI_COMMAND"] == "ADD":
             return _unknown(str(error), stdin)
-        reason = str(error)  # the others change nothing, or can be done twice
+        reason = str(error)  # the other verbs change nothing, or can be served twice
     return _serve(environ, stdin, called, reason)
 
 
 def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
-    """Tell the caller what the agent's answer warns of; where it warns of nothing, nothing is imported."""
+    """Write the warnings of the agent's answer to stderr; without warnings nothing is imported."""
     if any(name.startswith("userspace-cni-warning-") for name in headers):
         from contextlib import suppress
 
@@ -116,7 +116,7 @@ def _repeat_warnings(headers: Mapping[str, str], stdin: _Stdin) -> None:
 
 
 def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: str) -> tuple[int, bytes]:
-    """Serve the call in this process; `reason` why the agent does not, "" where there is none."""
+    """Serve the call in this process. `reason`: why the agent does not serve it, "" where there is no agent."""
     from userspace_cni.cni.call import answer
 
     if reason:
@@ -137,7 +137,7 @@ def _serve(environ: Mapping[str, str], stdin: _Stdin, called: Called, reason: st
 
 
 def _unknown(reason: str, stdin: _Stdin) -> tuple[int, bytes]:
-    """The answer to an ADD which the agent may have served or not; it, the runtime's DEL or the next call undoes it."""
+    """Answer an ADD that the agent may have served or not: the agent, the runtime's DEL or the next call undoes it."""
     from userspace_cni.base.errors import Unavailable
     from userspace_cni.base.log import say
     from userspace_cni.cni.request import subject_of, version_of
@@ -149,9 +149,9 @@ def _unknown(reason: str, stdin: _Stdin) -> tuple[int, bytes]:
 
 
 def _interrupt(number: int, _: FrameType | None) -> None:
-    """Turn the first signal into an error that undoes the verb; what undoes it is not interrupted again.
+    """Turn the first signal into an error that undoes the verb. Further signals do not interrupt the undoing.
 
-    Where the agent has the call it ends the connection: the agent sees that, and undoes an ADD.
+    Where the agent has the call, the error ends the connection: the agent sees that and undoes an ADD.
     """
     from signal import Signals as Named
 
@@ -162,7 +162,7 @@ def _interrupt(number: int, _: FrameType | None) -> None:
 
 
 class _Stdin:
-    """What came on stdin, read to its end once."""
+    """The content of stdin, read once and whole."""
 
     def __init__(self) -> None:
         self._content: bytes | None = None
@@ -201,7 +201,7 @@ def _node() -> Node:
 
 
 def _find_packages() -> None:
-    """Have other packages found: the launcher's interpreter has not looked for them, for handing over needs none."""
+    """Make installed packages importable: the launcher starts the interpreter without them, as handing over needs none."""
     if sys.flags.no_site:
         import site
 

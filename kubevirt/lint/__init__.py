@@ -1,1 +1,1 @@
-"""Manifests and domains judged before anybody applies them. Pure."""
+"""Checks manifests and domains before they are applied. Pure."""

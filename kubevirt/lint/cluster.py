@@ -45,8 +45,8 @@ class Registration:
 class Cluster:
     """What all objects together register.
 
-    `whole`: what is not registered here is nowhere, for an object is not just a patch; `gated`: the same of feature gates, of
-    which HyperConverged objects do not tell all. `named`: the bindings that whoever asks says are ours; else names tell.
+    `whole`: what is not registered here is registered nowhere, for the objects are not just patches; `gated`: the same of feature
+    gates, of which HyperConverged objects do not tell all. `named`: the bindings that the caller names as ours; else names tell.
     """
 
     registrations: tuple[Registration, ...] = ()

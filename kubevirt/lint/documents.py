@@ -1,8 +1,8 @@
-"""Objects for a cluster with KubeVirt, judged before anybody applies them: what would keep a VM from its vhost-user network.
+"""Checks objects for a cluster with KubeVirt before they are applied: what would keep a VM from its vhost-user network.
 
-Pure: it takes decoded objects and texts of domains, and never fails for what is in them. Each object is judged by itself, and
-against the others where they are given together: a VM against the registration of its binding and the definitions of its
-networks. Where these are not given there is a note, never a guess.
+Pure: it takes decoded objects and texts of domains, and must never fail for what is in them. Each object is checked by itself,
+and against the others that are given: a VM against the registration of its binding and the definitions of its networks. Where
+these are not given there is a note, never a guess.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def _judge_device(domain: Domain, path: str, interface: Element) -> None:
             "mtu-element",
             "warning",
             f"{path}/mtu",
-            "libvirt up to 11.3 at least can not start a VM with an MTU on a vhost-user interface; 12.8 can",
+            "libvirt up to 11.3 at least cannot start a VM with an MTU on a vhost-user interface; 12.8 can",
             "remove <mtu>, unless virt-launcher's libvirt is known to take it, and set the MTU in the guest",
         )
     if any(target.get("managed") == "no" for target in interface.find_all("target")):
@@ -207,11 +207,11 @@ def _judge_memory(domain: Domain) -> None:
             "private-memory",
             "error",
             "cpu/numa",
-            f"cells {', '.join(private)} have memAccess='private': the switch can not see the guest's rings there",
+            f"cells {', '.join(private)} have memAccess='private': the switch cannot see the guest's rings there",
             "remove memAccess from the cells, and write <access mode='shared'/> in memoryBacking",
         )
     elif mode == "private":
-        message = "memoryBacking has access mode='private': the switch can not see the guest's rings"
+        message = "memoryBacking has access mode='private': the switch cannot see the guest's rings"
         domain.add("private-memory", "error", "memoryBacking/access", message, "write <access mode='shared'/>")
     elif mode != "shared" and not (cells and all(cell.get("memAccess") == "shared" for cell in cells)):
         domain.add(
@@ -240,5 +240,5 @@ def _judge_foreign(domain: Domain, machine: Machine) -> None:
 
 
 def _first(element: Element, name: str) -> Element | None:
-    """Its first child of that name; several are somebody else's affair."""
+    """The first child of that name; several are not checked here."""
     return next(iter(element.find_all(name)), None)

@@ -62,7 +62,7 @@ def _judge_annotation_place(machine: Machine) -> None:
             Spot(None, machine.own.at(name), machine.spot.report).find(
                 "annotation-place",
                 "warning",
-                f"annotation {name} is of the VirtualMachine, and nobody reads it there",
+                f"annotation {name} is of the VirtualMachine, where it has no effect",
                 "move it to spec.template.metadata.annotations",
             )
 
@@ -79,7 +79,7 @@ def _judge_memory(machine: Machine) -> None:
             "private-memory",
             "note",
             "without memfd the guest's memory is shared by nothing but what the sidecar writes into the definition",
-            "remove the annotation, unless the node's QEMU can not do memfd with huge pages",
+            "remove the annotation, unless the node's QEMU cannot do memfd with huge pages",
         )
     page, size = memory.child("hugepages").amount("pageSize"), _guest_memory(domain)
     architecture = machine.instance.text("architecture")

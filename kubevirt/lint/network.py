@@ -27,7 +27,7 @@ _ALIKE: Final = 0.7
 class Definition:
     """A network. `namespace` "" when the object does not say; `config`: our plugin's own configuration, its keys in lower case.
 
-    `is_ours`: None when the configuration is not in the object, or can not be read. `types`: of the CNI plugins that it has.
+    `is_ours`: None when the configuration is not in the object, or cannot be read. `types`: of the CNI plugins that it has.
     """
 
     name: str

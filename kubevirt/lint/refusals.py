@@ -1,6 +1,6 @@
-"""What the sidecar itself would refuse of a VM, asked of the sidecar's own readers, so that the two can not differ. Pure.
+"""Finds what the sidecar would refuse of a VM, with the sidecar's own readers, so that the two cannot differ. Pure.
 
-Only what is not found here already is asked: the socket, the MAC and the model have findings of their own.
+The socket, the MAC and the model have findings of their own, and are not checked again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REMEDY = "correct it: `kubectl explain` of the object's kind tells what each fi
 
 
 def judge_refusals(machine: Machine) -> None:
-    """Whatever the sidecar would refuse and nobody has reported."""
+    """Report what the sidecar would refuse and no other check has reported."""
     wanted = {nic.name: nic for nic in machine.vhost_user}
     spec = machine.instance.value or {}
     annotations = machine.annotations.value or {}

@@ -41,7 +41,7 @@ def _judge_registration(registration: Registration, *, hooked: bool) -> None:
         spot.find(
             "no-source",
             "error",
-            f"binding '{name}' has no sidecarImage, and no Plugin with a sidecar was given: nobody adds the interface",
+            f"binding '{name}' has no sidecarImage, and no Plugin with a sidecar was given: no sidecar adds the interface",
             "name the sidecar's image, or give the Plugin's file too",
         )
     if definition := spot.text("networkAttachmentDefinition"):
@@ -55,7 +55,7 @@ def _judge_registration(registration: Registration, *, hooked: bool) -> None:
         spot.find(
             "not-migratable",
             "warning",
-            f"binding '{name}' has no 'migration': a VM whose first interface is bound by it can not be migrated",
+            f"binding '{name}' has no 'migration': a VM whose first interface is bound by it cannot be migrated",
             "add `migration: {}`",
         )
     elif method := spot.child("migration").text("method"):

@@ -1,4 +1,4 @@
-"""Who edits a VM's definition besides, and whether the one that has to is there: sidecars, injected ones, claims. Pure."""
+"""Checks which sidecars edit a VM's definition, and that ours is there with its label and claims. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judge_sidecars(machine: Machine, cluster: Cluster) -> None:
 
 
 def _judge_label(machine: Machine, cluster: Cluster) -> None:
-    """Where the sidecar is injected, it is injected into pods with a label."""
+    """Check the label by which an injected sidecar gets into a pod."""
     ours = any(_OUR_PLUGIN.match(spot.child("metadata").text("name")) for spot in cluster.hooked)
     for nic in machine.vhost_user if ours else ():
         found = cluster.registered(nic.binding)
@@ -36,7 +36,7 @@ def _judge_label(machine: Machine, cluster: Cluster) -> None:
             machine.labels.find(
                 "no-source",
                 "error",
-                f"binding '{nic.binding}' has its sidecar injected into pods with a label that this VM's has not: nobody answers",
+                f"binding '{nic.binding}' has its sidecar injected into pods with a label that this VM's has not: none answers",
                 f"add the label {POD_LABEL}: {nic.binding} to spec.template.metadata.labels",
             )
 

@@ -1,4 +1,4 @@
-"""Whether somebody is at the socket of each interface: what the VM's annotation says of it, and whose the network is. Pure."""
+"""Checks that a switch will be at the socket of each interface, by the VM's annotation and the network's plugin. Pure."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _judge_owner(nic: Nic, definition: Definition, wish: Wish) -> None:
     nic.network.find(
         "foreign-network",
         "error",
-        f"network {definition} is of CNI type {types}, which makes no vhost-user port: nobody would be at the socket of "
+        f"network {definition} is of CNI type {types}, which makes no vhost-user port: no switch would be at the socket of "
         f"interface '{nic.name}'",
         f'write `"type": "{OUR_TYPE}"`' if definition.is_misspelt else f"use {instead}",
     )

@@ -1,4 +1,4 @@
-"""Callers that die, close, dawdle or talk nonsense: what nobody has learned of is undone, and nobody else notices."""
+"""Callers that die, close, stall or send nonsense: an ADD whose result was lost is undone, and no other caller notices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_shim_is_killed(live: LiveNode, sandbox: str) -> None:
 
 
 def test_nobody_reads_the_shims_output(live: LiveNode, sandbox: str) -> None:
-    """A result that the shim can not print is undone: by its own DEL, before it ends."""
+    """A result that the shim cannot print is undone: by its own DEL, before it ends."""
     live.start()
     network = live.network("1.0.0", ipam=live.host_local())
     process = start(live, live.variables("ADD", sandbox), json.dumps(network).encode())
@@ -93,7 +93,7 @@ def test_half_closed(live: LiveNode, sandbox: str) -> None:
 
 @pytest.mark.parametrize("read", [0, 1, 100])
 def test_an_answer_that_is_not_read_to_its_end(live: LiveNode, sandbox: str, read: int) -> None:
-    """Whoever closes with a part of the answer unread has not learned of the attachment: it is undone."""
+    """A caller that closes with a part of the answer unread did not get the result: the attachment is undone."""
     live.start()
     with connected(live, request(live, "ADD", live.network(), sandbox)) as peer:
         wait_until(lambda: attached(live), what="a ready record")
@@ -181,7 +181,7 @@ def test_another_user(live: LiveNode, sandbox: str) -> None:
     assert PORT not in live.log.read_text()
 
 
-def test_a_del_whose_caller_is_dead_is_heard_late(live: LiveNode, sandbox: str) -> None:
+def test_a_del_whose_caller_is_dead_is_served_late(live: LiveNode, sandbox: str) -> None:
     """A DEL that waits in the agent's socket, its caller dead, does not touch what an ADD attaches after it was called."""
     live.start()
     stdin = json.dumps(live.network()).encode()

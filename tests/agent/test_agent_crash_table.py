@@ -32,7 +32,7 @@ EARLIER_BOOT = "00000000-0000-4000-8000-000000000000"
 
 
 def connects(path: Path) -> bool:
-    """Whether somebody listens there; the path may be longer than a socket's may be."""
+    """Whether a process listens there; the path may be longer than a socket's may be."""
     directory = os.open(path.parent, os.O_PATH)
     try:
         with socket.socket(socket.AF_UNIX) as peer:
@@ -94,7 +94,7 @@ def sweep_another(live: LiveNode, beside: str) -> None:
 
 
 def add_client_port(switch: Switch, bridge: str, name: str, marks: Mapping[str, str]) -> None:
-    """Somebody else's port, with these external_ids."""
+    """A port that is not ours, with these external_ids."""
     columns = [f"external_ids:{key}={json.dumps(value)}" for key, value in {"mine": "1", **marks}.items()]
     add = ["add-port", bridge, name, "--", "set", "Interface", name, "type=dpdkvhostuserclient", *columns]
     switch.vsctl("--no-wait", *add, "--", "set", "Port", name, *columns)
@@ -431,7 +431,7 @@ def test_record_is_lost(live: LiveNode, sandbox: str, mode: str) -> None:
 
 
 def test_torn_record(live: LiveNode, sandbox: str) -> None:
-    """A record that can not be read is put aside, its port stays with the sandbox, and the runtime's DEL removes it."""
+    """A record that cannot be read is put aside, its port stays with the sandbox, and the runtime's DEL removes it."""
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     before = row_of(live)

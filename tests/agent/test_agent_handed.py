@@ -203,7 +203,7 @@ def test_an_agent_that_is_stopping(live: LiveNode, sandbox: str) -> None:
     live.require_clean()
 
 
-def test_an_add_whose_answer_cannot_be_told(live: LiveNode, sandbox: str) -> None:
+def test_an_add_whose_answer_cannot_be_written(live: LiveNode, sandbox: str) -> None:
     """With a stdout that takes nothing the ADD is undone by the agent."""
     live.start()
     with Path("/dev/full").open("wb") as full:

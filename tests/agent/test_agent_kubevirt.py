@@ -1,4 +1,4 @@
-"""A VM's interfaces behind an agent: what its launcher pods leave when nobody calls DEL, and what is counted at their ports."""
+"""A VM's interfaces behind an agent: what its launcher pods leave without a DEL, and what is counted at their ports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from userspace_cni.pod import launcher
 COUNTED_S = 30
 """ovs-vswitchd takes seconds for the memory of its first connection."""
 FRAME = bytes.fromhex("ffffffffffff") + bytes.fromhex("02000000000188b5") + bytes(46)
-"""To everybody, EtherType of local experiments."""
+"""A broadcast frame, EtherType of local experiments."""
 SENT = 50
 
 

@@ -152,7 +152,7 @@ def test_burst(live: LiveNode, sandbox: str) -> None:
 
 
 def test_burst_with_bad_ones(live: LiveNode, sandbox: str) -> None:
-    """A bridge of another datapath type, and a name that somebody else has, fail those who want them and nobody else."""
+    """A bridge of another datapath type, and a name that is taken, fail only the calls that want them."""
     switch = switch_of(live)
     switch.vsctl("--no-wait", "add-br", "br-kernel", "--", "set", "Bridge", "br-kernel", "datapath_type=system")
     switch.vsctl("--no-wait", "add-br", "br-other", "--", "set", "Bridge", "br-other", "datapath_type=netdev")

@@ -36,7 +36,7 @@ def test_without_an_agent(live: LiveNode, sandbox: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["client", "server"])
-def test_a_spooled_del_is_heard_before_any_call(live: LiveNode, sandbox: str, mode: str) -> None:
+def test_a_spooled_del_is_carried_out_before_any_call(live: LiveNode, sandbox: str, mode: str) -> None:
     """The attachment of a DEL that was called in the agent's absence is `deleting` before the agent accepts, and soon gone."""
     network = live.network("1.0.0", ipam=live.host_local())
     network["host"]["vhost"]["mode"] = mode
@@ -120,7 +120,7 @@ def test_on_sighup(live: LiveNode, sandbox: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL"])
-def test_the_plugin_in_process_hears_it_too(live: LiveNode, sandbox: str, verb: str) -> None:
+def test_the_plugin_in_process_carries_it_out_too(live: LiveNode, sandbox: str, verb: str) -> None:
     """Without any agent, the next in-process verb carries spooled DELs out, of its own container and of others."""
     network = live.network()
     live.start()

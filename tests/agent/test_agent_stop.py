@@ -20,7 +20,7 @@ from tests.lab.node.node import Node
 from tests.lab.switch.switch import wait_until
 
 AT_ONCE_S = 10
-"""Twice what an agent may take to end: nobody waited for a deadline."""
+"""Twice what an agent may take to end: it waited for no deadline."""
 TGKILL = 234
 """The system call by which one thread is given a signal; no library wraps it."""
 
@@ -57,7 +57,7 @@ def test_whichever_thread_is_given_the_signal(live: LiveNode) -> None:
 
 
 def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None:
-    """An ADD that needs a moment more is answered, and what it made stays; nobody else is let in meanwhile."""
+    """An ADD that needs a moment more is answered, and what it made stays; no other caller is let in meanwhile."""
     live.start()
     with paused_vswitchd(switch_of(live)):
         process = start(live, live.variables("ADD", sandbox), json.dumps(live.network()).encode())

@@ -71,7 +71,7 @@ def test_killed_twice_before_a_socket_is_placed(live: LiveNode, sandbox: str) ->
 
 
 def test_a_dead_socket_goes_with_its_daemon(live: LiveNode, sandbox: str) -> None:
-    """The agent frees the names of a daemon that died as soon as it dies, before anybody can start the next one."""
+    """The agent frees the names of a daemon that died as soon as it dies, before the next one can start."""
     live.start()
     succeeded(live.run("ADD", serving(live), sandbox))
     leave_dead(source(live))

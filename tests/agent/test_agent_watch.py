@@ -120,7 +120,7 @@ def test_ovsdb_hangs(live: LiveNode, sandbox: str) -> None:
 
 
 def test_a_directory_that_takes_nothing(live: LiveNode, sandbox: str) -> None:
-    """While records can not be written STATUS says 50 and readyz names the directory; ADD fails, and works again afterwards."""
+    """While records cannot be written STATUS says 50 and readyz names the directory; ADD fails, and works again afterwards."""
     live.state.mkdir(mode=0o700)
     live.start()
     wait_until(lambda: problems(live, "readyz") == [], what="a switch that answers")
@@ -201,7 +201,7 @@ def test_spool_is_counted(live: LiveNode, sandbox: str) -> None:
 
 
 def test_metrics_port_that_is_taken(live: LiveNode) -> None:
-    """An agent that can not listen for metrics says so and does not start."""
+    """An agent that cannot listen for metrics says so and does not start."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         live.settings["USERSPACE_CNI_METRICS_LISTEN"] = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(AssertionError, match="listening for metrics"):

@@ -299,7 +299,7 @@ def test_socket_in_use(pod: str, place: Path) -> None:
         assert f"listening at {place}/s" in words
         assert (place / "s").exists()
         assert first.end(signal.SIGTERM) == 0
-        assert [line for line in first.errors().splitlines() if "nobody has connected to" not in line] == []
+        assert [line for line in first.errors().splitlines() if "no switch has connected to" not in line] == []
     assert (list(place.iterdir()), set(links(pod))) == ([], {"lo"})
 
 
@@ -357,7 +357,7 @@ def test_port_of_another_program(pod: str, place: Path, accepted: bool) -> None:
             stack.enter_context(switch.accept()[0])
         code, words = failing(pod, path)
         assert code == 1
-        assert f"{path}: somebody is connected to it, and would be cut off; ss -xp: stop that program, or --force" in words
+        assert f"{path}: another program is connected to it, and would be cut off; ss -xp: stop that program, or --force" in words
         assert set(links(pod)) == {"lo"}
         switch.setblocking(False)
         if accepted:
@@ -366,7 +366,7 @@ def test_port_of_another_program(pod: str, place: Path, accepted: bool) -> None:
 
 
 def test_port_taken_by_force(pod: str, place: Path) -> None:
-    """With --force the command connects although another program is connected."""
+    """With --force it connects although another program is connected."""
     with BackEndListener(f"{place}/s") as listener, socket_in(pod, socket.AF_UNIX) as application:
         application.connect(listener.path)
         with listener.accept(), TapProcess(pod, listener.path, "--force") as tap, listener.accept() as back:
@@ -394,7 +394,7 @@ def test_listener_that_is_no_switch(pod: str, place: Path) -> None:
         other.listen()
         with TapProcess(pod, f"{place}/s") as tap:
             words = tap.until("waiting")["text"]
-            assert f"{place}/s: who listens there has not answered" in words
+            assert f"{place}/s: the listener has not answered" in words
             assert "another front-end" in words
 
 
@@ -414,7 +414,7 @@ def test_log_without_a_reader(pod: str, place: Path) -> None:
 def test_another_front_end(pod: str, place: Path) -> None:
     """Two taps at one socket find out that neither is a switch; with the switch the first goes on."""
     with TapProcess(pod, f"{place}/s", "--mode", "server") as first:
-        assert f"nobody has connected to {place}/s yet" in first.until("waiting")["text"]
+        assert f"no switch has connected to {place}/s yet" in first.until("waiting")["text"]
         with TapProcess(pod, f"{place}/s") as second:
             for tap in (first, second):
                 assert "an application or another tap" in tap.until("waiting")["text"]
@@ -431,7 +431,7 @@ def test_socket_that_is_removed(pod: str, place: Path, gone: str) -> None:
     path = place / "sub" / "s"
     path.parent.mkdir()
     with TapProcess(pod, str(path), "--mode", "server", "--socket-mode", "0666") as tap:
-        assert "nobody has connected" in tap.until("waiting")["text"]
+        assert "no switch has connected" in tap.until("waiting")["text"]
         assert stat.S_IMODE(path.stat().st_mode) == 0o666
         if gone == "file":
             path.unlink()

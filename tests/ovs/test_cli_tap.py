@@ -220,7 +220,7 @@ def test_a_port_that_is_in_use(switch: Switch, pods: tuple[str, str], place: Pat
         other.until("ready")
         second = stack.enter_context(TapProcess(left, path))
         assert second.finished() == 1
-        assert f"{path}: somebody is connected to it" in second.errors()
+        assert f"{path}: another program is connected to it" in second.errors()
         wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
         third = stack.enter_context(TapProcess(left, path, "--name", "net2", "--force"))
         third.until("ready")

@@ -1,1 +1,1 @@
-"""The node agent: the same verbs as the plugin in-process, behind a socket, by a process that stays."""
+"""The node agent: a process that stays and serves the plugin's verbs over a socket."""

@@ -1,9 +1,9 @@
-"""Whether a call is for this agent.
+"""Checks that a call is for this agent.
 
-A call finds its agent by the socket alone, and the socket comes from the caller's environment or from what was written into the
-binary: half an environment, or a binary that was not installed again, leads to another agent than the caller means. So a call
-says which records and locks it means, and one that means others is refused: served here, its interface would be on a switch of
-which the caller knows nothing, and its DEL would look for a record that is elsewhere.
+A call finds its agent by the socket alone, whose path is from the caller's environment or written into the binary. An incomplete
+environment, or a binary that was not installed again, leads to a wrong agent. So a call names the directories of its records and
+locks, and an agent of others must refuse it: it would attach the interface to a switch that the caller does not know, and the
+caller's DEL would look for the record in another directory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from userspace_cni.cni.protocol import WrongAgent
 
 
 def require_addressee(addressee: Mapping[str, str], settings: Settings, root: HostRoot) -> None:
-    """Raise WrongAgent unless the caller's settings `addressee` are ours, links followed as the host follows them."""
+    """Raise WrongAgent unless the caller's settings `addressee` equal ours, links followed as the host follows them."""
     for key, theirs in addressee.items():
         ours = getattr(settings, key)
         if theirs != ours and (not theirs.startswith("/") or root.resolved(theirs) != root.resolved(ours)):

@@ -1,15 +1,15 @@
-"""One connection: a request that is being read, then one answer, then proof that the answer was taken.
+"""One connection: it reads a request, sends one answer, and finds out whether the peer took the answer.
 
     reading ──whole──▶ running ──answer()──▶ answered ──peer closed──▶ over
-       │                  └─ peer hung up: nobody is left to answer
+       │                  └─ peer hung up: the answer is lost
        └─ malformed, too slow, too much ──▶ answered (with the fault)
 
-The selector thread owns the connection while it reads and once it is answered. Between the two any thread may answer, so the
-state and the socket's writing end are guarded by a lock, which nobody holds while waiting for anything.
+The selector thread owns the connection while it reads and once it is answered. Between the two any thread may answer, so a lock
+guards the state and the socket's writing end. A thread must never wait while it holds that lock.
 
-When is an answer taken? On a unix socket the kernel tells: a peer that closes with unread bytes gives us ECONNRESET, one that
-closed before we wrote gives EPIPE, and one that read all of it an ordinary end. Half a close (SHUT_WR) says nothing: some
-clients do it after their request. A peer that keeps the connection without reading is left in doubt, and doubt keeps.
+On a unix socket the kernel tells whether the answer was taken: a peer that closes with unread bytes gives us ECONNRESET, one that
+closed before we wrote gives EPIPE, and one that read all of it an ordinary end. A half close (SHUT_WR) proves nothing: some
+clients do it after their request. An answer to a peer that neither reads nor closes does not count as lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GONE: Final = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.E
 
 
 class State(enum.Enum):
-    """Where a connection is; see the module's drawing."""
+    """The state of a connection; see the module's drawing."""
 
     READING = enum.auto()
     RUNNING = enum.auto()
@@ -46,10 +46,10 @@ class State(enum.Enum):
 
 
 class Exchange:
-    """A request and the way to answer it. `method`, `target`, `headers` and `body` are there once it is whole.
+    """A request and the way to answer it. `method`, `target`, `headers` and `body` are valid once the request is whole.
 
-    `answered(exchange)` is called by whichever thread answered, with part of the answer perhaps unsent. `epoll` is where the
-    selector thread waits; the connection keeps its own place there in line with its state.
+    `answered(exchange)` is called on the thread that answered; part of the answer may be unsent then. `epoll` is where the
+    selector thread waits; the connection keeps its registration there in line with its state.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Exchange:
         self.status = 0
         """The HTTP status of the answer, 0 before there is one."""
         self.answered_ns = 0
-        """CLOCK_BOOTTIME of the answer: what is made later is not what it told of."""
+        """CLOCK_BOOTTIME of the answer: an attachment made later is not the one in the answer."""
         self.hung_up = False
         """Whether the peer has closed while its request was running."""
         self.lost = False
@@ -108,12 +108,12 @@ class Exchange:
 
     @property
     def method(self) -> str:
-        """GET, POST or whatever was sent."""
+        """The HTTP method: GET, POST or another."""
         return self.head.method
 
     @property
     def target(self) -> str:
-        """The path that was asked for."""
+        """The path of the request."""
         return self.head.target
 
     @property
@@ -123,16 +123,16 @@ class Exchange:
 
     @property
     def verb(self) -> Verb | None:
-        """The CNI verb that is asked for; None when it is none, or not known yet."""
+        """The CNI verb that the request calls; None when it is none, or not known yet."""
         return self._head.verb if self._head else None
 
     @property
     def buffered(self) -> int:
-        """Bytes held of a request that is not whole yet."""
+        """Bytes received of a request that is not whole yet."""
         return len(self._buffer)
 
     def receive(self) -> bool:
-        """Read what is there, once; True when the request is whole. Raises MalformedRequest. For the selector thread."""
+        """Read once; True when the request is whole. Raises MalformedRequest. For the selector thread."""
         try:
             chunk = self.socket.recv(_READ)
         except BlockingIOError:
@@ -152,11 +152,11 @@ class Exchange:
         with self._lock:
             self.state = State.RUNNING
             self.served = True
-            self._epoll.modify(self.fd, 0)  # the kernel tells of EPOLLHUP and EPOLLERR unasked
+            self._epoll.modify(self.fd, 0)  # the kernel reports EPOLLHUP and EPOLLERR always
         return True
 
     def _read_head(self) -> Head | None:
-        """Cut the head off what was received; None as long as its end is not there."""
+        """Parse the head and take it from the buffer; None while its end is not received."""
         end = self._buffer.find(protocol.HEAD_END, self._scanned)
         if end < 0:
             if len(self._buffer) >= protocol.HEAD_MAX:
@@ -171,14 +171,14 @@ class Exchange:
     # -- the answer -------------------------------------------------------------------------------------------------------
 
     def answer(self, status: int, body: bytes, content_type: str = protocol.JSON, warnings: Sequence[str] = ()) -> bool:
-        """Answer, from any thread and without waiting; False when it was answered before or the connection is over.
+        """Answer, from any thread and without waiting; False when the request is answered already or the connection is over.
 
         `warnings` are for the caller's stderr. What the peer's buffer does not take at once is sent by the selector thread.
         """
         return self.reply(status, protocol.reply(status, body, content_type, warnings))
 
     def reply(self, status: int, whole: bytes) -> bool:
-        """`answer`, with status line and headers in `whole` already: many can share the bytes of one answer."""
+        """Answer with `whole`, which includes status line and headers: many exchanges can share its bytes. See `answer`."""
         with self._lock:
             if self.state not in (State.READING, State.RUNNING):
                 return False
@@ -199,12 +199,12 @@ class Exchange:
         return True
 
     def refuse(self, error: UserspaceError) -> bool:
-        """Answer that the request was not served, in the form that the plugin prints errors in."""
+        """Answer that the request was not served, with the error as the plugin prints it."""
         return self.answer(*protocol.fault(error))
 
     @property
     def unsent(self) -> int:
-        """Bytes of the answer that the peer's buffer has not taken."""
+        """Bytes of the answer that did not fit into the peer's buffer yet."""
         return len(self._unsent)
 
     def flush(self) -> None:
@@ -221,32 +221,32 @@ class Exchange:
         except BlockingIOError:
             return
         except OSError as error:
-            # without memory (ENOBUFS, ENOMEM) it is tried again until the answer's time is over
+            # sending is tried again after ENOBUFS and ENOMEM, until the answer's time is over
             self.lost = error.errno in _GONE
 
     # -- the end, for the selector thread ------------------------------------------------------------------------------------
 
     def peer_closed(self) -> bool:
-        """The kernel said that the peer is gone. True when the connection is over, False while its request still runs.
+        """Note that the peer has closed. True when the connection is over, False while its request still runs.
 
-        In the latter case nobody waits on the connection any more: whoever answers ends it.
+        In the latter case epoll reports nothing of the connection any more: the thread that answers ends it.
         """
         with self._lock:
             if self.state is State.RUNNING:
                 self.hung_up = True
-                self._epoll.unregister(self.fd)  # or it would be reported again and again
+                self._epoll.unregister(self.fd)  # epoll would report it again and again
                 return False
             if self._unsent or self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _GONE:
                 self.lost = True
             return True
 
     def unread(self) -> bool:
-        """Whether part of the answer waits in the peer's buffer."""
+        """Whether the peer has not read part of the answer in its buffer."""
         waiting: int = struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, b"\0" * 4))[0]
         return waiting > 0
 
     def discard(self) -> bool:
-        """Read on from a peer whose request was refused, so that it comes to reading why; False at the end of what it sends."""
+        """Read on from a peer whose request was refused, so that it stops sending and reads why; False at end or bound."""
         try:
             chunk = self.socket.recv(_READ)
         except BlockingIOError:
@@ -257,7 +257,7 @@ class Exchange:
         return bool(chunk) and self._discarded <= protocol.HEAD_MAX + protocol.BODY_MAX
 
     def close(self) -> None:
-        """The end of the connection; what is not sent by now never will be."""
+        """Close the connection; an answer that is not wholly sent is lost."""
         with self._lock:
             self.state = State.OVER
             if self._unsent:
@@ -266,7 +266,7 @@ class Exchange:
 
 
 def attempt(serve: Callable[[Exchange], None], exchange: Exchange) -> None:
-    """Call `serve(exchange)`; an error that it raises is the answer. On a worker's thread too: else the caller waits for ever."""
+    """Call `serve(exchange)`; an error that it raises becomes the answer, so that the caller never waits for ever."""
     try:
         serve(exchange)
     except UserspaceError as error:

@@ -1,7 +1,7 @@
-"""Flushes behind the verbs: what a DEL removed is made durable within a second, while its answer waits for no disk.
+"""Makes the removals of DELs durable within a second, so that a DEL's answer does not wait for the disk.
 
-Nothing depends on it: a record that a power cut brings back is of another boot, and undone before the first ADD of the next. It
-keeps such records few. It must never fail the agent: a disk that takes no flush is told once, counted each time, and asked again.
+Correctness does not depend on it: a record that a power cut brings back is of another boot, and is undone before the first ADD.
+The flusher keeps such records few. It must never fail the agent: a failed flush is counted, logged once, and tried again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Flushed(Protocol):
         ...
 
     def flush(self) -> None:
-        """Make it durable. Raises UserspaceError."""
+        """Make removals durable. Raises UserspaceError."""
         ...
 
 
 class Flusher:
-    """The thread. `failed` is told of each flush that failed, and must not wait."""
+    """The thread. `failed` is called for each flush that failed, and must not wait."""
 
     def __init__(self, records: Callable[[], Flushed], failed: Callable[[], None]) -> None:
         self._records = records
@@ -42,7 +42,7 @@ class Flusher:
         self._problem = ""
 
     def start(self) -> None:
-        """Begin. Raises Unavailable."""
+        """Start the thread. Raises Unavailable."""
         start(self._thread, "the flusher")
 
     def stop(self) -> None:
@@ -53,7 +53,7 @@ class Flusher:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is there."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def _run(self) -> None:

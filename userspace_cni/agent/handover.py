@@ -1,15 +1,15 @@
-"""Hands a call of the plugin as a process to the agent that serves the same directories: one connection, and no imports.
+"""Hands a call of the plugin as a process to the agent that serves the same directories: one connection, and few imports.
 
-A Python process that serves a call itself spends nine tenths of its time on imports. Where an agent serves the same state and run
-directory, it has all of them, and the switch's rows; so a call is sent to it as the shim sends it, before anything else of the
-program is imported. Where none serves, or it refuses what means another agent, this process serves the call.
+A Python process that serves a call itself spends nine tenths of its time on imports. An agent of the same state and run directory
+has imported everything and holds the switch's rows. So the call is sent to it, as the shim does, before anything else of the
+program is imported. This process serves the call where no agent serves, or the agent refuses a call for another agent.
 
-It must never have both serve an ADD: the agent's is undone when its answer is not taken, and could be taken for the other's. An
-agent serves what it has received whole, so the last byte is kept back until it has read all others; where it does not, as one
-that is stopped, it never has the whole. From that byte on the call is the agent's: when no answer comes, it may be served or not.
-(One sign tells that it is not: a connection is reset, and not ended, when it is closed with bytes unread.)
+Both must never serve one ADD: the agent undoes an ADD whose answer is not taken, which could then undo this process's. An agent
+serves a request once it is whole, so the last byte is sent only after the agent has read all others; an agent that is stopped
+thus never has the whole request. After that byte, a call without an answer may have been served or not. Only a connection that
+is reset, not ended, shows that it was not: the kernel does that when it is closed with bytes unread.
 
-It must import nothing that costs: not `socket`, whose enums cost as much as all that is done here, nor `typing`.
+It must import nothing slow: not `socket`, whose enums take as long as all that is done here, nor `typing`.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from typing import Final
 
 PATIENCE_S: Final = 42.0
-"""What the agent is waited for: more than its own 40 s, as the shim's."""
+"""Seconds to wait for the answer: more than the agent's own 40 s, and as long as the shim waits."""
 STATUS_S: Final = 10.0
-"""The same for STATUS, for which runtimes hold everything else up."""
+"""The same for STATUS: runtimes do nothing else meanwhile."""
 TAKEN_S: Final = 5.0
-"""In which an agent that lives reads a request, however many callers it has: as long as the shim knocks."""
+"""Seconds in which a live agent reads a request, however many callers it has: as long as the shim tries to connect."""
 _NAP_S: Final = 0.0001
 _NAP_MAX_S: Final = 0.01
 _CHUNK: Final = 1 << 18
@@ -63,7 +63,7 @@ class Unanswered(Exception):
 
 
 class Called:
-    """When this process was called: the boot, "" where the kernel does not say, and CLOCK_BOOTTIME in nanoseconds."""
+    """When this process was called: the boot ("" where the kernel does not say), and CLOCK_BOOTTIME in nanoseconds."""
 
     __slots__ = ("boot_id", "boottime_ns")
 
@@ -77,10 +77,10 @@ class Called:
 
 
 def hand_over(environ: Mapping[str, str], read_stdin: Callable[[], bytes | None], called: Called) -> Answer | None:
-    """Have the agent serve this call: its answer, whose body is for stdout; the call has succeeded with a status below 300.
+    """Have the agent serve this call. Returns its answer: the body is for stdout, a status below 300 means success.
 
-    None where no agent serves, or the call is none for it. `read_stdin`, which returns None when it cannot, is asked when there
-    is an agent. Raises NotServed, Unanswered.
+    None where no agent serves, or the call is not for an agent. `read_stdin` is called when there is an agent, and returns None
+    when it fails. Raises NotServed, Unanswered.
     """
     verb = environ.get("CNI_COMMAND", "")
     target = _TARGETS.get(verb)
@@ -103,11 +103,11 @@ def hand_over(environ: Mapping[str, str], read_stdin: Callable[[], bytes | None]
     except (NotServed, Unanswered) as error:
         raise type(error)(f"the agent on {meant.socket} {error}") from None
     finally:
-        agent.close()  # an agent that works for us undoes an ADD
+        agent.close()  # an agent that is still serving our ADD undoes it
 
 
 def _connected(path: str) -> Socket | None:
-    """A connection to the listener there; None where there is none, or one that has more callers than it takes."""
+    """Connect to the listener there; None where there is none, or its queue is full."""
     try:
         agent = Socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     except OSError:
@@ -122,20 +122,20 @@ def _connected(path: str) -> Socket | None:
 
 
 def _require_ours(agent: Socket) -> None:
-    """Raise NotServed when another user listens: what he says would be told as root's word."""
+    """Raise NotServed when another user listens: we would pass on that user's answer as root's."""
     uid = int.from_bytes(agent.getsockopt(SOL_SOCKET, SO_PEERCRED, 12)[4:8], sys.byteorder)
     if uid not in (0, os.geteuid()):
         raise NotServed(f"is user {uid}'s")
 
 
 def _extra(meant: Whereabouts, called: Called) -> dict[str, str]:
-    """The headers that say which agent is meant, and when this process was called."""
+    """The headers that say which agent the call is for, and when this process was called."""
     extra = {header: encoded(getattr(meant, key)) for key, header in ADDRESSEE.items()}
     return extra | ({BOOT_ID: called.boot_id, BOOTTIME_NS: str(called.boottime_ns)} if called.boot_id else {})
 
 
 def _send(agent: Socket, raw: bytes) -> None:
-    """Send the request, its last byte when all others are read. Raises NotServed: the agent then never has the whole."""
+    """Send the request, its last byte when all others are read. Raises NotServed, when the agent never has it whole."""
     nap, until = _NAP_S, time.monotonic() + TAKEN_S
     try:
         agent.sendall(raw[:-1])
@@ -152,7 +152,7 @@ def _send(agent: Socket, raw: bytes) -> None:
 
 
 def _answer(agent: Socket, seconds: float) -> Answer:
-    """What the agent says. Raises NotServed, Unanswered."""
+    """Receive the agent's answer. Raises NotServed, Unanswered."""
     received, until = bytearray(), time.monotonic() + seconds
     while True:
         try:
@@ -168,13 +168,13 @@ def _answer(agent: Socket, seconds: float) -> Answer:
         try:
             answer = read_answer(received)
         except ValueError as error:
-            raise Unanswered(f"says what is no answer: {error}") from None
+            raise Unanswered(f"sent what is no answer: {error}") from None
         if answer:
             return answer
 
 
 def _require_result(answer: Answer, verb: str) -> None:
-    """Raise NotServed for a refusal by which no verb has run (`protocol.status_of`), Unanswered for what is no result."""
+    """Raise NotServed for an answer that says that no verb has run (`protocol.status_of`), Unanswered for an empty one."""
     if 400 <= answer.status < 500 or answer.status == 503:
         raise NotServed(f"refuses the call with HTTP status {answer.status}")
     if not answer.body and (answer.status >= 300 or verb == "ADD"):

@@ -1,11 +1,11 @@
-"""The agent's socket file: who may have it, and that it is whole or not there.
+"""The agent's socket file: which process may serve it, and how it appears.
 
-One agent serves a socket: the one that holds the lock of `<socket>.lock`, which dies with it however it dies, so that what an
-agent left behind after kill -9 is simply replaced. The file appears by a rename once the socket listens with its final mode: a
-connect never meets one that is half made. The lock's file stays; removing it would let two agents lock two files of one name.
+One agent serves a socket: the one that holds the lock of `<socket>.lock`. The lock ends with its process, so an agent simply
+replaces a socket that was left after kill -9. A rename makes the file appear once the socket listens with its final mode: a
+connect never meets a half-made one. The lock's file stays: if it were removed, two agents could lock two files of one name.
 
-The file may be removed under a living agent, /run be cleaned, or another socket be put there: `keep` finds that out by looking,
-which needs no watch on a directory that may itself be gone, and makes again what is missing.
+Another process may remove or replace the file while the agent lives. `keep` looks for that and makes again what is missing. It
+does not watch the directory, which may itself be removed.
 
 It must never replace anything that is no socket, nor use a directory in which another user could put one.
 """
@@ -33,15 +33,15 @@ _NEW: Final = ".new"
 _PATH_MAX: Final = SUN_PATH_MAX - len(_NEW)
 """Bytes that sockaddr_un leaves to a path (unix(7)), with the temporary name."""
 _BACKLOG: Final = 4096
-"""How many may wait to be accepted; the kernel takes the lesser of this and net.core.somaxconn."""
+"""How many connections may wait to be accepted; the kernel takes the lesser of this and net.core.somaxconn."""
 
 
 class Listener:
-    """The place of the agent at `path`: first its lock, then a listening, non-blocking socket, and neither at the end."""
+    """The agent's lock and its listening, non-blocking socket at `path`."""
 
     exchange = Exchange
     watch_s = 1.0
-    """Seconds between two looks whether the file is still there: two system calls."""
+    """Seconds between two calls of `keep`, which takes two system calls."""
 
     def __init__(self, path: str) -> None:
         self.listening: socket.socket | None = None
@@ -50,32 +50,32 @@ class Listener:
         self._made: tuple[int, int] | None = None
 
     def claim(self) -> None:
-        """Be the agent of this path; a second call does nothing.
+        """Take the lock; a second call does nothing.
 
-        Raises InvalidConfig for a path that can not be used, Unavailable while another agent has it.
+        Raises InvalidConfig for a path that cannot be used, Unavailable while another agent has it.
         """
         if self._lock >= 0:
             return
         if len(os.fsencode(self._path)) > _PATH_MAX:
             advice = f"at most {_PATH_MAX} bytes: setting socket or run_dir"
             raise InvalidConfig(f"the agent's socket {self._path}: too long", advice)
-        with _told(self._path):
+        with _translated(self._path):
             _prepare_directory(Path(self._path).parent)
             self._lock = _take_lock(self._path)
 
     def listen(self) -> socket.socket:
-        """Make the socket; only with the place claimed. Raises InvalidConfig, Unavailable."""
-        with _told(self._path):
+        """Make the socket; only after `claim`. Raises InvalidConfig, Unavailable."""
+        with _translated(self._path):
             self.listening = _listen(self._path)
         self._made = _identity(self._path)
         return self.listening
 
     def keep(self) -> socket.socket | None:
-        """Make again what is missing of lock and socket; the new socket if there is one, None while all is in place.
+        """Make again what is missing of lock and socket; return the new socket, None when the old one is in place.
 
-        The old one is the caller's then, who may still take those who have connected to it. Raises InvalidConfig, Unavailable.
+        The caller owns the old socket then and may still accept its connections. Raises InvalidConfig, Unavailable.
         """
-        with _told(self._path):
+        with _translated(self._path):
             locked, found = _identity(f"{self._path}.lock") == _of(self._lock), _identity(self._path) == self._made
             if locked and found:
                 return None
@@ -88,7 +88,7 @@ class Listener:
                 return None
             self.listening = _listen(self._path)
         self._made = _identity(self._path)
-        say("warning", "the agent's socket was gone, or another's was in its place: it is made again", socket=self._path)
+        say("warning", "the agent's socket was gone, or another one was in its place: it is made again", socket=self._path)
         return self.listening
 
     def admit(self, sock: socket.socket) -> None:
@@ -99,21 +99,21 @@ class Listener:
             raise MalformedRequest(403, f"user {uid} may not; only root and the agent's own user")
 
     def unlink(self) -> None:
-        """Remove the socket file if it is still ours: nobody finds us any more, and who is in the queue can still be accepted."""
+        """Remove the socket file if it is still ours: no caller can connect then, but those in the queue can be accepted."""
         if self._made is not None and _identity(self._path) == self._made:
             with suppress(OSError):
                 Path(self._path).unlink()
         self._made = None
 
     def close(self) -> None:
-        """Remove the file and close the socket; the lock is kept, since we are still there."""
+        """Remove the file and close the socket; the lock is kept while this process lives."""
         self.unlink()
         if self.listening is not None:
             self.listening.close()
             self.listening = None
 
     def release(self) -> None:
-        """Close, and let another agent take the place."""
+        """Close, and release the lock for another agent."""
         self.close()
         if self._lock >= 0:
             os.close(self._lock)
@@ -121,8 +121,8 @@ class Listener:
 
 
 @contextmanager
-def _told(path: str) -> Iterator[None]:
-    """Within this block the system's errors are ours, and name the socket."""
+def _translated(path: str) -> Iterator[None]:
+    """Within this block an OSError becomes Unavailable naming the socket."""
     try:
         yield
     except OSError as error:
@@ -137,17 +137,17 @@ def _prepare_directory(directory: Path) -> None:
     facts = directory.stat()
     if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise InvalidConfig(
-            f"the agent's socket can not be in {directory}: other users may write there",
+            f"the agent's socket cannot be in {directory}: other users may write there",
             f"owner {facts.st_uid}, mode {stat.S_IMODE(facts.st_mode):o}; it should be 0700",
         )
 
 
 def _take_lock(path: str) -> int:
-    """The descriptor whose lock says that we are the agent. Its text is for messages only."""
+    """Take the lock that makes this process the agent; its descriptor. The file's text is for messages only."""
     fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with suppress(OSError):  # a full disk must not cost us the lock
+        with suppress(OSError):  # on a full disk the lock holds all the same
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"%d\n" % os.getpid(), 0)
     except BlockingIOError:
@@ -205,6 +205,6 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def peer_of(sock: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group that connected, by the kernel's word (SO_PEERCRED, unix(7))."""
+    """Process, user and group of the peer, from the kernel (SO_PEERCRED, unix(7))."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return pid, uid, gid

@@ -1,8 +1,8 @@
-"""What the agent counts: its series, and what each is made of.
+"""The agent's metrics: its series and their sources.
 
-Every label's values are known beforehand or are ports of this node: a caller's mistakes cannot add series. What is asked for at
-a scrape (ports and their counters, spool, threads) comes from callbacks; one that fails, as when the switch is away, leaves its
-own series out and never fails the scrape.
+Every label's values are known beforehand or are ports of this node: a caller's mistakes must never add series. Callbacks give
+what is read at each scrape (ports and their counters, spool, threads). One that fails, as when the switch is away, leaves out its
+own series and never fails the scrape.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _OUTCOMES: Final = (
     (range(111, 112), "protocol"),
     (range(UNEXPECTED, UNEXPECTED + 1), "bug"),
 )
-"""The classes of CNI codes (`errors`), the first that holds; every other code is one that an IPAM plugin invented."""
+"""The classes of CNI codes (`errors`), of which the first match counts; every other code is an IPAM plugin's own."""
 
 
 class Counted(Protocol):
-    """What the switch has counted at one port of ours: Interface.external_ids and Interface.statistics."""
+    """The switch's counters of one port of ours: Interface.external_ids and Interface.statistics."""
 
     @property
     def name(self) -> str:
@@ -50,15 +50,15 @@ class Counted(Protocol):
 
     @property
     def statistics(self) -> Mapping[str, int]:
-        """By OVS's names, as rx_packets; what this kind of port does not count is absent."""
+        """Counters by OVS's names, as rx_packets; those that this kind of port lacks are absent."""
         ...
 
 
 class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
-    `ports` gives every port to be shown; `gauges` are further numbers by name; `counters` are what was counted at ports of ours.
-    All are asked at each scrape, not before.
+    `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports. All are
+    called at each scrape, not before.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Metrics:
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
-        """One call has ended: its CNI code (0 for success), its seconds, and those of each stage that it went through."""
+        """Count a call that has ended: its CNI code (0 for success), its seconds, and those of each of its stages."""
         verb = verb if verb in VERBS else "other"
         outcome = outcome_of(code)
         self._calls.labels(verb, "total", outcome).observe(seconds)
@@ -91,34 +91,37 @@ class Metrics:
                 self._calls.labels(verb, stage, outcome).observe(stages[stage])
 
     def observe_group(self, size: int) -> None:
-        """One OVSDB transaction was committed for so many calls."""
+        """Count an OVSDB transaction that was committed for `size` calls."""
         self._groups.observe(size)
 
     def count_action(self, action: str) -> None:
-        """Reconcile did something; `action` is one of its own few words."""
+        """Count an action of reconcile; `action` is one of its own few words."""
         self._actions.labels(action).inc()
 
     def count_flush_failure(self) -> None:
-        """What DELs removed could not be made durable."""
+        """Count a flush that failed."""
         self._flushes.inc()
 
     def count_reconnect(self) -> None:
-        """A connection to OVSDB replaces one that was lost."""
+        """Count a connection to OVSDB that replaces a lost one."""
         self._reconnects.inc()
 
     def render(self) -> bytes:
-        """Everything, as CONTENT_TYPE."""
-        told = self._registry.render()
+        """Return all series, as CONTENT_TYPE."""
+        rendered = self._registry.render()
         ports = self._registry.ask("ports", lambda: list(self._ports()))
         if not ports:
-            return told
+            return rendered
         bridges = {port.name: port.bridge for port in ports}
         counted = self._registry.ask("port counters", lambda: [each for each in self._counters() if each.name in bridges])
-        return told + "".join((*_of_ports(ports), *_of_traffic(self._labelled(counted or [], bridges)))).encode(errors="replace")
+        families = (*_of_ports(ports), *_of_traffic(self._labelled(counted or [], bridges)))
+        return rendered + "".join(families).encode(errors="replace")
 
     def _labelled(self, counted: list[Counted], bridges: Mapping[str, str]) -> list[tuple[str, Mapping[str, int]]]:
-        """Labels and counters of attachments' ports; `bridges` by port. Not of probes, which come and go and would each leave
-        series. Labels are kept as long as a port has the same marks, that very object."""
+        """Labels and counters of attachments' ports; `bridges` by port. Probes are left out: each would add series for a moment.
+
+        Labels are kept from scrape to scrape while a port's marks are the same object.
+        """
         attached = [port for port in counted if port.marks.get("container-id")]
         before, now = self._owned, {}
         for port in attached:

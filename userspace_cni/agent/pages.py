@@ -1,10 +1,9 @@
-"""What the agent tells about itself and the node: pages, each made by a thread of its own for all who wait for it.
+"""The agent's pages about itself and the node, each made by a thread of its own for all requests that wait for it.
 
-A page costs processor time, and may wait for disk or switch: none of that may be a verb's. So verbs have their threads
-(`workers`), and a page has one, which is there only while a request waits. A request that comes while it is being made waits for
-the next one, and one making serves all that have waited for it: none is answered with what was true before it came, and a
-thousand who ask at once cost little more than one. Between two makings the thread rests, so that those who ask without pause
-get a part of a core and no more.
+Making a page takes processor time, and may wait for disk or switch: verbs must never wait for that. So verbs have their threads
+(`workers`), and a page has one, which exists only while a request waits. One making serves all requests that came before it
+began; a request that comes during it waits for the next. So no answer is older than its request, and a thousand requests at once
+cost little more than one. Between two makings the thread rests: clients that ask without pause get only a part of a core.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from userspace_cni.base.threads import refused
 from userspace_cni.cni import protocol
 
 WAITING: Final = 1024
-"""How many may wait for one page."""
+"""How many requests may wait for one page."""
 _REST: Final = 4
-"""How many times the processor time of its making a page rests after it."""
+"""A page rests for this many times the processor time of its making."""
 _REST_MAX_S: Final = 1.0
 
 
 @dataclass(frozen=True)
-class Told:
-    """A page as it was made: HTTP status, body and its type."""
+class Content:
+    """The content of a page: HTTP status, body and its type."""
 
     status: int
     body: bytes
@@ -42,7 +41,7 @@ class Told:
 class Page:
     """One page, made by `make`, whose errors are the answer. Methods may be called from any thread."""
 
-    def __init__(self, name: str, make: Callable[[], Told], waiting: int = WAITING) -> None:
+    def __init__(self, name: str, make: Callable[[], Content], waiting: int = WAITING) -> None:
         self.name = name
         self._make = make
         self._most = waiting
@@ -53,7 +52,7 @@ class Page:
         self._since = 0.0
 
     def ask(self, exchange: Exchange) -> None:
-        """Have the exchange answered with the page. Never waits. Raises Unavailable when too many do, or without a thread."""
+        """Answer the exchange with the page's next making. Raises Unavailable when too many wait or no thread starts."""
         with self._lock:
             if len(self._waiting) >= self._most:
                 raise Unavailable(f"{self.name}: {self._most} wait for it already", "try again later")
@@ -69,7 +68,7 @@ class Page:
 
     @property
     def seconds(self) -> float:
-        """How long it has been in the making; 0.0 when it is not."""
+        """Seconds since its making began; 0.0 when it is not being made."""
         with self._lock:
             return time.monotonic() - self._since if self._since else 0.0
 
@@ -84,7 +83,7 @@ class Page:
             time.sleep(min(_REST_MAX_S, _REST * (time.thread_time() - before)))
 
     def _next(self) -> list[Exchange]:
-        """Those who wait; without any, this thread is the page's no longer."""
+        """Take the requests that wait; when there are none, this thread ends."""
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._serving = bool(waiting)
@@ -92,13 +91,13 @@ class Page:
             return waiting
 
     def _whole(self) -> tuple[int, bytes]:
-        """Status and the whole answer, which all who wait share."""
+        """Make the page: status and the whole answer, which all requests that wait share."""
         try:
-            told = self._make()
+            content = self._make()
         except UserspaceError as error:
-            told = Told(*protocol.fault(error))
-        except Exception as error:  # noqa: BLE001 -- a bug in one page must cost no request its answer, nor us the thread
+            content = Content(*protocol.fault(error))
+        except Exception as error:  # noqa: BLE001 -- after a bug in one page, requests are answered and the thread goes on
             say("error", "making a page failed", page=self.name, error=repr(error))
             what = UserspaceError(f"making {self.name}: {error!r}", "a bug; see the agent's log", code=UNEXPECTED)
-            told = Told(*protocol.fault(what))
-        return told.status, protocol.reply(told.status, told.body, told.content_type)
+            content = Content(*protocol.fault(what))
+        return content.status, protocol.reply(content.status, content.body, content.content_type)

@@ -1,8 +1,7 @@
-"""The TCP port on which metrics are read, by all who reach it.
+"""The TCP port with the metrics, for every peer that reaches it.
 
-The same front as the agent's own socket (`server`), with a thread and bounds of its own: nothing that peers do here can take a
-thread or a connection from a verb. Malformed requests are answered and otherwise passed over in silence, for any peer could fill
-the log with them.
+The same server as that of the agent's own socket (`server`), with a thread and bounds of its own: its peers must never take a
+thread or a connection from a verb. Malformed requests are answered and not logged: any peer could fill the log with them.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _BACKLOG: Final = 128
 
 
 class TcpExchange(Exchange):
-    """A connection over TCP: its end is seen when both sides have closed, so ours is closed with the answer."""
+    """A connection over TCP: its end is seen once both sides have closed, so our side closes after the answer."""
 
     __slots__ = ()
 
     def _send(self) -> None:
         super()._send()
         if not self.unsent:
-            with suppress(OSError):  # it is gone
+            with suppress(OSError):  # the peer is gone
                 self.socket.shutdown(socket.SHUT_WR)
 
 
@@ -47,13 +46,13 @@ class TcpDoor:
         self._host, self._port = parse_listen(listen)
 
     def claim(self) -> None:
-        """Nothing: the port is had when it is listened on."""
+        """Do nothing: `listen` claims the port."""
 
     def listen(self) -> socket.socket:
         """Make the socket. Raises Unavailable."""
         try:
             family, *_, address = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] is every address, as elsewhere on the node
+            both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # [::] also takes IPv4
             where = str(address[0]), self._port
             self.listening = socket.create_server(where, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         except (OSError, UnicodeError) as error:
@@ -63,13 +62,13 @@ class TcpDoor:
         return self.listening
 
     def keep(self) -> None:
-        """Nothing: no other process can take the port away."""
+        """Do nothing: no other process can take the port away."""
 
     def admit(self, sock: socket.socket) -> None:
-        """Everybody may."""
+        """Admit every peer."""
 
     def unlink(self) -> None:
-        """Nothing: there is no file."""
+        """Do nothing: there is no file."""
 
     def close(self) -> None:
         """Close the socket."""
@@ -81,7 +80,7 @@ class TcpDoor:
 
 
 class Scrapes:
-    """The port with the page `metrics`, from `start` to `close`."""
+    """Serves the page `metrics` on the port, from `start` to `close`."""
 
     def __init__(self, listen: str, page: Page) -> None:
         self._page = page
@@ -94,7 +93,7 @@ class Scrapes:
 
     @property
     def port(self) -> int:
-        """The port, also where 0 was asked for."""
+        """The port's number; the kernel's choice where 0 was asked for."""
         return int(self._door.listening.getsockname()[1]) if self._door.listening else 0
 
     @property
@@ -104,7 +103,7 @@ class Scrapes:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is there."""
+        """Whether the thread runs."""
         return self._server.alive
 
     def close(self) -> None:
@@ -121,7 +120,7 @@ class Scrapes:
 
 
 def parse_listen(listen: str) -> tuple[str, int]:
-    """Host and port of `host:port` or `[IPv6]:port`. Raises InvalidConfig."""
+    """Parse `host:port` or `[IPv6]:port` into host and port. Raises InvalidConfig."""
     found = _LISTEN.fullmatch(listen)
     if found is None or int(found[3]) > 65535:
         raise InvalidConfig(f"metrics_listen is {listen!r}", "it must be HOST:PORT, as 127.0.0.1:9090 or [::1]:9090")

@@ -1,13 +1,12 @@
-"""The agent's front: one thread that accepts, assembles requests, hands them on whole and sees answers off.
+"""The agent's server: one thread that accepts connections, reads whole requests, hands them on, and ends answered connections.
 
-It never runs a verb, never waits for a peer and never blocks but in epoll (and for the file system in which its socket is, to see
-that it is still there): a thousand idle connections, a peer that sends a byte
-per second or one that never reads cost the others nothing. Answers are written by whoever has them (`exchange`); only what a
-peer's buffer does not take at once comes back here.
+It must never run a verb, wait for a peer or block except in epoll (and in the file system of its socket, to check that it is
+there): a thousand idle connections, a peer that sends a byte per second or one that never reads must not delay the others. The
+thread that has an answer writes it (`exchange`); this thread sends only what the peer's buffer did not take at once.
 
-What is bounded: the time from accept to a whole request, the size of it, the bytes held of all that are not whole, the number
-of connections (the oldest that is not served makes room), and the time an answered one may stay. When descriptors run out it
-makes room in the same way, and otherwise lets the others wait in the kernel's queue.
+Bounds: the time from accept to a whole request, its size, the bytes of all unfinished requests, the number of connections, and
+the time that an answered one may stay. A connection beyond the bound ends the oldest that is not served. So does one for which no
+descriptor is left; if none can be ended, it waits in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from userspace_cni.cni.protocol import MalformedRequest
 
 _EVENTS: Final = 256
 _ACCEPTS: Final = 64
-"""Connections taken before those that are there have their turn."""
+"""Connections accepted before the existing ones have their turn."""
 _TICK_S: Final = 1.0
-"""While requests run: how late the end of an answered one's time may be noticed. Nobody has to wake this thread for it."""
+"""While requests run, this thread looks for answered ones at least so often: other threads do not have to wake it."""
 _PAUSE_S: Final = 0.1
 _STOP_S: Final = 2.0
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -47,28 +46,28 @@ _GONE: Final = select.EPOLLHUP | select.EPOLLERR
 
 @dataclass(frozen=True)
 class Limits:
-    """What peers may cost; seconds, connections, bytes."""
+    """The bounds on what peers may use; seconds, connections, bytes."""
 
     request_s: float = 10.0
     """From accept to a whole request."""
     taken_s: float = 5.0
     """From an answer to the peer's close. An answer that is not sent by then is lost."""
     unread_s: float = 60.0
-    """The same for an answer that is sent whole and not read: the peer may be stopped and read it yet."""
+    """The same for an answer that is sent whole and not read: the peer may be stopped and read it later."""
     connections: int = 4096
     held: int = 64 * 1024 * 1024
     """All unfinished requests together."""
 
 
 class Door(Protocol):
-    """What is listened on. Methods raise InvalidConfig or Unavailable, and are called by one thread at a time."""
+    """The place where the server listens. Methods raise InvalidConfig or Unavailable; one thread at a time calls them."""
 
     listening: socket.socket | None
     """Non-blocking, from `listen` to `close`."""
 
     @property
     def exchange(self) -> type[Exchange]:
-        """What a connection is."""
+        """The class of its connections."""
         ...
 
     @property
@@ -77,7 +76,7 @@ class Door(Protocol):
         ...
 
     def claim(self) -> None:
-        """Be the only one who may listen; a second call does nothing."""
+        """Become the only process that may listen; a second call does nothing."""
         ...
 
     def listen(self) -> socket.socket:
@@ -85,7 +84,7 @@ class Door(Protocol):
         ...
 
     def keep(self) -> socket.socket | None:
-        """See to it that peers still find the socket; a new one if it had to be made again."""
+        """Make the socket again if peers no longer find it; the new one, None when the old one is in place."""
         ...
 
     def admit(self, sock: socket.socket) -> None:
@@ -93,7 +92,7 @@ class Door(Protocol):
         ...
 
     def unlink(self) -> None:
-        """Take the socket's name away; who is in the queue can still be accepted."""
+        """Remove the socket's name; connections in the queue can still be accepted."""
         ...
 
     def close(self) -> None:
@@ -101,12 +100,12 @@ class Door(Protocol):
         ...
 
     def release(self) -> None:
-        """Close, and let others listen."""
+        """Close, and let other processes listen."""
         ...
 
 
 class _Timed:
-    """Exchanges in the order in which their time is over, which is that of their coming."""
+    """Exchanges in the order in which they were added, which is that of their deadlines."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -125,27 +124,27 @@ class _Timed:
         return next((end for end, _ in self._ends.values()), _NEVER)
 
     def over(self, now: float) -> list[Exchange]:
-        """Those whose time is over; whoever asks has to drop them."""
+        """The exchanges whose time is over; the caller has to drop them."""
         return [exchange for _, exchange in takewhile(lambda item: item[0] <= now, self._ends.values())]
 
 
-def _nobody(exchange: Exchange) -> None:
-    """Whom a lost answer does not matter to."""
+def _ignore(exchange: Exchange) -> None:
+    """Do nothing about a lost answer."""
 
 
 class Server:
     """The socket of `door` and its thread.
 
     `serve(exchange)` is called on the server's own thread for each whole request and must not block: it answers at once or hands
-    the exchange to a worker. `on_lost(exchange)`, called by any thread and not to block either, is told of each served exchange
-    whose answer was proven not to be taken, once, after the answer was given.
+    the exchange to a worker. `on_lost(exchange)` is called once for each served exchange whose answer was proven not to be taken,
+    on any thread, and must not block either.
     """
 
     def __init__(
         self,
         door: Door,
         serve: Callable[[Exchange], None],
-        on_lost: Callable[[Exchange], None] = _nobody,
+        on_lost: Callable[[Exchange], None] = _ignore,
         limits: Limits | None = None,
     ) -> None:
         self._serve = serve
@@ -173,14 +172,14 @@ class Server:
     # -- for other threads ------------------------------------------------------------------------------------------------
 
     def claim(self) -> None:
-        """Be the agent of this door, without listening yet: what only one agent may do comes between this and `start`.
+        """Claim the door without listening yet: what only one agent may do comes between this and `start`.
 
         Raises InvalidConfig for a door that cannot be used, Unavailable while another agent has it.
         """
         self._door.claim()
 
     def start(self) -> None:
-        """Listen, and claim the door if that was not done. Raises as `claim` does."""
+        """Listen, and claim the door if it is not claimed. Raises as `claim` does."""
         self._door.claim()
         self._epoll.register(self._door.listen(), select.EPOLLIN)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -189,14 +188,14 @@ class Server:
         start(self._thread, "the server")
 
     def stop_accepting(self) -> None:
-        """Take the socket's name away, take who has connected already, and close the listener. Running requests go on."""
+        """Remove the socket's name, accept those that have connected already, and close the listener. Requests go on."""
         self._stopping.set()
         self._nudge()
         if self._thread.is_alive():
             self._stopped.wait(_STOP_S)
 
     def close(self) -> None:
-        """End everything: connections that are not answered are closed without one. Lets the next agent in."""
+        """End the thread and all connections, unanswered ones too, and let the next agent listen."""
         self._ending = True
         self._nudge()
         if self._thread.ident is not None:
@@ -213,7 +212,7 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is there."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     @property
@@ -230,7 +229,7 @@ class Server:
 
     def _run(self) -> None:
         while not self._ending:
-            somebody = False
+            connecting = False
             for fd, events in self._epoll.poll(self._patience(), _EVENTS):
                 exchange = self._all.get(fd)
                 if exchange is not None:
@@ -238,11 +237,11 @@ class Server:
                 elif fd == self._wake:
                     os.eventfd_read(self._wake)
                 else:
-                    somebody = True
-            if somebody and self._accepting:
+                    connecting = True
+            if connecting and self._accepting:
                 # last: a new connection can have the descriptor of one that ended, and must not get its event
                 self._accept(self._door.listening)
-            self._see_off()
+            self._take_answered()
             self._expire(time.monotonic())
             if self._accepting and time.monotonic() >= self._look_at:
                 self._keep_place()
@@ -250,7 +249,7 @@ class Server:
                 self._stop_listening()
 
     def _patience(self) -> float | None:
-        """Seconds until something is to be done unasked."""
+        """Seconds until something has to be done without an event."""
         now = time.monotonic()
         end = min(self._reading.next_end(), self._leaving.next_end(), self._doubted.next_end(), self._paused_until)
         end = min(end, self._look_at)
@@ -266,7 +265,7 @@ class Server:
                 if exchange.peer_closed():
                     self._end(exchange)
                 else:
-                    self._forget(exchange)  # whoever answers ends it
+                    self._forget(exchange)  # the thread that answers ends it
             elif events & select.EPOLLOUT:
                 exchange.flush()
             elif not exchange.discard():
@@ -278,7 +277,7 @@ class Server:
     # -- coming -----------------------------------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket | None) -> bool:
-        """Take some of those who wait in the queue; False when nobody is left there, or nobody can be taken now."""
+        """Accept some connections of the queue; False when none is left there, or none can be accepted now."""
         if listener is None:
             return False
         for _ in range(_ACCEPTS):
@@ -287,7 +286,7 @@ class Server:
             except BlockingIOError:
                 return False
             except OSError as error:
-                if not _somebody_waits(listener):  # out of descriptors, accept(2) says so even when there is nobody
+                if not _has_waiting(listener):  # without descriptors accept(2) fails even when the queue is empty
                     return False
                 if error.errno in _EXHAUSTED and self._make_room():
                     continue
@@ -297,13 +296,13 @@ class Server:
         return True
 
     def _admit(self, sock: socket.socket) -> None:
-        """Take a connection in when its peer may speak to us, and look whether its request is there already."""
+        """Add a connection whose peer may speak to us, and read what is there of its request."""
         try:
             sock.setblocking(False)
             self._door.admit(sock)
             if len(self._all) >= self._limits.connections and not self._make_room():
                 raise Unavailable(f"the agent serves {len(self._all)} connections already", "try again later")
-            exchange = self._door.exchange(sock, self._epoll, self._see_answered)
+            exchange = self._door.exchange(sock, self._epoll, self._on_answered)
         except UserspaceError as error:
             with sock, suppress(OSError):
                 sock.send(protocol.reply(*protocol.fault(error)), socket.MSG_NOSIGNAL)
@@ -334,16 +333,16 @@ class Server:
 
     # -- going ------------------------------------------------------------------------------------------------------------
 
-    def _see_answered(self, exchange: Exchange) -> None:
-        """Called on the thread that answered."""
+    def _on_answered(self, exchange: Exchange) -> None:
+        """Note an answered exchange, on the thread that answered it."""
         if exchange.hung_up:
             exchange.close()
             self._settle(exchange)
         else:
             self._answered.append(exchange)
 
-    def _see_off(self) -> None:
-        """What was answered has its time to be taken."""
+    def _take_answered(self) -> None:
+        """Start the time in which the peers of answered exchanges may take their answers."""
         while self._answered:
             exchange = self._answered.popleft()
             if self._all.get(exchange.fd) is not exchange:
@@ -378,8 +377,8 @@ class Server:
         self._end(exchange)
 
     def _make_room(self) -> bool:
-        """End the connection that is least missed; False when every one is being served."""
-        self._see_off()
+        """End a connection that is not being served; False when there is none."""
+        self._take_answered()
         oldest = self._reading.first()
         if oldest is not None:
             self._turn_away(oldest, Unavailable("the agent has too many connections", "try again later"))
@@ -415,7 +414,7 @@ class Server:
             self._epoll.modify(self._door.listening, events)
 
     def _keep_place(self) -> None:
-        """See to it that we are found. Who has connected to a socket that is not, any more, is taken all the same."""
+        """Make the socket again if peers no longer find it, and accept what has connected to the old one."""
         self._look_at = time.monotonic() + self._door.watch_s
         old = self._door.listening
         try:
@@ -438,7 +437,7 @@ class Server:
                 break
 
     def _pause(self) -> None:
-        """Nobody can be taken in now: who waits in the queue must not wake us again and again."""
+        """Stop accepting for a moment: a queue that cannot be served must not wake us again and again."""
         self._listen(0)
         self._paused_until = time.monotonic() + _PAUSE_S
 
@@ -451,7 +450,7 @@ class Server:
         self._stopped.set()
 
 
-def _somebody_waits(listener: socket.socket) -> bool:
+def _has_waiting(listener: socket.socket) -> bool:
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     return bool(poll.poll(0))

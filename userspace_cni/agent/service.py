@@ -1,8 +1,8 @@
-"""The agent as a whole: the same verbs as the plugin in-process, behind a socket, by a process that stays.
+"""The agent as a whole: a process that stays and serves the plugin's verbs over a socket.
 
-It may be killed at any moment: what it knows it can learn again, and what it was doing is in the records. Told to stop, it takes
-no more calls, lets those that run come to their end or makes them fail (they undo themselves, or the next agent undoes them), and
-is gone within five seconds.
+It may be killed at any moment: it can read its state again, and the records hold what it was doing. When it is stopped it takes
+no more calls, lets the running ones end or makes them fail (they undo themselves, or the next agent undoes them), and must end
+within five seconds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from userspace_cni.agent.exchange import Exchange, attempt
 from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.metrics import Counted, Metrics
-from userspace_cni.agent.pages import Page, Told
+from userspace_cni.agent.pages import Content, Page
 from userspace_cni.agent.scrapes import Scrapes
 from userspace_cni.agent.server import Server
 from userspace_cni.agent.singleton import Singleton
@@ -38,7 +38,7 @@ from userspace_cni.attachment.listing import SwitchPort, describe_all
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
-from userspace_cni.base.log import about, begin, bound, overheard, say
+from userspace_cni.base.log import about, begin, bound, collected_warnings, say
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
@@ -48,7 +48,7 @@ from userspace_cni.cni.request import Called, subject_of
 from userspace_cni.node.drivers import Drivers
 
 AGENT_S: Final = 40.0
-"""A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), its shim gives up after 45."""
+"""A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
 PASS_S: Final = 300.0
 """A pass of reconciliation that takes longer than this is stuck."""
 FINISH_S: Final = 3.0
@@ -56,12 +56,12 @@ UNDO_S: Final = 1.0
 START_S: Final = 5.0
 DESCRIPTORS: Final = 1 << 16
 SWITCH_S: Final = 0.002
-"""How long one thread may keep the interpreter from the others. At the usual 5 ms an answer waits long when many verbs compute
-(measured with twenty: 520 ms, 78 ms at 1 ms); the shorter it is, the more they wake each other in vain."""
+"""How long one thread may keep the interpreter from the others. At the default 5 ms an answer waits long while many verbs compute
+(measured with twenty: 520 ms; 78 ms at 1 ms). A shorter time makes threads wake each other in vain more often."""
 
 
 def serve(settings: Settings, environ: Mapping[str, str]) -> int:
-    """Be the agent until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it can not begin."""
+    """Run the agent until SIGTERM or SIGINT; the exit code. Raises UserspaceError when it cannot start."""
     stopping = threading.Event()
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -89,23 +89,23 @@ class Agent:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
         self.metrics = Metrics(self._ports, self._gauges(), self._counters)
-        self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._parted)
+        self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._on_disconnect)
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
         self._singleton = Singleton()
         self.server = Server(Listener(self.node.root.path(settings.agent_socket)), self._dispatch, self._undo)
-        metrics = Page("/metrics", lambda: Told(200, self.metrics.render(), CONTENT_TYPE))
+        metrics = Page("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
         self.pages = {
             ("GET", "/metrics"): metrics,
-            ("GET", "/readyz"): Page("/readyz", lambda: _told(self.problems() + self.obstacles())),
+            ("GET", "/readyz"): Page("/readyz", lambda: _health(self.problems() + self.obstacles())),
             ("GET", "/api/v1/attachments"): Page("the attachments", self._attachments),
             ("POST", "/api/v1/reconcile"): Page("reconciliation", self._reconciled),
         }
         self.scrapes = Scrapes(settings.metrics_listen, metrics) if settings.metrics_listen else None
 
     def start(self) -> None:
-        """Learn what there is, hear the DELs that were called without us, and only then take calls."""
+        """Read the node's state, carry out the spooled DELs, and only then take calls."""
         self.server.claim()
         self._claim_records()
         _raise_descriptor_limit()
@@ -118,7 +118,7 @@ class Agent:
         if self.scrapes:
             self.scrapes.start()
         self.flusher.start()
-        self.watchdog.start()  # first: who asks how we are must not find it missing
+        self.watchdog.start()  # before the server: /healthz must not find it dead
         self.server.start()
         say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
 
@@ -140,12 +140,12 @@ class Agent:
         say("info", "stopped")
 
     def _claim_records(self) -> None:
-        with suppress(UserspaceError):  # it is made durably if it can be; STATUS tells why it cannot
+        with suppress(UserspaceError):  # STATUS tells why the identity cannot be written
             self.node.journal.identity()
         self._singleton.claim(self.node.journal.directory, self._settings.run_dir)
 
-    def _parted(self, port: str) -> None:
-        self.watchdog.parted(port)
+    def _on_disconnect(self, port: str) -> None:
+        self.watchdog.on_disconnect(port)
 
     def _ports(self) -> list[SwitchPort]:
         return list(self.node.known_ports() or ())
@@ -164,7 +164,7 @@ class Agent:
         }
 
     def problems(self) -> list[str]:
-        """Why this process can not do its work any more; restarting it may help."""
+        """The reasons why this process no longer works; restarting it may help."""
         found = [
             f"{job.verb} of container {job.container or '-'} runs for {job.seconds:.0f} s" for job in self.workers.stuck(AGENT_S)
         ]
@@ -185,7 +185,7 @@ class Agent:
         return found
 
     def obstacles(self) -> list[str]:
-        """Why no pod could be attached now."""
+        """The reasons why no pod can be attached now."""
         try:
             self.node.ready(Deadline.after(1.0))
         except NotServing as error:
@@ -195,7 +195,7 @@ class Agent:
     # -- on the server's thread -------------------------------------------------------------------------------------------
 
     def _dispatch(self, exchange: Exchange) -> None:
-        """Answer what only looks at this process, hand everything else on: verbs to the workers, a page to its own thread."""
+        """Hand a verb to the workers and a page to its own thread; answer /healthz, which only looks at this process, at once."""
         verb = exchange.verb
         page = self.pages.get((exchange.method, exchange.target))
         if verb:
@@ -204,13 +204,13 @@ class Agent:
         elif page:
             page.ask(exchange)
         elif (exchange.method, exchange.target) == ("GET", "/healthz"):
-            told = _told(self.problems())
-            exchange.answer(told.status, told.body)
+            content = _health(self.problems())
+            exchange.answer(content.status, content.body)
         else:
             exchange.refuse(protocol.MalformedRequest(404, f"{exchange.method} {exchange.target[:80]} is not served"))
 
     def _undo(self, exchange: Exchange) -> None:
-        """Nobody has learned of this attachment: a runtime that saw no result takes it for failed."""
+        """Undo an ADD whose answer was lost: the runtime saw no result and takes the attachment for failed."""
         if exchange.verb != "ADD" or exchange.status != 200:
             return
         environ = protocol.environment(exchange.head)
@@ -231,25 +231,25 @@ class Agent:
         if exchange.hung_up and exchange.verb == "ADD":
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
-        with collected() as stages, overheard() as warnings:
+        with collected() as stages, collected_warnings() as warnings:
             called = protocol.called(exchange.head)
             answer = call.answer(environ, lambda: exchange.body, lambda request: verbs.serve(request, self.node, called))
-        seconds = time.perf_counter() - began  # with the answer, its caller and the server's thread take the processor
+        seconds = time.perf_counter() - began  # before the answer: after it the caller and the server's thread run
         exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, seconds, stages)
 
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 
-    def _attachments(self) -> Told:
+    def _attachments(self) -> Content:
         records, ports = self.node.journal.records(), self.node.known_ports()
-        return Told(200, _json(describe_all(records, ports, boot_id=self.node.boot_id(), vswitchd=self.node.vswitchd())))
+        return Content(200, _json(describe_all(records, ports, boot_id=self.node.boot_id(), vswitchd=self.node.vswitchd())))
 
-    def _reconciled(self) -> Told:
-        return Told(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))
+    def _reconciled(self) -> Content:
+        return Content(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))
 
 
-def _told(problems: list[str]) -> Told:
-    return Told(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
+def _health(problems: list[str]) -> Content:
+    return Content(503 if problems else 200, _json({"version": version("userspace-cni"), "problems": problems}))
 
 
 def _json(value: object) -> bytes:
@@ -257,7 +257,7 @@ def _json(value: object) -> bytes:
 
 
 def _raise_descriptor_limit() -> None:
-    """A thousand callers need as many descriptors; the usual soft limit is for programs that use select(2)."""
+    """Raise the soft limit: a thousand callers need as many descriptors, and the usual limit is for users of select(2)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(
         resource.RLIMIT_NOFILE, (max(soft, DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)), hard)

@@ -1,9 +1,9 @@
-"""Keeps the node in order beside the verbs: the session with OVSDB open, ovs-vswitchd watched, records and reality reconciled.
+"""Keeps the session with OVSDB open, watches ovs-vswitchd, and reconciles records with the node.
 
-One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, when the session
-with OVSDB is a new one, when ovs-vswitchd is another process, on the tick, and when asked. Two things do not wait for
-one: an application whose connection ended may have left a dead socket, which its successor is about to need; and so may an
-ovs-vswitchd that ended. Nothing here may end the thread.
+One thread, which wakes once a second and mostly finds nothing to do. A pass of reconciliation is due at start, after a new
+session with OVSDB, after a restart of ovs-vswitchd, on the tick, and on request. Dead sockets do not wait for a pass: an
+application whose connection ended, or an ovs-vswitchd that ended, may have left some that its successor needs soon. No error may
+end the thread.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from userspace_cni.base.threads import start
 
 BEAT_S: Final = 1.0
 FAST_BEAT_S: Final = 0.1
-"""Of the first seconds after the end of an ovs-vswitchd: the next one needs half a second until it makes its sockets."""
+"""The beat in the first seconds after the end of an ovs-vswitchd: the next one makes its sockets after half a second."""
 FAST_S: Final = 30.0
 LOOKS_S: Final = (0.0, 0.1, 0.5, 2.0)
-"""After the end of an application's connection. The kernel closes what a killed process had one after the other: its socket may
-seem to live at the first look."""
+"""Pauses before the looks after the end of an application's connection. The kernel closes the descriptors of a killed process one
+by one: its socket may seem alive at the first look."""
 WATCH_S: Final = 5.0
 """Seconds between two looks at ovs-vswitchd while it lives: STATUS believes the last one when the daemon is silent."""
 CONNECT_S: Final = 2.0
 APART_S: Final = 5.0
-"""Seconds between two looks that prove something gone, less when ticks are that close. `gc` waits as long to ask again."""
+"""Seconds between two looks that prove something gone, less when the tick is short. `gc` waits as long between its looks."""
 
 
 class Watchdog:
-    """The thread. `count` is told each action of a pass by name, `reconnected` each session with OVSDB after the first."""
+    """The thread. It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first."""
 
     def __init__(self, node: Node, count: Callable[[str], None], reconnected: Callable[[], None], tick_s: float) -> None:
         self._node = node
@@ -46,7 +46,7 @@ class Watchdog:
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
-        self._parted: dict[str, tuple[float, ...]] = {}
+        self._disconnected: dict[str, tuple[float, ...]] = {}
         self._actions: Counter[str] = Counter()
         self._wake = threading.Condition()
         self._asked = 0
@@ -61,14 +61,14 @@ class Watchdog:
         self._watched = self._next_pass = 0.0
         self._thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
         self.beat = time.monotonic()
-        """When the thread last came round; a pass in between may take long."""
+        """When the thread's last round began; a pass may take long."""
 
     def start(self) -> None:
-        """Begin with a pass. Raises Unavailable."""
+        """Start the thread, which begins with a pass. Raises Unavailable."""
         start(self._thread, "the watchdog")
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no further round."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()
@@ -76,33 +76,33 @@ class Watchdog:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread is there."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def parted(self, port: str) -> None:
-        """The connection of this port's application has ended. Never waits."""
+    def on_disconnect(self, port: str) -> None:
+        """Note that the connection of this port's application has ended. Never waits."""
         now = time.monotonic()
         with self._wake:
-            self._parted[port] = tuple(now + pause for pause in LOOKS_S)
+            self._disconnected[port] = tuple(now + pause for pause in LOOKS_S)
             self._wake.notify_all()
 
     def _ended(self) -> None:
-        """On the lifeline's thread: ovs-vswitchd has ended. The next one may bind its sockets before a pass comes to its end."""
+        """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends."""
         self._guarded(self._node.free_sources)
         with self._wake:
             self._died, self._lives = time.monotonic(), False
             self._wake.notify_all()
 
     def ask(self) -> None:
-        """Have a pass made soon."""
+        """Request a pass."""
         with self._wake:
             self._asked += 1
             self._wake.notify_all()
 
     def reconcile(self, deadline: Deadline) -> Mapping[str, int]:
-        """Have a pass made and await it: how often each action was taken. Raises Unavailable at the deadline."""
+        """Request a pass and wait for it: how often each action was taken. Raises Unavailable at the deadline."""
         with self._wake:
-            wanted = self._passes + (2 if self._in_pass else 1)  # one that runs already may have looked before what is meant
+            wanted = self._passes + (2 if self._in_pass else 1)  # the running one may have looked too early
             self._asked += 1
             self._wake.notify_all()
             while self._passes < wanted:
@@ -127,17 +127,17 @@ class Watchdog:
                     self._wake.wait(patience)
 
     def _patience(self) -> float:
-        """Seconds until there is something to look at unasked."""
+        """Seconds until the next look is due."""
         now = time.monotonic()
         beat = FAST_BEAT_S if not self._lives and now - self._death_seen < FAST_S else BEAT_S
-        return min([beat, *(looks[0] - now for looks in self._parted.values())])
+        return min([beat, *(looks[0] - now for looks in self._disconnected.values())])
 
-    def _look_at_parted(self) -> None:
+    def _look_at_disconnected(self) -> None:
         now = time.monotonic()
         with self._wake:
-            ports = [port for port, looks in self._parted.items() if looks[0] <= now]
-            later = {port: tuple(at for at in looks if at > now) for port, looks in self._parted.items()}
-            self._parted = {port: looks for port, looks in later.items() if looks}
+            ports = [port for port, looks in self._disconnected.items() if looks[0] <= now]
+            later = {port: tuple(at for at in looks if at > now) for port, looks in self._disconnected.items()}
+            self._disconnected = {port: looks for port, looks in later.items() if looks}
         for port in sorted(ports):
             self._guarded(lambda: self._reconciliation.look_at(port))  # noqa: B023 - called at once
 
@@ -145,7 +145,7 @@ class Watchdog:
         """Look at session and switch, and make a pass when one is due."""
         if self._died > self._death_seen:
             self._death_seen, self._watched = self._died, 0.0
-        self._look_at_parted()
+        self._look_at_disconnected()
         due = now >= self._next_pass
         if self._connect():
             due = True
@@ -176,7 +176,7 @@ class Watchdog:
             say("error", "reconciliation failed", error=repr(error))
 
     def _connect(self) -> bool:
-        """Whether there is a new session with OVSDB."""
+        """Open the session with OVSDB if needed; whether it is a new one."""
         try:
             sessions = self._node.connect(Deadline.after(CONNECT_S))
         except UserspaceError as error:
@@ -188,7 +188,7 @@ class Watchdog:
         if new and self._sessions:
             self._reconnected()
         if new:
-            say("info", "the session with OVSDB stands", sessions=sessions)
+            say("info", "the session with OVSDB is open", sessions=sessions)
         self._sessions, self._reachable = sessions, True
         return new
 

@@ -1,11 +1,11 @@
-"""The threads that run the verbs: as many as there is work for, up to a bound, and a few that only clean up and tell.
+"""The threads that run the verbs: as many as there is work for, up to a bound, and a few for DEL and STATUS alone.
 
 A verb that hangs (a dead switch, a slow disk, an IPAM plugin) holds its thread until its own deadline. When all of them hang, DEL
-and STATUS still find one: `reserved` threads take nothing else, so that a node in trouble can be cleaned and looked at.
+and STATUS still get one: `reserved` threads take nothing else, so that a node in trouble can be cleaned and examined.
 
-Idle threads are used last in, first out, so that few stay warm and the others end. A thread is started without waiting for it to
-run: `threading.Thread.start` waits, which measured 16 ms with 2 busy threads and 350 ms with 20, on the thread that accepts
-connections. A job that raises ends nothing; a thread that is gone nevertheless is found by the kernel's own list.
+Idle threads are used last in, first out, so that few stay in use and the others end. A thread is started without waiting for it
+to run: `threading.Thread.start` waits, which measured 16 ms with 2 busy threads and 350 ms with 20, on the thread that accepts
+connections. A job that raises must never end its thread; a thread that has ended all the same is found in the kernel's list.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.log import bound, say
 
 SWIFT: Final = frozenset({"DEL", "STATUS"})
-"""What the reserved threads take."""
+"""The verbs that the reserved threads take."""
 _TASKS: Final = Path("/proc/self/task")
 
 
 class Overloaded(Unavailable):
-    """All threads are busy and the queue is full, or they take no more."""
+    """All threads are busy and the queue is full, or the workers are closed."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Something to run once. `verb` decides who may run it: one of SWIFT, or anything else; both facts are for the watchdog."""
+    """A function to run once. `verb` decides which threads may run it (SWIFT); verb and container are for log and problems."""
 
     run: Callable[[], object]
     verb: str
@@ -43,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Stuck:
-    """A job that has been running for so many seconds."""
+    """A job that has been running for `seconds`."""
 
     verb: str
     container: str
@@ -52,7 +52,7 @@ class Stuck:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Threads for all verbs, threads for SWIFT ones only, jobs that may wait, seconds and number of idle threads kept."""
+    """Threads for all verbs and for SWIFT ones only, jobs that may wait, seconds before an idle thread ends, idle ones kept."""
 
     general: int = 256
     reserved: int = 8
@@ -62,7 +62,7 @@ class Sizes:
 
 
 class _Worker:
-    """One thread. Its fields are guarded by the lock of all."""
+    """One thread. The lock of `Workers` guards its fields."""
 
     __slots__ = ("job", "reserved", "since", "tid", "wake")
 
@@ -78,7 +78,7 @@ class _Worker:
 class Workers:
     """Runs jobs on daemon threads. Every method may be called from any thread, `submit` also from a job.
 
-    Each job has the context variables (log level, say) that were in force when this was made, in a copy of its own.
+    Each job runs in its own copy of the context variables (such as the log level) with which this object was made.
     """
 
     def __init__(self, sizes: Sizes | None = None) -> None:
@@ -95,7 +95,7 @@ class Workers:
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Run the job on a thread as soon as there is one. Raises Overloaded."""
+        """Run the job as soon as a thread is free. Raises Overloaded."""
         swift = job.verb in SWIFT
         with self._lock:
             if self._closed:
@@ -138,7 +138,7 @@ class Workers:
 
     @property
     def dead(self) -> int:
-        """Threads that ended without saying so. There is no way known to make one; workers with one are not to be trusted."""
+        """Threads that ended unexpectedly. No cause is known; after one, the workers cannot be trusted."""
         with self._lock:
             tids = [worker.tid for worker in self._workers if worker.tid]
         return sum(not (_TASKS / str(tid)).exists() and self._still_ours(tid) for tid in tids)
@@ -149,7 +149,7 @@ class Workers:
             return self._settled.wait_for(lambda: not self._active and not self._queued(), seconds)
 
     def close(self) -> None:
-        """Take no more jobs, forget those that wait, and let idle threads end. Nobody waits for the busy ones."""
+        """Take no more jobs, drop those that wait, and let idle threads end. Does not wait for the busy ones."""
         with self._lock:
             self._closed = True
             for queue in self._queues.values():
@@ -176,7 +176,7 @@ class Workers:
         try:
             _thread.start_new_thread(self._work, (worker,))
         except RuntimeError as error:  # the kernel has no more threads for us (pids cgroup, RLIMIT_NPROC)
-            say("warning", "the agent can not have another thread", threads=len(self._workers), error=error)
+            say("warning", "the agent cannot have another thread", threads=len(self._workers), error=error)
             return False
         self._workers.add(worker)
         self._started[reserved] += 1
@@ -187,7 +187,7 @@ class Workers:
         return len(self._queues[False]) + len(self._queues[True])
 
     def _next(self, *, reserved: bool) -> Job | None:
-        """The job that waits longest of those that the thread may run."""
+        """The job that has waited longest of those that the thread may run."""
         swift, other = self._queues[True], self._queues[False]
         if reserved or not other:
             return swift.popleft()[1] if swift else None
@@ -204,7 +204,7 @@ class Workers:
                 return
 
     def _proceed(self, worker: _Worker) -> bool:
-        """Find the worker's next job, waiting for it; False when its time is over."""
+        """Wait for the worker's next job; False when it has to end."""
         with self._lock:
             worker.job, worker.since = self._next(reserved=worker.reserved), time.monotonic()
             if worker.job is not None:
@@ -240,5 +240,5 @@ def _run(job: Job) -> None:
     with bound(verb=job.verb, container=job.container):
         try:
             job.run()
-        except BaseException as error:  # noqa: BLE001 -- nothing that a job does may end its thread
+        except BaseException as error:  # noqa: BLE001 -- no error of a job may end its thread
             say("error", "a job failed", error=repr(error))

@@ -1,14 +1,14 @@
 """Directories that a pod can write, and everything that is done in them as root.
 
-A path has two parts. Its trusted prefix was made by the administrator or the kubelet and is opened like any other; what is below
-it may be rewritten by a pod at any moment and is opened with openat2(2) through no link. From then on there are only file
-descriptors and single names below them: nothing here, nor in the modules that use it, may walk such a path a second time.
-Both are as the host calls them: the prefix is translated by the `root` that is given, and messages name the host's paths.
+A path has two parts. The administrator or the kubelet made its trusted prefix, which is opened like any other directory. A pod
+may rewrite what is below at any moment, so that is opened with openat2(2), which follows no link. From then on there are only
+file descriptors and single names below them: neither this module nor its users may walk such a path a second time.
+Paths are the host's: `root` translates the prefix, and messages name the host's paths.
 
 Library and kernel errors end here: what leaves is an error of `userspace_cni.base.errors` that names the path and what was found.
 No text says "not found" or "no such file or directory": container runtimes take an error with these words for a success.
 """
-# Descriptors and single names rather than paths: pathlib can not express them.
+# Descriptors and single names rather than paths: pathlib cannot express them.
 # ruff: noqa: PTH101, PTH102, PTH112, PTH120
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.sys import paths
 
 DIRECTORY_MODE = 0o750
-"""Of a directory made for one attachment when none is asked for: what the plugin that we replace uses."""
+"""The mode of a directory made for one attachment when the network asks for none: the former plugin's."""
 
 PARENT_MODE = 0o711
-"""Of a missing prefix: whoever may enter the directory must be able to get there, and has nothing to list on the way."""
+"""The mode of a missing prefix: users who may enter the directory must be able to reach it, and cannot list its parents."""
 
 GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
-"""What opening through no link says when the object that we made is no longer at its path; of a name that is too long for this
-file system, that it never was."""
+"""Errors of opening without following links that say that the object that we made is no longer at its path. ENAMETOOLONG says
+that it never was: the name is too long for this file system."""
 
 _PASSING = PASSING | {errno.EBUSY, errno.EDQUOT, errno.ENOSPC}
 
@@ -48,19 +48,19 @@ _KINDS = {
 
 
 def kind(mode: int) -> str:
-    """What an `st_mode` describes, in words."""
+    """Name the kind of file of an `st_mode`, in words."""
     return _KINDS.get(stat.S_IFMT(mode), f"an object of type {stat.S_IFMT(mode):o}")
 
 
 def plain(name: str) -> str:
-    """`name`, which is one component of a path and leads nowhere else."""
+    """Return `name` if it is one component of a path. Raises DirectoryRefused otherwise."""
     if name in {"", ".", ".."} or "/" in name or "\0" in name:
         raise DirectoryRefused(f"name {name!r}: it is not the name of a file", "the record or the network's configuration")
     return name
 
 
 def refusal(what: str, error: OSError, found: str = "") -> UserspaceError:
-    """The error that says that `what` failed with `error`; transient ones as Unavailable."""
+    """The error for `what`, which failed with `error`; Unavailable where that is transient."""
     if error.errno == errno.ENOENT:
         reason = "it does not exist"
     elif error.errno == errno.EXDEV:
@@ -75,7 +75,7 @@ def refusal(what: str, error: OSError, found: str = "") -> UserspaceError:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Every OSError inside becomes the error that says that `what` failed."""
+    """Within this block every OSError becomes the error that says that `what` failed."""
     try:
         yield
     except OSError as error:
@@ -83,7 +83,7 @@ def translated(what: str) -> Iterator[None]:
 
 
 def look(dirfd: int, name: str) -> os.stat_result | None:
-    """What `name` in the directory is, itself and not what it links to; None when there is nothing."""
+    """Facts of `name` in the directory, of a link itself and not of its target; None when there is nothing."""
     try:
         return os.stat(name, dir_fd=dirfd, follow_symlinks=False)
     except OSError as error:
@@ -95,7 +95,8 @@ def look(dirfd: int, name: str) -> os.stat_result | None:
 def open_regular(dirfd: int, name: str) -> int | None:
     """A descriptor for reading the regular file `name` in the directory; None when there is nothing, or anything else.
 
-    What a pod put there is looked at before it is opened: opening a device node is what starts a watchdog, or loads a driver.
+    The file is checked before it is opened, for a pod may have put a device node there: opening one can start a watchdog or load
+    a driver.
     """
     try:
         seen = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dirfd)
@@ -110,9 +111,9 @@ def open_regular(dirfd: int, name: str) -> int | None:
 
 
 def reopen(seen: int) -> int | None:
-    """A descriptor for reading what `seen` was opened on with O_PATH, if that is a regular file; None for anything else.
+    """A descriptor for reading the file that `seen` was opened on with O_PATH; None unless it is a regular file.
 
-    It cannot be exchanged in between. O_NONBLOCK: a process with a lease on the file must not keep us waiting.
+    The file cannot be exchanged in between. O_NONBLOCK: a process with a lease on the file must not keep us waiting.
     """
     if not stat.S_ISREG(os.fstat(seen).st_mode):
         return None
@@ -120,7 +121,7 @@ def reopen(seen: int) -> int | None:
 
 
 def open_directory(path: str, trusted: str, root: HostRoot = HERE) -> int:
-    """The directory at `path`, below the prefix `trusted`. Raises DirectoryRefused naming what is in the way."""
+    """Open the directory at `path`, below the prefix `trusted`. Raises DirectoryRefused naming what is in the way."""
     below = _below(path, trusted)
     try:
         return _open(path, trusted, root)
@@ -129,10 +130,10 @@ def open_directory(path: str, trusted: str, root: HostRoot = HERE) -> int:
 
 
 def open_if_there(path: str, trusted: str, root: HostRoot = HERE) -> int | None:
-    """The directory at `path` for removing something in it; None when it is gone.
+    """Open the directory at `path` for removing something in it; None when it is gone.
 
-    A link or a file in its place also means gone: what we made can not be reached without following what a pod put there, and a
-    pod must not be able to keep itself from being deleted.
+    A link or a file in its place also means gone: what we made can only be reached through what a pod put there. A pod must not
+    be able to prevent its own deletion in this way.
     """
     below = _below(path, trusted)
     try:
@@ -169,11 +170,11 @@ def directory_if_there(path: str, trusted: str, root: HostRoot = HERE) -> Iterat
 
 
 def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE, *, parents: bool = False) -> tuple[int, bool]:
-    """The directory at `path`, made with `mode` when it is missing, and whether it was made now.
+    """Open the directory at `path`, made with `mode` when it is missing; also return whether it was made now.
 
-    A missing prefix is made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours. What
-    is between is made in the same way with `parents`; without, it must be there: a kubelet that is just removing a pod would be
-    left with directories that stay for ever.
+    A missing prefix is made with PARENT_MODE, whatever `mode` is: a mode asked for the pod's directory must not open ours. With
+    `parents` the directories between are made in the same way. Without, they must exist: directories made while the kubelet
+    removes a pod would stay for ever.
     """
     components = _below(path, trusted)
     with translated(f"directory {trusted}"):
@@ -196,7 +197,7 @@ def make_directory(path: str, trusted: str, mode: int, root: HostRoot = HERE, *,
 
 
 def make_trusted(path: str, mode: int) -> bool:
-    """A directory of ours that no pod can write, with its parents (0755, as mkdir -p has them). Whether it was made now.
+    """Make a directory that no pod can write, with its parents (0755, as mkdir -p makes them). Whether it was made now.
 
     `path` is as this process sees it.
     """
@@ -213,7 +214,7 @@ def make_trusted(path: str, mode: int) -> bool:
 
 
 def _walk(dirfd: int, components: list[str], *, make: bool) -> int:
-    """The directory that they lead to below `dirfd`, through no link; `make`: each that is missing is made on the way."""
+    """Open the directory at `components` below `dirfd`, without following links; `make`: make each that is missing."""
     if not make:
         return paths.openat2(dirfd, "/".join(components) or ".", os.O_RDONLY | os.O_DIRECTORY)
     current = os.dup(dirfd)
@@ -243,7 +244,7 @@ def _open(path: str, trusted: str, root: HostRoot) -> int:
 
 
 def _below(path: str, trusted: str) -> list[str]:
-    """The components of `path` below `trusted`; a record or a plan in which it is not below is refused."""
+    """The components of `path` below `trusted`. Raises DirectoryRefused for a path that is not below it."""
     prefix, whole = trusted.rstrip("/") + "/", path.rstrip("/") + "/"
     components = [name for name in whole[len(prefix) :].split("/") if name]
     if not trusted.startswith("/") or not whole.startswith(prefix) or {".", ".."} & set(components):
@@ -252,7 +253,7 @@ def _below(path: str, trusted: str) -> list[str]:
 
 
 def _obstacle(trusted: str, components: list[str], root: HostRoot) -> str:
-    """The first thing on the way that is no directory, for a message; "" when it is not there any more or not the reason."""
+    """For a message, the first component that is no directory; "" when there is none (any more)."""
     try:
         prefix = os.open(root.path(trusted), os.O_PATH | os.O_CLOEXEC)
     except (OSError, DirectoryRefused):

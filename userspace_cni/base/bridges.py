@@ -1,4 +1,4 @@
-"""What may be said of a port on a bridge wherever it is said, in a network or in the administrator's rules. Pure."""
+"""Bridge names and VLANs of a port, as networks and the administrator's rules write them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from userspace_cni.base.errors import InvalidConfig
 
 BRIDGE_MAX: Final = 15
-"""Characters of a bridge's name: it is a kernel link, too."""
+"""Characters of a bridge's name: a bridge is also a kernel link."""
 VLAN_MAX: Final = 4094
 _UNTAGGED: Final = 0
 
@@ -24,7 +24,7 @@ class Vlan:
 
 
 def vlan_range(item: object, where: str) -> range:
-    """A VLAN id, a range as "100-110", or ovs-cni's {"id": 5} and {"minID": 5, "maxID": 9}; `where` for errors."""
+    """Read a VLAN id, a range as "100-110", or ovs-cni's {"id": 5} and {"minID": 5, "maxID": 9}; `where` is for errors."""
     low: object = None
     high: object = None
     if isinstance(item, dict):
@@ -41,7 +41,7 @@ def vlan_range(item: object, where: str) -> range:
 
 
 def carried(vlan: Vlan) -> frozenset[int] | None:
-    """The VLANs whose frames a port takes and gives (ovs-vswitchd.conf.db(5), Port.vlan_mode); None for all, 0 for untagged."""
+    """The VLANs that a port carries (ovs-vswitchd.conf.db(5), Port.vlan_mode); None for all, 0 for untagged."""
     own = frozenset({vlan.tag or _UNTAGGED})
     if vlan.mode in ("access", "dot1q-tunnel") or (not vlan.mode and vlan.tag is not None):
         return own

@@ -1,4 +1,4 @@
-"""The deadline of a verb: the one of `fastpath.sys`, and the error that it has passed."""
+"""The deadline of a verb: the one of `fastpath.sys`, and the error to raise once it has passed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from userspace_cni.fastpath.sys import deadline
 
 
 class Deadline(deadline.Deadline):
-    """An instant of CLOCK_MONOTONIC, in seconds, that can be required not to have passed."""
+    """An instant of CLOCK_MONOTONIC, in seconds; `require` raises once it has passed."""
 
     def require(self, what: str) -> float:
         """Seconds left, or Unavailable naming `what` when there are none."""

@@ -7,7 +7,7 @@
     │   ├── BadEnvironment          4   a CNI_* variable
     │   ├── UnreadableInput         5   stdin could not be read
     │   ├── Undecodable             6   not JSON, or a field of the wrong JSON type
-    │   ├── InvalidConfig           7   decodes, but can not be meant
+    │   ├── InvalidConfig           7   decodes, but is not valid
     │   └── HostNamespace           8   CNI_NETNS is the host's own
     ├── ContainerGone               3   the sandbox vanished before anything was done
     ├── Unavailable                11   transient: a lock, OVS, the API server, threads or descriptors; try again later
@@ -18,12 +18,12 @@
     │   ├── NotAttached           102
     │   ├── Drifted               103   CHECK found something else than what was made
     │   ├── SwitchRefused         104   OVS took the rows and reports an error
-    │   ├── NameTaken             105   the port belongs to somebody else
+    │   ├── NameTaken             105   the port is not this container's
     │   ├── DirectoryRefused      106   a directory, mount, socket or file of the pod
     │   ├── NoteRefused           107   the pod's annotations
-    │   ├── DelegateBroken        108   the IPAM plugin answered nothing usable
-    │   ├── RecordRefused         109   our own store can not be written
-    │   └── Incomplete            110   several things failed while undoing; each in `details`
+    │   ├── DelegateBroken        108   the IPAM plugin gave no usable answer
+    │   ├── RecordRefused         109   our own store cannot be written
+    │   └── Incomplete            110   several steps failed while undoing; each in `details`
     ├── UnknownProtocol           111   caller and agent do not speak the same protocol
     └── DelegateFailed            any   the IPAM plugin's own error, passed on unchanged
 
@@ -50,8 +50,8 @@ PASSING: Final = frozenset(
         errno.ETIMEDOUT,
     }
 )
-"""What the kernel has not now and will have again: what was tried is Unavailable then, and nothing is wrong with the thing."""
-_TOLD_MAX = 4096
+"""Errors that pass: the kernel lacks a resource now and will have it again. What was tried is Unavailable meanwhile."""
+_SHOWN_MAX = 4096
 
 
 class UserspaceError(Exception):
@@ -73,7 +73,7 @@ class UserspaceError(Exception):
 
 
 class BadRequest(UserspaceError):
-    """The caller's input can not be used; raised before any effect."""
+    """The caller's input cannot be used; raised before any effect."""
 
     default_code = 7
 
@@ -85,7 +85,7 @@ class UnsupportedVersion(BadRequest):
 
 
 class UnsupportedField(BadRequest):
-    """An option that is understood but can not be served; the message names key and value."""
+    """An option that is understood but cannot be served; the message names key and value."""
 
     default_code = 2
 
@@ -173,7 +173,7 @@ class SwitchRefused(StepFailed):
 
 
 class NameTaken(StepFailed):
-    """A row of the name we need belongs to another container or to somebody else."""
+    """A row with the name that we need belongs to another container, or is not ours."""
 
     default_code = 105
 
@@ -219,12 +219,12 @@ class DelegateFailed(UserspaceError):
 
 
 def shortened(text: str) -> str:
-    """`text` for people: values in it are a tenant's, and may be as long as a configuration."""
-    return text if len(text) <= _TOLD_MAX else f"{text[:_TOLD_MAX]}… ({len(text)} characters)"
+    """Cut `text` for a message: values in it are a tenant's, and may be as long as a configuration."""
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}… ({len(text)} characters)"
 
 
 def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
-    """One error out of those collected while undoing: the only one as it is, several as `Incomplete`."""
+    """Combine the errors that were collected while undoing: a single one stays as it is, several become `Incomplete`."""
     collected = list(errors)
     if len(collected) == 1:
         return collected[0]

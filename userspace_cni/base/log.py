@@ -1,8 +1,8 @@
-"""What people read on stderr: one line per event, `time=… level=… msg="…"` and the facts that place it, or the same as JSON.
+"""The log on stderr: one line per event, `time=… level=… msg="…"` and the facts of the call it belongs to, or the same as JSON.
 
-Stdlib logging costs a short-lived process 8 ms and its handlers may write to stdout, which belongs to the runtime.
-The threshold and the facts are bound per call of a verb (context variables); the form of a line is the process's. Values are a
-pod's or a tenant's as often as ours: none of them ever ends a line, begins a field or is taken for one of ours.
+Stdlib logging costs a short-lived process 8 ms, and its handlers may write to stdout, which belongs to the runtime.
+The threshold and the facts are bound per call of a verb (context variables); a line's form is set per process. Values may be a
+pod's or a tenant's: none of them may end a line or begin a field.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ SUBJECT: Final = ("pod", "network", "container", "interface")
 """The facts that say which attachment a line is about; `pod` is NAMESPACE/NAME."""
 _ORDER: Final = ("verb", *SUBJECT)
 
-_HEARD_MAX: Final = 100
+_WARNINGS_MAX: Final = 100
 
 _threshold: ContextVar[int | None] = ContextVar("threshold", default=None)
 _context: ContextVar[Mapping[str, str]] = ContextVar("context", default=MappingProxyType({}))
-_heard: ContextVar[list[str] | None] = ContextVar("heard", default=None)
+_warnings: ContextVar[list[str] | None] = ContextVar("warnings", default=None)
 
 
 class _Process:
-    """What holds for lines of this process for which nothing is bound."""
+    """The threshold and the form of this process's lines where none is bound."""
 
     threshold = LEVELS["info"]
     as_json = os.environ.get("USERSPACE_CNI_LOG_FORMAT") == "json"  # until the settings are read
 
 
 def begin(level: str, form: str) -> None:
-    """From now on this process logs in that form (one of FORMATS), and where no other level is bound at this one and above."""
+    """Set this process's form of lines (one of FORMATS), and the `level` that holds where no other is bound."""
     _Process.threshold, _Process.as_json = LEVELS[level], form == "json"
 
 
 @contextmanager
 def bound(level: str = "", **facts: str) -> Iterator[None]:
-    """Within this block, log at `level` (a key of LEVELS; "" for no other) and above, and add `facts` to each line."""
+    """Within this block, log at `level` (a key of LEVELS; "" keeps the one that is bound) and above; add `facts` to each line."""
     threshold = _threshold.set(LEVELS[level] if level else _threshold.get())
-    context = _context.set({**_context.get(), **_told(facts)}) if facts else None
+    context = _context.set({**_context.get(), **_not_empty(facts)}) if facts else None
     try:
         yield
     finally:
@@ -60,48 +60,51 @@ def bound(level: str = "", **facts: str) -> Iterator[None]:
 
 @contextmanager
 def about(subject: Mapping[str, str]) -> Iterator[None]:
-    """Within this block lines are about this attachment (keys of SUBJECT), and about no other that is bound outside.
+    """Within this block lines are about this attachment (keys of SUBJECT), not about the one that is bound outside.
 
-    They are not for the caller for that other one, and are not overheard.
+    Its warnings are not collected: the caller asked about the other attachment.
     """
     others = {key: value for key, value in _context.get().items() if key not in SUBJECT}
-    context, heard = _context.set({**others, **_told(subject)}), _heard.set(None)
+    context, warnings = _context.set({**others, **_not_empty(subject)}), _warnings.set(None)
     try:
         yield
     finally:
-        _heard.reset(heard)
+        _warnings.reset(warnings)
         _context.reset(context)
 
 
 @contextmanager
-def overheard() -> Iterator[list[str]]:
-    """Within this block, what is said as a warning, within the threshold, is also put into the list that it gives: for a caller
-    whose stderr is another one. Without level and context, each once, and no more than a hundred."""
-    heard: list[str] = []
-    token = _heard.set(heard)
+def collected_warnings() -> Iterator[list[str]]:
+    """Within this block, also put warnings within the threshold into the list that it gives, for a caller with another stderr.
+
+    Without level and bound facts, each once, and no more than a hundred.
+    """
+    warnings: list[str] = []
+    token = _warnings.set(warnings)
     try:
-        yield heard
+        yield warnings
     finally:
-        _heard.reset(token)
+        _warnings.reset(token)
 
 
 def learn(**facts: str) -> None:
-    """From now on add `facts` to each line of the innermost block that binds any, and to what that calls."""
-    known = {**_context.get(), **_told(facts)}
+    """Add `facts` to each line from now on, until the innermost block that binds facts ends."""
+    known = {**_context.get(), **_not_empty(facts)}
     _context.set({key: known[key] for key in _ORDER if key in known} | known)
 
 
 def say(level: str, message: str, **facts: object) -> None:
-    """Write one line to stderr when `level` is within the threshold. Never fails: a log must not decide a verb.
+    """Write one line to stderr when `level` is within the threshold. Never fails: a log must not make a verb fail.
 
     Facts that are "" are left out.
     """
     bound_threshold = _threshold.get()
     if LEVELS[level] > (_Process.threshold if bound_threshold is None else bound_threshold):
         return
-    _hear(level, message, facts)
-    told = {"time": _now(), "level": level, "msg": message, **_context.get(), **facts}
-    line = _as_json(told) if _Process.as_json else _as_text(told)
+    if level == "warning":
+        _collect(message, facts)
+    fields = {"time": _now(), "level": level, "msg": message, **_context.get(), **facts}
+    line = _as_json(fields) if _Process.as_json else _as_text(fields)
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()
@@ -109,16 +112,16 @@ def say(level: str, message: str, **facts: object) -> None:
         return
 
 
-def _hear(level: str, message: str, facts: Mapping[str, object]) -> None:
-    heard = _heard.get()
-    if heard is None or level != "warning" or len(heard) >= _HEARD_MAX:
+def _collect(message: str, facts: Mapping[str, object]) -> None:
+    warnings = _warnings.get()
+    if warnings is None or len(warnings) >= _WARNINGS_MAX:
         return
-    told = shortened(message) + (f"; {_as_text(facts)}" if facts else "")
-    if told not in heard:
-        heard.append(told)
+    warning = shortened(message) + (f"; {_as_text(facts)}" if facts else "")
+    if warning not in warnings:
+        warnings.append(warning)
 
 
-def _told(facts: Mapping[str, str]) -> dict[str, str]:
+def _not_empty(facts: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in facts.items() if value}
 
 
@@ -128,19 +131,19 @@ def _now() -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03d}Z"
 
 
-def _as_text(told: Mapping[str, object]) -> str:
-    texts = ((key, str(value)) for key, value in told.items())
+def _as_text(facts: Mapping[str, object]) -> str:
+    texts = ((key, str(value)) for key, value in facts.items())
     return " ".join(f"{key}={_quoted(shortened(text))}" for key, text in texts if text)
 
 
-def _as_json(told: Mapping[str, object]) -> str:
-    values = ((key, value if isinstance(value, (bool, int)) else _text(str(value))) for key, value in told.items())
+def _as_json(facts: Mapping[str, object]) -> str:
+    values = ((key, value if isinstance(value, (bool, int)) else _text(str(value))) for key, value in facts.items())
     fields: dict[str, Any] = {key: value for key, value in values if value != ""}
     return json.dumps(fields)
 
 
 def _text(value: str) -> str:
-    """The value with bytes that are no text spelled out: a lone surrogate is JSON to us, and an error to other readers."""
+    """The value with undecodable bytes spelled out: other readers of JSON refuse a lone surrogate."""
     return shortened(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 

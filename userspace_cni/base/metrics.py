@@ -1,8 +1,8 @@
-"""What a process counts, in Prometheus' text form: a registry in which each room declares its own series.
+"""The metrics of a process in Prometheus' text form: a registry in which each room declares its own series.
 
-A registry of our own, so that nothing of the library gets in. The library is imported when a registry is made and not with this
-module: a process that serves one verb counts nothing and must not pay for it. The only module that knows prometheus_client. What
-grows with the ports is not the library's to write (`exposition`).
+Only this module knows prometheus_client. It uses a registry of its own, without the library's default series, and imports the
+library when a registry is made: a process that serves one verb counts nothing and must not pay for the import. `exposition`
+writes the series that grow with the ports.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Histogram
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-"""Of what `render` gives."""
+"""The Content-Type of what `render` returns."""
 PREFIX: Final = "userspace_cni_"
-"""Of every name but the process's own; names are given here without it."""
+"""Begins the names of all series but the process's (`process_…`). Methods take names without it."""
 
 T = TypeVar("T")
 
 
 class Registry:
-    """The series of one process. Its methods, and what they give, may be used from any thread."""
+    """The series of one process. Its methods, and what they return, may be used from any thread."""
 
     def __init__(self) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector
@@ -37,27 +37,27 @@ class Registry:
         self._failing: set[str] = set()
 
     def counter(self, name: str, text: str, *labelled: str) -> Counter:
-        """A count of events; `_total` is added to its name."""
+        """Declare a count of events; `_total` is added to its name."""
         from prometheus_client import Counter
 
         return Counter(PREFIX + name, text, labelled, registry=self._registry)
 
     def histogram(self, name: str, text: str, *labelled: str, buckets: Sequence[float]) -> Histogram:
-        """How often values were at most as large as each of `buckets`, and their sum."""
+        """Declare a histogram: how many values were at most as large as each of `buckets`, and their sum."""
         from prometheus_client import Histogram
 
         return Histogram(PREFIX + name, text, labelled, buckets=buckets, registry=self._registry)
 
     def constant(self, name: str, text: str, **values: str) -> None:
-        """A series that is always 1; what it says is in its labels."""
+        """Add a series that is always 1 and has facts in its labels."""
         self._constants.append(family(PREFIX + name, "gauge", text, [(labels(values), 1)]))
 
     def gauge(self, name: str, text: str, look: Callable[[], float]) -> None:
-        """A number that is looked up at each scrape, not before; while that fails it is left out."""
+        """Add a number that `look` gives at each scrape; it is left out while `look` fails."""
         self._gauges[name] = text, look
 
     def ask(self, name: str, look: Callable[[], T]) -> T | None:
-        """What `look` says, None when it fails; that is logged once, as the metric `name`, until it works again."""
+        """Return what `look` gives, None when it fails. A failure is logged once, as the metric `name`, until it works again."""
         try:
             value = look()
         except Exception as error:  # noqa: BLE001 -- whatever it is, the other numbers are wanted all the more
@@ -69,7 +69,7 @@ class Registry:
         return value
 
     def render(self) -> bytes:
-        """Everything, as CONTENT_TYPE."""
+        """Return all series, as CONTENT_TYPE."""
         from prometheus_client import generate_latest
 
         asked = [(name, text, self.ask(name, look)) for name, (text, look) in self._gauges.items()]

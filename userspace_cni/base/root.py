@@ -1,11 +1,11 @@
-"""The host's root directory as this process sees it: "/" on the host itself, "/host" or so for an agent in a container.
+"""The host's root directory as this process sees it: "/" on the host itself, for example "/host" for an agent in a container.
 
-Settings, records, steps, CNI variables and OVSDB hold paths as the host calls them, so that an agent in a container, a plugin on
-the host and the switch mean the same file by the same name. They are translated where a system call is made, and nowhere else:
-a path that begins with the container's prefix must never be recorded or told to OVS.
+Settings, records, steps, CNI variables and OVSDB hold the host's paths, so that an agent in a container, a plugin on the host and
+the switch mean the same file by the same name. A path is translated where a system call is made, and nowhere else: a path that
+begins with the container's prefix must never be recorded or given to OVS.
 
-Only trusted paths are translated (settings, CNI_NETNS, CNI_PATH, what an administrator or the runtime named): between the answer
-and its use a link could be swapped. What is below a directory that a pod can write is opened by `beneath`, below a descriptor.
+Only trusted paths may be translated (settings, CNI_NETNS, CNI_PATH, paths from an administrator or the runtime): a pod could
+exchange a link between the translation and the use. Paths below a directory that a pod can write are opened by `beneath`.
 """
 # Paths of another root: pathlib and os.path would resolve them in ours.
 # ruff: noqa: PTH112, PTH115
@@ -22,7 +22,7 @@ _LINKS_MAX = 40
 
 
 class HostRoot:
-    """The directory `root`, below which everything of the host is seen at its own path."""
+    """The directory `root`, below which this process sees the host's files at their own paths."""
 
     def __init__(self, root: str = "/") -> None:
         self._prefix = root.rstrip("/")
@@ -41,21 +41,21 @@ class HostRoot:
         return bool(self._prefix)
 
     def path(self, path: str) -> str:
-        """The path by which this process reaches what the host calls `path` (absolute); on the host `path` itself.
+        """Translate the host's `path` (absolute) to the path by which this process reaches it; on the host, `path` itself.
 
-        Links are followed as the host would follow them: /var/run -> /run stays below the root. What does not exist is taken as
-        it is, so that it can be made. Raises DirectoryRefused for links that lead in a circle.
+        Links are followed as the host would follow them: /var/run -> /run stays below the root. Components that do not exist are
+        kept, so that they can be made. Raises DirectoryRefused for links that lead in a circle.
         """
         return (self._prefix + self.resolved(path)).rstrip("/") if self._prefix else path
 
     def resolved(self, path: str) -> str:
-        """What the host calls `path` (absolute) when every link in it is followed. Raises DirectoryRefused as `path` does."""
+        """The host's `path` (absolute) with every link in it followed. Raises DirectoryRefused as `path` does."""
         if not self._prefix:
             try:
                 return os.path.realpath(path)
             except OSError as error:
                 raise DirectoryRefused(f"path {path}: a link in it went while it was followed", str(error.strerror)) from error
-            except ValueError:  # a NUL: nothing is there, and no link on the way to it
+            except ValueError:  # a NUL: no file has such a name
                 return path
         left = path.split("/")[::-1]
         done: list[str] = []
@@ -82,7 +82,7 @@ class HostRoot:
         return os.path.isdir(self.path(path))  # pathlib fails for a name that is too long
 
     def _link(self, components: list[str]) -> str | None:
-        """Where the link leads; None for anything else, and for nothing. proc(5)'s links are no text, the kernel follows them."""
+        """The target of the link; None when there is no link. Not of links in proc(5): the kernel follows them."""
         if components[0] == "proc" and len(components) > 1:
             return None
         try:
@@ -92,4 +92,4 @@ class HostRoot:
 
 
 HERE: Final = HostRoot("/")
-"""The host itself: every path is its own translation."""
+"""The root of a process on the host itself: every path is its own translation."""

@@ -1,7 +1,7 @@
-"""What a node's administrator decides: one table, from a TOML file and the environment.
+"""The settings of a node's administrator: one table, from a TOML file and the environment.
 
-Environment wins over file, file over default. An unknown key or a value of the wrong type is an error that names file (or
-variable), key and value: a typo must not silently become a default.
+The environment overrides the file, the file the defaults. An unknown key or a value of the wrong type is an error that names
+file (or variable), key and value: a typo must never silently become a default.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
 _RULES: Final = "rules"
-"""The one field that is no value of a key of its own: the tables [[rule]]."""
+"""The one field that no key of the same name sets: it holds the tables [[rule]]."""
 _DIRECTORIES: Final = ("dir", "_root")
 _FILES: Final = ("socket", "kubeconfig")
 _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
@@ -68,9 +68,9 @@ class Settings:
     socket: str = ""
     """The agent's socket; "" for <run_dir>/agent.sock."""
     hand_over: bool = True
-    """Whether the plugin as a process hands its calls to an agent of the same directories, where one serves."""
+    """Whether the plugin as a process hands its calls to an agent of the same directories."""
     legacy_state_dir: str = "/var/lib/cni/usrspcni/data"
-    """Records of the plugin that this one replaces."""
+    """Records of the former plugin."""
     short_dir: str = "/var/lib/vhost_sockets"
     """Where pod directories are mounted for OVS."""
     mount_pod_dirs: str = "always"
@@ -86,17 +86,17 @@ class Settings:
     kubeconfig: str = ""
     """Credentials of our own for the API server; "" for the pod's service account, if this process runs in a pod."""
     netconf_kubeconfig: str = "fallback"
-    """Whether a network's own `kubeconfig` is used: `never`, `fallback` (not by who has credentials of its own), `always`."""
+    """Whether a network's own `kubeconfig` is used: `never`, `fallback` (unless this process has its own), `always`."""
     kubeconfig_dirs: tuple[str, ...] = ("/etc/cni", "/etc/kubernetes")
-    """Below which a network's `kubeconfig` must lie."""
+    """Directories below which a network's `kubeconfig` must lie."""
     kubeconfig_exec: bool = False
-    """Whether a kubeconfig that a network names may have programs run (exec plugins), as root."""
+    """Whether a kubeconfig that a network names may run programs (exec plugins), as root."""
     shared_dirs: tuple[str, ...] = ()
-    """Below which `sharedDir` of a pod's network must lie; () for `usual_shared_dirs`."""
+    """Directories below which `sharedDir` of a pod's network must lie; () for `usual_shared_dirs`."""
     device_info_dir: str = "/var/run/k8s.cni.cncf.io/devinfo"
-    """Below which device-info files are read and written."""
+    """The directory below which device-info files are read and written."""
     host_root: str = "/"
-    """Where the host's root is seen, by an agent in a container."""
+    """Where an agent in a container sees the host's root."""
     tick_s: float = 30.0
     """Seconds between two reconciliations of the agent."""
     deadline_s: float = 30.0
@@ -110,7 +110,7 @@ class Settings:
     log_format: str = "text"
     """How lines of the log are written: one of log.FORMATS."""
     rules: tuple[Rule, ...] = ()
-    """What pods of which namespaces may use: the tables `[[rule]]` of the file; no variable can hold them."""
+    """What pods of which namespaces may use: the tables `[[rule]]` of the file; no environment variable sets them."""
 
     @property
     def agent_socket(self) -> str:
@@ -119,17 +119,17 @@ class Settings:
 
     @property
     def usual_shared_dirs(self) -> tuple[str, ...]:
-        """Where `sharedDir` of a pod's network may be: `shared_dirs`, by default what the former plugin and OVS use."""
+        """Directories for `sharedDir` of a pod's network: `shared_dirs`, by default those of the former plugin and OVS."""
         return self.shared_dirs or (self.default_shared_dir, "/var/lib/cni/usrspcni", self.ovs_rundir)
 
     def bounds(self, namespace: str) -> Bounds | None:
-        """Where `sharedDir` of a network may be for a pod of that namespace; anywhere for "", a call without a pod."""
+        """Where `sharedDir` may be in a network of a pod of that namespace; None (anywhere) for "", a call without a pod."""
         bounds = bounds_of(self.rules, namespace, self.usual_shared_dirs)
         return replace(bounds, never=(self.state_dir, self.run_dir, self.short_dir)) if bounds else None
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """The settings in force. Raises Undecodable for a file that is not TOML or cannot be read, InvalidConfig for a value.
+    """Read the settings. Raises Undecodable for a file that is not TOML or cannot be read, InvalidConfig for a value.
 
     Raises Unavailable when the file cannot be read now.
     """
@@ -156,7 +156,7 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     except OSError as error:
         wrong = Unavailable if error.errno in PASSING else Undecodable
         raise wrong(f"reading settings file {path}: {error.strerror}", "the plugin runs as root") from error
-    if len(content) > FILE_MAX:  # rules that are not read would not bind
+    if len(content) > FILE_MAX:  # rules beyond it would have no effect
         raise Undecodable(f"settings file {path} is too long", f"at most {FILE_MAX} bytes are read")
     import tomllib
 
@@ -202,7 +202,7 @@ def _from_text(key: str, text: str, default: object, where: str) -> object:
 
 
 def _checked(key: str, value: object, where: str) -> object:
-    """`value` if `key` can have it; raises InvalidConfig naming both and `where` it stands."""
+    """Return `value` if `key` can have it. Raises InvalidConfig naming both and `where` it stands."""
     if isinstance(value, tuple):
         if not value and key == "shared_dirs":
             raise InvalidConfig(
@@ -237,7 +237,7 @@ def _is_address(text: str) -> bool:
 
 
 def _is_remote(text: str) -> bool:
-    """Whether the OVS library can be given it: it fails in ways of its own for a path or port that no socket can have."""
+    """Whether it is a remote of OVSDB. The OVS library gives no clear error for a path or port that no socket can have."""
     scheme, _, rest = text.partition(":")
     if scheme == "unix":
         return rest.startswith("/") and "\0" not in rest and len(os.fsencode(rest)) <= SUN_PATH_MAX

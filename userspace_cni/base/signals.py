@@ -1,8 +1,7 @@
-"""The signals by which a process is told to end: heard, remembered and put back, in one place.
+"""Handlers of the signals that end a process: installed and put back, in one place.
 
-A handler is Python's: it runs on the main thread, between two steps of what runs there. The plugin as a process hears signals
-before it knows whether an agent serves the call, so this module must import nothing that costs: not `signal` (enums), nor
-`contextlib`.
+Python runs a handler on the main thread, between two of its instructions. The plugin as a process handles signals before it knows
+whether an agent serves the call, so this module must import nothing slow: not `signal` (it makes enums), nor `contextlib`.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Signals:
-    """While it is entered, `handle` hears the signals `numbers`; then who heard them before does. For the main thread.
+    """Within this block `handle` handles the signals `numbers`; then their former handlers do again. For the main thread.
 
-    `handle` may be SIG_IGN or SIG_DFL. A signal that is ignored already, as nohup(1) has it, stays so unless `ignored_too`.
+    `handle` may be SIG_IGN or SIG_DFL. A signal that is ignored already, as nohup(1) does, stays so unless `ignored_too`.
     """
 
     def __init__(self, handle: Handler, numbers: Iterable[int] = STOPPING, *, ignored_too: bool = False) -> None:
@@ -34,7 +33,7 @@ class Signals:
         self._numbers = tuple(numbers)
         self._ignored_too = ignored_too
         self.former: dict[int, Any] = {}
-        """Who heard each of them before, as signal(2) is told."""
+        """The former handler by signal, as signal(2) takes it."""
 
     def __enter__(self) -> Self:
         self.hear()
@@ -44,30 +43,29 @@ class Signals:
         self.restore()
 
     def hear(self) -> None:
-        """Hear them, also where something else that was entered since has them."""
+        """Install the handler; again, also where another one was installed since."""
         for number in self._numbers:
             former = self.former.get(number, signal.getsignal(number))
-            if former is not None and (self._ignored_too or former != signal.SIG_IGN):  # None: it is not Python's
+            if former is not None and (self._ignored_too or former != signal.SIG_IGN):  # None: not installed by Python
                 self.former[number] = former
                 signal.signal(number, self._handle)
 
     def mute(self) -> None:
-        """Let those that are heard come and have no effect. Not SIG_IGN: the interpreter complains of one that is on its way."""
+        """Make the handled signals have no effect. Not SIG_IGN: the interpreter complains of a signal that is pending then."""
         for number in self.former:
             signal.signal(number, lambda _number, _frame: None)
 
     def restore(self) -> None:
-        """Let who heard them before hear them again; once more does nothing."""
+        """Put the former handlers back; a second call does nothing."""
         while self.former:
             number, former = self.former.popitem()
             signal.signal(number, former)
 
 
 def waking() -> int:
-    """A descriptor with a byte to be read after each signal from now on, for the main thread to wait at.
+    """A descriptor that becomes readable, by one byte, at each signal from now on: the main thread waits at it.
 
-    The kernel gives a signal to any thread, and one that has just started a program is likely to be it; handlers run on the main
-    thread, which would not wake.
+    The kernel may give a signal to any thread, but handlers run on the main thread, which would not wake.
     """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)

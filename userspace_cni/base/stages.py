@@ -1,7 +1,6 @@
-"""What the parts of one verb cost: seconds per stage, for whoever wants to know.
+"""The seconds that each stage of a verb takes, for metrics.
 
-A collector is bound per call (a context variable). Without one, as in a process that lives for one verb, a stage costs nothing
-and nothing is kept.
+A collector is bound per call (a context variable). Without one, as in a process that serves one verb, nothing is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _collector: ContextVar[dict[Stage, float] | None] = ContextVar("stages", default
 
 @contextmanager
 def collected() -> Iterator[dict[Stage, float]]:
-    """Within this block, stages add their seconds to the dictionary that it gives."""
+    """Within this block, stages add their seconds to the dictionary that it yields."""
     seconds: dict[Stage, float] = {}
     token = _collector.set(seconds)
     try:
@@ -31,7 +30,7 @@ def collected() -> Iterator[dict[Stage, float]]:
 
 
 class stage:  # noqa: N801 -- used as a function
-    """This block is part of stage `name`."""
+    """The block is part of stage `name`: its seconds are added to that stage."""
 
     __slots__ = ("_began", "_name", "_seconds")
 

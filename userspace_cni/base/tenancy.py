@@ -1,12 +1,12 @@
-"""What a network of a namespace may have root do on this node: the administrator's rules, and what they decide. Pure.
+"""The administrator's rules: which bridges, VLANs and directories the networks of a namespace may use on this node. Pure.
 
-The author of a NetworkAttachmentDefinition or a pod is a user of a namespace, a tenant; the administrator says in the settings
-what he may name. Only an ADD that comes with a pod of a cluster is bound: without one the configuration is the administrator's
-own. What is attached is checked, deleted and collected whatever the rules say by then: nothing here may be asked for that.
+The author of a NetworkAttachmentDefinition or a pod is a user of a namespace, a tenant; the administrator's settings say what
+tenants may name. Only an ADD with a pod of a cluster is bound: without a pod the configuration is the administrator's own.
+CHECK, DEL and GC of an existing attachment must never ask this module: later rules do not hold for it.
 
-A rule names namespaces and, by kind, what they may use. If rules for a namespace name a kind, what they name together is all that
-it may use of that kind; if none does, the kind is not bound. An unknown key, an empty list of namespaces and a pattern that no
-name can match are errors: each would leave open what the rule was written to close.
+A rule names namespaces and, by kind, what they may use. If rules for a namespace name a kind, it may use of that kind all that
+they name together, and nothing else; if no rule does, the kind is not bound. An unknown key, an empty list of namespaces and a
+pattern that no name can match are errors: each would allow what the rule was written to forbid.
 
 To add a kind: a field of `Rule`, its reader in `_READERS`, its name in `_KINDS`, and a function that decides.
 """
@@ -31,7 +31,7 @@ _SHOWN_MAX: Final = 5
 
 @dataclass(frozen=True)
 class _Names:
-    """The names that a pattern may match: their characters, which of them can be first and last, and how many there can be."""
+    """The names that a pattern may match: their characters, those that can be first and last, and the greatest length."""
 
     characters: str
     first: str
@@ -39,7 +39,7 @@ class _Names:
     longest: int
 
     def has(self, pattern: str) -> bool:
-        """Whether one of them can match the glob pattern."""
+        """Whether the glob pattern can match one of the names."""
         parts = _PART.findall(pattern)
         singles = [part for part in parts if part != "*"]
         if not parts or len(singles) > self.longest:
@@ -55,7 +55,7 @@ _BRIDGES: Final = _Names(f"{ascii_letters}{digits}_.-", f"{ascii_letters}{digits
 
 @dataclass(frozen=True)
 class Rule:
-    """One `[[rule]]` of the settings, the `number`th (from 1). Of a kind, None names nothing, and () allows nothing.
+    """One `[[rule]]` of the settings, the `number`th (from 1). A kind that is None is not named; () allows nothing of it.
 
     `namespaces` and `bridges` are glob patterns. `vlans`: what ports on these bridges may carry, None for all VLANs.
     """
@@ -67,11 +67,11 @@ class Rule:
     directories: tuple[str, ...] | None = None
 
     def is_for(self, namespace: str) -> bool:
-        """Whether it is for that namespace."""
+        """Whether the rule is for that namespace."""
         return _matches(namespace, self.namespaces)
 
     def allows(self, vlans: Iterable[int] | None) -> bool:
-        """Whether a port on its bridges may carry these VLANs, None for all."""
+        """Whether a port on the rule's bridges may carry these VLANs, None for all."""
         if self.vlans is None:
             return True
         return vlans is not None and all(any(vlan in allowed for allowed in self.vlans) for vlan in vlans)
@@ -79,7 +79,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The directories below which a namespace's `sharedDir` must lie, and `said_by` which setting; not in `never`."""
+    """The directories below which a namespace's `sharedDir` must lie, and not in `never`. `said_by`: which setting says so."""
 
     namespace: str
     directories: tuple[str, ...]
@@ -88,14 +88,14 @@ class Bounds:
 
 
 def read_rules(raw: object, where: str) -> tuple[Rule, ...]:
-    """The tables `[[rule]]` that stand in `where`. Raises InvalidConfig naming that, the rule's number, key and value."""
+    """Read the tables `[[rule]]` of the file `where`. Raises InvalidConfig naming file, the rule's number, key and value."""
     if not isinstance(raw, list) or not all(isinstance(table, dict) for table in raw):
         raise InvalidConfig(f"{where}: 'rule' is {raw!r}", "rules are tables of an array, each below a line [[rule]]")
     return tuple(_read_rule(number, table, f"{where}, [[rule]] number {number}") for number, table in enumerate(raw, 1))
 
 
 def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan) -> None:
-    """Raise InvalidConfig unless a pod of the namespace may have such a port on the bridge; "" is no namespace, and not bound."""
+    """Raise InvalidConfig unless a pod of the namespace may have such a port on the bridge; "" is no namespace and not bound."""
     ruling = [rule for rule in rules if namespace and rule.bridges is not None and rule.is_for(namespace)]
     naming = [rule for rule in ruling if _matches(bridge, rule.bridges or ())]
     refused = f"which pods of namespace {namespace!r} cannot have"
@@ -120,7 +120,7 @@ def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan)
 
 
 def bounds_of(rules: Iterable[Rule], namespace: str, usual: tuple[str, ...]) -> Bounds | None:
-    """Where `sharedDir` must lie for a pod of the namespace: what rules say, else `usual`. None for "": it is not bound."""
+    """Where `sharedDir` must lie for a pod of the namespace: by the rules, else in `usual`. None (anywhere) for ""."""
     if not namespace:
         return None
     ruling = [rule for rule in rules if rule.directories is not None and rule.is_for(namespace)]
@@ -140,7 +140,7 @@ def _read_rule(number: int, table: Mapping[str, Any], where: str) -> Rule:
             raise InvalidConfig(f"{where}: '{key}' is {value!r}", "it must be a list")
         values[key] = _READERS[key](value, f"{where}: '{key}'")
     if not values.get("namespaces"):
-        raise InvalidConfig(f"{where}: 'namespaces' is missing or empty", 'whom is it for? ["*"] is every namespace')
+        raise InvalidConfig(f"{where}: 'namespaces' is missing or empty", '["*"] is every namespace')
     if "vlans" in values and not (values["vlans"] and values.get("bridges")):
         raise InvalidConfig(
             f"{where}: 'vlans' is {table['vlans']!r}, 'bridges' is {table.get('bridges')!r}",

@@ -1,6 +1,6 @@
-"""Starting a thread where the kernel may have none left for us (pids cgroup, RLIMIT_NPROC).
+"""Starts threads; the kernel may refuse one (pids cgroup, RLIMIT_NPROC).
 
-That passes: it is "try again later" for the caller, and never a bug.
+That passes: it is "try again later" for the caller, and must never be reported as a bug.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def start(thread: Thread, what: str) -> None:
-    """Start it; `what` says for what it was wanted. Raises Unavailable when there is none to be had."""
+    """Start the thread; `what` says in the error what it is for. Raises Unavailable when the kernel refuses it."""
     try:
         thread.start()
     except RuntimeError as error:
@@ -22,5 +22,5 @@ def start(thread: Thread, what: str) -> None:
 
 
 def refused(what: str) -> Unavailable:
-    """The error for work that could not have a thread."""
+    """The error for work for which no thread could be started."""
     return Unavailable(f"{what}: no thread can be started", "see the limits on processes: ulimit -u, pids.max")

@@ -1,8 +1,8 @@
-"""Where the agent of a call is: the few settings that say it, read without the table of all of them (`settings`).
+"""Where the agent of a call is: the few settings that say it, read without `settings`, the table of all.
 
-The plugin as a process reads these before anything else is imported: a settings file costs the import of a TOML parser, which is
-as much as the start of the interpreter, and is paid only where the file may say one of them. What is wrong here is told by
-`settings`, when this process serves the call itself. It must import nothing that costs.
+The plugin as a process reads these before anything else is imported. Importing a TOML parser takes as long as starting the
+interpreter, so it is imported only where the settings file may hold one of these keys. A wrong value is no error here: `settings`
+reports it when this process serves the call itself. This module must import nothing slow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULTS: Final[Mapping[str, object]] = {"state_dir": STATE_DIR, "run_dir": RUN
 
 
 class Whereabouts:
-    """Which agent a call means: its socket, and the directories that it has to share. Paths as `settings` has them."""
+    """The agent that a call is for: its socket, and the directories that it must share. Paths as in `settings`."""
 
     __slots__ = ("run_dir", "socket", "state_dir")
 
@@ -36,7 +36,7 @@ class Whereabouts:
 
 
 def whereabouts(environ: Mapping[str, str]) -> Whereabouts | None:
-    """The agent that this environment and its settings file mean; None where they say `hand_over = false`, or nothing good."""
+    """The agent by this environment and its settings file; None where they say `hand_over = false` or hold a wrong value."""
     values = _from_file(environ.get(f"{PREFIX}CONFIG", ""))
     if values is None or not _are_good(values):
         return None
@@ -60,29 +60,29 @@ def _are_good(values: Mapping[str, object]) -> bool:
 
 
 def agent_socket(socket: str, run_dir: str) -> str:
-    """Path of the agent's socket by these settings."""
+    """The path of the agent's socket by these settings."""
     return socket or f"{run_dir}/agent.sock"
 
 
 def is_path(value: object, *, empty: bool) -> bool:
-    """Whether it is an absolute path without "..", or nothing where that is allowed."""
+    """Whether it is an absolute path without "..", or "" where `empty` allows it."""
     if not isinstance(value, str):
         return False
     return (empty and not value) or (value.startswith("/") and "\0" not in value and ".." not in value.split("/"))
 
 
 def is_directory(value: object) -> bool:
-    """Whether it is the path of a directory of its own."""
+    """Whether it is the path of a directory other than the root."""
     return isinstance(value, str) and is_path(value, empty=False) and value.strip("/.") != ""
 
 
 def normalized(path: str) -> str:
-    """A directory's path as it is compared: spelled in one way, with one slash in front, as POSIX keeps two."""
+    """A directory's path in its one spelling, for comparing. It has one slash in front: normpath would keep two."""
     return os.path.normpath(f"/{path.lstrip('/')}")
 
 
 def _from_file(named: str) -> dict[str, object] | None:
-    """The defaults, and what the settings file says instead; None for a file that cannot be used."""
+    """The settings file's values over the defaults; None for a file that cannot be used."""
     values = dict(_DEFAULTS)
     try:
         with open(named or CONFIG_FILE, "rb") as file:  # noqa: PTH123 -- pathlib costs 3 ms
@@ -94,7 +94,7 @@ def _from_file(named: str) -> dict[str, object] | None:
     if len(content) > FILE_MAX:
         return None
     if b"\\" not in content and not any(key.encode() in content for key in values):
-        return values  # without an escape in it, a key is there as it is spelled, or not at all
+        return values  # a file without a backslash spells keys literally: none of them is in it
     import tomllib
 
     try:

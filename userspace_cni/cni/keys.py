@@ -1,8 +1,8 @@
-"""The keys of a network's configuration: which there are, at which place, and which key a misspelt one was to be. Pure.
+"""The keys of a network's configuration, by place, and which known key a misspelt one is meant to be. Pure.
 
-A misspelt key that is ignored attaches a pod to another network than its author meant, so it is refused: a key that is nearly a
-known one of its place, and none itself. Nothing else is: keys that are known at another place, those of the CNI specification, of
-other CNI plugins and of the former plugin and its forks are in manifests that work, and other keys are only told.
+An ignored misspelt key would attach a pod to another network than its author meant. So a key that is unknown and nearly a known
+one of its place is refused. No other key is refused: keys that are known at another place, and those of the CNI specification, of
+other CNI plugins, of the former plugin and its forks are in manifests that work. Other unknown keys cause a warning.
 
 Keys match without regard to case, as the former plugin's did.
 """
@@ -22,7 +22,7 @@ STANDARD: Final = (
     *("cniVersion", "name", "type", "ipam", "ipMasq", "dns", "capabilities", "runtimeConfig", "args", "prevResult"),
     *("disableCheck", "disableGC", "cniVersions", "loadOnlyInlinedPlugins", "deviceID", "pciBusID"),
 )
-"""At the top, of the CNI specification and of Multus: read under exactly these names, and never told as unknown."""
+"""Keys at the top, of the CNI specification and of Multus: read under exactly these names, and never warned of as unknown."""
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (*TOP, *STANDARD),
     "host": BLOCK,
@@ -34,22 +34,22 @@ PLACES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The known keys of each object that we read."""
 MARKED: Final = "cni.dev/"
-"""What the keys that a runtime adds begin with."""
+"""The prefix of keys that a runtime adds."""
 
 _PARTS: Final = ("vhost", "bridge")
 _LEFT_OUT: Final[Mapping[str, str]] = {part: f"host.{part}" for part in _PARTS}
-"""Blocks that are sought at the top as well: their author forgot `host`."""
+"""Blocks of `host` that are also compared at the top: their author may have forgotten `host`."""
 _OTHERS: Final = (
     *("role", "ingressPolicingRate", "ingressPolicingBurst", "OvnPort"),
     *("ingressRate", "ingressBurst", "egressRate", "egressBurst"),
     *("plugins", "delegates", "device", "resourceName", "ipMasqBackend"),
 )
-"""Keys of the former plugin and its forks that have no meaning here, and of other CNI plugins: copied along, they do no harm."""
+"""Keys of the former plugin and its forks that have no meaning here, and of other CNI plugins: manifests are copied with them."""
 _SHORTEST: Final = 5
 _EDITS: Final = 2
 _LOOKED_AT: Final = 1000
 """Unknown keys of one object that are compared: an agent must not be kept busy with them."""
-_TOLD: Final = 10
+_WARNED_OF: Final = 10
 
 
 class Misspelt(InvalidConfig):
@@ -66,13 +66,13 @@ class Misspelt(InvalidConfig):
 
 
 def path_of(place: str, key: str) -> str:
-    """A key with the names of the objects that it is in, as `host.vhost.mode`."""
+    """The key with the names of the objects that hold it, as `host.vhost.mode`."""
     return f"{place}.{key}" if place else key
 
 
 def folded(key: str) -> str:
-    """A key without regard to case. No letter beyond ASCII is one of it, as U+212A would be of "k": who looks for a key in the
-    text of a network, an admission policy say, must find it."""
+    """A key for comparing without regard to case. Letters beyond ASCII match none (lower() turns U+212A into "k"): a program that
+    searches a network's text for a key, as an admission policy does, must find it."""
     return key.lower() if key.isascii() else key
 
 
@@ -92,21 +92,21 @@ def spelled(raw: Mapping[str, Any], known: Iterable[str], place: str) -> dict[st
 
 
 def check(raw: Mapping[str, Any], warn: Callable[[str], None]) -> None:
-    """Raise Misspelt for the first misspelt key; tell `warn` of other unknown ones, of each object the first few."""
+    """Raise Misspelt for the first misspelt key; call `warn` for the first few other unknown ones of each object."""
     objects = [(place, unknown) for place, held in _objects(raw) if (unknown := _unknown(place, held))]
     for place, unknown in objects:
         for key in unknown[:_LOOKED_AT]:
             if meant := meant_by(place, key):
                 raise Misspelt(place, key, meant)
     for place, unknown in objects:
-        for key in unknown[:_TOLD]:
+        for key in unknown[:_WARNED_OF]:
             warn(f"key '{path_of(place, key)}' is unknown and ignored{_elsewhere(place, key)}")
-        if len(unknown) > _TOLD:
-            warn(f"{len(unknown) - _TOLD} more keys beside '{path_of(place, unknown[0])}' are unknown and ignored")
+        if len(unknown) > _WARNED_OF:
+            warn(f"{len(unknown) - _WARNED_OF} more keys beside '{path_of(place, unknown[0])}' are unknown and ignored")
 
 
 def meant_by(place: str, key: str) -> str:
-    """The known key, with its path, that an unknown one of that place differs from by one or two letters; "" for none."""
+    """The path of the known key from which an unknown one of that place differs by one or two letters; "" for none."""
     name = folded(key)
     if len(name) < _SHORTEST or not name[0].isalnum() or name.startswith(MARKED) or name in _ALLOWED:
         return ""
@@ -121,7 +121,7 @@ def meant_by(place: str, key: str) -> str:
 
 
 def is_within(one: str, other: str, edits: int) -> bool:
-    """Whether so many letters, or fewer, have to be put in, left out or replaced to make one text the other."""
+    """Whether `edits` letters at most have to be inserted, removed or replaced to turn one text into the other."""
     if abs(len(one) - len(other)) > edits:
         return False
     same = 0
@@ -139,7 +139,7 @@ _ALLOWED: Final = frozenset(key.lower() for keys in (*PLACES.values(), _OTHERS) 
 
 
 def _objects(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each object that we read, with its place. What is no object is refused by who reads it."""
+    """Each object that we read, with its place. `options` refuses what is no object."""
     yield "", raw
     for block, held in _held(raw, ("host", "container")):
         yield block, held
@@ -162,7 +162,7 @@ def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:
 
 
 def _elsewhere(place: str, key: str) -> str:
-    """What else is to be said of a key that is known, in another spelling or at another place."""
+    """The rest of the warning where the key is known in another spelling or at another place; else ""."""
     name = folded(key)
     if not place and (standard := next((each for each in STANDARD if each.lower() == name), "")):
         return f": the CNI specification writes '{standard}'"

@@ -1,14 +1,15 @@
 """Our own part of a network configuration: the `host` and `container` blocks and what the runtime asks for. Strict and pure.
 
-Formats are those of the plugin of CNI type `userspace` that this one replaces, so its manifests work unchanged: keys match
-without regard to case, unknown keys are ignored with a warning, and a `host` block without `vhost.mode` means server. In two
-things this one is stricter on purpose, because that plugin made another port than was meant and said nothing: a key that is
-nearly a known one (`keys`) is refused, and so is a `vhost.mode` that is neither `client` nor `server`.
+Formats are those of the former plugin of CNI type `userspace`, so its manifests work unchanged: keys match without regard to
+case, unknown keys are ignored with a warning, and a `host` block without `vhost.mode` means server. This plugin is stricter in
+two cases, in which the former one silently made another port than was meant: a key that is nearly a known one (`keys`) is
+refused, and so is a `vhost.mode` that is neither `client` nor `server`.
 
-What is understood but can not be served is refused before any effect (UnsupportedField, 2); a value that can not be meant is
-InvalidConfig (7); a value of the wrong JSON type is Undecodable (6).
+What is understood but cannot be served is refused before any effect (UnsupportedField, 2); an invalid value is InvalidConfig (7);
+a value of the wrong JSON type is Undecodable (6).
 
-Who uses the interface, key `consumer`, has terms of its own for these keys. They are passed in: no consumer is known here.
+The consumer of the interface, key `consumer`, has terms of its own for these keys. They are passed in: this module must never
+know a consumer.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the directory and the socket: names or decimal ids, permission bits, an SELinux label; empty for as it is."""
+    """Who may use the directory and the socket: names or decimal ids, permission bits, an SELinux label; empty for no change."""
 
     user: str = ""
     group: str = ""
@@ -55,7 +56,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Asked:
-    """What one pod asks for: each None or empty when it does not."""
+    """What the pod asks for; empty where it asks for nothing."""
 
     mac: str = ""
     ips: tuple[str, ...] = ()
@@ -64,7 +65,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Application:
-    """The application's side: the `container` block as written, canonically spelled, and what of it reaches DPDK."""
+    """The application's side: the `container` block with its keys canonically spelled, and the values that DPDK takes."""
 
     block: Mapping[str, Any] = field(default_factory=dict)
     queues: int | None = None
@@ -73,7 +74,7 @@ class Application:
 
 @dataclass(frozen=True)
 class Options:
-    """What this plugin is asked to do. `ovs_role`: OVS's side of the vhost-user connection; `consumer`: name of who uses it."""
+    """What the network and the runtime ask of this plugin. `ovs_role`: OVS's side of the connection; `consumer`: its name."""
 
     ovs_role: Role
     role_given: bool
@@ -91,7 +92,7 @@ class Options:
 
 
 class Terms(Protocol):
-    """What a consumer makes of a network's keys. Pure."""
+    """The rules of a consumer for a network's keys. Pure."""
 
     @property
     def default_role(self) -> Role:
@@ -99,21 +100,21 @@ class Terms(Protocol):
         ...
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
-        """Raise InvalidConfig for what the consumer cannot have; `warn` is told of what it ignores.
+        """Raise InvalidConfig for what the consumer cannot have; call `warn` for what it ignores.
 
         `top`, `vhost`: the configuration and its `host.vhost`, with the keys of ours canonically spelled.
         """
         ...
 
     def access(self, access: Access) -> Access:
-        """Whose the directory and the socket are, by what the network says of that."""
+        """Who may use the directory and the socket, given what the network says."""
         ...
 
 
 def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn) -> Options:
-    """Everything that ADD needs of the configuration, validated; `warn` is told of what is ignored.
+    """Read and validate everything that ADD needs of the configuration; `warn` is called for what is ignored.
 
-    `consumers`: by the name that key `consumer` has for each.
+    `consumers`: the terms of each, by its name in key `consumer`.
     """
     raw = request.network.raw
     keys.check(raw, warn)
@@ -172,7 +173,7 @@ def _block(top: Mapping[str, Any], name: str) -> dict[str, Any]:
         if part in block:
             place = keys.path_of(name, part)
             block[part] = keys.spelled(typed(block, part, dict, {}, path=f"{name}."), known, place)
-    typed(block, "memif", dict, {}, path=f"{name}.")  # of another plugin, and only passed on
+    typed(block, "memif", dict, {}, path=f"{name}.")  # the application's own: only passed on
     return block
 
 
@@ -195,7 +196,7 @@ def _refuse_unbuilt(request: Request, holders: tuple[tuple[str, Mapping[str, Any
 
 
 def _check_engine(host: Mapping[str, Any], container: Mapping[str, Any]) -> None:
-    """Only OVS-DPDK and vhost-user are built; what the pod's application is (`container.engine`) is its own affair."""
+    """Refuse all but OVS-DPDK and vhost-user; `container.engine`, the pod's application, may be anything."""
     _one_of(host, "host", "engine", "ovs-dpdk", unbuilt=("vpp",))
     _one_of(host, "host", "iftype", "vhostuser", unbuilt=("memif",))
     _one_of(host, "host", "netType", "bridge", unbuilt=("interface", "none"))
@@ -235,7 +236,7 @@ def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
         raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(_VLAN_MODES)}")
     trunks: set[int] = set()
     items = typed(bridge, "trunks", list, [], path=path)
-    if len(items) > VLAN_MAX:  # each may be a range of all: an agent must not be kept busy with them
+    if len(items) > VLAN_MAX:  # each may be a range of all VLANs: reading them must not keep an agent busy
         raise InvalidConfig(f"key '{path}trunks' has {len(items)} items", f"there are no more than {VLAN_MAX} VLANs")
     for item in items:
         trunks.update(vlan_range(item, f"key '{path}trunks'"))
@@ -301,7 +302,7 @@ def _read_application(container: Mapping[str, Any]) -> Application:
 
 
 def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> Asked:
-    """What the pod asks for: runtimeConfig before args.cni before CNI_ARGS before the network's own default."""
+    """Read what the pod asks for: runtimeConfig before args.cni before CNI_ARGS before the network's own default."""
     return Asked(
         mac=_asked_mac(request, host, runtime, warn),
         ips=_asked_ips(request, runtime, warn),
@@ -356,14 +357,14 @@ def _is_address(text: str) -> bool:
 
 
 def _args_cni(request: Request) -> Mapping[str, Any]:
-    """`args.cni`; what can not be used there is never an error (CONVENTIONS.md, "args in network config")."""
+    """The object `args.cni`; an unusable one is never an error (CONVENTIONS.md, "args in network config")."""
     args = request.network.raw.get("args")
     cni = args.get("cni") if isinstance(args, dict) else None
     return cni if isinstance(cni, dict) else {}
 
 
 def _read_dns(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """`dns` as the result can hold it; a wrong type there would make the runtime refuse the whole answer."""
+    """Read `dns` for the result; a wrong type there would make the runtime refuse the whole answer."""
     dns: dict[str, Any] = {"domain": typed(raw, "domain", str, "", path="dns.")}
     for key in ("nameservers", "search", "options"):
         dns[key] = typed(raw, key, list, [], path="dns.")
@@ -405,6 +406,6 @@ def _printable(value: str, where: str) -> str:
 def _absolute(value: str, where: str) -> str:
     if value and (not value.startswith("/") or "\0" in value or ".." in value.split("/")):
         raise InvalidConfig(f"key '{where}' is {value!r}", "it must be an absolute path without '..'")
-    if len(value.encode()) > _PATH_MAX:  # a tree that is made name by name could be deeper than any path to it
+    if len(value.encode()) > _PATH_MAX:  # directories made name by name can be deeper than the kernel takes a path
         raise InvalidConfig(f"key '{where}' has {len(value.encode())} bytes", f"a path of a network has at most {_PATH_MAX}")
     return value

@@ -4,21 +4,21 @@
     Host: userspace-cni
     Userspace-Cni-Protocol: 1
     Cni-Containerid: 0123…              one header per variable of `VARIABLES` that is set and not empty
-    Userspace-Cni-State-Dir: /var/…     which agent is meant: settings of the caller, by `ADDRESSEE`
+    Userspace-Cni-State-Dir: /var/…     which agent the call is for: settings of the caller, by `ADDRESSEE`
     Content-Length: 181
     Connection: close
 
     {"cniVersion": …                    stdin as it came
 
-The body of every answer is what the plugin prints to stdout. What a verb has warned of stands in the answer's head, for the
-caller's stderr, and nothing depends on it: a shim that does not know these headers skips them.
+The body of every answer is what the plugin prints to stdout. The answer's head holds the verb's warnings, for the caller's
+stderr. Nothing depends on them: a shim that does not know these headers skips them.
 
     HTTP/1.1 200 OK
     Userspace-Cni-Warning-1: key%20%27host.colour%27%20is%20unknown%20and%20ignored
     Content-Length: 312
 
-A request that breaks these rules is refused whole and never guessed at: the agent acts as root on what it reads here, and shim
-and `wire` are the only writers that have to get it right. Pure: this module never touches sockets, files or the clock.
+A request that breaks these rules is refused whole: the agent acts as root on what it reads here, and its only writers are the
+shim and `wire`. Pure: this module must never touch sockets, files or the clock.
 """
 
 from __future__ import annotations
@@ -87,10 +87,10 @@ HEADER_LINES_MAX: Final = 64
 JSON: Final = "application/json"
 
 WARNING_HEADER: Final = "Userspace-Cni-Warning-"
-"""What an answer's warnings are called, with a number from 1 behind it."""
+"""The name of a warning's header, before its number from 1."""
 WARNINGS_MAX: Final = 16
 WARNING_MAX: Final = 1000
-"""Bytes of one, before encoding, which makes them three times as many. All together fit the head that a shim takes (64 KiB)."""
+"""Bytes of one before encoding, which can triple them. All together fit the head that a shim takes (64 KiB)."""
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\x20-\x7e\t]*")
 _TARGET: Final = re.compile(r"/[\x21-\x7e]*")
@@ -115,7 +115,7 @@ _CODES: Final[Mapping[int, int]] = {408: 11, 413: 5, 431: 4, 503: 11}
 
 
 class MalformedRequest(UserspaceError):
-    """Bytes that are no request of this protocol, or more of them than it allows; nothing was done.
+    """A request that breaks the protocol, or is larger than it allows; nothing was done.
 
     `status` is the HTTP status of the answer and decides the CNI code: 4, 5 or 11 where one fits, else 111.
     """
@@ -130,7 +130,7 @@ class MalformedRequest(UserspaceError):
 
 
 class WrongAgent(InvalidConfig):
-    """The caller means an agent of other directories; nothing was done."""
+    """The call is for an agent of other directories; nothing was done."""
 
 
 class Headers(Mapping[str, str]):
@@ -168,7 +168,7 @@ class Head:
 
     @property
     def verb(self) -> Verb | None:
-        """The CNI verb that is asked for; None for every other target and method."""
+        """The CNI verb that the request calls; None for every other target and method."""
         return VERBS_BY_TARGET.get(self.target) if self.method == "POST" else None
 
 
@@ -182,7 +182,7 @@ class Reply:
 
 
 def parse_head(raw: bytes) -> Head:
-    """A request's head: everything up to the blank line, with or without it. Raises MalformedRequest."""
+    """Parse a request's head: everything up to the blank line, with or without it. Raises MalformedRequest."""
     if len(raw) > HEAD_MAX:
         raise MalformedRequest(431, f"its head is longer than {HEAD_MAX} bytes")
     first, *lines = _lines(raw)
@@ -196,7 +196,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def read_request(raw: bytes) -> tuple[Head, bytes]:
-    """Head and body of exactly one request, as a spool entry holds it. Raises MalformedRequest."""
+    """Parse exactly one request, as a spool entry holds it, into head and body. Raises MalformedRequest."""
     end = raw.find(HEAD_END)
     if end < 0:
         raise MalformedRequest(400, "its head does not end")
@@ -208,7 +208,7 @@ def read_request(raw: bytes) -> tuple[Head, bytes]:
 
 
 def environment(head: Head) -> dict[str, str]:
-    """The variables of a verb's call, CNI_COMMAND from the target; bytes that are no UTF-8 as `os.environ` has them.
+    """The CNI variables of a call, CNI_COMMAND from the target; bytes that are no UTF-8 are as in `os.environ`.
 
     Raises UnknownProtocol for another protocol, MalformedRequest for a target that is no verb, for broken percent-encoding and
     for NUL.
@@ -232,13 +232,13 @@ def addressee(head: Head) -> dict[str, str]:
 
 
 def called(head: Head) -> Called | None:
-    """When the caller was called; None where it does not say so."""
+    """When the caller was called; None where the request does not say."""
     boot_id, boottime_ns = head.headers.get(BOOT_ID, ""), head.headers.get(BOOTTIME_NS, "")
     return Called(boot_id, int(boottime_ns)) if boot_id and _LENGTH.fullmatch(boottime_ns) else None
 
 
 def reply(status: int, body: bytes, content_type: str = JSON, warnings: Sequence[str] = ()) -> bytes:
-    """A whole answer. Of the warnings as many travel as an answer may have, each cut to what it may have."""
+    """Write a whole answer, with at most WARNINGS_MAX warnings, each of at most WARNING_MAX bytes."""
     lines = [f"HTTP/1.1 {status} {_REASONS.get(status, 'Unnamed')}", f"Content-Type: {content_type}"]
     lines += [f"{WARNING_HEADER}{number}: {text}" for number, text in enumerate(_bounded(warnings), 1)]
     lines += [f"Content-Length: {len(body)}", "Connection: close"]
@@ -246,7 +246,7 @@ def reply(status: int, body: bytes, content_type: str = JSON, warnings: Sequence
 
 
 def _bounded(warnings: Sequence[str]) -> Iterator[str]:
-    """The warnings as their headers have them; the last one says where the others are."""
+    """The warnings as header values; where there are too many, the last one says where the others are."""
     shown = list(warnings)
     if len(shown) > WARNINGS_MAX:
         shown[WARNINGS_MAX - 1 :] = ["there are more warnings: see the agent's log"]
@@ -256,9 +256,9 @@ def _bounded(warnings: Sequence[str]) -> Iterator[str]:
 
 
 def warnings_of(headers: Headers) -> list[str]:
-    """The warnings of an answer, in their order, for the caller's stderr: text of anybody's, with control characters in it.
+    """The warnings of an answer, in their order. They are untrusted text, which may have control characters.
 
-    Never fails: what is no warning by the rules is left out.
+    Never fails: a malformed warning is left out.
     """
     found = []
     for number in range(1, WARNINGS_MAX + 1):
@@ -269,15 +269,15 @@ def warnings_of(headers: Headers) -> list[str]:
 
 
 def fault(error: UserspaceError) -> tuple[int, bytes]:
-    """Status and body by which a request is refused before any verb has run.
+    """Status and body that refuse a request before any verb has run.
 
-    Worded for DEL: the words by which runtimes take a failed DEL for done must not be in an answer to one.
+    The text is safe for DEL: runtimes take a failed DEL for done when its answer has certain words (`result.safe_for_del`).
     """
     return status_of(error), error_json(error, LATEST, for_del=True)
 
 
 def status_of(error: UserspaceError) -> int:
-    """The HTTP status of an error: its own, 400 for another protocol, 421 for another agent, 503 for what may pass, else 500.
+    """The HTTP status of an error: its own, 400 for another protocol, 421 for another agent, 503 if transient, else 500.
 
     All but 500 say that no verb has run.
     """
@@ -291,7 +291,7 @@ def status_of(error: UserspaceError) -> int:
 
 
 def read_reply(raw: bytes) -> Reply:
-    """One whole answer. Raises Unavailable when it is cut short or is none: whether the request was served is then unknown."""
+    """Parse one whole answer. Raises Unavailable when it is cut short or malformed: the request may have been served or not."""
     end = raw.find(HEAD_END)
     try:
         first, *lines = _lines(raw[:end]) if end >= 0 else [""]

@@ -1,8 +1,7 @@
-"""Bytes to a typed request: the environment and the network configuration of one call. Strict and pure.
+"""Reads the environment and the network configuration of one call into a typed request. Strict and pure.
 
-Nothing here looks at the node. `read_environment` and `read_network` decide everything that holds for every plugin
-(CNI SPEC 1.1.0, sections 2 and 3); our own options are read by `options`. Messages name the variable or key, its value and
-what would be right; they never repeat stdin.
+`read_environment` and `read_network` check everything that holds for every plugin (CNI SPEC 1.1.0, sections 2 and 3); `options`
+reads our own options. Messages name the variable or key, its value and what would be right; they must never repeat stdin.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ Verb = Literal["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"]
 VERBS: Final[tuple[Verb, ...]] = ("ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION")
 ATTACHMENT_VERBS: Final = frozenset({"ADD", "DEL", "CHECK"})
 TRAVELLING: Final = ("TRACEPARENT", "TRACESTATE", "BAGGAGE")
-"""OpenTelemetry's variables: handed on to delegates beside CNI_* (libcni, spec 1.1.0)."""
+"""OpenTelemetry's variables: delegates get them, and CNI_* (libcni, spec 1.1.0)."""
 
 DELEGATED: Final = "USERSPACE_CNI_DELEGATED"
-"""Set for the plugins that we run: found in our own environment, it says that a network names us as its IPAM plugin."""
+"""Set for the plugins that we run. In our own environment it shows that a network names this plugin as its IPAM plugin."""
 
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
@@ -75,7 +74,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Network:
-    """What every plugin reads of a network configuration; `raw` is the whole decoded object."""
+    """The parts of a network configuration that every plugin reads; `raw` is the whole decoded object."""
 
     name: str
     version: str
@@ -86,7 +85,7 @@ class Network:
 
 @dataclass(frozen=True)
 class Request:
-    """One call: `stdin` are the configuration's bytes as they came, for delegates and the record."""
+    """One call. `stdin`: the configuration's bytes unchanged, for delegates and the record."""
 
     environment: Environment
     network: Network
@@ -102,7 +101,7 @@ class Called:
 
 
 def subject_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """What a log line says of which attachment a call is about, as far as its variables tell; nothing of it has been judged."""
+    """The facts of a log line about the call's attachment, from its variables, which are not validated yet."""
     args = _read_args(environ.get("CNI_ARGS", ""), strict=False)
     namespace, name = args.get("K8S_POD_NAMESPACE", ""), args.get("K8S_POD_NAME", "")
     return {
@@ -113,7 +112,7 @@ def subject_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_verb(environ: Mapping[str, str]) -> Verb:
-    """CNI_COMMAND. Raises BadEnvironment for anything that is not a verb, lower-case ones included."""
+    """Read CNI_COMMAND. Raises BadEnvironment for anything that is not a verb, lower-case ones included."""
     command = environ.get("CNI_COMMAND", "")
     if command not in VERBS:
         raise BadEnvironment(f"CNI_COMMAND is {command!r}: not a verb", f"it must be one of {', '.join(VERBS)}")
@@ -121,10 +120,10 @@ def read_verb(environ: Mapping[str, str]) -> Verb:
 
 
 def read_environment(environ: Mapping[str, str], verb: Verb) -> Environment:
-    """The variables that `verb` needs, checked. Empty means unset, as libcni exports all six always.
+    """Read and check the variables that `verb` needs. Empty means unset: libcni always exports all six.
 
-    Raises BadEnvironment naming every variable that is missing, or the one that is malformed. What a verb does not use is not
-    looked at (a VERSION probe comes with NETNS=IFNAME=PATH="dummy").
+    Raises BadEnvironment naming every variable that is missing, or the one that is malformed. Variables that the verb does not
+    use are not checked (a VERSION probe comes with NETNS=IFNAME=PATH="dummy").
     """
     if environ.get(DELEGATED):
         raise InvalidConfig(
@@ -152,14 +151,14 @@ def read_environment(environ: Mapping[str, str], verb: Verb) -> Environment:
 
 
 def _validate_bytes(variables: Mapping[str, str]) -> None:
-    """Variables that came over the agent's socket may hold what no process can be given: they go on to delegates."""
+    """Refuse what no process's environment can hold: delegates get these variables, which may come over the agent's socket."""
     for name, value in variables.items():
         try:
             raw = f"{name}={value}".encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
             raw = b"\0"
         if b"\0" in raw:
-            raise BadEnvironment(f"{name!a} can not be an environment variable", f"{value!a} holds a NUL or is no bytes")
+            raise BadEnvironment(f"{name!a} cannot be an environment variable", f"{value!a} holds a NUL or is no bytes")
 
 
 def _validate_container_id(value: str) -> None:
@@ -180,7 +179,7 @@ def _validate_ifname(value: str) -> None:
 
 
 def _read_args(text: str, *, strict: bool) -> dict[str, str]:
-    """CNI_ARGS: `K=V;K=V`. A key may come twice (Multus does that); the last one holds."""
+    """Read CNI_ARGS, `K=V;K=V`. A key may come twice (Multus does that); the last one counts."""
     args = {}
     for item in text.split(";"):
         key, separator, value = item.partition("=")
@@ -190,7 +189,7 @@ def _read_args(text: str, *, strict: bool) -> dict[str, str]:
             raise BadEnvironment(f"CNI_ARGS holds {item!r}", "each item must read KEY=VALUE")
     uid = args.get("K8S_POD_UID", "")
     if uid and not _POD_UID.fullmatch(uid):
-        # it becomes a part of paths; DEL works from the record and does without
+        # it becomes a part of paths; DEL works from the record and does not need it
         if strict:
             raise BadEnvironment(f"CNI_ARGS holds K8S_POD_UID={uid!r}", f"it must match {_POD_UID.pattern}")
         del args["K8S_POD_UID"]
@@ -198,9 +197,9 @@ def _read_args(text: str, *, strict: bool) -> dict[str, str]:
 
 
 def decode(stdin: bytes) -> dict[str, Any]:
-    """The configuration object. Raises Undecodable for what is not exactly one JSON object (RFC 8259, no NaN, no BOM).
+    """Decode the configuration object. Raises Undecodable unless it is exactly one JSON object (RFC 8259, no NaN, no BOM).
 
-    Also refused is what could not be passed on: numbers beyond a float, half a surrogate pair, nesting deeper than any result.
+    Also refuses what could not be passed on: numbers beyond a float, half a surrogate pair, nesting deeper than any result.
     """
     try:
         raw = _JSON.read(stdin.decode("utf-8"))
@@ -213,7 +212,7 @@ def decode(stdin: bytes) -> dict[str, Any]:
 
 
 def read_network(stdin: bytes, verb: Verb) -> Network:
-    """What every plugin checks of its configuration, in the reference library's order: JSON, name, version, verb.
+    """Read and check what every plugin must, in the reference library's order: JSON, name, version, verb.
 
     Raises Undecodable (6), InvalidConfig (7) for the name, UnsupportedVersion (1).
     """
@@ -248,7 +247,7 @@ def _check_version(version: str, verb: Verb) -> str:
 
 
 def valid_attachments(network: Network) -> frozenset[tuple[str, str]] | None:
-    """GC's list as (container ID, ifname) pairs; None when the key is absent. `null` is the empty list.
+    """Read GC's list as (container ID, ifname) pairs; None when the key is absent. `null` is the empty list.
 
     The key was renamed while 1.1.0 was written, and libcni sends both. Raises InvalidConfig for an entry of another shape.
     """
@@ -270,7 +269,7 @@ def valid_attachments(network: Network) -> frozenset[tuple[str, str]] | None:
 
 
 def version_of(stdin: bytes) -> str:
-    """The version in which an error about this input is best told: the configuration's if we know it, else our highest."""
+    """The version for an error about this input: the configuration's if it is supported, else our highest."""
     try:
         version = decode(stdin).get("cniVersion")
     except Undecodable:
@@ -279,7 +278,7 @@ def version_of(stdin: bytes) -> str:
 
 
 def typed(raw: Mapping[str, Any], key: str, kind: type[Any], default: Any, *, path: str = "") -> Any:
-    """`raw[key]` if it has the JSON type `kind`; `default` when it is absent or null. Raises Undecodable otherwise."""
+    """Return `raw[key]` of the JSON type `kind`; `default` when it is absent or null. Raises Undecodable for another type."""
     value = raw.get(key)
     if value is None:
         return default

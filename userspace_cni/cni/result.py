@@ -1,8 +1,8 @@
 """What the plugin prints: CNI results and errors, each in the version of the specification that the caller asked for.
 
-One internal form, that of 1.x, with all four keys present (`interfaces`, `ips`, `routes`, `dns`): whatever comes in is brought
-to it, whatever goes out is rendered from it. Keys that the specification does not name are dropped on the way, as libcni's own
-structs drop them: a result never carries state. Pure: it must never touch files, processes or the clock.
+Results have one internal form, that of 1.x with all four keys (`interfaces`, `ips`, `routes`, `dns`): every result that is read
+is converted to it, every result that is printed is made from it. Keys that the specification does not name are dropped, as
+libcni's own structs drop them: a result never carries state. Pure: it must never touch files, processes or the clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CODE_MAX = 2**32 - 1
 
 @dataclass(frozen=True)
 class Addresses:
-    """What a delegate leased, in the 1.x form: `address` in CIDR, `gateway` a plain address, no `version`, no `interface`."""
+    """The addresses that a delegate leased, in the 1.x form: `address` in CIDR, `gateway` plain, no `version` or `interface`."""
 
     ips: tuple[Mapping[str, Any], ...] = ()
     routes: tuple[Mapping[str, Any], ...] = ()
@@ -52,7 +52,7 @@ class Interface:
 
 
 class _Malformed(Exception):
-    """Why something is no CNI result: the key, what is wrong with it, and whether its JSON type is what is wrong."""
+    """Why a value is no CNI result: the key, what is wrong with it, and whether that is its JSON type."""
 
     def __init__(self, key: str, problem: str, *, wrong_type: bool = False) -> None:
         super().__init__(f"{key}: {problem}" if key else problem)
@@ -60,7 +60,7 @@ class _Malformed(Exception):
 
 
 def read_addresses(answer: object, config_version: str) -> Addresses:
-    """A delegate's ADD answer. Without a cniVersion of its own it counts as the config's; its `interfaces` are ignored.
+    """Read a delegate's ADD answer. Without a cniVersion it counts as the config's; its `interfaces` are ignored.
 
     Raises DelegateBroken naming the key, also when there is no address in it.
     """
@@ -75,7 +75,7 @@ def read_addresses(answer: object, config_version: str) -> Addresses:
 
 
 def read_prev_result(raw: object, config_version: str) -> dict[str, Any]:
-    """The previous plugin's result in the internal form. Without a cniVersion of its own it counts as the config's.
+    """Read the previous plugin's result into the internal form. Without a cniVersion it counts as the config's.
 
     Raises Undecodable or InvalidConfig naming the key. For ADD and CHECK; DEL works without it.
     """
@@ -87,7 +87,7 @@ def read_prev_result(raw: object, config_version: str) -> dict[str, Any]:
 
 
 def find_interface(prev: Mapping[str, Any], ifname: str, sandbox: str) -> dict[str, Any] | None:
-    """The entry of this interface in this sandbox, out of what `read_prev_result` gave."""
+    """The entry of this interface in this sandbox, in the result of `read_prev_result`; None when there is none."""
     for interface in prev["interfaces"]:
         if interface.get("name") == ifname and interface.get("sandbox") == sandbox:
             return dict(interface)
@@ -101,10 +101,10 @@ def build(
     dns_override: Mapping[str, Any] | None = None,
     prev_result: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """ADD's answer at `version`: `prev_result` (of `read_prev_result`) with our container interface and addresses appended.
+    """Build ADD's answer at `version`: `prev_result` (of `read_prev_result`) and, after it, our interface and addresses.
 
-    Nothing that is in it is moved, so its indices stay true. Of several `dns` the config's own wins, then the previous
-    plugin's, then the delegate's.
+    Entries of `prev_result` keep their places, so its indices stay valid. Of several `dns` the config's own wins, then the
+    previous plugin's, then the delegate's.
     """
     prev = prev_result or {}
     modern = _is_modern(version)
@@ -125,14 +125,14 @@ def build(
 
 
 def encode(obj: object) -> bytes:
-    """One JSON document and a newline, in ASCII, so that no byte of an environment variable can make printing fail."""
+    """Encode one JSON document and a newline, in ASCII, so that no byte of an environment variable can make printing fail."""
     import json
 
     return json.dumps(obj, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def error_json(error: UserspaceError, version: str, *, for_del: bool = False) -> bytes:
-    """The error object for stdout; `for_del` rewords what runtimes would take for success (`safe_for_del`)."""
+    """Encode the error for stdout; `for_del` rewords what runtimes would take for success (`safe_for_del`)."""
     code = error.code if isinstance(error.code, int) and 0 <= error.code <= _CODE_MAX else error.default_code
     message, details = (_printable(shortened(text)) for text in (error.message, error.details))
     if for_del:
@@ -144,18 +144,18 @@ def error_json(error: UserspaceError, version: str, *, for_del: bool = False) ->
 
 
 def version_answer(requested: object) -> bytes:
-    """VERSION's answer: the cniVersion of the input when it has one, else our highest; and all that we support."""
+    """Encode VERSION's answer: the cniVersion of the input when it has one, else our highest; and all that we support."""
     version = requested if isinstance(requested, str) and requested else LATEST
     return encode({"cniVersion": version, "supportedVersions": list(SUPPORTED_VERSIONS)})
 
 
 def safe_for_del(text: str) -> str:
-    """`text` without the words by which go-cni ("not found") and Multus ("no such file …") take a failed DEL for done."""
+    """Replace the words by which go-cni ("not found") and Multus ("no such file …") take a failed DEL for done."""
     text = re.sub("no such file or directory", "path is absent", text, flags=re.IGNORECASE)
     return re.sub("not found", "absent", text, flags=re.IGNORECASE)
 
 
-# -- bytes from outside to the internal form ------------------------------------------------------------------------------
+# -- from results of others to the internal form --------------------------------------------------------------------------
 
 
 def _read(raw: object, config_version: str, *, with_interfaces: bool) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _read(raw: object, config_version: str, *, with_interfaces: bool) -> dict[st
 
 
 def _entries(raw: Mapping[str, Any], key: str, read: Callable[[Mapping[str, Any], str], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every element of the list `raw[key]` read by `read`; absent and null are an empty list, as Go prints them."""
+    """Read every element of the list `raw[key]` with `read`; absent and null are an empty list, as Go prints them."""
     entries = raw.get(key)
     if entries is None:
         return []
@@ -235,7 +235,7 @@ def _read_dns(raw: object) -> dict[str, Any]:
 
 
 def _typed(entry: Mapping[str, Any], key: str, kind: type, place: str = "") -> Any:
-    """`entry[key]`, None when absent or null. JSON's true and false are no numbers."""
+    """Return `entry[key]`, None when absent or null. JSON's true and false are no numbers."""
     value = entry.get(key)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
         name = f"{place}.{key}" if place else key
@@ -244,7 +244,7 @@ def _typed(entry: Mapping[str, Any], key: str, kind: type, place: str = "") -> A
 
 
 def _cidr(entry: Mapping[str, Any], key: str, place: str) -> str:
-    """`entry[key]` as it is, once Go's net.ParseCIDR would take it: with a prefix length, without a mask or a zone."""
+    """Return `entry[key]` if Go's net.ParseCIDR takes it: with a prefix length, without a mask or a zone."""
     value = _typed(entry, key, str, place)
     if not value:
         raise _Malformed(f"{place}.{key}", "missing")
@@ -277,7 +277,7 @@ def _parse(address: str) -> IPv4Interface | IPv6Interface:
     return ipaddress.ip_interface(address)
 
 
-# -- the internal form to what a version knows ------------------------------------------------------------------------------
+# -- from the internal form to a version ------------------------------------------------------------------------------------
 
 
 def _is_modern(version: str) -> bool:
@@ -307,14 +307,14 @@ def _ip_at(ip: Mapping[str, Any], modern: bool) -> dict[str, Any]:
 
 
 def _first_set(*candidates: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The first that says anything; empty values say nothing, as in Go's `omitempty`."""
+    """The first that has a value that is not empty (Go's `omitempty`), without its empty ones."""
     for candidate in candidates:
-        said = {key: value for key, value in (candidate or {}).items() if value}
-        if said:
-            return said
+        set_ones = {key: value for key, value in (candidate or {}).items() if value}
+        if set_ones:
+            return set_ones
     return {}
 
 
 def _printable(text: str) -> str:
-    """`text` with undecodable bytes (lone surrogates) spelled out: strict JSON readers refuse them even when escaped."""
+    """Spell out undecodable bytes (lone surrogates): strict JSON readers refuse them even when escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,7 +1,7 @@
-"""Writes a request to the agent, and sees when an answer is whole; `protocol` is the other side of it.
+"""Writes a request to the agent and reads its answer; `protocol` does the agent's side.
 
-Apart from `protocol` for its weight: the plugin as a process sends its call with this before anything else of the program is
-imported (`handover`), and half of what a start costs is imports. It must import nothing that costs, not even `typing`. Pure.
+It is apart from `protocol` because that imports more: the plugin as a process sends its call (`handover`) before anything else of
+the program is imported, and half of its start is imports. It must import nothing slow, not even `typing`. Pure.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ VARIABLES: Final[Mapping[str, str]] = {
     "TRACESTATE": "Tracestate",
     "BAGGAGE": "Baggage",
 }
-"""What travels of the caller's environment. Other Cni-* headers, of a later shim say, are ignored."""
+"""The variables of the caller that travel, and their headers. Other Cni-* headers, as of a later shim, are ignored."""
 ADDRESSEE: Final[Mapping[str, str]] = {
     "state_dir": "Userspace-Cni-State-Dir",
     "run_dir": "Userspace-Cni-Run-Dir",
 }
-"""Which agent the caller means: settings that it has to share. The plugin as a process says both; the shim `state_dir` unless the
-caller's environment names a socket and no `state_dir`, and `run_dir` when it names one. Older shims say none."""
+"""Which agent the call is for: settings that the agent must share. The plugin as a process sends both. The shim sends `state_dir`
+unless the caller's environment names a socket and no `state_dir`, and `run_dir` when that names one. Older shims send none."""
 
 _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._/:;=,-")
 _ENCODED: Final = tuple([chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)])
@@ -60,7 +60,7 @@ _ENCODED: Final = tuple([chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byt
 def request_bytes(
     target: str, environ: Mapping[str, str], body: bytes = b"", *, method: str = "POST", extra: Mapping[str, str] | None = None
 ) -> bytes:
-    """A whole request: the variables of `environ` that travel, then the headers `extra` as they are, then the body."""
+    """Write a whole request: the variables of `environ` that travel, then the headers `extra` as they are, then the body."""
     fields = {"Host": "userspace-cni", PROTOCOL_HEADER: str(PROTOCOL)}
     fields |= {header: encoded(environ[name]) for name, header in VARIABLES.items() if environ.get(name)}
     fields |= {**(extra or {}), "Content-Length": str(len(body)), "Connection": "close"}
@@ -69,12 +69,12 @@ def request_bytes(
 
 
 def encoded(value: str) -> str:
-    """A variable's value as its header has it: every byte outside `A-Za-z0-9._/:;=,-` as %XX."""
+    """A variable's value as a header value: every byte outside `A-Za-z0-9._/:;=,-` as %XX."""
     return "".join([_ENCODED[byte] for byte in value.encode("utf-8", "surrogateescape")])
 
 
 class Answer:
-    """What the agent says: HTTP status, headers by their names in small letters, and body."""
+    """The agent's answer: HTTP status, headers by their names in small letters, and body."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -85,7 +85,7 @@ class Answer:
 
 
 def read_answer(received: bytes | bytearray) -> Answer | None:
-    """The answer in what was received; None while more of it has to come. Raises ValueError for what is no answer of an agent."""
+    """Parse the answer in what was received; None while it is not whole. Raises ValueError for what is no agent's answer."""
     line = b"HTTP/1.1 "
     if received[: len(line)] != line[: len(received)]:
         raise ValueError("it is no HTTP/1.1")

@@ -1,1 +1,1 @@
-"""The API server: credentials, the client, the watch of this node's pods."""
+"""Access to the API server: credentials, the client, the watch of this node's pods."""

@@ -1,17 +1,16 @@
 """The API calls that attaching needs: read a pod, and keep an entry about our interface in its annotations.
 
-Upstream's plugin wrote the whole pod from a typed model. Here a pod is the JSON that the server sent and stays it, with the
-fields we have never heard of. A note is written by merge patch of pods/status; an account that may only update (Multus' has get
-and update, no patch) writes back by PUT what it just read, `status` included: a body without it wipes the pod's status.
+A pod is the JSON that the server sent, with fields that we do not know, and not a typed model, which would lose them. A note is
+written by a merge patch of pods/status. An account that may only update (Multus' has get and update, no patch) writes back by PUT
+what it just read, `status` included: a body without it wipes the pod's status.
 
-The annotations are one text that several writers change, so a write always carries the resourceVersion of the text it was made
-from, and a conflict means to read again. It also carries the pod's UID: a pod of the same name is not the pod. Because of both,
-an agent may write from what its watch (host.pods) knows without asking first; that only ever saves a request, and is never the
-reason to write nothing or to refuse. No exception of a library leaves this module; nothing that the server or a kubeconfig said
-is quoted.
+Several writers change the annotations. So a write always carries the resourceVersion of the text it was made from, and after a
+conflict the pod is read again. It also carries the pod's UID: another pod may have the same name. Because of both, an agent may
+write from what its watch (`kube.watch`) knows without reading first. The watch only saves a request: it must never be the reason
+to write nothing or to refuse. No exception of a library may leave this module; no message may quote the server or a kubeconfig.
 
-A static pod has two UIDs: its own, by which kubelet, runtime and directories call it, and that of the mirror pod that stands for
-it in the API. The kubelet notes the former in the mirror's annotation kubernetes.io/config.mirror, which nobody can add later.
+A static pod has two UIDs: its own, which kubelet, runtime and directories use, and that of the mirror pod in the API. The kubelet
+writes the former into the mirror's annotation kubernetes.io/config.mirror, which no user can add later.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from userspace_cni.pod import document, eal
 
 UNDO_LIMIT_S = 1.0
 OPTIONAL_LIMIT_S = 5.0
-"""What a note that nobody depends on may cost an ADD when the API server hangs."""
+"""How long an optional note may delay an ADD when the API server hangs."""
 
 READ_TRIES = 3
 WRITE_TRIES = 20
-"""Conflicts come from kubelet's status updates and other ADDs of the same pod; each means that somebody else got on."""
+"""Conflicts come from kubelet's status updates and other ADDs of the same pod; each means that another writer succeeded."""
 PAUSE_MAX_S = 0.25
 
 MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of a mirror pod: the UID of the static pod that it stands for."""
+"""Annotation of a mirror pod: the UID of its static pod."""
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NEEDED = "the account needs the verbs get on pods and patch (or update) on pods/status"
@@ -56,7 +55,7 @@ _NEEDED = "the account needs the verbs get on pods and patch (or update) on pods
 def in_cluster(environ: Mapping[str, str], service_account: str = SERVICE_ACCOUNT) -> bool:
     """Whether this process has the credentials of a pod.
 
-    The variables alone do not say so: a delegate of thick Multus inherits them but is chrooted to the host, where no token is.
+    The variables alone do not prove it: a delegate of thick Multus inherits them but is chrooted to the host, without a token.
     """
     named = environ.get("KUBERNETES_SERVICE_HOST") and environ.get("KUBERNETES_SERVICE_PORT")
     return bool(named) and (Path(service_account) / "token").is_file()
@@ -65,8 +64,8 @@ def in_cluster(environ: Mapping[str, str], service_account: str = SERVICE_ACCOUN
 class KubeClient:
     """Reads pods and writes their annotations under one account; safe to use from several threads.
 
-    `kubeconfig`: absolute path on the host `root`, held to `bounds`; "" for the service account of the pod that this process
-    runs in.
+    `kubeconfig`: absolute path on the host `root`, which must obey `bounds`; "" for the service account of the pod that this
+    process runs in.
     """
 
     def __init__(self, kubeconfig: str, root: HostRoot = HERE, bounds: Bounds | None = None) -> None:
@@ -83,7 +82,7 @@ class KubeClient:
         return None if pod is None else view_of(pod)
 
     def read(self, namespace: str, name: str, deadline: Deadline, tries: int = READ_TRIES) -> dict[str, Any] | None:
-        """As `get_pod`, but the pod as the server sent it. What may pass by itself is tried `tries` times."""
+        """As `get_pod`, but the pod as the server sent it. After a transient failure it is tried again, `tries` times in all."""
         what = f"reading pod {namespace}/{name}"
         answer = self._ask("GET", _path(namespace, name), deadline, tries=tries)
         if answer.status == 404:
@@ -97,9 +96,10 @@ class KubeClient:
     def annotate(
         self, pod: Mapping[str, Any], changes: Mapping[str, str | None], deadline: Deadline, *, whole: bool = True
     ) -> dict[str, Any] | None:
-        """Set (or, with None, remove) annotations of `pod`, as it was read; the answer is the pod as it is then.
+        """Set (or, with None, remove) annotations of `pod`, as it was read. Returns the new pod.
 
-        None: it has changed since, read it again. `whole`: `pod` is all that the server sent, and not what a watch kept of it.
+        Returns None when the pod has changed since: read it again. `whole`: `pod` is all that the server sent, not what a watch
+        kept of it.
         """
         metadata = pod["metadata"]
         precondition = {"uid": metadata.get("uid"), "resourceVersion": metadata.get("resourceVersion")}
@@ -136,8 +136,8 @@ class KubeClient:
 class Clients:
     """One KubeClient per kubeconfig, so that connections and credentials are shared.
 
-    `bounds`: what a network's kubeconfig is held to; a record that names one is held to them, too, for the name came with the
-    network. `own`: the setting `kubeconfig`, "" for the service account of the pod that this process runs in.
+    `bounds`: what a network's kubeconfig must obey; one that a record names, too, for the name came with the network. `own`: the
+    setting `kubeconfig`, "" for the service account of the pod that this process runs in.
     """
 
     def __init__(self, bounds: Bounds, root: HostRoot = HERE, own: str = "") -> None:
@@ -161,11 +161,11 @@ class Watch(Protocol):
     """What is known of this node's pods without asking; `kube.watch.PodWatch`."""
 
     def get(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """What is kept of the pod (its metadata, and of its annotations those that notes are made of); None: not known."""
+        """The kept part of the pod: its metadata, with the annotations that notes use; None when it is not known."""
         ...
 
-    def heard(self, pod: Mapping[str, Any]) -> None:
-        """Take over a pod that the server answered with."""
+    def update(self, pod: Mapping[str, Any]) -> None:
+        """Replace what is kept by a pod that the server answered with."""
         ...
 
 
@@ -177,7 +177,7 @@ class PodNoteDriver(Driver[PodNote]):
         self._watch = watch
 
     def apply(self, step: PodNote, deadline: Deadline) -> None:
-        """Write the entry; on an optional step a failure is only said."""
+        """Write the entry; a failure of an optional step is only logged."""
         if not step.optional:
             self._apply(step, deadline)
             return
@@ -187,15 +187,15 @@ class PodNoteDriver(Driver[PodNote]):
             say("warning", f"the pod's annotations are not written, which this consumer does not need: {error}")
 
     def undo(self, step: PodNote, deadline: Deadline) -> None:
-        """Take the entry out, once and within a second: a note that stays goes with the pod, or its next sandbox replaces it."""
-        load_library()  # it may take as long on a busy node
+        """Remove the entry: one try within a second. A note that stays goes with the pod, or its next sandbox replaces it."""
+        load_library()  # first: on a busy node it may take a second itself
         try:
             self._undo(step, deadline.within(UNDO_LIMIT_S))
         except UserspaceError as error:
             say("warning", f"the entry of {step.ifname} stays in the annotations of pod {_named(step)}: {error}")
 
     def check(self, step: PodNote, deadline: Deadline) -> list[Drift]:
-        """A drift when the entry is absent or differs. An optional note that is absent, or can not be read, is none."""
+        """A drift when the entry is absent or differs. An optional note that is absent, or cannot be read, is none."""
         try:
             pod = self._clients.of(step.kubeconfig).read(step.namespace, step.pod, deadline)
         except UserspaceError:
@@ -217,7 +217,7 @@ class PodNoteDriver(Driver[PodNote]):
         directory = annotations.get(document.MAPPED_DIR, "")
         if not document.same_directory(directory, step.mapped_dir):
             drifts.append(_drift(step, f"{document.MAPPED_DIR} {step.mapped_dir}", directory or Absent("none")))
-        if not drifts and not _told_in_args(entries, annotations):
+        if not drifts and not _match_args(entries, annotations):
             arguments = annotations.get(document.DPDK_ARGS, "")
             drifts.append(_drift(step, f"{document.DPDK_ARGS} for all interfaces", arguments or Absent("none")))
         return drifts
@@ -263,7 +263,7 @@ class PodNoteDriver(Driver[PodNote]):
             return
         changes = _differences(_annotations(pod), _without_entry(step, _annotations(pod)))
         if changes and not self._learn(client.annotate(pod, changes, deadline)):
-            raise Unavailable("the pod was changed by somebody else at the same time")
+            raise Unavailable("the pod was changed by another writer at the same time")
 
     def _known(self, step: PodNote) -> dict[str, Any] | None:
         """The step's pod as the watch knows it. A pod that is known by its name only may be an earlier one."""
@@ -285,16 +285,16 @@ class PodNoteDriver(Driver[PodNote]):
 
     def _learn(self, pod: Mapping[str, Any] | None) -> bool:
         if pod is not None and self._watch:
-            self._watch.heard(pod)
+            self._watch.update(pod)
         return pod is not None
 
 
 _Change = Callable[[Mapping[str, str]], Mapping[str, str | None]]
-"""What annotations are to become: the values of those that are ours."""
+"""Gives the new values of our annotations (None removes one) from the present ones."""
 
 
 def _with_entry(step: PodNote, entry: document.Entry, directory: str, annotations: Mapping[str, str]) -> dict[str, str | None]:
-    """The annotations with our entry in them; mapped-dir is one per pod, so a second value can not be served."""
+    """The annotations with our entry in them; mapped-dir is one per pod, so a second value cannot be served."""
     before = annotations.get(document.MAPPED_DIR, "")
     if before and not document.same_directory(before, directory):
         raise InvalidConfig(
@@ -305,12 +305,12 @@ def _with_entry(step: PodNote, entry: document.Entry, directory: str, annotation
         entries = document.replace_entry(document.parse(annotations.get(document.CONFIGURATION_DATA, "")), entry)
         args = eal.joined(eal.arguments(entries, directory))
     except document.DocumentError as error:
-        raise NoteRefused(f"pod {_named(step)}: what the annotations hold can not be kept: {error}") from None
+        raise NoteRefused(f"pod {_named(step)}: what the annotations hold cannot be kept: {error}") from None
     return {document.CONFIGURATION_DATA: document.render(entries), document.MAPPED_DIR: directory, document.DPDK_ARGS: args}
 
 
 def _without_entry(step: PodNote, annotations: Mapping[str, str]) -> dict[str, str | None]:
-    """The annotations without our entry; with the last entry the others go too."""
+    """The annotations without our entry; without the last entry all of ours are removed."""
     try:
         entries = document.parse(annotations.get(document.CONFIGURATION_DATA, ""))
         left = document.remove_entry(entries, step.container_id, step.ifname)
@@ -320,7 +320,7 @@ def _without_entry(step: PodNote, annotations: Mapping[str, str]) -> dict[str, s
             return dict.fromkeys((document.CONFIGURATION_DATA, document.MAPPED_DIR, document.DPDK_ARGS))
         args = eal.joined(eal.arguments(left, annotations.get(document.MAPPED_DIR, step.mapped_dir)))
     except document.DocumentError as error:
-        raise NoteRefused(f"what the annotations hold can not be read: {error}") from None
+        raise NoteRefused(f"what the annotations hold cannot be read: {error}") from None
     return {document.CONFIGURATION_DATA: document.render(left), document.DPDK_ARGS: args}
 
 
@@ -328,8 +328,8 @@ def _differences(before: Mapping[str, str], after: Mapping[str, str | None]) -> 
     return {key: value for key, value in after.items() if before.get(key) != value}
 
 
-def _told_in_args(entries: Sequence[document.Entry], annotations: Mapping[str, str]) -> bool:
-    """Whether dpdk-args says what the entries say; entries of others that can not be said so are not ours to judge."""
+def _match_args(entries: Sequence[document.Entry], annotations: Mapping[str, str]) -> bool:
+    """Whether dpdk-args matches the entries; True when there can be no arguments for entries that others wrote."""
     try:
         args = eal.joined(eal.arguments(entries, annotations.get(document.MAPPED_DIR, "")))
     except document.DocumentError:
@@ -338,7 +338,7 @@ def _told_in_args(entries: Sequence[document.Entry], annotations: Mapping[str, s
 
 
 def _annotated(pod: Mapping[str, Any], changes: Mapping[str, str | None]) -> dict[str, Any]:
-    """A copy of the pod with nothing but these annotations changed."""
+    """A copy of the pod in which only these annotations are changed."""
     copy: dict[str, Any] = json.loads(json.dumps(pod))
     annotations = {**_annotations(copy), **changes}
     copy["metadata"]["annotations"] = {key: value for key, value in annotations.items() if value is not None}
@@ -346,7 +346,7 @@ def _annotated(pod: Mapping[str, Any], changes: Mapping[str, str | None]) -> dic
 
 
 def view_of(pod: Mapping[str, Any]) -> Pod:
-    """A pod as the server sends it, read. Raises KeyError, TypeError or AttributeError for what is not shaped like one."""
+    """Read a pod as the server sends it. Raises KeyError, TypeError or AttributeError for what is not shaped like one."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     volumes = []
     for volume in spec.get("volumes") or ():
@@ -369,7 +369,7 @@ def view_of(pod: Mapping[str, Any]) -> Pod:
 
 
 def is_pod(body: Mapping[str, Any]) -> bool:
-    """Whether `body` has what we read a pod by, so that a stranger's answer is refused here and nowhere else."""
+    """Whether `body` is a pod that `view_of` can read. The answer of a server that is no API server is refused here alone."""
     try:
         pod = view_of(body)
     except (KeyError, TypeError, AttributeError):
@@ -401,14 +401,14 @@ def _drift(step: PodNote, expected: str, found: Value) -> Drift:
 
 
 def _path(namespace: str, name: str) -> str:
-    # A name is part of the path: "..", for one, would lead elsewhere with our credentials.
+    # A name is part of the path: ".." would lead to another path, with our credentials.
     if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
         raise InvalidConfig(f"{namespace!r}/{name!r} is no name of a pod", "K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS")
     return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
 
 
 def _attempts(tries: int, deadline: Deadline) -> Iterator[bool]:
-    """Yields `tries` times, True the last time, with growing and uneven pauses between; none reaches beyond the deadline."""
+    """Yield `tries` times, True the last time, with growing random pauses between; none reaches beyond the deadline."""
     for number in range(1, tries + 1):
         yield number == tries
         pause = random.uniform(0.5, 1.0) * min(PAUSE_MAX_S, 0.02 * 2**number)  # noqa: S311 -- spreads writers, hides nothing

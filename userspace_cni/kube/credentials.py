@@ -3,14 +3,14 @@
 The `kubernetes` library reads credentials (kubeconfig with tokens, token files, client certificates and exec plugins; the service
 account of a pod) and makes the TLS connection pool; its typed models, retries and refresh hooks are not used. The rules:
 
-- Nothing outlasts the caller's deadline. Exec plugins and name resolution know no time-out, so each request and each loading of
-  credentials runs in a thread of its own, which is abandoned when the time is up. Only one loads at a time: later callers wait
-  for the same one instead of starting another hanging plugin.
+- No call outlasts its caller's deadline. Exec plugins and name resolution have no time-out, so each request and each loading of
+  credentials runs in a thread of its own, which is abandoned when the time is up. Only one thread loads at a time: later callers
+  wait for the same one instead of starting another hanging plugin.
 - Credentials are loaded again when the kubeconfig file changed, after an answer of 401 (rotated token, expired plugin token) and
   after a TLS failure (rotated certificates); never by a timer. A kubeconfig is never written.
 - A network's configuration names the kubeconfig, and a root process reads it and sends its token to the server in it:
-  `kube.kubeconfig` says which files are taken, and what they may have us do.
-- A kubeconfig's text, a token, a body or a server's words are never part of a message.
+  `kube.kubeconfig` says which files are taken, and what may be done for them.
+- A kubeconfig's text, a token, a body or a server's words must never be part of a message.
 - TLS verification is as the kubeconfig says (on unless it has insecure-skip-tls-verify) and is never weakened here.
 
 The library is imported when the first request is made (150 ms of CPU time, 34 MiB): a verb that writes no note pays nothing.
@@ -41,9 +41,9 @@ ANSWER_LIMIT = 8 << 20
 
 
 def load_library() -> None:
-    """Import what a request needs, for callers whose time limit is meant for the server.
+    """Import what a request needs, for callers whose time limit is for the server alone.
 
-    Never fails: without descriptors, say, the request imports it again, and tells what is wrong.
+    Never fails: after an error, as without descriptors, the request imports it again and reports the error.
     """
     with suppress(ImportError, OSError):
         import kubernetes.client.rest
@@ -59,11 +59,11 @@ class Answer:
     body: dict[str, Any]
 
     def close(self) -> None:
-        """Nothing is left to be closed."""
+        """Do nothing: the answer was read whole."""
 
 
 class Stream:
-    """An answer that is still coming: its status code, and its lines."""
+    """An answer that is read line by line while the server sends it."""
 
     def __init__(self, what: str, answer: Any) -> None:
         self.status: int = answer.status
@@ -71,9 +71,9 @@ class Stream:
         self._answer = answer
 
     def lines(self, deadline: Deadline) -> Iterator[bytes]:
-        """The lines as they come, without the empty ones, until the server ends them or `deadline` has passed.
+        """Yield the lines as they come, without the empty ones, until the server ends them or `deadline` has passed.
 
-        Raises Unavailable when the connection breaks, the server is silent, or a line is too long to be one.
+        Raises Unavailable when the connection breaks, the server is silent, or a line is too long.
         """
         from urllib3.exceptions import HTTPError
 
@@ -88,16 +88,16 @@ class Stream:
                 if len(left) > ANSWER_LIMIT:
                     raise Unavailable(f"{self._what}: a line of more than {ANSWER_LIMIT} bytes", "is this an API server?")
         except (HTTPError, OSError, ValueError, AttributeError) as error:
-            # AttributeError: what the library meets when the connection is shut under its hands
+            # AttributeError: the library raises it when another thread has shut the connection down
             raise Unavailable(f"{self._what}: the connection broke: {_reason(error)}", "it is made again") from None
 
     def interrupt(self) -> None:
-        """End it from another thread, also while its own waits for a line (with urllib3 before 2.3 it goes on waiting)."""
+        """End the stream from another thread, also while its own waits for a line (with urllib3 before 2.3 that waits on)."""
         with suppress(OSError, ValueError, RuntimeError, AttributeError):
             self._answer.shutdown()
 
     def close(self) -> None:
-        """Give the connection up; by the thread that reads."""
+        """Close the connection; for the thread that reads."""
         with suppress(OSError, ValueError):
             self._answer.close()
             self._answer.release_conn()
@@ -122,29 +122,29 @@ class Session:
 
     @property
     def account(self) -> str:
-        """Whose credentials these are, for messages."""
+        """The account's description, for messages."""
         return str(self._kubeconfig) if self._kubeconfig else "the pod's service account"
 
     def request(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None) -> Answer:
-        """One request, answered with any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
+        """Make one request; the answer has any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
 
-        Raises Unavailable for everything that may pass by itself and InvalidConfig for credentials that cannot be used; of a
-        kubeconfig that is not there see `Kubeconfig.unusable`.
+        Raises Unavailable for everything transient and InvalidConfig for credentials that cannot be used; for a kubeconfig that
+        is not there see `Kubeconfig.unusable`.
         """
         what = f"{method} {path}"
         sent = None if body is None else json.dumps(body).encode()
         return self._authorised(what, deadline, lambda connection, limit: connection.send(what, sent, limit))
 
     def stream(self, path: str, deadline: Deadline, silence_s: float) -> Stream:
-        """A GET whose answer comes line by line and has no near end; `deadline` is for its begin. The caller closes it.
+        """Begin a GET whose answer comes line by line; `deadline` is for its begin. The caller closes it.
 
-        A server that says nothing for `silence_s` seconds ends it. Answers and errors as of `request`.
+        It ends when the server sends nothing for `silence_s` seconds. Answers and errors as of `request`.
         """
         what = f"GET {path}"
         return self._authorised(what, deadline, lambda connection, limit: connection.open(what, limit, silence_s))
 
     def _authorised(self, what: str, deadline: Deadline, ask: Callable[[_Connection, Deadline], R]) -> R:
-        """What `ask` gets, a second time with fresh credentials when the first answer is 401."""
+        """Return the answer of `ask`; when it is 401, ask once more with fresh credentials."""
         connection = self._connect(what, deadline)
         answer = self._bounded(connection, what, deadline, ask)
         if answer.status == 401:
@@ -184,7 +184,7 @@ class Session:
                 self._connection = None
 
     def _is_current(self, connection: _Connection) -> bool:
-        """Whether the files that its credentials came from are still those that were read."""
+        """Whether the files of its credentials have not changed since they were read."""
         kubeconfig = self._kubeconfig
         return kubeconfig is None or all(kubeconfig.signature(path) == seen for path, seen in connection.files.items())
 
@@ -193,9 +193,9 @@ class Session:
             return self._connection_of()
         except UserspaceError:
             raise
-        except Exception as error:  # noqa: BLE001 -- the library lets through what its parsers raise, and quotes the file in it
+        except Exception as error:  # noqa: BLE001 -- the library raises its parsers' errors, which quote the file
             reason, passes = type(error).__name__, isinstance(error, OSError) and error.errno in PASSING
-        message = f"credentials for the API server can not be used ({reason})"
+        message = f"credentials for the API server cannot be used ({reason})"
         if passes:
             raise Unavailable(message, "try again later")
         if not self._kubeconfig:
@@ -227,7 +227,7 @@ class Session:
 
 @dataclass
 class _Connection:
-    """A connection pool and the header that authenticates, made of `files` as they were then."""
+    """A connection pool and the header that authenticates, made from `files` with these signatures."""
 
     configuration: Any
     files: Mapping[str, Signature]
@@ -259,7 +259,7 @@ class _Connection:
             if connection is not None and connection.sock is not None:
                 connection.sock.settimeout(silence_s)
             if not deadline.remaining():
-                stream.close()  # nobody waits for it any more
+                stream.close()  # its caller waits no longer
             return stream
 
     def _request(self, what: str, sent: bytes | None, deadline: Deadline) -> Any:
@@ -283,12 +283,12 @@ def _translated(what: str) -> Iterator[None]:
         raise _TlsFailed(_reason(error)) from None
     except (HTTPError, OSError, ValueError) as error:
         raise Unavailable(
-            f"{what}: the API server can not be reached: {_reason(error)}", "is it up, and its name resolved?"
+            f"{what}: the API server cannot be reached: {_reason(error)}", "is it up, and its name resolved?"
         ) from None
 
 
 class TooLong(Unavailable):
-    """An answer of more bytes than are read; a smaller question may do."""
+    """An answer of more than ANSWER_LIMIT bytes; a request for less may succeed."""
 
 
 class _TlsFailed(Exception):
@@ -296,7 +296,7 @@ class _TlsFailed(Exception):
 
 
 class _Call(Generic[T]):
-    """A function running in a thread, for which no caller has to wait. Making one raises Unavailable when there is no thread."""
+    """A function that runs in a thread of its own, which callers may abandon. Raises Unavailable when no thread starts."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -310,7 +310,7 @@ class _Call(Generic[T]):
         return not self._thread.is_alive()
 
     def outcome(self, what: str, deadline: Deadline, look_at: str) -> T:
-        """What the function returned or raised; Unavailable when that takes longer than `deadline`."""
+        """Return or raise what the function did. Raises Unavailable when that takes longer than `deadline`."""
         self._thread.join(deadline.require(what))
         if not self.done:
             raise Unavailable(f"{what}: no answer in time", look_at)
@@ -326,7 +326,7 @@ class _Call(Generic[T]):
 
 
 class _quiet_library:  # noqa: N801 -- used as a function
-    """Keeps the root logger silent: the library logs what an exec plugin wrote to stderr there, and goes on without a token."""
+    """Keeps the root logger silent: the library logs an exec plugin's stderr there, and goes on without a token."""
 
     def __enter__(self) -> None:
         import logging
@@ -347,9 +347,9 @@ class _quiet_library:  # noqa: N801 -- used as a function
 
 
 def _socket_options() -> list[tuple[int, int, int]]:
-    """The kernel notices within 30 s that a server vanished without a word: a connection that waits would seem alive for ever.
+    """Socket options by which the kernel notices within 30 s that a server vanished: else a waiting connection seems alive.
 
-    SO_KEEPALIVE for a connection that waits, TCP_USER_TIMEOUT for one that has sent something.
+    SO_KEEPALIVE is for a connection that waits, TCP_USER_TIMEOUT for one that has sent something.
     """
     import socket
 
@@ -360,7 +360,7 @@ def _socket_options() -> list[tuple[int, int, int]]:
 
 
 def _read(answer: Any, what: str, deadline: Deadline) -> bytes:
-    """The body, read piece by piece: urllib3's time-out is per read, and a server that drips would never meet it."""
+    """Read the body piece by piece: urllib3's time-out is per read, and a slow server would never exceed it."""
     pieces = bytearray()
     while piece := answer.read1(65536):
         pieces += piece
@@ -378,7 +378,7 @@ def _decoded(text: bytes) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """The system's own words for what went wrong at the bottom of a chain of exceptions, else the name of the lowest one."""
+    """The system's text for the lowest OSError of a chain of exceptions, else the name of the lowest exception."""
     lowest, below = error, _below(error)
     while below is not None:
         lowest, below = below, _below(below)

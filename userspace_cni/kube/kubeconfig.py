@@ -1,17 +1,17 @@
-"""A kubeconfig read by root: where it may lie, who may have written it, and what it may have us do.
+"""Reads a kubeconfig as root: where it may lie, which users may have written it, and what may be done for it.
 
-A network's configuration names a file, and who writes that configuration is a user of a namespace. So such a kubeconfig, and
-every file that it names, must lie below directories of the administrator; what a container writes is never taken
-(a pod's root is root, and the kubelet keeps its /etc/hosts for it on the node); and it has no program run unless a setting allows
-that. A kubeconfig that a setting names is the administrator's own: owner and mode alone are looked at.
+A network's configuration names a file, and a user of a namespace writes that configuration. So such a kubeconfig, and every file
+that it names, must lie below directories of the administrator; a file that a container can write is never taken (a pod's root is
+root, and the kubelet keeps its /etc/hosts for it on the node); and no program is run for it unless a setting allows that. A
+kubeconfig that a setting names is the administrator's own: only owner and mode are checked.
 
-Where a path leads is decided once, as text without links. That text is then walked through no link, one descriptor after the
-other, each of them judged, and the last one is read: no file can be exchanged between the look and the use. The library that
-makes credentials of it opens none of these files itself: it is given their content. What a file holds is never part of a message.
+A path is resolved once, to a text without links. That text is then walked without following links, one descriptor after the
+other. Each is checked, and the last one is read, so that no file can be exchanged between check and use. The library that makes
+credentials gets the files' content and opens none of them. What a file holds must never be part of a message.
 
-A file that is not there, or is no kubeconfig, stays so until it is written: that is no "try again later", but a fault of the
-configuration that names it. In the first minutes after a boot it is not known yet: what writes it (Multus' pod, a node's set-up)
-may come after the first pod that needs it.
+A file that is missing or no kubeconfig stays so until it is written: that is no "try again later", but a fault of the
+configuration that names it. In the first minutes after a boot it is "try again later": its writer (Multus' pod, a node's set-up)
+may start after the first pod that needs it.
 """
 # Descriptors and paths of another root rather than pathlib's.
 # ruff: noqa: PTH116, PTH118, PTH120
@@ -36,7 +36,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.fastpath.sys import paths
 
 Signature = tuple[int, ...]
-"""What changes when a file is written or exchanged: device, inode, size, time."""
+"""Facts of a file that change when it is written or exchanged: device, inode, size, time."""
 
 CONTAINERS: Final = (
     *("/run/containerd", "/var/lib/containerd", "/run/docker", "/var/lib/docker", "/run/crio", "/var/lib/crio"),
@@ -45,16 +45,16 @@ CONTAINERS: Final = (
     *("/var/lib/rancher/rke2/agent/containerd", "/var/snap/microk8s/common/run", "/var/snap/microk8s/common/var/lib/containerd"),
     *("/var/lib/k0s/containerd", "/run/k0s", "/opt/local-path-provisioner"),
 )
-"""What container runtimes keep of containers: their file systems, volumes and processes. A pod's root writes there as root, so
-that owner and mode prove nothing; credentials are never taken from there, whatever a setting says."""
+"""Where container runtimes keep containers' file systems, volumes and processes. A pod's root writes there as root, so that owner
+and mode prove nothing; credentials are never taken from there, whatever a setting says."""
 
 _LIMIT: Final = 1 << 20
 BOOTING_S: Final = 300.0
-"""So long after a boot a kubeconfig may not have been written yet, or not to its end."""
+"""For so long after a boot a kubeconfig may be missing or incomplete."""
 _LASTING: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM}
 )
-"""What opening a file says as long as nothing about it is changed."""
+"""Errors of opening a file that stay until an administrator changes something."""
 _FILES: Final = {
     "tokenFile": "token",
     "certificate-authority": "certificate-authority-data",
@@ -64,7 +64,7 @@ _FILES: Final = {
 """Keys of user and cluster that name a file, and the keys that hold its content. Given both, the content is used."""
 
 _PROGRAMS: Final = ("exec", "auth-provider")
-"""What of a user the library runs a program for, or asks a server of its own."""
+"""Keys of a user for which the library runs a program, or asks a server of its own."""
 _KEYS: Final = frozenset(
     {
         *_FILES.values(),
@@ -72,14 +72,14 @@ _KEYS: Final = frozenset(
         *("server", "insecure-skip-tls-verify", "tls-server-name", "proxy-url"),
     }
 )
-"""All else that is taken of a network's kubeconfig."""
+"""The other keys that are taken of a network's kubeconfig."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a kubeconfig that a network names is held to: below one of `directories`, never below one of `never`.
+    """Where a kubeconfig that a network names may lie: below one of `directories`, never below one of `never`.
 
-    `programs`: whether it may have programs run (setting `kubeconfig_exec`).
+    `programs`: whether programs may be run for it (setting `kubeconfig_exec`).
     """
 
     directories: tuple[str, ...]
@@ -88,7 +88,7 @@ class Bounds:
 
     @classmethod
     def of(cls, settings: Settings) -> Bounds:
-        """As the administrator has set them; what pods write on this node is left out of all that they may name."""
+        """The bounds by the settings. Directories that pods write on this node are always in `never`."""
         pods = (settings.kubelet_dir, settings.short_dir, settings.default_shared_dir)
         return cls(settings.kubeconfig_dirs, (*pods, *CONTAINERS), settings.kubeconfig_exec)
 
@@ -109,9 +109,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Loaded:
-    """One context of a kubeconfig, with the content of every file that it names; what was read, to be seen when it changes.
+    """One context of a kubeconfig, with the content of every file that it names.
 
-    `directory`: where programs that it names are run, as this process sees it.
+    `directory`: where programs that it names are run, as this process sees it. `files`: of the files that were read.
     """
 
     config: Mapping[str, Any]
@@ -131,7 +131,7 @@ class Kubeconfig:
         return f"kubeconfig {self.path}"
 
     def unusable(self, message: str) -> UserspaceError:
-        """The error to raise of a file that is not there or is no kubeconfig; `message` says which and why.
+        """The error for a file that is not there or is no kubeconfig; `message` says which and why.
 
         InvalidConfig, or Unavailable within `BOOTING_S` of a boot.
         """
@@ -142,16 +142,16 @@ class Kubeconfig:
         return InvalidConfig(message, f"{who} names it: write that file, or correct the name; kubectl --kubeconfig tries it")
 
     def signature(self, path: str = "") -> Signature:
-        """Of the file as it is now, or of one that it names."""
+        """The present signature of the kubeconfig, or of a file that it names."""
         with suppress(OSError, DirectoryRefused):
             return _signature(os.stat(self._root.path(path or self.path)))
         return (-1,)
 
     def load(self) -> Loaded:
-        """Its current context. Raises InvalidConfig for what may not be used, `unusable` for what is not there, and Unavailable
-        for what cannot be read now.
+        """Read its current context.
 
-        Anything else is raised by the parser: the text is no kubeconfig.
+        Raises InvalidConfig for what may not be used, `unusable` for a missing file, Unavailable for what cannot be read now, and
+        the parser's errors for a text that is no kubeconfig.
         """
         from kubernetes.config.kube_config import KubeConfigMerger
 
@@ -168,7 +168,7 @@ class Kubeconfig:
         return Loaded({**named, "contexts": contexts, "current-context": "it"}, self._root.path(directory), files)
 
     def _held(self, section: Mapping[str, Any], directory: str, files: dict[str, Signature]) -> dict[str, Any]:
-        """A user or cluster that has no program run unless it may, with the content of files in place of their names."""
+        """A user or cluster with the content of files in place of their names. Raises InvalidConfig for a forbidden program."""
         held = dict(section)
         for key, data in _FILES.items():
             name = held.pop(key, None)
@@ -186,7 +186,7 @@ class Kubeconfig:
         return {key: value for key, value in held.items() if key in _KEYS or key in _PROGRAMS}
 
     def _read(self, path: str, files: dict[str, Signature]) -> tuple[bytes, str]:
-        """The content of the kubeconfig or of a file that it names, and where that is; `files` has it then."""
+        """Read the kubeconfig or a file that it names: content and resolved path. Adds its signature to `files`."""
         what = str(self) if path == self.path else f"{self}: file {path}"
         if not path.startswith("/"):
             raise InvalidConfig(f"{what}: not an absolute path")
@@ -205,17 +205,17 @@ class Kubeconfig:
 
 @contextmanager
 def _opened(real: str, what: str, root: HostRoot) -> Iterator[int]:
-    """The regular file at `real` for reading, if only root and its owner can have put it there."""
+    """Open the regular file at `real` for reading. Raises InvalidConfig where users other than root and ours could write it."""
     names = real.strip("/").split("/")
     seen = os.open(root.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _judge(seen, "/", what)
+        _require_trusted(seen, "/", what)
         for depth, name in enumerate(names, 1):
             kind = os.O_DIRECTORY if depth < len(names) else os.O_NOFOLLOW
             below = paths.openat2(seen, name, os.O_PATH | kind)
             os.close(seen)
             seen = below
-            _judge(seen, "/" + "/".join(names[:depth]), what)
+            _require_trusted(seen, "/" + "/".join(names[:depth]), what)
         fd = reopen(seen)
     finally:
         os.close(seen)
@@ -227,8 +227,8 @@ def _opened(real: str, what: str, root: HostRoot) -> Iterator[int]:
         os.close(fd)
 
 
-def _judge(fd: int, part: str, what: str) -> None:
-    """Raise InvalidConfig for a file or directory that another user than root and our own could have written."""
+def _require_trusted(fd: int, part: str, what: str) -> None:
+    """Raise InvalidConfig for a file or directory that users other than root and ours could write."""
     facts = os.fstat(fd)
     mode = facts.st_mode
     if facts.st_uid not in (0, os.geteuid()):
@@ -240,7 +240,7 @@ def _judge(fd: int, part: str, what: str) -> None:
 
 
 def _named(config: Mapping[str, Any], kind: str, name: object, *, needed: bool = True) -> dict[str, Any]:
-    """The one entry of that name in the list of contexts, clusters or users. Raises ValueError when there is not one."""
+    """The entry of that name in the list of contexts, clusters or users. Raises ValueError unless there is exactly one."""
     found = [item[kind] for item in config.get(f"{kind}s") or () if item["name"] == name]
     if len(found) > 1 or (needed and not found):
         raise ValueError(f"{len(found)} entries of one name")

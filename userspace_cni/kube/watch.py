@@ -1,18 +1,17 @@
-"""What the agent knows of the pods on its node without asking: a list and a watch of the API server, kept up for ever.
+"""The pods on the agent's node, known from a list and a watch of the API server that never end.
 
-Knowledge saves requests and, when it is fresh, lets reconcile see that a pod is gone. It must never prove what it can not know:
-before the first complete list, after a minute and a half without word from the server, or with no pod at all (which is what a
-wrong node name looks like), `uids` says nothing. It must never hold up a verb either: all methods but `wait_synced` and `stop`
-return at once, and whoever finds no pod here asks the server.
+This saves requests and, while it is fresh, lets reconcile see that a pod is gone. It must never claim what it cannot know: `uids`
+returns None before the first complete list, after a minute and a half of silence of the server, and while there is no pod at all
+(a wrong node name looks like that). It must never delay a verb either: all methods but `wait_synced` and `stop` return at once,
+and a caller that finds no pod here asks the server.
 
-The `kubernetes` library has a SharedInformer, which is not used: it needs the typed models (20 MiB), reads the first list in one
-piece, does not back off between failing watches, and can not say whether it has seen everything. Here pods are the raw JSON of
-`kube.credentials`' connection, and of each only what we look at is kept, as text: a node has some hundred pods, and each may have
-256 KiB of annotations that are none of our business.
+The `kubernetes` library's SharedInformer is not used: it needs the typed models (20 MiB), reads the first list in one piece, does
+not back off between failing watches, and does not tell whether its list was complete. Here pods are the raw JSON of
+`kube.credentials`' connection, and only the parts that we use are kept, as text: a node has some hundred pods, and each may have
+256 KiB of annotations that we do not use.
 
-Versions are compared as numbers where they are numbers (as all versions of pods are; promised since Kubernetes 1.35), so that an
-answer to our own request and a watch event that comes later than it never replace something newer. Where they are not, the watch
-alone is believed.
+Versions are compared as numbers where they are numbers (as all versions of pods are; promised since Kubernetes 1.35), so that
+neither an answer to our own request nor a later watch event replaces a newer pod. Where they are not, only the watch counts.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, Too
 from userspace_cni.pod import document, launcher
 
 KEPT_LIMIT: Final = 32 << 10
-"""Bytes kept of one pod. What is longer has somebody's odd text under our keys, and is read when it is needed."""
+"""Bytes kept of one pod. A longer one has a foreign text under our keys, and is read from the server when it is needed."""
 STOP_S: Final = 1.0
 
 _KEPT_METADATA: Final = ("namespace", "name", "uid", "resourceVersion", "deletionTimestamp")
@@ -68,7 +67,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A pod: its UID in the API, the one on the node (another one for a static pod), its version, and what is kept of it."""
+    """A pod: its UID in the API, its UID on the node (another one for a static pod), its version, and the text kept of it."""
 
     uid: str
     node_uid: str
@@ -77,13 +76,13 @@ class _Known:
 
 
 class _Forgotten(Exception):
-    """The server does not know our version any more: only a new list helps."""
+    """The server no longer knows our version: only a new list helps."""
 
 
 class PodWatch:
     """The pods of node `node` (as the API calls it), in all namespaces. Safe to use from any thread.
 
-    One daemon thread from `start` to `stop`; a watch that was stopped stays so. Raises InvalidConfig for a name that is none.
+    One daemon thread from `start` to `stop`; a stopped watch cannot be started again. Raises InvalidConfig for a wrong name.
     """
 
     def __init__(self, session: Session, node: str, pace: Pace | None = None) -> None:
@@ -97,22 +96,22 @@ class PodWatch:
         self._pods: dict[tuple[str, str], _Known] = {}
         self._contact = 0.0
         self._problem = "watching has not begun"
-        self._said = False
+        self._reported = False
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._stream: Stream | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="pod-watch")
-        # of the thread alone
+        # only the thread uses these
         self._version = ""
         self._opened: float | None = None
         self._page = self._pace.page
 
     def start(self) -> None:
-        """Begin; returns at once. Raises Unavailable."""
+        """Start the thread; returns at once. Raises Unavailable."""
         start(self._thread, "watching the pods of this node")
 
     def stop(self) -> None:
-        """End it; waits 1 s at most, for a thread that hangs in a request ends by itself."""
+        """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
         self._stopping.set()
         with self._lock:
             if self._stream is not None:
@@ -132,7 +131,7 @@ class PodWatch:
 
     @property
     def fresh(self) -> bool:
-        """Whether what is known is complete and was so a short while ago."""
+        """Whether what is known is complete, and the server confirmed it within `fresh_s`."""
         with self._lock:
             return self._is_fresh()
 
@@ -147,10 +146,10 @@ class PodWatch:
         return self._synced.wait(deadline.remaining())
 
     def get(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """What is kept of a pod, in the shape in which the server sends it; None when it is not known here, which proves nothing.
+        """The kept part of a pod, in the server's shape; None when it is not known here, though it may exist.
 
-        That is its names, UID and version, deletionTimestamp, the annotations that notes are made of, volumes and volumeMounts:
-        enough for a PATCH, never for a PUT.
+        It has names, UID and version, deletionTimestamp, the annotations that notes use, volumes and volumeMounts: enough for a
+        PATCH, never for a PUT.
         """
         with self._lock:
             known = self._pods.get((namespace, name))
@@ -162,35 +161,35 @@ class PodWatch:
     def view(self, namespace: str, name: str, uid: str) -> Pod | None:
         """The pod if it is known under this UID; None otherwise, and without a UID: an earlier pod may have had the name.
 
-        What it says of volumes and mounts can not be out of date, since they never change in a pod's life.
+        Its volumes and mounts are never out of date, since they do not change in a pod's life.
         """
         pod = self.get(namespace, name) if uid else None
         view = view_of(pod) if pod else None
         return view if view and view.uid == uid else None
 
     def uids(self) -> frozenset[str] | None:
-        """The UIDs of all pods on the node, a static pod with both of its own; None when that is not known for certain now.
+        """The UIDs of all pods on the node, both of a static pod's; None when they are not known for certain now.
 
-        A static pod runs on when its mirror is deleted, so for a UID that is no API object's the kubelet's directory must agree.
+        A static pod runs on when its mirror is deleted: its absence here proves nothing without the kubelet's directory.
         """
         with self._lock:
             if not self._pods or not self._is_fresh():
                 return None
             return frozenset(uid for known in self._pods.values() for uid in (known.uid, known.node_uid))
 
-    def heard(self, pod: Mapping[str, Any]) -> None:
-        """Take over a pod that the server answered with to a GET, PATCH or PUT, when it is known here and is newer.
+    def update(self, pod: Mapping[str, Any]) -> None:
+        """Replace a known pod by a newer one from the server's answer to a GET, PATCH or PUT.
 
-        It never adds a pod: an answer may come in after the watch has told that the pod is gone.
+        It never adds a pod: an answer may arrive after the watch has seen that the pod is gone.
         """
         try:
-            key, told = _remembered(pod)
+            key, answered = _remembered(pod)
         except (KeyError, TypeError, AttributeError, ValueError):
             return
         with self._lock:
             known = self._pods.get(key)
-            if known and known.uid == told.uid and _is_older(known.version, told.version):
-                self._pods[key] = told
+            if known and known.uid == answered.uid and _is_older(known.version, answered.version):
+                self._pods[key] = answered
 
     def _is_fresh(self) -> bool:
         return self._synced.is_set() and time.monotonic() - self._contact <= self._pace.fresh_s
@@ -199,19 +198,19 @@ class PodWatch:
         pause = self._pace.pause_min_s
         while not self._stopping.is_set():
             self._opened = None
-            problem = self._spell()
+            problem = self._list_and_watch()
             good = self._opened is not None and time.monotonic() - self._opened >= self._pace.good_s
             if self._stopping.is_set():
                 return
-            self._tell(problem)
+            self._note(problem)
             if good:
                 pause = self._pace.pause_min_s
             if problem or not good:
                 self._stopping.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311 -- spreads nodes, hides nothing
                 pause = min(2 * pause, self._pace.pause_max_s)
 
-    def _spell(self) -> str:
-        """One watch, after a list where one is needed; why it ended, "" when that is in good order."""
+    def _list_and_watch(self) -> str:
+        """Watch until that ends, after a list where one is needed; the problem that ended it, "" for none."""
         try:
             if not self._version:
                 self._list()
@@ -220,21 +219,21 @@ class PodWatch:
             self._version = ""
         except UserspaceError as error:
             return str(error)
-        except Exception as error:  # noqa: BLE001 -- a thread that died of a surprise would leave old knowledge standing for ever
+        except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what is known grows old
             self._version = ""
             return f"watching pods: {type(error).__name__}: {error}"
         return ""
 
-    def _tell(self, problem: str) -> None:
-        """Say a problem when it begins, once."""
+    def _note(self, problem: str) -> None:
+        """Keep the problem ("" for none), and log it once, when it begins."""
         with self._lock:
             self._problem = problem
-            new, self._said = bool(problem) and not self._said, bool(problem)
+            new, self._reported = bool(problem) and not self._reported, bool(problem)
         if new:
             say("warning", f"the pods of this node are not watched now, and are read one by one: {problem}")
 
     def _list(self) -> None:
-        """Replace what is known by a complete list. Of a list that fails nothing is taken."""
+        """Replace what is known by a complete list. A list that fails changes nothing."""
         pods: dict[tuple[str, str], _Known] = {}
         first, token = "", ""
         while True:
@@ -286,7 +285,7 @@ class PodWatch:
                 return
             self._require_ok(stream.status, "watching")
             self._opened = time.monotonic()
-            self._tell("")
+            self._note("")
             for line in stream.lines(Deadline.after(limit)):
                 self._event(line)
         finally:
@@ -308,23 +307,23 @@ class PodWatch:
             self._version = ""
             raise Unavailable("watching the pods of this node: a line that is no event", _who(self._session)) from None
         with self._lock:
-            # after a silence only a bookmark says that nothing is still to come
+            # after a silence only a bookmark proves that no event is outstanding
             if kind == "BOOKMARK" or self._is_fresh():
                 self._contact = time.monotonic()
             if pod:
                 self._change(kind, *pod)
         self._version = version
 
-    def _change(self, kind: str, key: tuple[str, str], told: _Known) -> None:
+    def _change(self, kind: str, key: tuple[str, str], changed: _Known) -> None:
         known = self._pods.get(key)
         if kind == "DELETED":
-            if known and known.uid == told.uid:
+            if known and known.uid == changed.uid:
                 del self._pods[key]
-        elif not (known and known.uid == told.uid and _is_older(told.version, known.version)):
-            self._pods[key] = told
+        elif not (known and known.uid == changed.uid and _is_older(changed.version, known.version)):
+            self._pods[key] = changed
 
     def _refused(self, status: Mapping[str, Any]) -> None:
-        """An error amid the events ends a watch; the version may be what is wrong, so a list comes next."""
+        """Raise for an error event. The version may be its cause, so a list comes next."""
         self._version = ""
         if status.get("code") == 410:
             raise _Forgotten
@@ -342,9 +341,9 @@ class PodWatch:
 
 
 def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
-    """Key and kept part of a pod. Raises KeyError, TypeError, AttributeError or ValueError for what is none.
+    """Key and kept part of a pod. Raises KeyError, TypeError, AttributeError or ValueError for what is no pod.
 
-    One whose spec we can not read is known by its UID alone.
+    Of a pod whose spec we cannot read, only UID and version are kept.
     """
     metadata = pod["metadata"]
     key, uid = (_text(metadata["namespace"]), _text(metadata["name"])), _text(metadata["uid"])
@@ -356,7 +355,7 @@ def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
 
 
 def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a readable pod that `view_of` and notes look at."""
+    """The part of a readable pod that `view_of` and notes use."""
     spec = pod.get("spec") or {}
     metadata = {name: pod["metadata"][name] for name in _KEPT_METADATA if pod["metadata"].get(name)}
     annotations = pod["metadata"].get("annotations") or {}
@@ -376,7 +375,7 @@ def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """A value that must be a text with something in it. Raises ValueError."""
+    """Return a value that must be a text and not empty. Raises ValueError."""
     if not isinstance(value, str) or not value:
         raise ValueError
     return value

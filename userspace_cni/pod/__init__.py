@@ -1,4 +1,4 @@
-"""The container's side: the formats in which a pod is told of its interfaces, and the DPDK arguments made from them.
+"""The container's side: the formats that describe its interfaces to a pod, and the DPDK arguments made from them.
 
-Uses only the standard library and nothing else of this project, so that the directory can be copied into an image as it is.
+Must use only the standard library and nothing else of this project, so that the directory can be copied into an image as it is.
 """

@@ -1,8 +1,8 @@
 """`python -m userspace_cni.pod`: what a container runs to learn of its vhost-user interfaces.
 
-Prints and waits; decides nothing about what is true (see `source`). Writes to stdout only what was asked for, so that
-`dpdk-testpmd $(python -m userspace_cni.pod --wait) -- …` works, and everything else to stderr: what it waits for, too. The one
-thing that it changes: where the application makes the socket, one that is dead is removed.
+Prints and waits; `source` decides which entries are valid. Writes to stdout only what was asked for, so that
+`dpdk-testpmd $(python -m userspace_cni.pod --wait) -- …` works, and everything else to stderr, as what it waits for. It changes
+one thing only: where the application makes the socket, it removes a dead one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .source import ANNOTATIONS_FILES, Sources, own_sandbox_ids
 from .waiting import Waiting
 
 DEFAULT_WAIT_S = 120
-"""Kubelet refreshes a downward-API file once per sync, every 60 to 90 s, if nothing else wakes it."""
+"""Kubelet refreshes a downward-API file at the latest once per sync, every 60 to 90 s."""
 
 POLL_S = 0.2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0: printed; 1: not found, or not in time; 2: usage."""
+    """Print the interfaces; the exit code: 0 printed, 1 not found or not in time, 2 wrong usage."""
     options = _parser().parse_args(argv)
     sources = _sources(options)
     ends = time.monotonic() + (options.wait or 0)
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _choose(sources: Sources, options: argparse.Namespace) -> tuple[list[Interface], str]:
-    """The interfaces to print, or why they can not be printed yet."""
+    """Choose the interfaces to print, or say why they cannot be printed yet."""
     found = sources.look()
     if not found.interfaces:
         return [], found.trouble
@@ -64,7 +64,7 @@ def _choose(sources: Sources, options: argparse.Namespace) -> tuple[list[Interfa
 
 
 def _free_names(chosen: list[Interface]) -> None:
-    """The application can bind, though the one before it was killed."""
+    """Remove dead sockets, so that the application can bind after the one before it was killed."""
     for interface in chosen:
         if interface.mode != "server":
             continue
@@ -96,7 +96,7 @@ def _complain(trouble: str, options: argparse.Namespace) -> int:
 
 
 def _say(text: str) -> None:
-    """A line on stderr; what a pod's files say breaks none. Where there is no stderr any more the answer still counts."""
+    """Write a line to stderr, without control characters of a pod's files. A closed stderr is no error."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     with suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"userspace_cni.pod: {shown}\n")

@@ -1,15 +1,15 @@
-"""The texts that tell a pod of its vhost-user interfaces, byte for byte as applications in use expect them.
+"""The texts that describe its vhost-user interfaces to a pod, byte for byte as applications in use expect them.
 
 `userspace/configuration-data` is a JSON list with one entry per interface; `userspace/mapped-dir` the directory in the container
-that holds the sockets. Three readers that can not be changed fix the format, and every text made here must suit all of them:
+that holds the sockets. Three readers that cannot be changed fix the format, and every text made here must suit all of them:
 
     testpmd.sh    greps `containerId` and takes the fifth `"`-separated field: containerId is the first key of the first entry
     app-netutil   splits a line at `=` and drops it when there is more than one; deletes every backslash and blank; joins
                   mapped-dir and socket name without a separator
     virtink       takes the entry by `ifName` and decodes it as JSON
 
-So a text never has `=`, `\\"` or `\\\\` in it (they are written as \\u escapes, which stay JSON after the backslashes are gone),
-and mapped-dir ends in `/` and has no blank. Reading is tolerant of what others wrote, and fails with DocumentError only.
+So a text must never have `=`, `\\"` or `\\\\` in it (they are written as \\u escapes, which stay JSON without the backslashes),
+and mapped-dir ends in `/` and has no blank. Reading accepts what other writers wrote, and raises DocumentError only.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _NAMED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v":
 
 
 class DocumentError(ValueError):
-    """A text that is not what it should be. The message says what is wrong with it, and never quotes it whole."""
+    """A malformed text. The message says what is wrong with it, and never quotes it whole."""
 
 
 def build_entry(container_id: str, ifname: str, network: str, config: Mapping[str, Any], ip_result: Mapping[str, Any]) -> Entry:
-    """One entry, with its keys in the order in which upstream wrote them.
+    """Build one entry, with its keys in the order in which upstream wrote them.
 
     `config` is the application's side (engine, iftype, netType, memif, vhost, bridge): empty scalars are left out, the three
     blocks are always there. `ip_result` is a CNI result of 1.x; every address gets back its `version`, which only results
@@ -65,7 +65,7 @@ def build_entry(container_id: str, ifname: str, network: str, config: Mapping[st
 
 
 def parse(text: str) -> list[Entry]:
-    """The entries of a configuration-data text: a JSON list of objects, one object alone, or nothing."""
+    """Parse the entries of a configuration-data text: a JSON list of objects, one object alone, or nothing."""
     if not text.strip():
         return []
     decoded = _decode(text)
@@ -82,7 +82,7 @@ def parse(text: str) -> list[Entry]:
 
 
 def parse_entry(text: str) -> Entry:
-    """The one entry that a file or a record holds."""
+    """Parse the one entry that a file or a record holds."""
     entries = parse(text)
     if len(entries) != 1:
         raise DocumentError(f"expected one entry, found {len(entries)}")
@@ -90,19 +90,19 @@ def parse_entry(text: str) -> Entry:
 
 
 def render(entries: Iterable[Mapping[str, Any]]) -> str:
-    """The text of configuration-data: upstream's layout, and nothing in it that a reader would trip over."""
+    """Write the text of configuration-data: in upstream's layout, without characters that a reader cannot take."""
     return "[" + ",".join(_rendered(entry, indent=4) for entry in entries) + "]"
 
 
 def render_file(entry: Mapping[str, Any]) -> str:
-    """The text of a configData file: one compact object."""
+    """Write the text of a configData file: one compact object."""
     return _rendered(entry, indent=None)
 
 
 def replace_entry(entries: Iterable[Entry], entry: Entry) -> list[Entry]:
-    """`entries` with `entry` in the place of those with its ifName, or at the end.
+    """Return `entries` with `entry` in the place of those with its ifName, or at the end.
 
-    In place, because readers look at the first entry: what a former sandbox of the pod left there must not stay first.
+    In place, because some readers take the first entry: that of a former sandbox of the pod must not stay first.
     """
     result: list[Entry] = []
     placed = False
@@ -116,12 +116,12 @@ def replace_entry(entries: Iterable[Entry], entry: Entry) -> list[Entry]:
 
 
 def remove_entry(entries: Iterable[Entry], container_id: str, ifname: str) -> list[Entry]:
-    """`entries` without those of this container and interface; one that a newer sandbox wrote stays."""
+    """Return `entries` without those of this container and interface; a newer sandbox's entry stays."""
     return [entry for entry in entries if (entry["containerId"], entry["ifName"]) != (container_id, ifname)]
 
 
 def mapped_dir_value(mount_path: str) -> str:
-    """`mount_path` as the value of mapped-dir: absolute, clean, with a trailing slash."""
+    """Return `mount_path` as a value of mapped-dir: absolute, clean, with a trailing slash."""
     if not mount_path.startswith("/"):
         raise DocumentError(f"mapped directory {mount_path!r} is not absolute")
     if re.search(r'[\s=\\"\x00-\x1f]', mount_path):
@@ -130,12 +130,12 @@ def mapped_dir_value(mount_path: str) -> str:
 
 
 def same_directory(one: str, other: str) -> bool:
-    """Whether two values of mapped-dir mean the same directory."""
+    """Whether two values of mapped-dir name the same directory."""
     return _clean(one) == _clean(other)
 
 
 def parse_annotations(text: str) -> dict[str, str]:
-    """The annotations in a downward-API file: one `key="value"` per line, the value quoted as Go's strconv.Quote does.
+    """Parse the annotations in a downward-API file: one `key="value"` per line, quoted as Go's strconv.Quote does.
 
     A line of another form is skipped, unless it is one of ours.
     """

@@ -1,8 +1,8 @@
 """The DPDK EAL arguments with which an application opens its interfaces.
 
-DPDK takes a device as `name,key=value,…` without any way of quoting (rte_kvargs), copies the socket's path into a sockaddr_un
-and cuts what does not fit, and applications take the whole from an annotation through a shell. So nothing is passed on here that
-would be understood otherwise by one of them: it is refused by name instead.
+DPDK takes a device as `name,key=value,…` without quoting (rte_kvargs), and cuts the socket's path to the size of a sockaddr_un;
+applications pass the text from an annotation through a shell. A value that one of them would understand in another way must never
+be passed on: it is refused by name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAC = re.compile(r"(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}")
 
 
 def arguments(entries: Iterable[Entry], mapped_dir: str) -> list[str]:
-    """One argument per list element: the common ones, then a `--vdev` per interface in the order of `entries`."""
+    """The arguments, one per list element: the common ones, then a `--vdev` per interface in the order of `entries`."""
     return for_interfaces(interfaces(entries, mapped_dir))
 
 
@@ -32,13 +32,13 @@ def for_interfaces(found: Iterable[Interface]) -> list[str]:
 
 
 def joined(args: Iterable[str]) -> str:
-    """The text of the annotation userspace/dpdk-args: one line, to be split at blanks."""
+    """The text of the annotation userspace/dpdk-args: one line, which a reader splits at blanks."""
     return " ".join(args)
 
 
 def _vdev(number: int, interface: Interface) -> str:
     if not _PATH.fullmatch(interface.path):
-        raise DocumentError(f"interface {interface.ifname}: DPDK can not be given the path {interface.path!r}")
+        raise DocumentError(f"interface {interface.ifname}: DPDK cannot be given the path {interface.path!r}")
     if len(interface.path) > SUN_PATH_MAX:
         raise DocumentError(f"interface {interface.ifname}: {interface.path} is longer than {SUN_PATH_MAX} bytes")
     if interface.mac and not _MAC.fullmatch(interface.mac):

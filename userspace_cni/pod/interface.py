@@ -1,7 +1,7 @@
-"""What an application wants to know of one interface, out of an entry and the directory it is in.
+"""The facts of one interface that an application needs, read from an entry and its directory.
 
-Entries come from three writers (this project, the plugin that it replaces, people): every field is looked at before it is used.
-Never opens a file or a socket.
+Entries come from three writers (this project, the former plugin, people): every field is checked before it is used. Must never
+open a file or a socket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Interface:
     """A vhost-user interface as the container sees it.
 
     `path` is the socket's path in the container; `mode` "server" when the application makes it, "client" when the switch did.
-    `mtu`, `queues` and `queue_size` are None when nobody asked for one. `ips` are the result's own, with prefix length.
+    `mtu`, `queues` and `queue_size` are None where the entry has none. `ips` are the result's own, with prefix length.
     """
 
     ifname: str
@@ -33,7 +33,7 @@ class Interface:
     ips: list[Entry]
 
     def facts(self) -> Entry:
-        """As a JSON object for people and scripts; what is not known is left out."""
+        """The facts as a JSON object; those that are not known are left out."""
         names = {"containerId": self.container_id, "queues": self.queues, "queueSize": self.queue_size, "mtu": self.mtu}
         known = {key: value for key, value in {**names, "mac": self.mac}.items() if value}
         return {
@@ -48,7 +48,7 @@ class Interface:
 
 
 def interfaces(entries: Iterable[Entry], mapped_dir: str) -> list[Interface]:
-    """The vhost-user interfaces among `entries`, in their order. Entries of another kind (memif) are not ours to read."""
+    """Read the vhost-user interfaces among `entries`, in their order; entries of another kind (memif) are skipped."""
     return [_interface(entry, mapped_dir) for entry in entries if _is_vhost(entry)]
 
 

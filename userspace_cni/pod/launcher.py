@@ -1,8 +1,8 @@
-"""What the two sides of a KubeVirt VM's interface agree on without telling each other: names, the socket's path, the MAC.
+"""Names, socket path and MAC of a KubeVirt VM's interface, which plugin and sidecar each derive from names that both know.
 
-The one side is the plugin, which makes the directory and the port when the VM's launcher pod is attached; the other the sidecar
-in that pod, which writes the socket's path into the VM's definition. Each can derive all of this from names that it knows anyway,
-so that nothing has to travel between them, and the pod that a VM migrates to has the same as the one it comes from. Pure.
+The plugin makes the directory and the port when the VM's launcher pod is attached; the sidecar in that pod writes the socket's
+path into the VM's definition. Because both derive these values, they need not exchange them, and the pod to which a VM migrates
+has the same values as the one from which it comes. Pure.
 
 Sources: KubeVirt's pkg/network/namescheme (interface names), pkg/virt-controller/services (the pod's name and volumes).
 """
@@ -15,12 +15,12 @@ import re
 from . import mac
 
 QEMU_ID = 107
-"""User and group as which QEMU and the sidecar run in a launcher pod."""
+"""User and group of QEMU and of the sidecar in a launcher pod."""
 VOLUME = "public"
 """The emptyDir of every launcher pod, mounted in its compute container at MOUNT."""
 MOUNT = "/var/run/kubevirt"
 DIRECTORY = "vhostuser"
-"""Our directory in that volume, with the sockets of all interfaces of the VM."""
+"""Our directory in that volume; it holds the sockets of all interfaces of the VM."""
 MAPPED_DIR = f"{MOUNT}/{DIRECTORY}/"
 """That directory as QEMU sees it."""
 
@@ -51,21 +51,22 @@ def socket_path(ifname: str) -> str:
 
 
 def machine_of_pod(pod: str) -> str:
-    """The VM's name as far as its launcher pod's name has it; "" for another pod."""
+    """The VM's name, or the part of it that its launcher pod's name has; "" for another pod."""
     if not _POD.fullmatch(pod):
         return ""
     return pod[len(_PREFIX) : -_RANDOM].rstrip("-.")
 
 
 def machine_part(machine: str) -> str:
-    """What of a VM's name is left in its launcher pod's name: all of it, unless it is longer than 43 characters."""
+    """The part of a VM's name that its launcher pod's name has: all of it, unless it is longer than 43 characters."""
     return f"{_PREFIX}{machine}-"[:_GENERATED][len(_PREFIX) :].rstrip("-.")
 
 
 def machine_name(pod: str, domain: str) -> str:
     """The VM of a launcher pod, "" for another pod. `domain`: the pod's annotation DOMAIN, "" where it is not known.
 
-    The annotation has the whole name; whoever may write annotations can not name another VM than the pod's own name does.
+    The annotation has the whole name. It counts only if the pod's name fits: a user who may write annotations cannot name
+    another VM.
     """
     found = machine_of_pod(pod)
     return domain if found and _MACHINE.fullmatch(domain) and machine_part(domain) == found else found

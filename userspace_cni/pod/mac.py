@@ -1,4 +1,4 @@
-"""MAC addresses for interfaces that are given none. Pure."""
+"""MAC addresses for interfaces for which none is given. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def derived_mac(*names: str) -> str:
-    """The locally administered unicast MAC, lower case with colons, that these names always give."""
+    """Derive a locally administered unicast MAC, lower case with colons, from the names."""
     digest = bytearray(hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape")).digest()[:6])
     digest[0] = digest[0] & 0xFC | 0x02
     return digest.hex(":")

@@ -1,8 +1,9 @@
-"""The name at which the application is to bind: free, also after a crash.
+"""Frees the socket name at which the application binds, also after a crash.
 
-An application that was killed leaves its socket, and DPDK's bind(2) then fails with "Address already in use". So the dead one is
-removed right before the application starts. Must never connect to a socket (a vhost-user peer would be turned away for us: a
-connect of another type is refused before anybody is asked), and never remove one that a process has.
+An application that was killed leaves its socket, and DPDK's bind(2) then fails with "Address already in use". So the dead socket
+is removed right before the application starts. Must never remove a socket that a process has, and never connect to one as a
+vhost-user peer does: that could take the place of the real peer. The kernel refuses a connect of another socket type without
+asking the listener.
 """
 # Descriptors and single names rather than paths: what was judged is what is removed.
 
@@ -14,7 +15,7 @@ import stat
 
 
 def free_name(path: str) -> bool:
-    """Remove the socket at `path` if no process has it; whether it was so. Raises OSError."""
+    """Remove the socket at `path` if no process has it; whether it was removed. Raises OSError."""
     directory, name = os.path.split(path)
     try:
         dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -38,7 +39,7 @@ def _free(dirfd: int, name: str) -> bool:
 
 
 def _is_dead(fd: int) -> bool:
-    """Whether it is a socket that no process has, in whichever network namespace; no when that cannot be known."""
+    """Whether it is a socket that no process has, in any network namespace; False when that cannot be known."""
     if not stat.S_ISSOCK(os.fstat(fd).st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:

@@ -1,17 +1,16 @@
-"""Where a container finds what it was given: the downward-API annotations file, or configData files beside the sockets.
+"""Finds a container's interfaces: in the downward-API annotations file, or in configData files beside the sockets.
 
-Neither can be trusted to be up to date. Kubelet writes the annotations file before the pod's network is made and refreshes it
-later (seconds to a minute and a half), by swapping a symlink; a pod whose sandbox was made anew can see the entries of the
-former one, all of them well-formed, until then. A directory can hold a file that a delayed DEL has not removed yet. So entries
-are judged:
+Both may be out of date. Kubelet writes the annotations file before the pod's network is made and refreshes it later (seconds to a
+minute and a half), by swapping a symlink. Until then a pod with a new sandbox can see the former one's entries, all of them
+well-formed. A directory can hold a file that a delayed DEL has not removed yet. So entries are checked:
 
 1. by sandbox. Every container of a pod has files of its sandbox bind-mounted (/etc/hostname, /etc/resolv.conf, /dev/shm), and
    the source path in /proc/self/mountinfo names the sandbox: the same ID as the entry's containerId. An entry with the full ID
-   of another sandbox is stale, whatever it says. Where mountinfo tells nothing (a VM, an unknown runtime), all entries count.
-2. by network-status, which Multus writes after the last interface was made: an interface that it lists with another MAC belongs
-   to another time than the entry; networks asked for without any status yet mean that more entries may come.
+   of another sandbox is stale. Where mountinfo names no sandbox (a VM, an unknown runtime), all entries count.
+2. by network-status, which Multus writes after the last interface was made. If it lists an interface with another MAC, one of
+   the two is out of date. If networks are asked for and there is no status yet, more entries may come.
 
-Doubt keeps: what neither rule speaks about is shown. Reads only; never waits, never writes.
+An entry that neither rule excludes is shown. Must only read: never wait, never write.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _OF_THE_SANDBOX = ("/etc/hostname", "/etc/resolv.conf", "/dev/shm")  # noqa: S10
 
 @dataclass(frozen=True)
 class Found:
-    """What one look at one source showed. `trouble` says why there may be less than there should be; "" when all is well."""
+    """The result of one look at one source. `trouble` says why interfaces may be missing; "" when none are."""
 
     source: str
     interfaces: tuple[Interface, ...] = ()
@@ -56,7 +55,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Sources:
-    """Where to look, in order; the first that shows an interface wins.
+    """Where to look, in order; the first source with an interface counts.
 
     `container_id`: only entries whose containerId starts with it. `own_ids`: the sandboxes that this process can be in; entries
     of others are left out. Empty: not known.
@@ -68,7 +67,7 @@ class Sources:
     own_ids: frozenset[str] = field(default_factory=frozenset)
 
     def look(self) -> Found:
-        """The first source that shows an interface, else one that says where was looked and what was found wrong."""
+        """Return the first source with an interface, else a result whose trouble names every source and what is wrong there."""
         found = [self._annotations(path) for path in self.annotations]
         found += [self._directory(path) for path in self.directories]
         for one in found:
@@ -141,7 +140,7 @@ def _contradiction(found: Iterable[Interface], annotations: dict[str, str]) -> s
 
 
 def _status(text: str) -> dict[str, str]:
-    """Interface name -> MAC, out of a network-status annotation; what can not be read says nothing."""
+    """Read a network-status annotation: interface name -> MAC; empty when it cannot be read."""
     try:
         items = json.loads(text) if text else []
     except (ValueError, RecursionError):
@@ -151,9 +150,9 @@ def _status(text: str) -> dict[str, str]:
 
 
 def _natural(ifname: str) -> list[tuple[int, str]]:
-    """Sorts net2 before net10."""
+    """A sort key that puts net2 before net10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", ifname)]
 
 
 def _reason(error: Exception) -> str:
-    return error.strerror or "can not be read" if isinstance(error, OSError) else str(error)
+    return error.strerror or "cannot be read" if isinstance(error, OSError) else str(error)

@@ -1,7 +1,7 @@
-"""JSON as RFC 8259 has it: what Python's parser lets pass and another reader would refuse, or take differently, is refused.
+"""Reads JSON by RFC 8259: refuses what Python's parser accepts and other readers refuse or read differently.
 
-Always NaN, infinities and numbers that no float holds; the rest is a `Reader`'s to say. Must not quote more than a few words of a
-text, nor know what the text is of. Pure.
+NaN, infinities and numbers that no float holds are always refused; a `Reader` may refuse more. Must not quote more than a few
+words of a text, nor know what the text is for. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Pairs = list[tuple[str, Any]]
 
 
 def once(pairs: Pairs) -> dict[str, Any]:
-    """An object with these keys. Raises ValueError for a key that is given twice, of which readers take different ones."""
+    """Make an object of the pairs. Raises ValueError for a key that is given twice: readers differ in which one they take."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -28,7 +28,7 @@ def once(pairs: Pairs) -> dict[str, Any]:
 
 
 class Reader:
-    """`pairs`: what an object is made of (`once`, or keys that a caller judges itself); None: the last of two keys counts.
+    """A parser. `pairs`: makes an object of its pairs (as `once` does); with None the last of two equal keys counts.
 
     `digits_max`: of a whole number. `deepest`: how deep a value may be nested; with it, half of a surrogate pair is refused too.
     """
@@ -45,14 +45,14 @@ class Reader:
         self.deepest = deepest
 
     def read(self, text: str) -> Any:
-        """The one value of `text`. Raises ValueError."""
+        """Parse the one value of `text`. Raises ValueError."""
         try:
             return self._checked(self._decoder().decode(text))
         except RecursionError:
             raise ValueError("nested too deeply") from None
 
     def stream(self, text: str) -> Iterator[Any]:
-        """Values that follow one another, with white space or nothing between them. Raises ValueError."""
+        """Parse values that follow one another, with white space or nothing between them. Raises ValueError."""
         decoder, position = self._decoder(), _after_blanks(text, 0)
         while position < len(text):
             try:
@@ -70,7 +70,7 @@ class Reader:
         return int(digits) if len(digits) <= (self.digits_max or 0) else _refuse(digits)
 
     def _checked(self, value: Any) -> Any:
-        """`value`, all of which is Unicode and can be written again."""
+        """Return `value`. Raises ValueError when it is nested too deeply or has half of a surrogate pair (see `deepest`)."""
         if self.deepest is None:
             return value
         level = [value]

@@ -1,8 +1,7 @@
-"""What is waited for, told in lines to people who read a log: at once, every ten seconds, and when it is there.
+"""Log lines about a wait: when it begins, every ten seconds, and when it ends.
 
-Without a terminal silence looks like a hang. Every room may use this, and it is copied into images with the rest of this
-directory: standard library only. It keeps the time and words the line; it starts no thread, never waits itself, and decides
-about nothing.
+In a log, silence looks like a hang. Every room may use this module, and images get it with the rest of this directory: standard
+library only. It keeps the time and words the lines; it must never start a thread or wait itself.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import time
 from collections.abc import Callable
 
 EVERY_S = 10.0
-"""Between two lines that say the same."""
+"""Seconds between two equal lines."""
 APART_S = 1.0
-"""Between two lines of which the second says something else: what changes all the time fills no log."""
+"""Seconds between two different lines: a text that changes all the time must not fill the log."""
 
 
 class Waiting:
-    """One wait: `say` is given each line. `first_s`: how long it may last before the first one; `bound_s`: how long at most."""
+    """One wait: `say` is called with each line. `first_s`: seconds before the first line; `bound_s`: the longest wait."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class Waiting:
         self._said_at = 0.0
 
     def still(self, text: str) -> float:
-        """It goes on, and this is what is missing: told if it is time to. In how many seconds to call again at the latest."""
+        """Say `text`, what is missing, if a line is due. Returns in how many seconds to call again at the latest."""
         now = self._clock()
         if self._said is not None and text != self._said:
             self._due = min(self._due, self._said_at + APART_S)
@@ -46,12 +45,12 @@ class Waiting:
         return self._due - now
 
     def over(self, text: str) -> None:
-        """It is there: told if anything was told before."""
+        """End the wait: say `text` if a line was said before."""
         if self._said is not None:
             self._say(f"{text} (after {_spelled(self._clock() - self._began)})")
 
     def _lasting(self, now: float) -> str:
-        """Since when, and for how long yet."""
+        """Since when the wait lasts, and how long it may go on."""
         lasted = now - self._began
         known = [f"for {_spelled(lasted)}, since {self._since}"] if lasted >= APART_S else [f"since {self._since}"]
         if self._bound_s is not None:

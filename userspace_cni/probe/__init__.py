@@ -1,1 +1,1 @@
-"""Frames for people: what proves a bridge, measures round trips and rates between two endpoints, and on which cores."""
+"""Test frames: proves that a bridge forwards, measures round trips and rates between two endpoints, and notes the cores used."""

@@ -1,4 +1,4 @@
-"""In the place of an attachment's application: its end of the port, for as long as a measurement takes."""
+"""Takes the place of an attachment's application at its port for the time of a measurement."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from userspace_cni.fastpath.vhost.front_end import FrontEnd, FrontEndOptions, Li
 from userspace_cni.fastpath.vhost.sockets import Access
 
 LISTEN_S: Final = 10.0
-"""A living switch comes within a second; longer we do not keep an application from its name."""
+"""A live switch connects within a second. An application cannot use its socket's name for longer than this."""
 
 
 class BorrowedSocket:
-    """In the place of an attachment's application; a context manager. Raises FastPathError.
+    """An attachment's socket, used in place of its application; a context manager. Raises FastPathError.
 
-    Below its trusted prefix the path of the socket is walked through no link, for the pod can write there. Where OVS connects to
-    the application (`place`), a dead socket is replaced, and ours is removed the moment OVS has come, before anything is said: an
-    application that is started later finds its name free. OVS goes over to it when we leave. Who is killed before that leaves a
-    dead socket: `host.borrowed_sockets` has a note of it. Where OVS listens, an application that comes takes the port over, and
-    keeps it.
+    Below its trusted prefix the socket's path is walked without following links, for the pod can write there. Where OVS connects
+    to the application (`place`), a dead socket is replaced. Ours is removed as soon as OVS has connected, before any message: an
+    application that starts later finds its name free, and OVS connects to it when we leave. If this process is killed before
+    that, a dead socket stays, of which `host.borrowed_sockets` has a note. Where OVS listens, an application that connects takes
+    the port over, and keeps it.
     """
 
     def __init__(self, step: Socket, trusted: str, options: FrontEndOptions, access: Access) -> None:
@@ -47,18 +47,18 @@ class BorrowedSocket:
         self._stack.close()
 
     def listen(self) -> AbstractContextManager[object]:
-        """Make the socket to which OVS connects; its name is free at the end. SocketRefused: somebody else has it."""
+        """Make the socket to which OVS connects; its name is free at the end. SocketRefused: another process has it."""
         self._listener = _Once(self._path, self._options, self._access, trusted=self._trusted, replace_dead=True)
         self._stack.callback(self._listener.drop)
         return self._listener
 
     def await_switch(self, seconds: float = LISTEN_S) -> None:
-        """Until OVS has connected; the name is free then. Raises TimedOut."""
+        """Wait until OVS has connected; the name is free then. Raises TimedOut."""
         if self._listener:
             self._listener.take(seconds)
 
     def attach(self, deadline_s: float) -> FrontEnd:
-        """The connection with OVS, which ends with this context. SocketRefused: an application has one too."""
+        """Attach to OVS; the connection ends with this context. SocketRefused: an application is connected too."""
         if self._listener:
             return self._stack.enter_context(self._listener.accept(deadline_s))
         front = FrontEnd.connect(
@@ -70,16 +70,16 @@ class BorrowedSocket:
         count = connections_anywhere(self._served)
         if count != 1:
             found = f"{count - 1} connected a moment before us" if count else "our own connection is not seen in proc(5)"
-            raise SocketRefused(f"connecting to {self._path}", found, "who has the port: attaching would cut its application off")
+            raise SocketRefused(f"connecting to {self._path}", found, "ss -xp: attaching would cut the port's application off")
 
 
 class _Once(Listener):
-    """Listens for one connection: its socket goes as soon as that has come."""
+    """Listens for one connection, and removes its socket as soon as that is accepted."""
 
     _taken: socket.socket | None = None
 
     def take(self, seconds: float) -> None:
-        """Wait for it. Raises TimedOut."""
+        """Wait for the connection and accept it. Raises TimedOut."""
         poller = select.poll()
         poller.register(self.fileno(), select.POLLIN)
         if not poller.poll(seconds * 1000):
@@ -91,8 +91,8 @@ class _Once(Listener):
         self._taken = super().open(Deadline.after(seconds), -1, again=False)
         self.close()
 
-    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - it is there
-        """The connection that was taken, for a front-end."""
+    def open(self, deadline: Deadline, wake: int, *, again: bool) -> socket.socket | None:  # noqa: ARG002 - the connection is there
+        """Give the accepted connection to a front-end."""
         taken, self._taken = self._taken, None
         return taken
 

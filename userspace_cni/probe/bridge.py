@@ -1,9 +1,9 @@
-"""Whether a bridge moves frames, proven with a port and frames of its own.
+"""Proves with a port and frames of its own whether a bridge moves frames.
 
-Passive facts (link state, `Interface.status`) tell whether somebody is attached; only a frame proves that the switch's polling
-thread and the bridge work. So each bridge gets a port for a moment, through which a frame goes and comes back. It must never
-attach to a pod's own socket: that would cut the pod off, nor call a bridge dead for a fault of its own. What a frame through the
-probe's port does not prove are the pod's own rings; `list` and the application's counters tell of these.
+Link state and `Interface.status` show whether an application is attached; only a frame proves that the switch's polling thread
+and the bridge work. So each bridge gets a port for a moment, through which a frame goes and comes back. It must never attach to a
+pod's own socket, which would cut the pod off, nor call a bridge dead for a fault of this process. A frame through the probe's
+port proves nothing about a pod's own rings: for these see `list` and the application's counters.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from userspace_cni.node.probes import ProbePort, ProbePorts
 
 STAGES: Final = ("port", "socket", "negotiation", "frame")
-"""The switch opens the port; it connects to our socket; vhost-user is agreed on; the first frame is back."""
+"""The switch opens the port; it connects to our socket; vhost-user is negotiated; the first frame is back."""
 TIMEOUT_S: Final = 15.0
 COUNT: Final = 32
 _QUEUE: Final = 64
 _FRAME_BYTES: Final = 60
 _TRY_S: Final = 0.05
-"""What the first frame gets before it is sent again: the port's first use has to wait for the switch's main thread."""
+"""Seconds before the first frame is sent again: the port's first use has to wait for the switch's main thread."""
 _LOST_S: Final = 0.25
 _LOST_MAX: Final = 8
 _LOT: Final = 8
 _SHORT: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-"""What this process or this host lacks, and says nothing of the bridge."""
+"""Errors that show that this process or host lacks a resource. They prove nothing about the bridge."""
 
 
 @dataclass
 class Stage:
-    """One stage. `ok` is None for one that was not come to, or could not be tried for a fault of ours, which `problem` tells."""
+    """One stage. `ok` is None when it was not reached, or could not be tried for a fault on our side (`problem`)."""
 
     stage: str
     ok: bool | None = None
@@ -52,9 +52,9 @@ class Stage:
 
 @dataclass
 class Verdict:
-    """What was found of one bridge. Times of `rtt` in nanoseconds; `applications` counts what the attachments' ports say.
+    """The result for one bridge. `times`: round trips in nanoseconds; `applications`: the attachments' ports by state.
 
-    `asked`: how many frames were to be timed; `frames` is of how many it is known whether they came back.
+    `asked`: frames to time; `frames`: those of which it is known whether they came back.
     """
 
     bridge: str
@@ -69,7 +69,7 @@ class Verdict:
 
     @classmethod
     def of(cls, bridge: Bridge, asked: int) -> Verdict:
-        """What is known before anything was tried."""
+        """The verdict before anything was tried."""
         counts = {"connected": bridge.connected, "waiting": bridge.waiting, "broken": bridge.broken}
         return cls(bridge.name, counts, asked)
 
@@ -87,11 +87,11 @@ class Verdict:
 
     @property
     def problem(self) -> str:
-        """What the first failed stage says; "" for none."""
+        """The problem of the first failed stage; "" for none."""
         return next((f"{stage.stage}: {stage.problem}" for stage in self.stages if stage.problem), "")
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The verdict as JSON values."""
         ordered = sorted(self.times)
         rtt = {"min_ns": ordered[0], "p50_ns": histogram.percentile(ordered, 0.5)} if ordered else None
         return {
@@ -111,19 +111,19 @@ class Verdict:
 
 
 class _Failed(Exception):
-    """A stage did not succeed, and says why."""
+    """A stage did not succeed; its `problem` says why."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """How a bridge is probed. `tell` is told what is being done."""
+    """How a bridge is probed. `tell` is called with the progress."""
 
     timeout_s: float
     tell: Callable[[str], None] = lambda _: None
 
 
 def probe(verdict: Verdict, ports: ProbePorts, course: Course) -> None:
-    """Put into `verdict` what a frame through a port of its own tells of the bridge, also when this ends with an exception."""
+    """Probe the bridge with a port of its own and fill `verdict`, also when this ends with an exception."""
     began = time.monotonic()
     port: ProbePort | None = None
     try:
@@ -134,13 +134,13 @@ def probe(verdict: Verdict, ports: ProbePorts, course: Course) -> None:
     finally:
         verdict.seconds = time.monotonic() - began
         if port:
-            with suppress(UserspaceError):  # it is tried once more at the end, and told then
+            with suppress(UserspaceError):  # `ports` tries once more at its end, and reports it then
                 ports.unplug(port)
         verdict.seconds = time.monotonic() - began
 
 
 def _go(port: ProbePort, ports: ProbePorts, course: Course, verdict: Verdict) -> None:
-    """Through the stages; the front-end is detached when this ends."""
+    """Go through the stages; the front-end is detached at the end."""
     opened, connected, negotiated, carried = verdict.stages
     with _failing(connected):
         listener = _listener(port)
@@ -161,7 +161,7 @@ def _go(port: ProbePort, ports: ProbePorts, course: Course, verdict: Verdict) ->
 
 
 def _listener(port: ProbePort) -> Listener:
-    """On the port's socket, which is of OVS's group, as its directory is."""
+    """Listen on the port's socket, which has OVS's group, as its directory has."""
     from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
 
     return Listener(port.socket, FrontEndOptions(queue_size=_QUEUE))
@@ -178,7 +178,7 @@ def _await_connection(listener: Listener, timeout_s: float) -> None:
 
 
 def _first_frame(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, course: Course) -> None:
-    """Until one is back."""
+    """Send frames until one is back."""
     from userspace_cni.fastpath.rings.generator import echo
 
     until = time.monotonic() + course.timeout_s
@@ -195,7 +195,7 @@ def _first_frame(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, course
 
 
 def _time_frames(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, of: tuple[Verdict, Course]) -> None:
-    """The round trips of so many frames, unless time is over. Raises what ended it, and Unavailable when too many are lost."""
+    """Time the round trips of the frames until the time is over. Raises what ended it, Unavailable when too many are lost."""
     from userspace_cni.fastpath.rings.generator import echo
 
     verdict, course = of
@@ -217,14 +217,14 @@ def _time_frames(front_end: FrontEnd, ports: ProbePorts, port: ProbePort, of: tu
 
 
 def _frame(port: ProbePort) -> bytes:
-    """From the port's address to itself: should the flow be missing, the bridge would send it nowhere."""
+    """A frame from the port's address to itself: without the probe's flow, the bridge does not forward it."""
     mac = mac_bytes(port.mac)
     return (mac + mac + ETHERTYPE).ljust(_FRAME_BYTES, b"\0")
 
 
 @contextmanager
 def _timed(stage: Stage) -> Iterator[None]:
-    """This block is that stage."""
+    """Time this block as that stage."""
     began = time.monotonic()
     try:
         with _failing(stage):
@@ -236,7 +236,7 @@ def _timed(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _failing(stage: Stage) -> Iterator[None]:
-    """An error in this block is that stage's."""
+    """Note an error in this block as that stage's."""
     from userspace_cni.fastpath.errors import FastPathError
 
     try:
@@ -247,7 +247,7 @@ def _failing(stage: Stage) -> Iterator[None]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether the error is a fault on this side, that says nothing of the bridge: directories, sockets, memory, descriptors."""
+    """Whether the error is a fault on our side (directories, sockets, memory, descriptors), not of the bridge."""
     from userspace_cni.fastpath.errors import MemoryShort, SocketRefused
 
     if isinstance(error, DirectoryRefused | RecordRefused | MemoryShort | SocketRefused):

@@ -1,7 +1,7 @@
-"""On which cores a measurement runs, and whether it had them: figures of a core that was shared are the scheduler's.
+"""The cores of a measurement, and whether it had them alone: on a shared core one measures the scheduler.
 
-A generator that polls beside a polling thread of the switch takes half of its time, so the calling thread stays off the cores of
-these as long as there is another one. What is not told by proc(5) here (a container without the host's processes) is left out.
+A generator that polls on the core of a polling thread of the switch takes half of that thread's time, so the calling thread stays
+off these cores as long as there is another one. Threads that proc(5) does not show here (in a container) are not known.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 SWITCH: Final = "ovs-vswitchd"
-"""What the name of its process begins with; Debian's has `-dpdk` behind it, as much of that as there is room for."""
+"""The beginning of the process's name; Debian's continues with `-dpdk`, which proc(5) cuts."""
 BUSY_ENOUGH: Final = 0.95
-"""Of its wall time a polling thread with a core of its own is on it."""
+"""A polling thread with a core of its own is on it for this part of its wall time."""
 _POLLING: Final = re.compile(r"pmd-c(\d+)")
 _PROCESSOR: Final = 36
 """Place of `processor` in /proc/PID/stat (proc(5)), counted from the field after the name in parentheses."""
@@ -38,12 +38,12 @@ class Cores:
 
     @property
     def busy(self) -> float:
-        """The part (0 to 1) of the time measured in which the thread was on a core; 1.0 before anything was measured."""
+        """The part (0 to 1) of the measured time in which the thread was on a core; 1.0 before any measurement."""
         return min(1.0, self.cpu_s / self.wall_s) if self.wall_s > 0 else 1.0
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Count what the thread does inside."""
+        """Count the thread's time within this block."""
         wall, cpu = time.monotonic(), time.thread_time()
         try:
             yield
@@ -59,21 +59,21 @@ class Cores:
             self.used.add(int(fields[_PROCESSOR]))
 
     def warnings(self) -> list[str]:
-        """Why the figures may be the scheduler's, one sentence each."""
-        told = []
+        """The reasons why the figures may be the scheduler's, one sentence each."""
+        reasons = []
         if self.polling and self.usable <= self.polling:
-            told.append(
+            reasons.append(
                 f"the switch polls on every core that the generator may use ({_listed(self.usable)}): "
                 "these figures measure the scheduler"
             )
         if self.busy < BUSY_ENOUGH:
-            told.append(f"the generator had a core for {self.busy:.0%} of the time: these figures measure the scheduler too")
-        return told
+            reasons.append(f"the generator had a core for {self.busy:.0%} of the time: these figures measure the scheduler too")
+        return reasons
 
 
 @contextmanager
 def kept() -> Iterator[Cores]:
-    """While inside, the calling thread stays off the cores of polling threads, unless it may use no other."""
+    """Within this block the calling thread stays off the cores of polling threads, unless it may use no other."""
     allowed = frozenset(os.sched_getaffinity(0))
     polling = polling_cores()
     chosen = allowed - polling or allowed
@@ -82,21 +82,21 @@ def kept() -> Iterator[Cores]:
             os.sched_setaffinity(0, chosen)
         yield Cores(chosen, polling)
     finally:
-        with suppress(OSError):  # taken away meanwhile
+        with suppress(OSError):  # the cores were taken away meanwhile
             os.sched_setaffinity(0, allowed)
 
 
 def polling_cores(proc: Path = PROC) -> frozenset[int]:
-    """Cores of the polling threads of every switch that is seen from here."""
+    """Cores of the polling threads of every switch that `proc` shows."""
     found = set()
     for process in switches(proc):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             found |= {int(match[1]) for thread in (process / "task").iterdir() if (match := _POLLING.match(_name(thread)))}
     return frozenset(found)
 
 
 def switches(proc: Path = PROC) -> list[Path]:
-    """The directories in proc(5) of every ovs-vswitchd that is seen from here."""
+    """The directories in proc(5) of every ovs-vswitchd that `proc` shows."""
     return [process for process in proc.iterdir() if process.name.isdigit() and _name(process).startswith(SWITCH)]
 
 

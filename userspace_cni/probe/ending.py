@@ -1,8 +1,8 @@
-"""How a signal ends a measurement: once, and so that it is not forgotten.
+"""Ends a measurement by a signal that cannot be lost.
 
-A handler's exception can be lost: raised within a destructor, a weak reference's callback or the garbage collector it is printed
-and swallowed by the interpreter. So a signal is remembered too, and what loops asks between two steps. What cleans up is not
-interrupted; anything else is, by each further signal, for the one before may have been lost.
+A handler's exception can be lost: the interpreter prints and drops one that is raised within a destructor, a weak reference's
+callback or the garbage collector. So a signal is also remembered, and loops ask for it between two steps. Clean-up must not be
+interrupted. All else is interrupted by each further signal, for the exception of the one before may have been lost.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from userspace_cni.base.signals import Signals
 
 
 class Ended(KeyboardInterrupt):
-    """A signal ended what was being done."""
+    """A signal ended the measurement."""
 
 
 class Ending:
-    """While it is entered, SIGINT, SIGTERM and SIGHUP become Ended; those that are ignored, as nohup(1) has it, stay so.
+    """Within this block SIGINT, SIGTERM and SIGHUP raise Ended; those that are ignored, as by nohup(1), stay so.
 
-    For the main thread. `asked`: whether one of them came.
+    For the main thread. `asked`: whether a signal came.
     """
 
     def __init__(self) -> None:
         self.asked = False
         self._settled = False
-        self._signals = Signals(self._hear)
+        self._signals = Signals(self._on_signal)
 
     def __enter__(self) -> Self:
         self.listen()
@@ -37,26 +37,26 @@ class Ending:
         self._signals.restore()
 
     def listen(self) -> None:
-        """Hear signals, also where something else was entered since that wants them for itself."""
+        """Install the handler, also where another one was installed since."""
         self._signals.hear()
 
     def check(self) -> None:
-        """Raise Ended if a signal came, whatever became of its exception."""
+        """Raise Ended if a signal came, even if its exception was lost."""
         if self.asked:
             raise Ended
 
     def settle(self) -> None:
-        """What follows cleans up: from here on signals are only remembered."""
+        """Only remember signals from here on: what follows cleans up."""
         self._settled = True
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.asked = True
         if not self._settled and not _is_ending():
             raise Ended
 
 
 def _is_ending() -> bool:
-    """Whether what runs now was reached by an Ended that is still on its way: then it cleans up."""
+    """Whether an Ended is being handled now: then the code that runs cleans up."""
     error = sys.exception()
     while error is not None and not isinstance(error, Ended):
         error = error.__context__

@@ -1,6 +1,6 @@
-"""The two endpoints of a measurement: ports that nobody uses, as their applications would use them, and frames between them.
+"""The two endpoints of a measurement, ports without an application, and the frames between them.
 
-Must not open anything: what attaches to a port is `opening`.
+Must not open anything: `opening` attaches to the ports.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE_MIN: Final = 60
 SIZE_MAX: Final = 9018
 HEADER_BYTES: Final = 14
 ETHERTYPE: Final = bytes.fromhex("88b5")
-"""Local experimental (IEEE 802): no other program takes notice of such a frame."""
+"""Local experimental (IEEE 802): other programs ignore such a frame."""
 MEET_S: Final = 3.0
 _LOOK_S: Final = 0.05
 _LATE_S: Final = 0.2
@@ -47,7 +47,7 @@ class Endpoint:
     vlan: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The endpoint as JSON values."""
         return {
             "name": self.name,
             "port": self.port,
@@ -77,25 +77,25 @@ class Pair:
         return (mac_bytes(target.mac) + mac_bytes(source.mac) + ETHERTYPE).ljust(size, b"\0")
 
     def hung_up(self) -> str:
-        """That the switch has hung up on an endpoint, and on which; "" while it has not."""
+        """A text when the switch has hung up on an endpoint, and on which; "" while it has not."""
         gone = [endpoint.name for endpoint, front in zip(self.endpoints, self.fronts, strict=True) if not front.alive()]
         return f"the switch hung up on {', '.join(gone)}: the port was removed, or ovs-vswitchd ended" if gone else ""
 
     def cut(self, what: str) -> str:
-        """What happened, and what to look at when frames do not arrive any more."""
+        """`what` happened, and what to look at when frames no longer arrive."""
         return (
             f"{what}: the way is cut, or an application took over a port of type dpdkvhostuser. Look at the flows "
             f"({self.remote.flows(self.endpoints[0].bridge)}) and the links ({self.links()})"
         )
 
     def links(self) -> str:
-        """The command that tells whether both ports are up."""
+        """The command that shows whether both ports are up."""
         a, b = self.endpoints
         return self.remote.vsctl("get", "Interface", a.port, "link_state", "--", "get", "Interface", b.port, "link_state")
 
 
 def endpoint_of(record: Record) -> Endpoint:
-    """The endpoint that an attachment is. Raises Unusable for one that is not attached."""
+    """The endpoint of an attachment. Raises Unusable for one that is not attached."""
     step, name = record.port, name_of(record)
     if step is None or record.state != "ready":
         raise Unusable(f"{name} is not attached: its state is {record.state}; userspace-cni gc finishes what died")
@@ -113,14 +113,14 @@ def require_path(endpoints: Sequence[Endpoint], size: int) -> None:
         of = [f"{endpoint.name} is in {f'VLAN {endpoint.vlan}' if endpoint.vlan else 'no VLAN'}" for endpoint in endpoints]
         raise Unusable(f"{of[0]}, {of[1]}: no frame goes from one to the other")
     if a.mac == b.mac:
-        raise Unusable(f"{a.name} and {b.name} have the same MAC address {a.mac}: the bridge can not tell them apart")
+        raise Unusable(f"{a.name} and {b.name} have the same MAC address {a.mac}: the bridge cannot tell them apart")
     longest = min(endpoint.mtu for endpoint in endpoints) + HEADER_BYTES
     if size > longest:
         raise BadRequest(f"frames of {size} bytes are too long: with the MTU of these ports at most {longest}")
 
 
 def meet(pair: Pair, size: int) -> None:
-    """Let the bridge learn where both endpoints are: a frame each way, the first of which goes to every port. Raises Unusable."""
+    """Make the bridge learn where both endpoints are, by a frame each way; the first is flooded. Raises Unusable."""
     missing = [endpoint for endpoint, arrived in zip(pair.endpoints, _greet(pair, size, MEET_S), strict=True) if not arrived]
     if missing:
         a, b = pair.endpoints
@@ -139,7 +139,7 @@ def mac_bytes(mac: str) -> bytes:
 
 
 def untagged_vlan(port: OvsPort) -> int:
-    """In which VLAN a frame without a tag is that enters the port, 0 for none. Raises Unusable where such frames can not be used.
+    """The VLAN of an untagged frame that enters the port, 0 for none. Raises Unusable where the port cannot take such frames.
 
     ovs-vswitchd.conf.db(5), Port.vlan_mode: without one, a port with a tag is an access port, and any other a trunk.
     """
@@ -155,26 +155,26 @@ def untagged_vlan(port: OvsPort) -> int:
 
 
 def _greet(pair: Pair, size: int, seconds: float) -> tuple[bool, bool]:
-    """Whether a frame of the other end arrived at each, at most so many seconds after the first was sent."""
-    sent, heard = [0, 0], [0, 0]
+    """Whether a frame of the other end arrived at each, within `seconds` after the first was sent."""
+    sent, received = [0, 0], [0, 0]
     until = time.monotonic() + seconds
-    while not all(heard) and time.monotonic() < until and not pair.hung_up():
-        # B first: so A is known to nobody yet, and hears of B because unknown addresses go to every port
+    while not all(received) and time.monotonic() < until and not pair.hung_up():
+        # B sends first: the bridge does not know A yet, and floods the frame to every port, A's too
         for target, back in ((0, True), (1, False)):
-            if not heard[target]:
+            if not received[target]:
                 frame = pair.frame(size, back=back)
                 sent[target] += pair.queues[1 - target].send_frames([frame])
-                heard[target] += _heard(pair.queues[target], frame, _LOOK_S)
-    if all(heard):  # what is late would be taken for a frame of others
+                received[target] += _receive(pair.queues[target], frame, _LOOK_S)
+    if all(received):  # a late frame would be counted as a frame of others
         for target, back in ((0, True), (1, False)):
             until = time.monotonic() + _LATE_S
-            while heard[target] < sent[target] and time.monotonic() < until:
-                heard[target] += _heard(pair.queues[target], pair.frame(size, back=back), _LOOK_S)
-    return heard[0] > 0, heard[1] > 0
+            while received[target] < sent[target] and time.monotonic() < until:
+                received[target] += _receive(pair.queues[target], pair.frame(size, back=back), _LOOK_S)
+    return received[0] > 0, received[1] > 0
 
 
-def _heard(queue: QueuePair, frame: bytes, seconds: float) -> int:
-    """How many of the frame come, of which the first is waited for so long."""
+def _receive(queue: QueuePair, frame: bytes, seconds: float) -> int:
+    """Wait up to `seconds` for a copy of the frame; how many came."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         count = sum(bytes(each[:HEADER_BYTES]) == frame[:HEADER_BYTES] for each in queue.receive_frames())

@@ -1,8 +1,7 @@
-"""Where measured times lie: percentiles, and buckets that widen with the logarithm. Pure.
+"""The distribution of measured times: percentiles, and buckets that widen with the logarithm. Pure.
 
-The bulk of the times gets narrow buckets and the long tail above it one for each power of ten: a mode of microseconds and an
-outlier of milliseconds are then both seen in a dozen lines. Edges are preferred numbers (ISO 3), so that two runs of the same
-thing have the same ones.
+The bulk of the times gets narrow buckets, and the long tail above it one for each power of ten: so a dozen lines show both a mode
+of microseconds and an outlier of milliseconds. Edges are preferred numbers (ISO 3), so that two similar runs have the same ones.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of at least one time: nanoseconds."""
+    """Percentiles and mean of at least one time, in nanoseconds."""
 
     min: int
     p50: int

@@ -1,8 +1,8 @@
 """Opens the two endpoints between which `ping` and `load` send frames, and puts everything back.
 
-Either two attachments whose applications are not there, or two temporary ports. Attaching to a port of type dpdkvhostuser takes
-it from whoever is connected, so a port is looked at immediately before it is touched, and refused unless the switch says that
-nobody is there. A verb is never kept waiting: when DEL removes a port amid a measurement, the measurement ends.
+The endpoints are two attachments without their applications, or two temporary ports. Attaching to a port of type dpdkvhostuser
+cuts off a connected application, so each port is checked immediately before it is touched, and refused unless the switch says
+that none is connected. A verb must never wait: when DEL removes a port during a measurement, the measurement ends.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from userspace_cni.probe.borrowed_socket import BorrowedSocket
 
 ATTACH_S: Final = 30.0
-"""The first port after a start of ovs-vswitchd waits for its memory: 7 s were seen, and 15 s where others had the cores."""
+"""The first port after a start of ovs-vswitchd waits for its memory: 7 s were measured, and 15 s on a busy machine."""
 SOCKET_MODE: Final = 0o660
 SWITCH_S: Final = 3.0
-"""What connecting to OVSDB may take."""
+"""Seconds that connecting to OVSDB may take."""
 LIFE_S: Final = 3.0
-"""How often ovs-vswitchd is asked whether it lives: it is silent for a moment where others have the cores."""
+"""Seconds for which a silent ovs-vswitchd is asked again: on a busy machine it is silent for a moment."""
 REST_S: Final = 0.5
-"""Another ping or load has a container's lock for as long as reading its record takes; a call of the runtime for longer."""
+"""Seconds to wait for a container's lock: another ping or load has it for a moment, a call of the runtime for longer."""
 Tell = Callable[[str], None]
 
 
@@ -47,7 +47,7 @@ class Site(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """Those in force."""
+        """The settings in force."""
         ...
 
     @property
@@ -69,10 +69,10 @@ class Site(Protocol):
 
 @contextmanager
 def of_attachments(site: Site, records: Sequence[Record], size: int, tell: Tell, tidy: Callable[[], None]) -> Iterator[Pair]:
-    """The endpoints that two attachments are, for frames of at most `size` bytes; everything is put back at the end.
+    """Open the endpoints of two attachments, for frames of at most `size` bytes; everything is put back at the end.
 
-    `tidy` is to remove what killed runs left: that may be a socket at one of these ports, or a probe on their bridge. Raises
-    Unusable, BadRequest, Unavailable, FastPathError.
+    `tidy` removes what killed runs left: that may be a socket at one of these ports, or a probe on their bridge. Raises Unusable,
+    BadRequest, Unavailable, FastPathError.
     """
     endpoints = (endpoint_of(records[0]), endpoint_of(records[1]))
     require_path(endpoints, size)
@@ -94,7 +94,7 @@ def of_attachments(site: Site, records: Sequence[Record], size: int, tell: Tell,
 
 
 def _listen(site: Site, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]], tell: Tell) -> None:
-    """Until OVS has come to those to which it connects: so long, and no longer, are the names of their sockets taken."""
+    """Listen where OVS connects to the application, until it has connected. The sockets' names are free again then."""
     from userspace_cni.fastpath.errors import SocketRefused
 
     listening = [(endpoint, socket) for endpoint, socket in borrowed if socket.place]
@@ -105,7 +105,7 @@ def _listen(site: Site, borrowed: Sequence[tuple[Endpoint, BorrowedSocket]], tel
             try:
                 names.enter_context(socket.listen())
             except SocketRefused as error:
-                raise Unusable(f"{endpoint.name} can not be used: {error}") from error
+                raise Unusable(f"{endpoint.name} cannot be used: {error}") from error
         for endpoint, socket in listening:
             tell(f"waiting for the switch at {endpoint.name}: it tries to connect once a second")
             socket.await_switch()
@@ -118,12 +118,12 @@ def _attached(endpoint: Endpoint, socket: BorrowedSocket) -> FrontEnd:
         return socket.attach(ATTACH_S)
     except SocketRefused as error:
         hint = "" if socket.place else "; where ovs-vswitchd was restarted, userspace-cni gc puts its new socket in place"
-        raise Unusable(f"{endpoint.name} can not be used: {error}{hint}") from error
+        raise Unusable(f"{endpoint.name} cannot be used: {error}{hint}") from error
 
 
 @contextmanager
 def _noted(site: Site, places: Sequence[Socket]) -> Iterator[None]:
-    """While inside, a note tells where sockets of ours are, should we be killed."""
+    """Within this block a note says where our sockets are, for the case that this process is killed."""
     from userspace_cni.base.root import HostRoot
     from userspace_cni.host import borrowed_sockets
     from userspace_cni.host.probe_directories import Run
@@ -141,7 +141,7 @@ def _borrowed(site: Site, record: Record, options: FrontEndOptions) -> BorrowedS
 
 
 def access_for_switch(site: Site) -> Access:
-    """For a socket of ours to which OVS connects: the owner of its run directory is the user that it runs as."""
+    """Owner and mode for a socket to which OVS connects: OVS runs as the owner of its run directory."""
     from userspace_cni.fastpath.vhost.sockets import Access
 
     rundir = site.seen(site.settings.ovs_rundir)
@@ -153,7 +153,7 @@ def access_for_switch(site: Site) -> Access:
 
 
 def _require_rest(site: Site, record: Record) -> None:
-    """Refuse an attachment on which a verb works now, or has worked since its record was read."""
+    """Raise Unusable for an attachment on which a verb works now, or has worked since its record was read."""
     try:
         with site.node.journal.container_lock(record.container_id, Deadline.after(REST_S)):
             current = site.node.journal.read_key(record.key)
@@ -164,9 +164,9 @@ def _require_rest(site: Site, record: Record) -> None:
 
 
 def _require_life(site: Site) -> None:
-    """Refuse a switch that does not answer: it might have an application's connection before it, and not have said so.
+    """Raise Unavailable for a switch that does not answer: it may not have reported an application's connection yet.
 
-    What can not be known from here, that of a database over TCP, is left to the next looks.
+    The state of a switch behind a database over TCP is not known here: the later checks must suffice.
     """
     deadline = Deadline.after(LIFE_S)
     while (liveness := site.node.ports.watch_liveness()).state == "silent" and deadline.remaining():
@@ -176,11 +176,11 @@ def _require_life(site: Site) -> None:
 
 
 def _require_idle(site: Site, endpoints: Sequence[Endpoint]) -> None:
-    """Refuse ports that are in use, or can not be used. Raises Unavailable when the switch can not be asked."""
+    """Raise Unusable for ports that are in use or cannot be used, Unavailable when the switch cannot be asked."""
     try:
         site.node.ports.connect(Deadline.after(SWITCH_S))
     except UserspaceError as error:
-        raise Unavailable(f"the switch can not be asked, and may have ports in use: {error}") from error
+        raise Unavailable(f"the switch cannot be asked, and may have ports in use: {error}") from error
     _require_life(site)
     ports: Mapping[str, SwitchPort] = {port.name: port for port in site.node.ports.known()}
     for endpoint in endpoints:
@@ -191,8 +191,8 @@ def _require_idle(site: Site, endpoints: Sequence[Endpoint]) -> None:
             raise Unusable(f"{endpoint.name}: the switch says of port {endpoint.port}: {port.error}")
         if port.bridge != endpoint.bridge:
             raise Unusable(f"{endpoint.name}: port {endpoint.port} is on bridge {port.bridge}, and was made on {endpoint.bridge}")
-        told = port.link_state == "up" or port.status.get("status") == "connected"
-        if told or (port.interface_type == "dpdkvhostuser" and connections_anywhere(endpoint.port)):
+        is_up = port.link_state == "up" or port.status.get("status") == "connected"
+        if is_up or (port.interface_type == "dpdkvhostuser" and connections_anywhere(endpoint.port)):
             raise Unusable(
                 f"{endpoint.name} is in use: its pod is connected to port {endpoint.port}, or another ping or load is. "
                 "Attaching would cut that off. "
@@ -206,14 +206,14 @@ def _require_idle(site: Site, endpoints: Sequence[Endpoint]) -> None:
 
 @contextmanager
 def temporary(site: Site, bridge: str | None, size: int, tell: Tell, removed: Tell, ending: Ending) -> Iterator[Pair]:
-    """Endpoints that are two probes on `bridge`, None for one made for them; they are removed at the end.
+    """Open two probes on `bridge` as endpoints, None for a bridge made for them; they are removed at the end.
 
-    `removed` is told what killed runs had left. Raises BadRequest, Unavailable, FastPathError, Ended.
+    `removed` is called with each thing that killed runs had left. Raises BadRequest, Unavailable, FastPathError, Ended.
     """
     from userspace_cni.fastpath.vhost.front_end import Listener
 
     with site.probe_ports("measurement") as ports:
-        ending.listen()  # until `ports` cleans up, a signal is ours to remember
+        ending.listen()  # `ports` installed its own handler; it handles signals again when it cleans up
         ports.connect()
         if bridge is not None:
             ports.require_bridge(bridge)
@@ -241,7 +241,7 @@ def _probe_endpoint(port: ProbePort, name: str, mtu: int) -> Endpoint:
 
 
 def _options(endpoints: Sequence[Endpoint]) -> FrontEndOptions:
-    """Buffers that hold the longest frame that the switch may send, with a VLAN's tag and to spare."""
+    """Options with buffers for the longest frame that the switch may send, and a VLAN's tag."""
     from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 
     return FrontEndOptions(room=max(endpoint.mtu for endpoint in endpoints) + HEADER_BYTES + 4)

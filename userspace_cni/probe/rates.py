@@ -1,4 +1,4 @@
-"""How many frames the switch carries in a second from one endpoint to the other."""
+"""Measures how many frames per second the switch carries from one endpoint to the other."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from userspace_cni.probe.ending import Ending
 from userspace_cni.probe.endpoints import HEADER_BYTES, Endpoint, Pair
 
 SLICE_S: Final = 0.2
-"""Between two looks at signals and at the ends."""
+"""Seconds between two checks of signals and of the connections."""
 WINDOW_NS: Final = 1_000_000
 DRAIN_S: Final = 0.05
-"""After the last frame was sent, what is still on its way gets so long without a frame to arrive."""
+"""After the last frame was sent, frames are awaited until none has come for so long."""
 SILENT_SLICES: Final = 5
-"""After so many without a frame received the way is taken for cut."""
+"""After so many slices without a received frame, the way counts as cut."""
 
 
 @dataclass
 class Count:
-    """Frames within some time."""
+    """Frames within `seconds`."""
 
     sent: int = 0
     received: int = 0
@@ -32,7 +32,7 @@ class Count:
 
     @property
     def lost(self) -> int:
-        """Sent, and not received (yet)."""
+        """Frames sent, and not received (yet)."""
         return max(0, self.sent - self.received)
 
     @property
@@ -45,7 +45,7 @@ class Count:
         return self.mpps * size * 8 / 1e3
 
     def add(self, other: Count) -> None:
-        """Take another time's frames in."""
+        """Add the frames and the time of `other`."""
         self.sent += other.sent
         self.received += other.received
         self.seconds += other.seconds
@@ -53,7 +53,7 @@ class Count:
 
 @dataclass
 class Flow:
-    """What was measured so far. `windows`: frames received in each window of WINDOW_NS. `problem`: why it ended early, or ""."""
+    """The figures so far. `windows`: frames received in each window of WINDOW_NS. `problem`: why it ended early, or ""."""
 
     pair: tuple[Endpoint, Endpoint] | None = None
     total: Count = field(default_factory=Count)
@@ -69,7 +69,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Course:
-    """What is sent: for how many seconds, bytes of a frame, frames of a burst, and whether both ends send."""
+    """What to send: for how many seconds, bytes of a frame, frames of a burst, and whether both ends send."""
 
     seconds: float
     size: int
@@ -77,8 +77,8 @@ class Course:
     both: bool
 
 
-def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, told: Callable[[], None], ending: Ending) -> None:
-    """Send for `way.seconds`, and put into `flow` what comes of it, also when it ends with an exception; `told` each second."""
+def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, report: Callable[[], None], ending: Ending) -> None:
+    """Send for `way.seconds` and fill `flow`, also when it ends with an exception; calls `report` each second."""
     from userspace_cni.fastpath.errors import FastPathError
 
     second, silent = Count(), 0
@@ -94,7 +94,7 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, told: Callable[[],
             if second.seconds >= 1.0 - SLICE_S / 2:
                 flow.each_second.append(second)
                 second = Count()
-                told()
+                report()
         late = Count(received=_drain(pair, way))
         flow.total.add(late)
         (second if second.seconds else flow.each_second[-1]).add(late)
@@ -106,7 +106,7 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, told: Callable[[],
 
 
 def _blast(pair: Pair, way: Course, seconds: float, flow: Flow) -> Count:
-    """One slice. In one direction the other end says a word too, so that the bridge does not forget where it is."""
+    """Send for one slice. If one end sends, the other sends a frame too, so that the bridge does not forget where it is."""
     from userspace_cni.fastpath.rings.generator import Load, blast, blast_both
 
     back = pair.frame(way.size, back=True)
@@ -122,7 +122,7 @@ def _blast(pair: Pair, way: Course, seconds: float, flow: Flow) -> Count:
 
 
 def _drain(pair: Pair, way: Course) -> int:
-    """Frames of ours that were still on their way when the last one was sent."""
+    """Receive the frames that were on their way when the last one was sent; how many."""
     arrived, until = 0, time.monotonic() + DRAIN_S
     targets = [(pair.queues[1], pair.frame(way.size)), (pair.queues[0], pair.frame(way.size, back=True))]
     while time.monotonic() < until:

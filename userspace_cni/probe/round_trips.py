@@ -1,4 +1,4 @@
-"""How long frames take from one endpoint through the switch to the other, and back."""
+"""Measures how long frames take from one endpoint through the switch to the other, and back."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ TIMEOUT_S: Final = 0.5
 """A frame that is not back after so long is lost."""
 SLICE: Final = 2000
 SLICE_S: Final = 0.2
-"""Round trips at once, at most, and how long they may take: between two looks at signals and at the ends."""
+"""Round trips, and seconds, at most between two checks of signals and of the connections."""
 RESTING_NS: Final = 200_000
-"""A polling thread that is awake takes some microseconds; one that sleeps was seen to take one or two milliseconds."""
+"""A polling thread that is awake takes some microseconds; one that sleeps took one or two milliseconds."""
 LOST_IN_A_ROW: Final = 5
-"""After so many the way is taken for cut: the loop in C ends then too."""
+"""After so many lost frames in a row the way counts as cut: the loop in C ends then too."""
 
 
 @dataclass
 class Echo:
-    """What was measured so far. `foreign`: frames of others that came to these ports. `problem`: why it ended early, or ""."""
+    """The figures so far. `foreign`: frames of others that came to these ports. `problem`: why it ended early, or ""."""
 
     pair: tuple[Endpoint, Endpoint] | None = None
     times: array[int] = field(default_factory=lambda: array("q"))
@@ -38,13 +38,13 @@ class Echo:
 
     @property
     def sent(self) -> int:
-        """Round trips that were begun and are decided."""
+        """Round trips that are done or lost."""
         return len(self.times) + self.lost
 
 
 @dataclass(frozen=True)
 class Course:
-    """How it is measured: round trips, seconds from one to the next, bytes of a frame, and whether the waiting sleeps."""
+    """How to measure: round trips, seconds from one to the next, bytes of a frame, and whether to sleep while waiting."""
 
     count: int
     interval: float
@@ -52,17 +52,17 @@ class Course:
     sleep: bool
 
 
-def measure(pair: Pair, way: Course, echo: Echo, seat: Cores, told: Callable[[], None], ending: Ending) -> None:
-    """Send `way.count` frames to and fro, and put into `echo` what comes of it, also when it ends with an exception.
+def measure(pair: Pair, way: Course, echo: Echo, seat: Cores, report: Callable[[], None], ending: Ending) -> None:
+    """Send `way.count` frames to and fro and fill `echo`, also when it ends with an exception.
 
-    `told` is called before each lot of them.
+    Calls `report` before each lot of frames.
     """
     from userspace_cni.fastpath.errors import FastPathError
 
     lump, due = 1, time.monotonic()
     while echo.sent < way.count and not echo.problem:
         ending.check()
-        told()
+        report()
         if way.interval:
             time.sleep(max(0.0, due - time.monotonic()))
             due += way.interval
@@ -81,13 +81,13 @@ def measure(pair: Pair, way: Course, echo: Echo, seat: Cores, told: Callable[[],
 
 
 def warnings(echo: Echo, way: Course, seat: Cores) -> list[str]:
-    """Why the times may be the scheduler's, or those of a switch that rests."""
-    told = [] if way.sleep or way.interval else seat.warnings()
+    """The reasons why the times may be the scheduler's, or those of a switch that sleeps."""
+    reasons = [] if way.sleep or way.interval else seat.warnings()
     if echo.times and histogram.spread(echo.times).p50 >= RESTING_NS:
-        told.append(
+        reasons.append(
             "the switch's polling threads share their cores, or sleep when idle (other_config:pmd-maxsleep, pmd-sleep-max)"
         )
-    return told
+    return reasons
 
 
 def _bounce(pair: Pair, count: int, way: Course, echo: Echo) -> None:

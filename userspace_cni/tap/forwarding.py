@@ -1,12 +1,12 @@
-"""`tap`: a kernel link in this namespace whose wire is a vhost-user socket, for programs that know nothing of DPDK.
+"""`tap`: a kernel link in this namespace whose wire is a vhost-user socket, for programs that do not use DPDK.
 
 Composition root of the fast path and of the host's links: makes the tap, sets it up, attaches to the switch, carries frames, and
-attaches again whenever the switch comes back. It must never touch a link or socket that it has not made, nor leave one behind:
-the tap goes with this process however that ends; only a killed one leaves a socket, which nobody has and the next run replaces.
-Nor must it take a port from whoever is connected to it, unless it is told to.
+attaches again whenever the switch comes back. It must never touch a link or socket that it has not made, nor leave one behind.
+The kernel removes the tap with this process. If it is killed, a dead socket stays, which the next run replaces. It must never
+take a port from a connected application, unless `force` says so.
 
-The link has carrier exactly while frames get somewhere, so that whoever watches it (routing daemons, IPv6's address detection)
-sees what a cable would show.
+The link has carrier exactly while the switch is attached, so that programs that watch it (routing daemons, IPv6's address
+detection) see what a cable would show.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from userspace_cni.pod.source import Found, Sources, own_sandbox_ids
 
 DEFAULT_MTU: Final = 1500
 POLL_S: Final = 0.2
-"""Between two looks at the pod's own document."""
+"""Seconds between two looks at the pod's own document."""
 _ATTACH_S: Final = 15.0
 """The first attach after a start of the switch can take half of it: it makes memory pools."""
 _BACK_OFF_S: Final = (0.05, 2.0)
 _QUIET_S: Final = 1.0
-"""A connection without an answer for so long is told of."""
+"""Seconds without an answer on a connection before that is reported."""
 _LEAVING_S: Final = 2.0
-"""How long who has a port may take to leave it: a program that has just ended is still being taken down."""
+"""Seconds that a connected program may take to leave the port: the kernel is still ending one that has just exited."""
 _LOOK_S: Final = 1.0
-"""Between two looks whether our socket is still where the switch looks for it."""
+"""Seconds between two checks that our socket is still where the switch looks for it."""
 _SLICE_S: Final = 10.0
 _NOTHING: Final = Carried(Flow(0, 0, 0), Flow(0, 0, 0), 0)
 
 
 class Mode(Enum):
-    """Who makes the socket: `server` we, `client` the switch, `auto` the switch if it has."""
+    """Which side makes the socket: `server` we, `client` the switch, `auto` the switch if it listens there."""
 
     AUTO = "auto"
     CLIENT = "client"
@@ -57,10 +57,10 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A tap to be. `name` "" lets the kernel choose, `mac` "" too; `mtu` in bytes; `addresses` with prefix length.
+    """The tap to make. `name` "" lets the kernel choose, `mac` "" too; `mtu` in bytes; `addresses` with prefix length.
 
-    `socket_mode`: of a socket that we make; the switch's user must be able to write to it. `force`: take a port that somebody
-    is connected to, who is cut off then.
+    `socket_mode`: of a socket that we make; the switch's user must be able to write to it. `force`: take the port from a
+    connected program, which is cut off then.
     """
 
     socket: str
@@ -73,7 +73,7 @@ class Wanted:
     force: bool = False
 
     def overriding(self, other: Wanted) -> Wanted:
-        """What is given here, and the rest from `other`."""
+        """Return the values that are given here, and the rest from `other`."""
         return replace(
             other,
             mode=other.mode if self.mode is Mode.AUTO else self.mode,
@@ -87,7 +87,7 @@ class Wanted:
 
 
 class State(Enum):
-    """What has become of the tap."""
+    """The tap's state."""
 
     WAITING = "waiting"
     READY = "ready"
@@ -96,14 +96,14 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class News:
-    """Something has changed: `state`, and in words why, or with whom."""
+    """A change of the state; `text`: why, or with which process."""
 
     state: State
     text: str
 
 
 def sources_of(annotations: str = "", directory: str = "") -> Sources:
-    """Where this container is told of its interfaces: in the file and directory given, else in the usual ones."""
+    """Where this container finds its interfaces: in the file and directory given, else in the usual ones."""
     own = own_sandbox_ids()
     if not annotations and not directory:
         return Sources(own_ids=own)
@@ -111,10 +111,10 @@ def sources_of(annotations: str = "", directory: str = "") -> Sources:
 
 
 def of_pod(ifname: str, wait_s: float, sources: Sources, tell: Callable[[str], object] = lambda _: None) -> Wanted:
-    """What the pod's own document says of the interface `ifname`, "" for the only one; waits so long for it to appear.
+    """Read the interface `ifname`, "" for the only one, in the pod's own document; waits up to `wait_s` for it to appear.
 
-    `tell` is told what is missing, at each look. Raises Unavailable when it is not there in time, BadRequest when several are and
-    none is named.
+    `tell` is called with what is missing, at each look. Raises Unavailable when it does not appear in time, BadRequest when there
+    are several and none is named.
     """
     ends = time.monotonic() + wait_s
     while True:
@@ -132,7 +132,7 @@ def of_pod(ifname: str, wait_s: float, sources: Sources, tell: Callable[[str], o
 
 
 def _absence(found: Found, ifname: str) -> str:
-    """What is missing."""
+    """Say what is missing."""
     if found.interfaces:
         there = ifname in ("", *(interface.ifname for interface in found.interfaces))
         return f"{found.source}: {found.trouble if there else f'no interface {ifname}'}"
@@ -152,10 +152,10 @@ def _wanted(interface: Interface) -> Wanted:
 
 @dataclass
 class TapBridge:
-    """One tap and its socket; `run` works until `stop`, and tells `told` of what changes, on a thread of its own."""
+    """One tap and its socket. `run` works until `stop`, and calls `on_change` for each change, on its own thread."""
 
     wanted: Wanted
-    told: Callable[[News], None] = lambda _: None
+    on_change: Callable[[News], None] = lambda _: None
     name: str = ""
     mode: Mode = Mode.AUTO
     _pump: Pump | None = None
@@ -164,14 +164,14 @@ class TapBridge:
 
     @property
     def carried(self) -> Carried:
-        """What went through so far."""
+        """The frames carried so far."""
         return self._pump.carried if self._pump is not None else _NOTHING
 
     def run(self) -> None:
-        """Make the tap and carry frames until `stop`; then everything that was made is gone.
+        """Make the tap and carry frames until `stop`; then remove everything that was made.
 
-        Raises FastPathError for a tap or a socket that can not be made, UserspaceError for a setting that the kernel refuses, for
-        a tap that somebody deletes, and for a port that somebody else has.
+        Raises FastPathError for a tap or a socket that cannot be made, UserspaceError for a setting that the kernel refuses, for
+        a tap that another process deletes, and for a port to which another program is connected.
         """
         wanted = self.wanted
         mtu = wanted.mtu or DEFAULT_MTU
@@ -181,26 +181,26 @@ class TapBridge:
             tap = stack.enter_context(Tap(wanted.name))
             self.name = tap.name
             pump = self._pump = stack.enter_context(Pump(tap, mtu))
-            made = _Called if self.mode is Mode.SERVER else _Calling
-            attach = self._attach = made(wanted, options, self._tell_waiting, pump.stop_fd)
+            source = _Server if self.mode is Mode.SERVER else _Client
+            attach = self._attach = source(wanted, options, self._report_waiting, pump.stop_fd)
             stack.callback(attach.close)
             set_up(tap.name, LinkSettings(wanted.mac, wanted.mtu, wanted.addresses))
             attach.begin()
             self._serve(tap, pump, attach)
 
     def stop(self) -> None:
-        """End `run` soon, from any thread; before it as well."""
+        """End `run` soon, or before it begins; from any thread."""
         self._stop.set()
         if self._pump is not None:
             self._pump.stop()
 
     def abandon(self) -> None:
-        """Before the process ends although `run` has not: when an attach that is under way outlasts the patience after `stop`."""
+        """Remove the socket before the process ends, when `run` has not ended because an attach takes too long."""
         if self._attach is not None:
             self._attach.close()
 
     def _decided(self) -> Mode:
-        """Who makes the socket, decided once: a switch that is away for a moment does not make a server of us."""
+        """Decide once which side makes the socket: we do not become the server while the switch is away for a moment."""
         if self.wanted.mode is not Mode.AUTO:
             return self.wanted.mode
         try:
@@ -208,9 +208,9 @@ class TapBridge:
         except SocketRefused:
             return Mode.SERVER
 
-    def _tell_waiting(self, text: str) -> None:
+    def _report_waiting(self, text: str) -> None:
         if not self._stop.is_set():
-            self.told(News(State.WAITING, text))
+            self.on_change(News(State.WAITING, text))
 
     def _serve(self, tap: Tap, pump: Pump, attach: _Attach) -> None:
         """Attach and carry in turns."""
@@ -221,7 +221,7 @@ class TapBridge:
             except FastPathError as error:
                 if str(error) != trouble:
                     trouble = str(error)
-                    self._tell_waiting(trouble)
+                    self._report_waiting(trouble)
                 self._stop.wait(wait_s)
                 wait_s = min(2 * wait_s, _BACK_OFF_S[1])
                 continue
@@ -231,9 +231,9 @@ class TapBridge:
                     self._carry(tap, pump, front)
 
     def _carry(self, tap: Tap, pump: Pump, front: FrontEnd) -> None:
-        """Until the other side hangs up, or we stop."""
+        """Carry frames until the other side hangs up, or we stop."""
         tap.set_carrier(present=True)
-        self.told(News(State.READY, f"process {front.peer.pid}"))
+        self.on_change(News(State.READY, f"process {front.peer.pid}"))
         end, why = End.SLICE, "the switch has hung up"
         try:
             while end is End.SLICE:
@@ -241,22 +241,22 @@ class TapBridge:
         except FastPathError as error:
             why = str(error)
         if end is End.TAP_GONE:
-            raise UserspaceError(f"link {tap.name}: it is gone", "somebody has deleted it: ip link")
+            raise UserspaceError(f"link {tap.name}: it is gone", "another process has deleted it: ip link")
         tap.set_carrier(present=False)
         if not self._stop.is_set():
-            self.told(News(State.LOST, why))
+            self.on_change(News(State.LOST, why))
 
 
 def _queue_size(mtu: int) -> int:
-    """Descriptors of a ring: the switch gives frames faster than a tap takes them, and drops what the ring has no room for.
+    """Descriptors of a ring: the switch sends frames faster than a tap takes them, and drops those that do not fit the ring.
 
-    With 1024 TCP in frames of 1500 bytes was 1.4 times as fast as with 256; jumbo frames gained nothing, and take more memory.
+    With 1024, TCP in frames of 1500 bytes was 1.4 times as fast as with 256. Jumbo frames gained nothing, and take more memory.
     """
     return 1024 if mtu <= 2048 else 256
 
 
 class _Attach(ABC):
-    """Where the next connection comes from. `tell` is told what it waits for; `stop_fd` is readable when it shall stop."""
+    """Makes the connections with the switch. `tell` is called with what it waits for; `stop_fd` is readable to stop it."""
 
     def __init__(self, wanted: Wanted, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:
         self._wanted = wanted
@@ -268,22 +268,22 @@ class _Attach(ABC):
         self._said = ""
 
     def begin(self) -> None:  # noqa: B027 - not every source has something to do then
-        """The link is there, and `next` comes."""
+        """Prepare for `next`, once the link is there."""
 
     @abstractmethod
     def next(self) -> FrontEnd | None:
-        """The next connection, attached; None when it was stopped before. Raises FastPathError; it may be tried anew then."""
+        """Return the next connection, attached; None when it is stopped. Raises FastPathError; it may be tried again then."""
 
-    def close(self) -> None:  # noqa: B027 - nor then
-        """Leave nothing behind; in any thread, and again, is fine."""
+    def close(self) -> None:  # noqa: B027 - nor something to remove
+        """Remove what was made; may be called from any thread, and again."""
 
     def _ready(self, seconds: float) -> list[int]:
-        """The descriptors of those polled that are ready within this time."""
+        """The polled descriptors that are ready within this time."""
         return [fd for fd, _ in self._poller.poll(int(seconds * 1000))]
 
     @contextmanager
     def _patience(self, who: str) -> Iterator[None]:
-        """Tell of it when what is done inside takes long; once, until it has gone well."""
+        """Report once when this block takes long; again only after a success."""
         suspects = "ovs-vswitchd is busy or stopped, or it is no switch but another front-end (an application, another tap)"
         text = f"{self._wanted.socket}: {who} has not answered for {_QUIET_S:g} s: {suspects}"
         timer = threading.Timer(_QUIET_S, self._tell_once, [text])
@@ -301,28 +301,28 @@ class _Attach(ABC):
             self._tell(text)
 
 
-class _Calling(_Attach):
-    """We connect to the switch's socket, unless somebody else is connected to it."""
+class _Client(_Attach):
+    """Connects to the switch's socket, unless another program is connected to it."""
 
     _before = False
 
     def next(self) -> FrontEnd | None:
-        """See _Attach. Raises UserspaceError when somebody has the port before we ever had it."""
+        """See _Attach. Raises UserspaceError when another program has the port before we ever had it."""
         path = self._wanted.socket
         if not self._wanted.force and self._is_taken():
             if self._ready(0):
                 return None
-            words = "somebody is connected to it, and would be cut off"
+            words = "another program is connected to it, and would be cut off"
             if not self._before:
                 raise UserspaceError(f"{path}: {words}", "ss -xp: stop that program, or --force takes its port")
             raise SocketRefused(f"connecting to {path}", words, "ss -xp: that program has taken the port meanwhile")
-        with self._patience("who listens there"):
+        with self._patience("the listener"):
             front = FrontEnd.connect(path, self._options, _ATTACH_S)
         self._before = True
         return front
 
     def _is_taken(self) -> bool:
-        """Whether somebody has the port, and goes on having it."""
+        """Whether another program is connected to the port, and stays."""
         ends = time.monotonic() + (0.0 if self._before else _LEAVING_S)
         while connections_here(self._wanted.socket):
             if time.monotonic() >= ends or self._ready(_BACK_OFF_S[0]):
@@ -331,16 +331,16 @@ class _Calling(_Attach):
         return False
 
 
-class _Called(_Attach):
-    """The switch connects to our socket, which is made again when somebody has removed it."""
+class _Server(_Attach):
+    """Listens for the switch at our socket, which is made again when another process has removed it."""
 
     def __init__(self, wanted: Wanted, options: FrontEndOptions, tell: Callable[[str], None], stop_fd: int) -> None:
         super().__init__(wanted, options, tell, stop_fd)
         self._listener = self._listen()
 
     def begin(self) -> None:
-        """Say what it waits for: an hour may pass until there is a port."""
-        self._tell(f"nobody has connected to {self._wanted.socket} yet")
+        """Report what it waits for: an hour may pass until there is a port."""
+        self._tell(f"no switch has connected to {self._wanted.socket} yet")
 
     def next(self) -> FrontEnd | None:
         """See _Attach."""
@@ -351,11 +351,11 @@ class _Called(_Attach):
             if self._stop_fd in ready:
                 return None
             if ready:
-                with self._patience("who has connected"):
+                with self._patience("the switch that has connected"):
                     return self._listener.accept(_ATTACH_S)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._listener.close()
 
     def _listen(self) -> Listener:
@@ -370,4 +370,4 @@ class _Called(_Attach):
             self._poller.unregister(fd)
         self._listener.close()
         self._listener = self._listen()
-        self._tell(f"{self._wanted.socket} had been removed and was made again; nobody has connected to it yet")
+        self._tell(f"{self._wanted.socket} had been removed and was made again; no switch has connected to it yet")

@@ -65,7 +65,7 @@ def test_a_thousand_idle_connections(front: Front) -> None:
 
 
 def test_a_byte_at_a_time(front: Front) -> None:
-    """Slow writers are put together in the end, and everybody else is served between their bytes."""
+    """Slow writers' requests are assembled in the end, and all other callers are served between their bytes."""
     with ExitStack() as crowd:
         slow = [crowd.enter_context(front.connect()) for _ in range(5)]
         for place in range(len(ADD)):
@@ -128,7 +128,7 @@ def test_noise(front: Front) -> None:
 
 
 def test_a_head_over_the_limit(front: Front) -> None:
-    """A head that does not end is refused when it is too long, whoever goes on sending it, and can read why."""
+    """A head that does not end is refused when it is too long; a caller that goes on sending can read why."""
     assert refused(front.ask(b"POST /api/v1/add HTTP/1.1\r\nCni-Args: " + b"a" * protocol.HEAD_MAX), 431, 4)
     assert front.well()
 
@@ -145,7 +145,7 @@ def test_a_body_over_the_limit(front: Front) -> None:
 
 
 def test_a_flood_after_a_refusal_is_cut(front: Front) -> None:
-    """Whoever goes on sending what nobody reads is closed after as much as a whole request may have."""
+    """A caller that goes on sending after a refusal is closed after as much as a whole request may have."""
     with front.connect() as client, pytest.raises((BrokenPipeError, ConnectionResetError)):
         client.sendall(b"\r\n\r\n" + b"f" * 64 * 1024 * 1024)
     front.wait_for(0)
@@ -164,7 +164,7 @@ def test_a_truncated_body(front: Front) -> None:
 
 
 def test_peers_that_never_read(front: Front) -> None:
-    """A hundred big answers that nobody takes delay nobody, on a worker's thread or on the server's own."""
+    """A hundred big answers that are not taken delay no other caller, on a worker's thread or on the server's own."""
     with ExitStack() as crowd:
         for _ in range(100):
             crowd.enter_context(front.send())
@@ -230,7 +230,7 @@ def test_out_of_descriptors_an_idle_connection_makes_room(front: Front) -> None:
 
 
 def test_out_of_descriptors_with_nobody_to_close(front: Front) -> None:
-    """Who can not be accepted waits in the kernel's queue, without the server turning in circles, and is served later."""
+    """Who cannot be accepted waits in the kernel's queue, without the server turning in circles, and is served later."""
     with front.send() as served, socket.socket(socket.AF_UNIX) as client:
         exchange = front.next()
         with descriptors(lowest_free()):
@@ -255,7 +255,7 @@ def lowest_free() -> int:
 
 
 def test_another_user_is_refused(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is neither root nor the agent's user gets 403, even where the file system would let him in."""
+    """A user other than root and the agent's own gets 403, even where the file system would allow the connect."""
     if os.geteuid() == 0:
         Path(front.path).parent.chmod(0o755)
         Path(front.path).chmod(0o666)

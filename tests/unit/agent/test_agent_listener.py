@@ -49,7 +49,7 @@ def made(path: str) -> list[str]:
 
 
 def connects(path: str) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(SECONDS)
         try:
@@ -85,7 +85,7 @@ def test_the_socket_is_for_its_user_alone(path: str) -> None:
 
 
 def test_a_second_agent_is_refused(path: str) -> None:
-    """Whoever comes second is told which process serves, and the first one's socket stays."""
+    """The second agent is told which process serves, and the first one's socket stays."""
     listener = open_listener(path)
     with pytest.raises(Unavailable, match=rf"another one serves {path} \(process {os.getpid()}\)"):
         open_listener(path)
@@ -104,7 +104,7 @@ def test_the_place_is_kept_until_the_end(path: str) -> None:
 
 
 def test_a_place_can_be_claimed_before_it_listens(path: str) -> None:
-    """What must not be done by two agents is done between claiming and listening; nobody connects meanwhile."""
+    """What must not be done by two agents is done between claiming and listening; no caller connects meanwhile."""
     first = Server(Listener(path), lambda exchange: None)
     first.claim()
     assert not connects(path)
@@ -165,9 +165,9 @@ def test_another_agents_socket_is_not_removed(path: str) -> None:
     """An agent whose file was replaced removes nothing at its end."""
     listener = open_listener(path)
     Path(path).unlink()
-    Path(path).write_text("somebody else's")
+    Path(path).write_text("another program's")
     released(listener)
-    assert Path(path).read_text() == "somebody else's"
+    assert Path(path).read_text() == "another program's"
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])

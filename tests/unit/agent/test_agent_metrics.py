@@ -182,7 +182,7 @@ def test_traffic_of_others_is_left_out() -> None:
 
 
 def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
-    """Without ports nobody asks, and a database that fails leaves out the counters and nothing else."""
+    """Without ports the database is not asked, and a database that fails leaves out the counters and nothing else."""
     asked = []
 
     def away() -> list[Traffic]:
@@ -198,7 +198,7 @@ def test_traffic_is_not_asked_of_a_switch_that_is_away() -> None:
 
 
 def test_a_names_characters_do_not_break_the_text() -> None:
-    """A port that somebody named with quotes and newlines is one sample."""
+    """A port whose name has quotes and newlines is one sample."""
     name = 'a"b\\c\nd{}'
     assert value(text_of(metrics([Port(name)])), "userspace_cni_vhost_connected", bridge="br0", port=name) == 0
 

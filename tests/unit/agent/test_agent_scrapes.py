@@ -15,7 +15,7 @@ import pytest
 
 from tests.lab.node.front import SECONDS
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent.pages import Page, Told
+from userspace_cni.agent.pages import Content, Page
 from userspace_cni.agent.scrapes import Scrapes, parse_listen
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 
@@ -38,7 +38,7 @@ GARBAGE = {
 @contextmanager
 def scrapes(host: str = "127.0.0.1", body: bytes = BODY) -> Iterator[Scrapes]:
     """The port with such a page."""
-    served = Scrapes(f"{host}:0", Page("/metrics", lambda: Told(200, body, "text/plain; version=0.0.4")))
+    served = Scrapes(f"{host}:0", Page("/metrics", lambda: Content(200, body, "text/plain; version=0.0.4")))
     served.start()
     try:
         yield served
@@ -128,7 +128,7 @@ def test_a_taken_port_is_named() -> None:
     """A port that another program has is an error with the setting's name in it."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
-        served = Scrapes(listen, Page("/metrics", lambda: Told(200, b"")))
+        served = Scrapes(listen, Page("/metrics", lambda: Content(200, b"")))
         with pytest.raises(Unavailable, match=listen):
             served.start()
         served.close()

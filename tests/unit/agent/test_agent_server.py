@@ -109,7 +109,7 @@ def test_the_first_answer_holds(front: Front) -> None:
 
 
 def test_a_refusal_is_an_error_of_the_plugin(front: Front) -> None:
-    """What can not be served is answered with a status of its own and a CNI error."""
+    """What cannot be served is answered with a status of its own and a CNI error."""
     with front.send() as client:
         front.next().refuse(Unavailable("too much to do", "try again later"))
         reply = answer_on(client)
@@ -133,7 +133,7 @@ def test_an_error_on_a_worker_is_the_answer(front: Front) -> None:
     """A job that fails with an error of ours, or with a bug, does not leave its caller waiting."""
 
     def refuse(exchange: Exchange) -> None:
-        raise Unavailable("the records can not be read")
+        raise Unavailable("the records cannot be read")
 
     def fail(exchange: Exchange) -> None:
         raise KeyError("bug")
@@ -159,7 +159,7 @@ def test_half_a_close_is_no_hang_up(front: Front) -> None:
 
 
 def test_a_peer_that_hung_up_before_the_answer_has_lost_it(front: Front) -> None:
-    """The verb runs to its end, can know that nobody waits, and its answer is told to be lost when it is there."""
+    """The verb runs to its end, can see that its caller has gone, and its answer is reported as lost."""
     front.send().close()
     exchange = front.next()
     wait_until(lambda: exchange.hung_up, SECONDS)
@@ -226,7 +226,7 @@ def test_a_peer_that_can_not_read_any_more_has_lost_the_answer(front: Front) -> 
 
 
 def test_an_answer_that_can_not_be_sent_in_time_is_lost(brisk: Front) -> None:
-    """A peer that never reads a big answer can not have it; the connection ends and others are served."""
+    """A peer that never reads a big answer cannot have it; the connection ends and others are served."""
     with brisk.send() as client:
         exchange = brisk.next()
         answered(brisk, exchange, BIG)
@@ -280,7 +280,7 @@ def test_a_fault_in_acting_on_a_loss_costs_nobody_else(front: Front) -> None:
 
 
 def test_the_callers_identity_is_the_kernels_word(front: Front) -> None:
-    """Process and user are those of whoever connected."""
+    """Process and user are those of the caller."""
     import os
 
     with front.send():
@@ -288,7 +288,7 @@ def test_the_callers_identity_is_the_kernels_word(front: Front) -> None:
 
 
 def test_stopping_lets_running_requests_end(front: Front) -> None:
-    """After SIGTERM nobody new finds the socket, and who is served already gets the answer."""
+    """After SIGTERM no new caller finds the socket, and a caller that is being served gets the answer."""
     with front.send() as client:
         exchange = front.next()
         front.server.stop_accepting()

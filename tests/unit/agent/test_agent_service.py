@@ -75,11 +75,11 @@ def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: 
     page = served.agent.pages[method, target]
     make = page._make
 
-    def slowly() -> pages.Told:
+    def slowly() -> pages.Content:
         made.append(1)
         begun.set()
         go.wait(SECONDS)
-        return pages.Told(200, b"made") if method == "POST" else make()
+        return pages.Content(200, b"made") if method == "POST" else make()
 
     page._make = slowly
     asked = protocol.request_bytes(target, {}, method=method)

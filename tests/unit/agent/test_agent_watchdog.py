@@ -18,7 +18,7 @@ def test_a_socket_that_outlives_its_connection(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(watchdog._reconciliation, "look_at", looked.append)
     watchdog.start()
     try:
-        watchdog.parted("port-1")
+        watchdog.on_disconnect("port-1")
         wait_until(lambda: len(looked) == len(LOOKS_S), what="every look")
     finally:
         watchdog.stop()

@@ -142,7 +142,7 @@ def test_a_job_that_raises_ends_nothing(error: BaseException) -> None:
     workers.close()
 
 
-def test_what_is_stuck_is_told() -> None:
+def test_stuck_jobs_are_reported() -> None:
     """Verb, container and seconds of every job over the limit, the longest first; the others are not in it."""
     workers = Workers()
     with hanging(workers) as gate:

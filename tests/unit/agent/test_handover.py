@@ -396,7 +396,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert whereabouts({"USERSPACE_CNI_CONFIG": str(tmp_path)}) is None
 
 
-def test_it_is_told_by_a_process(caller: Standalone) -> None:
+def test_a_process_reports_it(caller: Standalone) -> None:
     """As `python -m userspace_cni`, too, a call is handed over."""
     argv = [sys.executable, "-I", "-m", "userspace_cni"]
     with Agent(caller.socket, answers(200, RESULT)):

@@ -167,7 +167,7 @@ def test_address_for_metrics(address: str) -> None:
 
 
 def test_unknown_variables_are_ignored() -> None:
-    """Variables of our prefix that Kubernetes makes for a Service of our name are nobody's typo."""
+    """Variables of our prefix that Kubernetes makes for a Service of our name are no typo of ours."""
     assert load({"USERSPACE_CNI_SERVICE_HOST": "10.0.0.1", "USERSPACE_CNI_PORT": "tcp://10.0.0.1:80"}) == Settings()
 
 
@@ -278,7 +278,7 @@ def test_boolean_in_a_variable(text: str, value: bool) -> None:
 
 @pytest.mark.parametrize(("key", "value", "reason"), BAD_VALUES)
 def test_bad_value_in_a_variable(key: str, value: str, reason: str) -> None:
-    """A value that can not be meant is refused with 7, naming variable, key, value and what would be right."""
+    """A value that cannot be meant is refused with 7, naming variable, key, value and what would be right."""
     with pytest.raises(InvalidConfig) as refused:
         load({NAMES[key]: value})
     assert [text for text in (NAMES[key], f"'{key}'", value, reason) if text not in str(refused.value)] == []
@@ -297,7 +297,7 @@ def test_bad_value_in_the_file(usual_file: Path, key: str, value: str, reason: s
     "key", ["state_dir", "short_dir", "kubelet_dir", "ovs_rundir", "host_root", "log_level", "ovsdb", "shared_volume"]
 )
 def test_empty_value_in_the_file(usual_file: Path, key: str) -> None:
-    """What has to be something can not be emptied in the file."""
+    """What has to be something cannot be emptied in the file."""
     usual_file.write_text(f'{key} = ""\n')
     with pytest.raises(InvalidConfig, match=f"'{key}' is ''"):
         load({})
@@ -336,7 +336,7 @@ def test_absent_named_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("below", ["", "/file.toml"])
 def test_unreadable_file(usual_file: Path, below: str) -> None:
-    """A file that is there and can not be read is an error that names it, not a default."""
+    """A file that is there and cannot be read is an error that names it, not a default."""
     if below:
         usual_file.write_text("")
     else:

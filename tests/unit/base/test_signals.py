@@ -25,7 +25,7 @@ def send(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", STOPPING)
-def test_they_are_heard_and_put_back(number: int) -> None:
+def test_signals_are_handled_and_put_back(number: int) -> None:
     """Each of the three is heard within, also again after another one had them, and means afterwards what it meant before."""
     outer: list[int] = []
     inner: list[int] = []

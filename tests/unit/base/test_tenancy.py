@@ -101,9 +101,9 @@ def test_no_namespace_is_bound_without_a_rule() -> None:
 
 def test_call_without_a_pod_is_not_bound() -> None:
     """Without a namespace the configuration is the administrator's own."""
-    everybody = rules({"namespaces": ["*"], "bridges": [], "directories": []})
-    assert refusal(everybody, "", "br0", Vlan()) == ""
-    assert bounds_of(everybody, "", USUAL) is None
+    all_namespaces = rules({"namespaces": ["*"], "bridges": [], "directories": []})
+    assert refusal(all_namespaces, "", "br0", Vlan()) == ""
+    assert bounds_of(all_namespaces, "", USUAL) is None
 
 
 def test_bridge_that_no_rule_names() -> None:
@@ -157,7 +157,7 @@ def test_port_that_carries_all() -> None:
     assert refusal(everything, "tenant-a", "br", Vlan(trunks=tuple(range(4095)))) == ""
 
 
-def test_many_vlans_are_not_all_told() -> None:
+def test_many_vlans_are_shortened() -> None:
     """A refusal of a port with thousands of VLANs stays readable."""
     said = refusal(rules({"bridges": ["br"], "vlans": [1]}), "tenant-a", "br", Vlan(trunks=tuple(range(1, 4000))))
     assert "VLAN 1, 2, 3, 4, 5 and 3994 more" in said

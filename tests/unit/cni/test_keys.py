@@ -140,7 +140,7 @@ def test_manifests_that_work_go_on_working() -> None:
     assert [text for text in told(manifest) if "ignored" not in text] == []
 
 
-def test_a_key_at_another_place_is_told_where_it_belongs() -> None:
+def test_a_key_at_another_place_is_named_with_its_place() -> None:
     """A block without its `host`, and a key of the specification in another spelling, are ignored and told how to write them."""
     assert told({"bridge": {}, "IPAM": {}}) == [
         "key 'IPAM' is unknown and ignored: the CNI specification writes 'ipam'",
@@ -148,7 +148,7 @@ def test_a_key_at_another_place_is_told_where_it_belongs() -> None:
     ]
 
 
-def test_the_misspelt_key_is_told_before_other_errors() -> None:
+def test_the_misspelt_key_is_reported_before_other_errors() -> None:
     """The misspelling is what ADD answers, whatever else is wrong, and whatever stands beside it."""
     network = {"cniVersion": "1.1.0", "name": "n", "type": "userspace", "host": {"engine": "vpp", "brigde": {}, "zzzzz": 1}}
     stdin = json.dumps(network).encode()

@@ -57,12 +57,12 @@ def test_no_key_is_spelled_with_other_letters() -> None:
 
 
 def test_one_key_in_two_spellings() -> None:
-    """The same key in two spellings can not be meant."""
+    """The same key in two spellings cannot be meant."""
     with pytest.raises(InvalidConfig, match="two spellings"):
         options(host={"mtu": 1500, "MTU": 9000})
 
 
-def test_unknown_keys_are_told() -> None:
+def test_unknown_keys_are_warned_of() -> None:
     """Unknown keys in a block, and at the top, are named on stderr and otherwise ignored."""
     warnings: list[str] = []
     options(warnings, host=host(shiny=1, vhost={"mode": "client", "zip": 2}), container={"other": 1}, nonsense=3)
@@ -86,7 +86,7 @@ def test_unknown_keys_are_told() -> None:
     ],
 )
 def test_not_built_yet(keys: dict[str, Any], named: str) -> None:
-    """What is understood but can not be served is refused with 2, naming key and value."""
+    """What is understood but cannot be served is refused with 2, naming key and value."""
     with pytest.raises(UnsupportedField) as refused:
         options(**keys)
     assert refused.value.code == 2
@@ -149,7 +149,7 @@ def test_container_engine_is_the_applications_own() -> None:
     ],
 )
 def test_malformed_options(keys: dict[str, Any], kind: type[UserspaceError]) -> None:
-    """A value of the wrong type is 6, one that can not be meant is 7."""
+    """A value of the wrong type is 6, one that cannot be meant is 7."""
     with pytest.raises(kind) as refused:
         options(**keys)
     assert refused.value.code == kind.default_code
@@ -191,7 +191,7 @@ def test_bad_mac_in_the_environment() -> None:
 
 
 def test_unusable_args_are_ignored() -> None:
-    """What can not be used in args.cni is never an error, and keeps CNI_ARGS out all the same."""
+    """What cannot be used in args.cni is never an error, and keeps CNI_ARGS out all the same."""
     assert options(cni_args="MAC=02:00:00:00:00:01", args={"cni": {"mac": "nonsense"}}).asked.mac == ""
 
 
@@ -238,7 +238,7 @@ def test_a_vms_directory_is_qemus() -> None:
 
 
 def test_shared_dir_is_not_for_a_vm() -> None:
-    """`sharedDir` can not move a VM's socket, and a warning says where it is."""
+    """`sharedDir` cannot move a VM's socket, and a warning says where it is."""
     warnings: list[str] = []
     options(warnings, consumer="kubevirt", sharedDir="/x")
     assert len(warnings) == 1
@@ -254,7 +254,7 @@ def test_the_mode_of_a_vms_socket_is_ignored() -> None:
     assert "socketmode" in warnings[0]
 
 
-def test_more_unknown_keys_than_are_told() -> None:
+def test_more_unknown_keys_than_are_named() -> None:
     """A network may have as many unknown keys as it likes: the first are told, and how many more there are."""
     warnings: list[str] = []
     options(warnings, host={f"key{number}": 1 for number in range(1000)})

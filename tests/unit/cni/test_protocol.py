@@ -186,7 +186,7 @@ def test_the_limits_are_what_the_protocol_says() -> None:
 
 @pytest.mark.parametrize("value", [b"%", b"%4", b"%zz", b"a%0", b"%%20", b"%+1", b"%00", b"a%00b"])
 def test_broken_percent_encoding_and_nul_are_refused(value: bytes) -> None:
-    """A value that can not have been written by an encoder, or be an environment's, is 400."""
+    """A value that cannot have been written by an encoder, or be an environment's, is 400."""
     with pytest.raises(MalformedRequest) as caught:
         environment(parse_head(head(b"Userspace-Cni-Protocol: 1", b"Cni-Args: " + value)))
     assert caught.value.status == 400

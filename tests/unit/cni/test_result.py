@@ -241,7 +241,7 @@ class TestPrevResult:
         ],
     )
     def test_what_is_no_result(self, raw: object, kind: type[UserspaceError], named: str) -> None:
-        """A wrong JSON type can not be decoded (6), a wrong value is invalid (7); the message names the key."""
+        """A wrong JSON type cannot be decoded (6), a wrong value is invalid (7); the message names the key."""
         with pytest.raises(kind, match=named):
             read_prev_result(raw, "1.0.0")
 

@@ -167,7 +167,7 @@ def test_a_page_is_forgotten_with_the_history(api: ApiServer) -> None:
 
 
 def test_a_watch_goes_on_from_a_version(api: ApiServer) -> None:
-    """Every change after it, in order, as seen by whoever selects a node; a deletion has a version of its own."""
+    """Every change after it, in order, as seen by a client that selects a node; a deletion has a version of its own."""
     start = api.store.version
     api.change("default", "app", {"metadata": {"labels": {"a": "b"}}})
     api.add_pod(pod_on("n2", "other"))

@@ -263,7 +263,7 @@ def test_a_kubeconfig_while_the_node_boots(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_kubeconfig_that_others_could_have_written_is_refused(api: ApiServer, tmp_path: Path) -> None:
-    """Root would run its exec plugin and send its token: no file of a pod, none that everybody can write, nothing relative."""
+    """Root would run its exec plugin and send its token: no file of a pod, none that all users can write, nothing relative."""
     path = Path(api.kubeconfig(tmp_path))
     path.chmod(0o666)
     with pytest.raises(InvalidConfig, match="written by others"):

@@ -91,7 +91,7 @@ def test_a_note_is_written_beside_what_is_there(driver: PodNoteDriver, api: ApiS
 
 
 def test_writing_the_same_note_again_writes_nothing(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """apply is idempotent, and does not wake everybody who watches pods."""
+    """apply is idempotent, and does not wake all watchers of pods."""
     driver.apply(note, soon())
     version = api.pod("default", "app")["metadata"]["resourceVersion"]
     driver.apply(note, soon())
@@ -145,9 +145,9 @@ def test_a_directory_that_readers_can_not_read_is_refused(
 
 
 def test_an_annotation_of_somebody_else_is_not_overwritten(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """A text under our key that we can not read is an error, and stays."""
+    """A text under our key that we cannot read is an error, and stays."""
     api.change("default", "app", {"metadata": {"annotations": {document.CONFIGURATION_DATA: "mine"}}})
-    with pytest.raises(NoteRefused, match="can not be kept"):
+    with pytest.raises(NoteRefused, match="cannot be kept"):
         driver.apply(note, soon())
     driver.undo(note, soon())
     assert api.annotations("default", "app")[document.CONFIGURATION_DATA] == "mine"
@@ -308,7 +308,7 @@ def test_check_finds_what_is_missing_or_different(driver: PodNoteDriver, api: Ap
 
 
 def test_check_of_an_unreachable_server_is_no_drift(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """What can not be seen is reported as that."""
+    """What cannot be seen is reported as that."""
     api.faults.append(Fault(status=503))
     with pytest.raises(Unavailable):
         driver.check(note, soon())

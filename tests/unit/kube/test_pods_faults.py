@@ -134,7 +134,7 @@ def test_a_server_that_falls_silent_is_noticed(api: ApiServer, begin: Callable[.
 
 
 def test_a_watch_that_ends_in_good_order_goes_on_at_once(api: ApiServer, begin: Callable[..., PodWatch]) -> None:
-    """From the version it had, however often the server ends it; nothing is listed again and nobody is told."""
+    """From the version it had, however often the server ends it; nothing is listed again and nothing is logged."""
     watch = begin()
     wait_until(lambda: api.count("WATCH") >= 3)
     api.add_pod(pod("later"))
@@ -237,7 +237,7 @@ def test_a_list_that_is_forgotten_between_its_pages_begins_anew(api: ApiServer, 
     ids=lambda line: line[:40].decode(),
 )
 def test_a_line_that_is_no_event_means_a_new_list(api: ApiServer, begin: Callable[..., PodWatch], line: bytes) -> None:
-    """Whoever sends that may have left something out."""
+    """A server that sends that may have left something out."""
     watch = begin()
     wait_until(lambda: is_watching(api, watch))
     api.say(line)

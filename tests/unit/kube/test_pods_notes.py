@@ -113,7 +113,7 @@ def test_a_known_pod_is_written_without_being_read(driver: PodNoteDriver, api: A
 
 
 def test_a_write_from_old_knowledge_is_refused_and_made_anew(driver: PodNoteDriver, api: ApiServer, note: PodNote) -> None:
-    """Somebody changed the pod and the watch does not know: 409, then it is read, and nobody's change is lost."""
+    """Another writer changed the pod and the watch does not know: 409, then it is read, and no change is lost."""
     api.silent = True
     api.change("default", "app", {"metadata": {"annotations": {"user/new": "kept too"}}})
     driver.apply(note, soon())
@@ -168,7 +168,7 @@ def test_knowledge_is_no_reason_to_write_nothing(driver: PodNoteDriver, api: Api
 
 
 def test_knowledge_is_no_reason_to_refuse(driver: PodNoteDriver, watch: PodWatch, api: ApiServer, note: PodNote) -> None:
-    """Another directory, or a text of somebody else, that is no longer in the pod."""
+    """Another directory, or a text of another writer, that is no longer in the pod."""
     for wrong in ({document.MAPPED_DIR: "/y/"}, {document.CONFIGURATION_DATA: "mine"}):
         api.silent = False
         api.change("default", "app", {"metadata": {"annotations": wrong}})

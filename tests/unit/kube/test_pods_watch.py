@@ -185,7 +185,7 @@ def test_an_answer_to_our_own_request_is_taken_over(api: ApiServer, watch: PodWa
     before = api.pod("default", "p1")
     api.change("default", "p1", {"metadata": {"annotations": {document.MAPPED_DIR: "/x/"}}})
     after = api.pod("default", "p1")
-    watch.heard(after)
+    watch.update(after)
     assert version(watch, "p1") == after["metadata"]["resourceVersion"]
     for wrong in (
         before,
@@ -195,7 +195,7 @@ def test_an_answer_to_our_own_request_is_taken_over(api: ApiServer, watch: PodWa
         {"metadata": {"name": "p1"}},
         {},
     ):
-        watch.heard(wrong)
+        watch.update(wrong)
         assert version(watch, "p1") == after["metadata"]["resourceVersion"]
 
 
@@ -206,7 +206,7 @@ def test_an_event_that_comes_late_replaces_nothing_newer(api: ApiServer, watch: 
         api.change("default", "p1", {"metadata": {"annotations": {document.MAPPED_DIR: value}}})
     newest = api.pod("default", "p1")
     future = {**newest, "metadata": {**newest["metadata"], "resourceVersion": "5000"}}
-    watch.heard(future)
+    watch.update(future)
     api.silent = False
     api.add_pod(pod("after"))
     wait_until(lambda: watch.get("default", "after"))
@@ -218,7 +218,7 @@ def test_an_event_that_comes_late_replaces_nothing_newer(api: ApiServer, watch: 
 def test_a_list_replaces_nothing_newer(api: ApiServer, watch: PodWatch) -> None:
     """Nor does a list that was made before our own write was answered."""
     newest = api.pod("default", "p1")
-    watch.heard({**newest, "metadata": {**newest["metadata"], "resourceVersion": "5000"}})
+    watch.update({**newest, "metadata": {**newest["metadata"], "resourceVersion": "5000"}})
     api.store.compact()
     api.add_pod(pod("after"))
     api.store.compact()
@@ -233,7 +233,7 @@ def test_an_answer_brings_no_pod_back(api: ApiServer, watch: PodWatch) -> None:
     answer = api.pod("default", "p1")
     api.remove_pod("default", "p1")
     wait_until(lambda: not version(watch, "p1"))
-    watch.heard(answer)
+    watch.update(answer)
     assert watch.get("default", "p1") is None
     assert watch.uids() == all_uids(api)
 

@@ -121,7 +121,7 @@ def test_text_is_resolved() -> None:
 
 
 def test_a_second_element_where_one_is_known_is_refused() -> None:
-    """Nobody knows which of the two libvirt would take."""
+    """Which of the two libvirt would take is not known."""
     _, root = read("<a><b/><b/></a>")
     with pytest.raises(BadInput, match="2 <b> elements"):
         root.find("b")

@@ -289,7 +289,7 @@ def test_a_stripped_interface_is_made_whole() -> None:
 
 
 def test_a_self_closing_interface_without_alias_is_not_ours() -> None:
-    """Without our alias it belongs to somebody else."""
+    """Without our alias it is not ours."""
     after = mutated(live("<interface type='vhostuser'/>"))
     assert "<interface type='vhostuser'/>" in after
     assert len(interfaces(after)) == 2
@@ -435,7 +435,7 @@ def test_an_mtu_element_is_written_by_policy(policy: Policy, size: str | None) -
 
 
 @pytest.mark.parametrize("mtu", ["element", "override"])
-def test_an_mtu_that_nobody_told_is_not_written(mtu: Any) -> None:
+def test_an_unknown_mtu_is_not_written(mtu: Any) -> None:
     """No guess."""
     assert mutated(PLAIN, policy=Policy(mtu)) == mutated(PLAIN)
 

@@ -1,6 +1,6 @@
 """Any definition: what is not ours is not touched, and a second run changes nothing.
 
-Generated definitions have quotes, blanks, comments, CDATA, prefixes and namespaces as nobody would write them, but nothing that
+Generated definitions have quotes, blanks, comments, CDATA, prefixes and namespaces in unusual combinations, but nothing that
 the mutator itself writes; so its insertions can be taken out by their text, and what is left must be the bytes that came.
 """
 

@@ -48,7 +48,7 @@ def test_a_launcher_pod_is_clean() -> None:
 
 
 def test_documents_of_others_are_ignored() -> None:
-    """Kinds and groups that are nobody's here are told as ignored, and not judged."""
+    """Unknown kinds and groups are reported as ignored, and not judged."""
     others = [{"apiVersion": "v1", "kind": "Service"}, {"apiVersion": "other.io/v1", "kind": "Plugin"}, [1], 3, {}]
     ordinary = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
     judged = judge([Document("f", each) for each in (*others, ordinary)])
@@ -100,7 +100,7 @@ def test_traps(case: str) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_trap_brings_no_others_with_it(case: str) -> None:
-    """One mistake is one kind of finding, or two where it makes two: nobody has to guess which of ten is the cause."""
+    """One mistake is one kind of finding, or two where it makes two: the user need not guess which of ten is the cause."""
     files = Files()
     CASES[case][2](files)
     assert len({each.name for each in grave(files.findings())}) <= 2

@@ -76,7 +76,7 @@ CASES = {
     "queues": ("queues-over-vcpus", "warning", 'queues="2"', 'queues="8"'),
     "ring": ("ring-size", "error", 'rx_queue_size="1024"', 'rx_queue_size="2048"'),
     "ring of words": ("ring-size", "error", 'rx_queue_size="1024"', 'tx_queue_size="many"'),
-    "iommu of nobody": ("iommu", "error", 'queues="2"', 'iommu="on"'),
+    "iommu without a device": ("iommu", "error", 'queues="2"', 'iommu="on"'),
     "group MAC": ("mac-mismatch", "error", "02:00:00:00:00:01", "01:00:00:00:00:01"),
     "two with one MAC": ("mac-conflict", "error", "02:00:00:00:00:02", "02:00:00:00:00:01"),
     "two with one socket": ("socket-name-collision", "error", "</devices>", f"{SECOND.replace('podb', 'poda')}</devices>"),

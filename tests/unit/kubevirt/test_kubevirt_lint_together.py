@@ -42,7 +42,7 @@ def test_kinds_of_the_groups_that_are_of_no_concern() -> None:
     assert found(*({"apiVersion": version, "kind": kind} for version, kind in kinds)) == []
 
 
-def test_a_misspelt_kind_is_told_with_what_may_be_meant() -> None:
+def test_a_misspelt_kind_is_reported_with_the_likely_one() -> None:
     """The remedy names the kind that is nearest, and the object counts as not looked at."""
     judged = judge([Document("f", {"apiVersion": "kubevirt.io/v1", "kind": "virtualmachine"})])
     [only] = judged.findings
@@ -126,7 +126,7 @@ def test_messages_about_two_vms_name_the_namespace() -> None:
     assert conflict.message.startswith("VM nfv/dpdk-vm has the MAC")
 
 
-def test_the_worst_of_several_conflicts_is_told() -> None:
+def test_the_worst_of_several_conflicts_is_reported() -> None:
     """A VM whose MAC is another's on a network apart and on its own has one finding, the error."""
     files, apart = Files(), Files()
     files.nic["macAddress"] = apart.nic["macAddress"] = MAC
@@ -160,9 +160,9 @@ def test_policies_are_for_the_vms_that_they_select() -> None:
         ({"namespaceSelector": {name: "nfv"}, "virtualMachineInstanceSelector": {"app": "db"}}, "note"),
     ]
     assert [severities(files, policy(True, **selectors)) for selectors, _ in cases] == [[severity] for _, severity in cases]
-    nobody = policy(allow=True)
-    del nobody["spec"]["selectors"]
-    assert severities(files, nobody) == ["note"]
+    unselective = policy(allow=True)
+    del unselective["spec"]["selectors"]
+    assert severities(files, unselective) == ["note"]
 
 
 def test_a_policy_without_vms_may_be_for_any() -> None:

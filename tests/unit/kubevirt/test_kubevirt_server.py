@@ -313,7 +313,7 @@ def test_a_log_that_nobody_takes(volume: Path) -> None:
         assert list(sidecar.hooks.iterdir()) == []
 
 
-def test_a_binding_that_nobody_told(volume: Path) -> None:
+def test_a_binding_of_unknown_name(volume: Path) -> None:
     """A VM whose interface has another binding than the sidecar believes is refused with what to do, not left without network."""
     with Sidecar(volume, NETWORK_BINDING_PLUGIN_NAME="", USERSPACE_CNI_KUBEVIRT_BINDING="") as sidecar:
         assert (sidecar.hooks / "vhostuser-hook-sidecar-0.sock").is_socket()
@@ -329,7 +329,7 @@ def test_a_binding_that_nobody_told(volume: Path) -> None:
 
 
 def test_a_channel_is_gone_after_the_end(volume: Path) -> None:
-    """After the end nobody answers, and a new sidecar of the same container takes the place."""
+    """After the end no server answers, and a new sidecar of the same container takes the place."""
     with Sidecar(volume) as first:
         assert first.end() == 0
         with pytest.raises(NotReady), dialled(first.socket):

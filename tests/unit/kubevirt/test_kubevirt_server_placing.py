@@ -99,7 +99,7 @@ def test_what_a_killed_process_left(volume: Path, until: str) -> None:
 
 @pytest.mark.parametrize("other", ["socket", "file", "link", "directory"])
 def test_another_ones_is_not_removed(volume: Path, other: str) -> None:
-    """What somebody else put in our place meanwhile stays there."""
+    """What another process put in our place meanwhile stays there."""
     path = volume / "x.sock"
     placed, server = served(path)
     path.unlink()

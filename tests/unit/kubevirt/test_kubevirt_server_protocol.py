@@ -26,7 +26,7 @@ def test_generated_modules_are_up_to_date(tmp_path: Path) -> None:
     assert len(made) == 2 * len(FILES)
 
 
-def test_the_command_is_told() -> None:
+def test_the_command_is_documented() -> None:
     """The docstring has the command that the test above runs."""
     text = (DIRECTORY / "__init__.py").read_text()
     assert "python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. kubevirt/protocol/*.proto" in text

@@ -156,7 +156,7 @@ def test_an_entry_without_device_info_gives_mac_and_mtu(bed: Bed) -> None:
 
 
 def test_an_explicit_path_comes_before_the_one_by_names(bed: Bed) -> None:
-    """Who writes a path into the annotation knows of a CNI that tells nobody; tuning holds with any source."""
+    """A path in the annotation is for a CNI that publishes no device-info; tuning holds with any source."""
     wish = {"net1": {"path": "/var/run/vhostuser/a.sock", "mode": "client", "mtu": 9000, "rxQueueSize": 1024}}
     found = bed.resolve(machine("net1", wish=wish))["net1"]
     assert (found.path, found.mode, found.mtu, found.origin) == ("/var/run/vhostuser/a.sock", "client", 9000, "annotation")
@@ -198,7 +198,7 @@ def test_a_claim_that_is_not_mounted_is_refused_with_the_way_out(bed: Bed) -> No
 
 
 def test_a_claim_that_is_not_mounted_may_have_an_explicit_path(bed: Bed) -> None:
-    """The annotation helps where the claim can not."""
+    """The annotation helps where the claim cannot."""
     wish = {"net1": {"path": "/var/run/ovsdpdk/vhost/port/vhost.sock"}}
     found = bed.resolve(machine(Network("net1", claim=Claim("vhost", "port")), wish=wish))["net1"]
     assert found.origin == "annotation"
@@ -320,7 +320,7 @@ def test_two_networks_with_one_socket_are_refused(bed: Bed) -> None:
     ("first", "second"), [("/var/run/vhostuser/a", "/var/run/vhostuser/a/b"), ("/run/kubevirt/a/b", "/var/run/kubevirt/a")]
 )
 def test_a_socket_is_no_directory_for_another(bed: Bed, first: str, second: str) -> None:
-    """A path below another's can not be made; one that only begins alike can."""
+    """A path below another's cannot be made; one that only begins alike can."""
     error = refused(bed, machine("net1", "net2", wish={"net1": {"path": first}, "net2": {"path": second}}))
     assert error.name == "socket-name-collision"
     assert first in error.message
@@ -365,7 +365,7 @@ def test_paths_are_looked_at_whoever_gives_them(bed: Bed, path: str, name: str) 
 
 
 def test_the_annotation_may_point_to_fewer_places(bed: Bed) -> None:
-    """A driver's own directory is its administrator's choice; a VM's owner can not choose one."""
+    """A driver's own directory is its administrator's choice; a VM's owner cannot choose one."""
     path = "/var/run/grout/vhu/vhost.sock"
     bed.claim("vhost/port/metadata.json", path)
     assert bed.resolve(machine(Network("net1", claim=Claim("vhost", "port"))))["net1"].path == path
@@ -500,7 +500,7 @@ class TestFiles:
         assert found["net1"].mtu == 1400
 
     def test_a_fifo_is_not_waited_on(self, bed: Bed) -> None:
-        """Nobody may ever write into it."""
+        """It may stay empty for ever."""
         os.mkfifo(bed.podinfo)
         with pytest.raises(BadInput, match="no regular file"):
             bed.resolve(machine("net1"))

@@ -113,7 +113,7 @@ class TestNetworkInfo:
         assert part in caught.value.message
 
     def test_two_entries_of_one_network_are_refused(self) -> None:
-        """Nobody could say which of them holds."""
+        """Which of them holds is not known."""
         with pytest.raises(BadInput, match="second time"):
             read_network_info('{"interfaces": [{"network": "a"}, {"network": "a"}]}')
 

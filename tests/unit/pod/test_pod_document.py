@@ -223,7 +223,7 @@ def test_bytes_that_are_no_text_survive_as_escapes_of_their_own() -> None:
 
 
 def test_a_strange_line_is_skipped_unless_it_is_ours() -> None:
-    """Other people's lines can not stop us; a damaged line of ours is an error, not an absence."""
+    """Other people's lines cannot stop us; a damaged line of ours is an error, not an absence."""
     assert document.parse_annotations('what is this\na="b"\n') == {"a": "b"}
     with pytest.raises(DocumentError, match="line 2"):
         document.parse_annotations('a="b"\nuserspace/mapped-dir="/x')

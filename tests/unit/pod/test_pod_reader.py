@@ -146,7 +146,7 @@ def test_nothing_found_says_where_it_looked(capsys: pytest.CaptureFixture[str], 
 
 @pytest.mark.parametrize("argv", [["--wait", "0"], ["--wait", "soon"], ["--expect", "0"], ["--nonsense"], ["positional"]])
 def test_wrong_usage_is_code_2(argv: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """What can not be meant is answered with the usage."""
+    """What cannot be meant is answered with the usage."""
     with pytest.raises(SystemExit) as stopped:
         reader.main(argv)
     assert stopped.value.code == 2
@@ -154,7 +154,7 @@ def test_wrong_usage_is_code_2(argv: Sequence[str], capsys: pytest.CaptureFixtur
 
 
 def test_a_damaged_annotation_is_named_and_is_no_traceback(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
-    """Somebody else's text under our key is reported as such."""
+    """A foreign text under our key is reported as such."""
     pod.refresh({document.CONFIGURATION_DATA: "{"})
     code, out, err = run(capsys, "--annotations", str(pod.file))
     assert (code, out) == (1, "")
@@ -297,7 +297,7 @@ def test_wait_holds_while_the_status_contradicts(pod: Pod, capsys: pytest.Captur
 
 @pytest.mark.parametrize("text", ["", "{", "7", "[1]", '[{"interface": 7}]', "[" * 100_000])
 def test_a_status_that_can_not_be_read_says_nothing(pod: Pod, capsys: pytest.CaptureFixture[str], text: str) -> None:
-    """Somebody else's annotation can not keep an application from starting."""
+    """A foreign annotation cannot keep an application from starting."""
     pod.refresh(noted(entry("net1"), **{document.NETWORK_STATUS: text}))
     assert run(capsys, "--annotations", str(pod.file), "--wait", "0.1")[0] == 0
 

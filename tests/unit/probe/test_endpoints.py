@@ -40,7 +40,7 @@ A, B = f"{CONTAINER[:12]}-net1", f"{OTHER[:12]}-net1"
 
 @dataclass
 class IdlePorts(MemoryPorts):
-    """A switch to whose ports nobody is connected, unless the test says so."""
+    """A switch whose ports have no application connected, unless the test says so."""
 
     seen: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Queue:
     other: Queue | None = None
     inbox: list[bytes] = field(default_factory=list)
     order: list[Queue] = field(default_factory=list)
-    """Who has sent, one after the other."""
+    """The senders, one after the other."""
 
     def send_frames(self, frames: list[bytes]) -> int:
         """Deliver them."""
@@ -115,7 +115,7 @@ class MemoryBorrowed:
         self.lab.named -= 1
 
     def listen(self) -> AbstractContextManager[object]:
-        """Remember it, unless somebody listens there."""
+        """Remember it, unless a process listens there."""
         if self.container_id in self.lab.taken:
             raise SocketRefused("listening at /pods/x", "another process has a socket there")
         assert self.lab.notes() == [[CONTAINER, OTHER]]
@@ -136,7 +136,7 @@ class MemoryBorrowed:
 
 @dataclass
 class Lab:
-    """A node with two attachments that nobody uses, and the ends that are made of them."""
+    """A node with two unused attachments, and their endpoints."""
 
     town: Town
     ports: IdlePorts
@@ -241,7 +241,7 @@ def test_a_port_in_use_of_which_the_switch_has_not_said_so(lab: Lab, monkeypatch
 def test_a_socket_on_which_somebody_listens(lab: Lab) -> None:
     """An application that listens and to which OVS has not connected yet keeps its place."""
     lab.taken.add(CONTAINER)
-    assert "default/a/net1 can not be used: listening at /pods/x: another process has a socket there" in lab.refusal(1, *NAMES)
+    assert "default/a/net1 cannot be used: listening at /pods/x: another process has a socket there" in lab.refusal(1, *NAMES)
 
 
 def test_ways_that_lead_nowhere(lab: Lab) -> None:
@@ -289,10 +289,10 @@ def test_an_attachment_that_changes_under_us(lab: Lab, monkeypatch: pytest.Monke
 
 def test_a_switch_that_does_not_come(lab: Lab) -> None:
     """Why it could not be attached is told with what to look at, and nothing is left."""
-    lab.refusing = TimedOut("listening", "nobody connected before the deadline", "the port")
+    lab.refusing = TimedOut("listening", "no switch connected before the deadline", "the port")
     result = lab.town.cli("ping", *NAMES)
     assert (result.exit_code, result.stdout, lab.entered) == (1, "", 0)
-    assert "listening: nobody connected before the deadline; the port" in result.stderr
+    assert "listening: no switch connected before the deadline; the port" in result.stderr
     told = lab.town.cli("ping", *NAMES, "--json")
     assert (told.exit_code, list(json.loads(told.stdout))) == (1, ["error"])
     assert json.loads(told.stdout)["error"] in told.stderr
@@ -346,7 +346,7 @@ def test_a_frame_between_two_ends(lab: Lab) -> None:
 def test_where_untagged_frames_go(
     tag: int | None, trunks: tuple[int, ...], mode: Literal["", "access"], vlan: int | None
 ) -> None:
-    """As ovs-vswitchd.conf.db(5) has it; None where they can not come back untagged."""
+    """As ovs-vswitchd.conf.db(5) has it; None where they cannot come back untagged."""
     port = OvsPort("br0", "p", VhostUserServer(), Vlan(tag, trunks, mode))
     if vlan is None:
         with pytest.raises(Unusable):
@@ -357,7 +357,7 @@ def test_where_untagged_frames_go(
 
 @pytest.mark.parametrize("state", ["dead", "silent"])
 def test_a_switch_that_does_not_answer(lab: Lab, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    """No socket is made for it, and none of its own is touched: somebody may have connected to that before it hung."""
+    """No socket is made for it, and none of its own is touched: an application may have connected before the switch hung."""
     monkeypatch.setattr(opening, "LIFE_S", 0.05)
     lab.ports.alive = Alive(state, "no answer")
     assert f"ovs-vswitchd is {state}: no answer" in lab.refusal(3, *NAMES)

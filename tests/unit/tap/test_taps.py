@@ -65,7 +65,7 @@ def test_options_override_what_the_pod_is_told() -> None:
 
 
 def test_who_makes_the_socket(tmp_path: Path) -> None:
-    """Unless it is told, the command is the client of a socket that somebody listens on, and else makes it."""
+    """Unless it is told, the command is the client of a socket on which a process listens, and else makes it."""
 
     def decided(mode: Mode = Mode.AUTO) -> Mode:
         return TapBridge(Wanted(f"{tmp_path}/s", mode))._decided()
@@ -80,7 +80,7 @@ def test_who_makes_the_socket(tmp_path: Path) -> None:
 
 
 def test_pod_that_is_told_nothing(tmp_path: Path) -> None:
-    """Where nobody has told of an interface the exit code is 3, with where was looked."""
+    """Without a source for the interface the exit code is 3, and the error names where it looked."""
     result = tap("--dir", str(tmp_path), "--wait", "0")
     assert result.exit_code == 3
     assert f"{tmp_path}: nothing about vhost-user interfaces yet" in result.stderr
@@ -128,7 +128,7 @@ def test_what_a_tap_waits_for_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_usage(arguments: list[str], words: str) -> None:
-    """What can not be meant is refused with 2, before anything is made."""
+    """What cannot be meant is refused with 2, before anything is made."""
     result = tap(*arguments)
     assert result.exit_code == 2
     assert words in result.stderr

@@ -1,4 +1,4 @@
-"""`lint`: what in the configurations of networks ADD would refuse, and what it would warn of. It reads files only."""
+"""`lint`: shows what ADD would refuse in the configurations of networks, and what it would warn of. It reads files only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lint_command(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> N
     findings = [_finding(each) for each in judged.found]
     if as_json:
         view.show_json(
-            {"networks": judged.networks, "ignored": judged.ignored, "findings": [_told(each) for each in judged.found]}
+            {"networks": judged.networks, "ignored": judged.ignored, "findings": [_fields(each) for each in judged.found]}
         )
     else:
         show_findings(findings)
@@ -72,7 +72,7 @@ def _judge_file(judged: Judged, path: str) -> None:
 
 
 def _finding(found: Found) -> Finding:
-    """As lints show it: its document is told where the file and the network do not tell it."""
+    """The finding as lints show it, with its document where file and network do not identify it."""
     place = found.place
     document = f"document {place.document}" if place.document > 1 else ""
     network = f"network {place.network}" if place.network else ""
@@ -80,7 +80,7 @@ def _finding(found: Found) -> Finding:
     return Finding(found.name, found.severity, where, found.message, found.remedy, found.key)
 
 
-def _told(found: Found) -> dict[str, Any]:
+def _fields(found: Found) -> dict[str, Any]:
     fields = asdict(found)
     return {**fields.pop("place"), **fields}
 

@@ -1,7 +1,6 @@
-"""The networks of this plugin in what people wrote: definitions for Multus and CNI configurations, as runtimes hand them over.
+"""Checks the networks of this plugin in definitions for Multus and CNI configurations, as runtimes hand them over.
 
-Pure. Anybody may have written the documents: nothing in them makes this fail, and what is no network of ours is passed over by
-name.
+Pure. The documents are untrusted: nothing in them may make this fail. Networks that are not ours are only named.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _DEFINITION: Final = "NetworkAttachmentDefinition"
 _DELEGATING: Final = "multus"
 _ALIKE_EDITS: Final = 2
 _INHERITED: Final = ("name", "cniVersion")
-"""What a list hands down to its plugins."""
+"""Keys that a list gives to its plugins."""
 _DUPLICATES_MAX: Final = 50
 
 
@@ -53,14 +52,14 @@ class Found:
 
 @dataclass
 class Judged:
-    """`networks`: of this plugin, that were read; `ignored`: file and name of what is no concern of this plugin."""
+    """`networks`: how many of this plugin were read; `ignored`: file and name of all other objects."""
 
     networks: int = 0
     ignored: list[str] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
 
     def add(self, place: Place, severity: Severity, name: str, message: str, remedy: str, key: str = "") -> None:
-        """One more finding that is not the plugin's own."""
+        """Add a finding that is not the plugin's own."""
         self.found.append(Found(name, severity, place, message, remedy, key))
 
 
@@ -97,7 +96,7 @@ def judge_text(judged: Judged, place: Place, text: str, named: str = "") -> None
 
 
 def judge_configuration(judged: Judged, file: str, number: int, content: object, network: str = "", named: str = "") -> bool:
-    """Judge the plugins of ours in a configuration or a list; whether there was one, or one that seems to be meant as ours."""
+    """Judge our plugin's entries in a configuration or a list; whether there was one, or one that is probably meant as ours."""
     own = content.get("name") if isinstance(content, Mapping) else None
     place = Place(file, number, network or (own if isinstance(own, str) else ""))
     if not isinstance(content, Mapping):
@@ -124,7 +123,7 @@ def judge_configuration(judged: Judged, file: str, number: int, content: object,
 
 
 def _judge_kind(judged: Judged, place: Place, content: object) -> None:
-    """Tell of an object that seems to be meant as a definition."""
+    """Report an object that is probably meant as a definition."""
     if isinstance(content, Mapping) and (content.get("kind") == _DEFINITION or group_of(content) == GROUPS[_DEFINITION]):
         report = Report("")
         judge_kind(content, report)
@@ -160,7 +159,7 @@ def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, 
 
 
 def _plugins(content: Mapping[str, Any], given: Mapping[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each plugin of a configuration with its path, as the runtime hands it over: with what it inherits."""
+    """Each plugin of a configuration with its path, and with the keys that it inherits."""
     if isinstance(content.get("plugins"), list):
         inherited = {**given, **{key: content[key] for key in _INHERITED if key in content}}
         if "cniVersion" not in inherited and (version := _newest(content.get("cniVersions"))):
@@ -177,7 +176,7 @@ def _plugins(content: Mapping[str, Any], given: Mapping[str, Any], path: str) ->
 
 
 def _newest(versions: object) -> str:
-    """Of a list's `cniVersions` the one that a runtime takes, as far as this plugin knows it."""
+    """The newest of a list's `cniVersions` that this plugin knows, which a runtime takes; "" for none."""
     known = [each for each in versions if each in SUPPORTED_VERSIONS] if isinstance(versions, list) else []
     return max(known, key=SUPPORTED_VERSIONS.index, default="")
 

@@ -1,7 +1,7 @@
-"""`kubevirt define`: what the sidecar would make of a VM's definition, without a cluster. It reads files and asks nobody.
+"""`kubevirt define`: prints what the sidecar would make of a VM's definition. It reads files only, and needs no cluster.
 
-The definition is the only thing on stdout, so that it can be piped into `virsh define /dev/stdin`; where the sidecar would
-refuse, there is none.
+Only the definition goes to stdout, so that it can be piped into `virsh define /dev/stdin`; where the sidecar would refuse, stdout
+is empty.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _define(
 
 
 def _require_bound(machine: Machine, binding: str) -> None:
-    """Raise Refused where KubeVirt would not ask this sidecar, or the sidecar would say that it is not meant."""
+    """Raise Refused where no interface of the VM has the binding: KubeVirt would not ask this sidecar."""
     found = {each.binding for each in machine.interfaces if each.binding}
     if binding in found:
         return
@@ -127,7 +127,7 @@ def _domain(path: str) -> str:
 
 
 def _contents(path: str) -> list[Any]:
-    """The documents of a file. Raises UsageError when it can not be read."""
+    """The documents of a file. Raises UsageError when it cannot be read."""
     documents, findings = read_file(path)
     if findings:
         raise click.UsageError(f"file {_named(path)}: {findings[0].message}; {findings[0].remedy}")

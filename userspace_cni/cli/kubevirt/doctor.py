@@ -1,4 +1,4 @@
-"""`kubevirt doctor`: what on this node would keep VMs from their vhost-user network. It only looks: nothing is connected to."""
+"""`kubevirt doctor`: shows what on this node would keep VMs from their vhost-user network. It only looks, and never connects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _COLUMNS: Final = (
 )
 _STYLES: Final = {"good": "green", "note": "green", "unknown": "yellow", "warning": "yellow", "error": "red"}
 _SETTINGS: Final = ("post-copy", "iommu")
-"""Traps that are told of how the switch is set, whether a VM needs that or not."""
+"""Traps of the switch's settings, which are reported whether a VM needs these or not."""
 _VSWITCHD: Final = "ovs-vswitchd"
 _SELINUX: Final = "/sys/fs/selinux/enforce"
 
@@ -70,9 +70,8 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     A NAME is a VM's, VM or NAMESPACE/VM, or with /IFNAME that of one of its interfaces; IFNAME alone is that interface of every
     VM here; and a launcher pod is named as in `userspace-cni list`. Without a name all VMs are looked at.
 
-    Exit code: 0 when nothing is wrong (there may be notes), 1 for errors and warnings, and for a name that is nobody's, 2 for one
-    that is several VMs', 3 when nothing else is wrong than that something could not be looked at (the switch is away, for
-    instance), which is told.
+    Exit code: 0 when nothing is wrong (there may be notes), 1 for errors and warnings, and for a name that no VM has, 2 for one
+    that several VMs have, 3 when something could not be checked (the switch is away, for instance), and nothing else is wrong.
     """
     wanted = amount(guest) if guest else None
     if guest and not wanted:
@@ -105,7 +104,7 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
         found = [asdict(each) for each in findings]
         view.show_json({"checked": len(rows), "interfaces": rows, "findings": found, "unchecked": unseen})
     else:
-        shown = findings if with_notes else _without_settings(findings, told=bool(unseen))
+        shown = findings if with_notes else _without_settings(findings, unchecked=bool(unseen))
         _show(rows, shown, unseen, named=bool(names), hidden=len(findings) - len(shown))
     wrong = [finding for finding in findings if finding.severity != "note"]
     if unseen:
@@ -116,7 +115,7 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
 
 
 def _guest_of(record: Record) -> Guest:
-    """What the record says of a VM's interface."""
+    """Read a VM's interface from its record."""
     machine = machine_of(record.steps, record.pod_namespace, record.pod_name)
     return Guest(machine, record.ifname, record.state, record.steps, _mac_of(record))
 
@@ -124,12 +123,12 @@ def _guest_of(record: Record) -> Guest:
 def _mac_of(record: Record) -> str:
     step = record.port
     interfaces = objects((record.result or {}).get("interfaces"))
-    told = (each.get("mac") for each in interfaces if (each.get("name"), each.get("sandbox")) == (record.ifname, record.netns))
-    return str((step.mac if step else "") or next(told, "") or "").lower()
+    macs = (each.get("mac") for each in interfaces if (each.get("name"), each.get("sandbox")) == (record.ifname, record.netns))
+    return str((step.mac if step else "") or next(macs, "") or "").lower()
 
 
 def _chosen(site: Site, every: Sequence[tuple[Record, Guest]], names: Sequence[str]) -> list[tuple[Record, Guest]]:
-    """The VMs' interfaces that the names mean, all for none. Raises Refused for a name that means none, or several VMs."""
+    """The VMs' interfaces with these names, all without names. Raises Refused for a name that no VM has, or several VMs have."""
     keys = {record.key for name in names for record in _named(site, every, name)}
     return [(record, guest) for record, guest in every if record.key in keys or not names]
 
@@ -144,7 +143,7 @@ def _named(site: Site, every: Sequence[tuple[Record, Guest]], name: str) -> Sequ
 
 @dataclass(frozen=True)
 class _Seen:
-    """What the switch answered: its ports by name, and their MTUs. `away`: why it did not; `process`: where its own is seen."""
+    """The switch's answer: its ports by name, and their MTUs. `away`: why there is none; `process`: its directory in proc(5)."""
 
     switch: Switch
     ports: Mapping[str, SwitchPort] = field(default_factory=dict)
@@ -170,18 +169,18 @@ def _ask(site: Site) -> _Seen:
     problem = f"{_VSWITCHD} is {liveness.state}: {liveness.reason}" if liveness.state in ("dead", "silent") else ""
     process = "" if liveness.state == "dead" else _process(site, liveness.pid)  # a zombie sees nothing
     user = read_user(_text(f"{process}/status")) if process else None
-    known = {} if problem else ports  # else the states of a time when it lived
+    known = {} if problem else ports  # a dead switch leaves old states
     return _Seen(replace(switch, problem=problem, other_config=facts.other_config, user=user), known, facts.mtus, None, process)
 
 
 def _process(site: Site, pid: int | None) -> str:
-    """Where ovs-vswitchd's process is seen; "" when the number is of another one, as it is for a switch in a container."""
+    """The directory of ovs-vswitchd in proc(5); "" when the PID is another process's, as for a switch in a container."""
     path = site.seen(f"/proc/{pid}") if pid else ""
     return path if path and _text(f"{path}/comm").startswith(_VSWITCHD) else ""  # Debian's is ovs-vswitchd-dpdk
 
 
 def _look(record: Record, guest: Guest, site: Site, seen: _Seen, parties: Parties) -> Guest:
-    """What is looked at of one interface; what is the switch's own trouble is told of the switch, not of each."""
+    """Check one interface; a problem of the switch itself is reported once, not for each interface."""
     step = guest.port
     outcome = check_one(record, site, seen.away)
     ports = [each for each in outcome.drifts.get("port", ()) if not isinstance(each.found, Dead)]
@@ -199,7 +198,7 @@ def _look(record: Record, guest: Guest, site: Site, seen: _Seen, parties: Partie
 
 
 def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, findings: Sequence[Finding]) -> dict[str, Any]:
-    """An interface as programs are shown it."""
+    """An interface as a JSON object."""
     step = guest.port
     port = ports.get(step.name) if step else None
     file = record.socket
@@ -219,7 +218,7 @@ def _describe(record: Record, ports: Mapping[str, SwitchPort], guest: Guest, fin
 
 
 def _socket(path: str, site: Site, process: str, parties: Parties) -> Socket:
-    """What is at the path that the switch is given: below a mount of ours, in which no link is followed."""
+    """Look at the socket's path in the switch's configuration: below a mount of ours, in which no link is followed."""
     directory, _, name = path.rpartition("/")
     try:
         here = Path(site.seen(directory))
@@ -240,7 +239,7 @@ def _socket(path: str, site: Site, process: str, parties: Parties) -> Socket:
 
 
 def _is_same(mine: os.stat_result, path: str) -> bool | None:
-    """Whether another process finds the same there; None when that can not be seen."""
+    """Whether another process finds the same file at `path`; None when that cannot be seen."""
     try:
         theirs = Path(path).stat()
     except FileNotFoundError:
@@ -262,12 +261,12 @@ def _text(path: str) -> str:
         return ""
 
 
-def _without_settings(findings: Sequence[Finding], *, told: bool) -> list[Finding]:
-    """What a person need not read each time: what the node is set to, and the node's other notes while nothing is wrong.
+def _without_settings(findings: Sequence[Finding], *, unchecked: bool) -> list[Finding]:
+    """Leave out notes on the node's settings, and the node's other notes while nothing is wrong.
 
-    `told`: something could not be looked at, which counts as wrong.
+    `unchecked`: something could not be checked, which counts as wrong.
     """
-    is_wrong = told or any(finding.severity != "note" for finding in findings)
+    is_wrong = unchecked or any(finding.severity != "note" for finding in findings)
     of_node = [each for each in findings if each.severity == "note" and not each.where.startswith("VM ")]
     return [each for each in findings if each not in of_node or (is_wrong and each.name not in _SETTINGS)]
 
@@ -283,9 +282,9 @@ def _show(
     for line in unseen:
         view.note(line)
     nothing = "no interface of a VM has that name" if named else "no interface of a VM on this node"
-    told = f"{view.counted(len(rows), 'interface')} of VMs checked" if rows else nothing
+    checked = f"{view.counted(len(rows), 'interface')} of VMs checked" if rows else nothing
     more = f" ({view.counted(hidden, 'note')} about the node: --notes)" if hidden else ""
-    view.note(f"{told}: {counts_text(findings)}{more}")
+    view.note(f"{checked}: {counts_text(findings)}{more}")
 
 
 def _row(row: dict[str, Any]) -> list[Cell | str]:

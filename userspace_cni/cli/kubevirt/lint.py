@@ -29,7 +29,7 @@ _NOTHING: Final = Finding(
     "give the files of VMs, of their networks and of the KubeVirt object; see that kind and apiVersion are right",
 )
 _MISPLACED: Final = re.compile(r"key '(host|container)\..*' is unknown|key '.*' is unknown and ignored here")
-"""The plugin's words for a key in our blocks that it does not know, and for one that it knows in another place."""
+"""The plugin's warnings of an unknown key in our blocks, and of one that it knows in another place."""
 
 
 @click.command("lint", short_help="Tell what in manifests would fail.")
@@ -84,12 +84,12 @@ def show_findings(findings: Sequence[Finding]) -> None:
 def counts_text(findings: Sequence[Finding]) -> str:
     """`1 error, 2 notes`."""
     counts = Counter(finding.severity for finding in findings)
-    told = [view.counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
-    return view.joined(told, "nothing found")
+    parts = [view.counted(counts[severity], severity) for severity in SEVERITIES if counts[severity]]
+    return view.joined(parts, "nothing found")
 
 
 def _with_refusals(judged: Judged) -> Iterator[Finding]:
-    """The findings, with what the plugin itself says of each network among those of that network."""
+    """The findings; those of a network include what the plugin itself refuses or ignores of it."""
     refusals = [finding for definition in judged.definitions for finding in _refusals(definition, judged)]
     places = dict.fromkeys([finding.where for finding in judged.findings] + [finding.where for finding in refusals])
     for where in places:
@@ -114,12 +114,12 @@ def _refusals(definition: Definition, judged: Judged) -> list[Finding]:
 
 
 def _severity(text: str) -> Severity:
-    """Of a key that is ignored: in our own blocks, and where a block is in another place, the port is not what was meant."""
+    """The severity of an ignored key: a warning in our own blocks and for a misplaced block, where the port is not as meant."""
     return "warning" if _MISPLACED.match(text) else "note"
 
 
 def _configuration(definition: Definition) -> dict[str, Any] | None:
-    """What the plugin gets on stdin, as far as the object tells; None when the network is not this plugin's."""
+    """The configuration that the plugin gets on stdin, from the object; None when the network is not this plugin's."""
     written = definition.spot.child("spec").json("config")
     ours = next((each for each in plugins_of(written.value) if each.get("type") == OUR_TYPE), None) if written else None
     if written is None or ours is None:

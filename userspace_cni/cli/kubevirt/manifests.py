@@ -98,7 +98,7 @@ def manifests_command(what: tuple[str, ...], as_json: bool, **options: Any) -> N
 
 
 def _check(chosen: Sequence[str], wanted: Wanted) -> None:
-    """Raise UsageError for what can not be together."""
+    """Raise UsageError for what cannot be together."""
     operators = _OPERATORS.intersection(chosen)
     if len(operators) > 1:
         raise click.UsageError(f"{' and '.join(sorted(operators))} each register binding {wanted.binding!r}: print one of them")

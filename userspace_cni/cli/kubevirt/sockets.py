@@ -1,4 +1,4 @@
-"""Who is at a VM's socket: whether QEMU listens there, and whether the switch is connected, as the kernel of this node has it.
+"""Asks this node's kernel whether QEMU listens at a VM's socket, and whether the switch is connected.
 
 OVS says `disconnected` of a guest whose driver is not up (paused, in its boot loader, crashed, the target of a migration) as of
 one that is not there. The kernel tells them apart. Nothing here connects to anything.
@@ -22,13 +22,13 @@ _OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True)
 class Parties:
-    """The unix sockets of a node. `is_whole`: nobody's at a VM's socket is missing: the switch is seen, and the VMs' pods are."""
+    """The unix sockets of a node. `is_whole`: those at VMs' sockets are all known, for the switch and the VMs' pods are seen."""
 
     sockets: tuple[UnixSocket, ...] = ()
     is_whole: bool = False
 
     def at(self, path: Path, facts: os.stat_result) -> Party:
-        """Who is at the socket that is at `path`.
+        """Which parties are at the socket at `path`.
 
         The file decides. Where only its name and inode are a listener's it is not known: some file systems (btrfs) have a device
         for the kernel and another one for programs.

@@ -1,4 +1,4 @@
-"""What the commands between two ports have in common: their options, and how the two endpoints come of these."""
+"""What the commands between two ports share: their options, and opening the two endpoints."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from userspace_cni.probe.endpoints import SIZE_MAX, SIZE_MIN, Pair, meet
 from userspace_cni.probe.opening import Tell
 
 MAKING: Final = "making ports and sockets of our own for a moment"
-"""What a user other than root is told that he may not do."""
+"""What only root may do, for the error."""
 _TIDY_S: Final = 5.0
 
 
 def between_ports(function: Callable[..., None]) -> Callable[..., None]:
-    """What every command between two ports can be told: `names`, `bridge`, `size`, `as_json`."""
+    """Add the options of every command between two ports: `names`, `bridge`, `size`, `as_json`."""
     options = (
         click.argument("names", nargs=-1, metavar="[A B]"),
         click.option(
@@ -57,7 +57,7 @@ class Wanted:
     size: int
 
     def require_possible(self) -> None:
-        """Refuse what can only be a mistake in the call."""
+        """Raise Refused for a mistake in the call."""
         if len(self.names) not in (0, 2):
             raise Refused("two attachments are needed, or none for two temporary ports", USAGE)
         if self.names and self.bridge is not None:
@@ -92,7 +92,7 @@ def _pair(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> AbstractCon
 
 @contextmanager
 def refused_as(*, as_json: bool) -> Iterator[None]:
-    """Where JSON is wanted, why nothing was measured is JSON on stdout too: an object with `error` alone."""
+    """With `as_json`, also print an error that kept the command from measuring: an object with `error` alone."""
     try:
         yield
     except (Refused, UserspaceError) as error:
@@ -110,7 +110,7 @@ def _record(site: Site, name: str) -> Record:
 
 
 def _tidy(site: Site) -> None:
-    """Remove what killed runs left: that may be a socket at one of these ports, or a test port on their bridge."""
+    """Remove what killed runs left: that may be a socket at one of these ports, or a probe on their bridge."""
     deadline = Deadline.after(_TIDY_S)
     try:
         for probe in site.node.dead_probes.find(deadline):

@@ -1,4 +1,4 @@
-"""`load`: how many frames per second the switch carries from one port to another. It needs no DPDK and no application."""
+"""`load`: measures how many frames per second the switch carries between two ports. It needs no DPDK and no application."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from userspace_cni.probe.opening import Tell
 from userspace_cni.probe.rates import WINDOW_NS, Course, Flow
 
 WIRE_BYTES: Final = 24
-"""What a frame takes of a wire beside its own bytes: checksum 4, preamble 8, gap 12 (IEEE 802.3)."""
+"""Bytes of a frame on a wire beside its own: checksum 4, preamble 8, gap 12 (IEEE 802.3)."""
 
 
-@click.command("load", cls=NodeCommand, short_help="Measure the rate between two ports that nobody uses.")
+@click.command("load", cls=NodeCommand, short_help="Measure the rate between two unused ports.")
 @click.option("--seconds", default=5.0, show_default=True, type=Seconds(0.1, 86400), help="How long.")
 @click.option("--batch", default=32, show_default=True, type=click.IntRange(1, 256), help="Frames of a burst.")
 @click.option("--both", is_flag=True, help="Send from B to A too; the figures are the sum.")
@@ -39,7 +39,7 @@ def load_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     It keeps one core and the switch's polling threads busy for as long as it runs: other ports on these threads get less.
     Where it has no core of its own, p95 of the 1 ms windows is the rate of moments in which it had one.
 
-    Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames arrived, 1 when none did or the ports can not be
+    Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames arrived, 1 when none did or the ports cannot be
     used, 2 for a mistake in the call, 3 when the switch cannot be reached, and for another user
     than root.
     """

@@ -1,4 +1,4 @@
-"""`ping`: how long a frame takes from one port through the switch to another, and back. It needs no DPDK and no application."""
+"""`ping`: measures how long a frame takes through the switch to another port and back. It needs no DPDK and no application."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from userspace_cni.probe.histogram import Bucket
 from userspace_cni.probe.round_trips import Course, Echo
 
 
-@click.command("ping", cls=NodeCommand, short_help="Measure round trips between two ports that nobody uses.")
+@click.command("ping", cls=NodeCommand, short_help="Measure round trips between two unused ports.")
 @click.option("--count", default=1000, show_default=True, type=click.IntRange(1, 1_000_000), help="Round trips.")
 @click.option("--interval", default=0.0, show_default=True, type=Seconds(0, 3600), help="Seconds from one to the next.")
 @click.option("--sleep/--poll", default=False, help="Sleep until a frame comes, or look all the time (the default).")
@@ -31,7 +31,7 @@ def ping_command(ctx: click.Context, /, names: tuple[str, ...], bridge: str | No
     CONTAINERID-PREFIX/IFNAME, on one bridge: their own ports are measured, with their VLANs and the bridge's own flows. One that
     is connected is refused. Without A and B two temporary ports are made, and removed again.
 
-    Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames came back, 1 when none did or the ports can not
+    Ctrl-C ends it, and shows what was measured so far. Exit code: 0 when frames came back, 1 when none did or the ports cannot
     be used, 2 for a mistake in the call, 3 when the switch cannot be reached, and for another user than root.
     """
     # All that is heavy at once: no signal is lost in an import then.

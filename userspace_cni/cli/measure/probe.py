@@ -1,4 +1,4 @@
-"""`probe`: whether bridges move frames, proven with a port and frames of its own."""
+"""`probe`: proves with a port and frames of its own whether bridges move frames."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`tap`: a vhost-user socket as a link of the kernel, for a pod whose program knows nothing of DPDK.
+"""`tap`: a vhost-user socket as a link of the kernel, for a pod whose program does not use DPDK.
 
-The bridge works on a thread of its own; this one attends to signals and shows what goes through. Whatever ends the command, the
-tap is gone with it.
+The bridge works on a thread of its own; this one handles signals and shows the counters. The tap ends with the command, whatever
+ends that.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from userspace_cni.tap.forwarding import News, TapBridge, Wanted
 
 _SHOWN_S: Final = 0.5
-"""Between two looks at the counters."""
+"""Seconds between two looks at the counters."""
 _LEAVE_S: Final = 2.0
 """How long a stop waits for an attach that is under way; what is left then goes with the process."""
 _DOCUMENT_S: Final = 120.0
-"""Kubelet refreshes a pod's annotations file every 60 to 90 s, if nothing else wakes it."""
+"""Kubelet refreshes a pod's annotations file at the latest every 60 to 90 s."""
 _MTU: Final = click.IntRange(68, 65517)
 _MAC: Final = re.compile(r"[0-9A-Fa-f][02468ACEace](?::[0-9A-Fa-f]{2}){5}")
 
@@ -87,7 +87,7 @@ def _octal(_: click.Context, __: click.Parameter, text: str) -> int:
     type=click.Choice(["auto", "client", "server"]),
     default="auto",
     help="server: we make the socket (OVS port of type dpdkvhostuserclient); client: the switch has (dpdkvhostuser); "
-    "auto: what the pod was told, else client if somebody listens there.",
+    "auto: what the pod was told, else client if a process listens there.",
 )
 @click.option("--mac", default="", callback=_mac, metavar="MAC", help="The link's MAC address.")
 @click.option("--mtu", type=_MTU, metavar="BYTES", help="The link's MTU; the port's has to be as large.")
@@ -110,14 +110,14 @@ def tap_command(as_json: bool, **options: Any) -> None:
 
     A line on stdout tells when traffic can flow, and again when it could not meanwhile: a switch that restarts is attached to
     anew, and the link has no carrier until then. What it waits for is told on stderr. A port to which a program of this network
-    namespace is connected is left to that. Exit code: 0 when it was stopped, 1 when link or socket can not be had, 2 for
+    namespace is connected is left to that. Exit code: 0 when it was stopped, 1 when link or socket cannot be had, 2 for
     usage, 3 when the pod is not told of its interface in time.
     """
     require_net_admin("making a link of the kernel")
     with _stopped_by_signals(sys.exit):
-        told = _Told(as_json)
-        bridge = _bridge(options, told)
-    failure = _run(bridge, told)
+        reporter = _Reporter(as_json)
+        bridge = _bridge(options, reporter)
+    failure = _run(bridge, reporter)
     if failure is not None:
         from userspace_cni.fastpath.errors import FastPathError
 
@@ -128,10 +128,10 @@ def tap_command(as_json: bool, **options: Any) -> None:
         click.echo(json.dumps({"state": "ended", **_numbers(bridge.carried)}))
 
 
-class _Told:
-    """Tells people or scripts what has become of the tap; and, in lines, what it still waits for.
+class _Reporter:
+    """Shows people or scripts the tap's changes and, in lines, what it still waits for.
 
-    It is told on the bridge's thread; `ends` waits on another, and `end` may be called by a signal's handler.
+    It is called on the bridge's thread; `ends` waits on another, and a signal's handler may call `end`.
     """
 
     def __init__(self, as_json: bool) -> None:
@@ -140,7 +140,7 @@ class _Told:
         self._waiting: Waiting | None = None
         self._missing = ""
         self.bridge: TapBridge | None = None
-        self._woken: queue.SimpleQueue[bool] = queue.SimpleQueue()  # unlike an Event it may be told amid its own waiting
+        self._woken: queue.SimpleQueue[bool] = queue.SimpleQueue()  # unlike an Event a signal handler may put while get() waits
 
     def __call__(self, news: News) -> None:
         assert self.bridge is not None  # noqa: S101 - for mypy
@@ -165,12 +165,12 @@ class _Told:
         self._woken.put(False)
 
     def remind(self) -> float | None:
-        """Tell what is waited for if that was long ago; seconds until it may be again, None while nothing is waited for."""
+        """Say again what is missing if a line is due; seconds until the next may be due, None while nothing is missing."""
         with self._lock:
             return self._waiting.still(self._missing) if self._waiting else None
 
     def end(self) -> None:
-        """There will be no more news."""
+        """Say that there will be no more news."""
         self._woken.put(True)
 
     def ends(self, seconds: float | None) -> bool:
@@ -182,7 +182,7 @@ class _Told:
 
 
 def _tell(text: str) -> None:
-    """A line on stderr; a tap goes on when that has no reader any more."""
+    """Write a line to stderr; the tap goes on when that has no reader any more."""
     try:
         view.note(text)
     except OSError:
@@ -193,8 +193,8 @@ def _tell(text: str) -> None:
             os.close(nowhere)
 
 
-def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
-    """What the options and the pod's document ask for."""
+def _bridge(options: dict[str, Any], reporter: _Reporter) -> TapBridge:
+    """Make the bridge that the options and the pod's document ask for."""
     from userspace_cni.tap.forwarding import Mode, TapBridge, Wanted, of_pod, sources_of
 
     given = ("socket", "name", "mac", "mtu", "addresses", "socket_mode", "force")
@@ -213,11 +213,11 @@ def _bridge(options: dict[str, Any], told: _Told) -> TapBridge:
             found = of_pod(options["interface"], wait_s, sources, lambda missing: tell(f"waiting: {missing}"))
         waited.over(f"{found.name}: told of it, {found.socket}")
         wanted = wanted.overriding(found)
-    told.bridge = TapBridge(wanted, told)
-    return told.bridge
+    reporter.bridge = TapBridge(wanted, reporter)
+    return reporter.bridge
 
 
-def _run(bridge: TapBridge, told: _Told) -> Exception | None:
+def _run(bridge: TapBridge, reporter: _Reporter) -> Exception | None:
     """Run the bridge until it ends or is stopped; what ended it."""
     failures: list[Exception] = []
 
@@ -227,30 +227,30 @@ def _run(bridge: TapBridge, told: _Told) -> Exception | None:
         except Exception as error:  # noqa: BLE001 - it is raised again by the thread that waits
             failures.append(error)
         finally:
-            told.end()
+            reporter.end()
 
     def stop() -> None:
         bridge.stop()
-        told.end()
+        reporter.end()
 
     thread = threading.Thread(target=work, name="tap", daemon=True)
     with _stopped_by_signals(stop):
         thread.start()
         if view.is_screen():
-            _show(bridge, told)
+            _show(bridge, reporter)
         else:
-            while not told.ends(told.remind()):
+            while not reporter.ends(reporter.remind()):
                 pass
         thread.join(_LEAVE_S)
         bridge.abandon()
     return failures[0] if failures else None
 
 
-def _show(bridge: TapBridge, told: _Told) -> None:
-    """What goes through, in a line that is written over, until the end."""
+def _show(bridge: TapBridge, reporter: _Reporter) -> None:
+    """Show the counters in a line that is rewritten, until the end."""
     with view.progress("") as show:
         before, at = bridge.carried, time.monotonic()
-        while not told.ends(_SHOWN_S):
+        while not reporter.ends(_SHOWN_S):
             carried, now = bridge.carried, time.monotonic()
             if now - at >= _SHOWN_S / 2:  # not just after other news
                 show(_rates(bridge.name, before, carried, now - at))
@@ -272,5 +272,5 @@ def _numbers(carried: Carried) -> dict[str, Any]:
 
 
 def _stopped_by_signals(stop: Callable[[], None]) -> Signals:
-    """While entered, each signal that tells to end calls it."""
+    """Within this block each signal that ends a process calls `stop`."""
     return Signals(lambda _number, _frame: stop(), ignored_too=True)
