@@ -89,7 +89,9 @@ class Agent:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
         self.metrics = Metrics(self._ports, self._gauges(), self._counters)
-        self.node = Drivers(settings, environ, resident=True, grouped=self.metrics.observe_group, parted=self._on_disconnect)
+        self.node = Drivers(
+            settings, environ, resident=True, on_group=self.metrics.observe_group, on_disconnect=self._on_disconnect
+        )
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()

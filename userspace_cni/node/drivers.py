@@ -47,7 +47,7 @@ class Drivers:
     """This node: `attachment.node.Node` for the settings of this installation.
 
     `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
-    everything of ours is known. `grouped` is told how many ports each of its transactions was for, `parted` the name of each port
+    everything of ours is known. `on_group` is told how many ports each of its transactions was for, `on_disconnect` the name of each port
     whose application's connection has ended; neither may wait.
     """
 
@@ -57,14 +57,14 @@ class Drivers:
         environ: Mapping[str, str],
         *,
         resident: bool = False,
-        grouped: Callable[[int], None] = lambda _: None,
-        parted: Callable[[str], None] = lambda _: None,
+        on_group: Callable[[int], None] = lambda _: None,
+        on_disconnect: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.resident = resident
         self.root = HostRoot(settings.host_root) if resident else HERE
-        self._grouped = grouped
-        self._parted = parted
+        self._on_group = on_group
+        self._on_disconnect = on_disconnect
         self._environ = environ
         self._watch: PodWatch | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
@@ -102,7 +102,7 @@ class Drivers:
 
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
-        client = Client(ovsdb, resident=self.resident, on_group=self._grouped, on_disconnect=self._parted)
+        client = Client(ovsdb, resident=self.resident, on_group=self._on_group, on_disconnect=self._on_disconnect)
         rundir = self.root.path(self.settings.ovs_rundir)
         return PortDriver(client, rundir, self.journal.identity, lambda name, deadline: free_name(name, self, deadline))
 
