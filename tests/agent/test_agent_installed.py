@@ -30,7 +30,7 @@ def test_an_agent_that_the_binary_needs(live: LiveNode) -> None:
     assert (plugin["socket"], plugin["state_dir"]) == (live.socket, str(live.state))
     live.kill()
     [finding] = findings(live)
-    assert "nobody listens there" in finding
+    assert "no process listens there" in finding
     assert "hands each call to it" in finding
 
 

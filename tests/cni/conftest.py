@@ -36,11 +36,11 @@ IN_A_PROCESS = {
 
 
 HANDED = ("test_spec_f_result", "test_spec_h_check")
-"""Files whose tests are also made through a process that hands its calls to an agent: what it prints is what it is about."""
+"""Files whose tests also run through a process that hands its calls to an agent: they judge what the process prints."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What the specification asks of a plugin, it asks of a process and of an agent behind the shim alike."""
+    """The specification holds for a plugin process and for an agent behind the shim alike."""
     module = metafunc.module.__name__.rpartition(".")[2]
     if "node" in metafunc.fixturenames and module.startswith(("test_spec_", "test_recordings")):
         entries = ["process"] if metafunc.function.__name__ in IN_A_PROCESS else ["process", "agent"]

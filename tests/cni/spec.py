@@ -69,7 +69,7 @@ def records(node: Node) -> list[dict[str, Any]]:
 
 
 def row_of(node: Node, name: str = PORT) -> dict[str, Any]:
-    """The columns of an interface that somebody has to change for them to change; {} if there is none."""
+    """The columns of an interface that change only when a program sets them; {} if there is no such interface."""
     columns = ("_uuid", "name", "type", "options", "external_ids", "mtu_request", "ofport", "error")
     row = switch_of(node).interface(name)
     return {column: row[column] for column in columns} if row else {}
@@ -98,7 +98,7 @@ def start(node: Node, environ: Mapping[str, str], stdin: bytes, **options: Any) 
 
 
 def finish(process: subprocess.Popen[bytes], command: str) -> Call:
-    """What a started plugin has answered once it has ended."""
+    """Wait for a started plugin to end; its answer."""
     stdout, stderr = process.communicate(timeout=60)
     return Call("userspace", command, b"", stdout or b"", stderr or b"", process.returncode, 0.0, 0.0)
 
@@ -111,9 +111,9 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def held(delegate: Scripted, verb: str, **afterwards: Any) -> Iterator[Callable[[], int]]:
-    """While inside, the scripted plugin never ends `verb`; call what is given to wait until it is in there: its process id.
+    """In the block the scripted plugin never ends `verb`; the given function waits for that call, and returns its process id.
 
-    At the end such processes are killed, if anybody left them, and from then on the verb does what `afterwards` says.
+    At the end such processes are killed if they still run, and from then on the verb does what `afterwards` says.
     """
     calls = len(delegate.calls())
     delegate.tell(verb, hang=True)
@@ -137,7 +137,7 @@ def _newest(delegate: Scripted, verb: str, since: int) -> int:
 
 @contextmanager
 def paused_vswitchd(switch: Switch) -> Iterator[None]:
-    """ovs-vswitchd takes no notice of what is in its database, nor of anything else."""
+    """In the block ovs-vswitchd is stopped: it reads no database and answers nothing."""
     switch.pause_vswitchd()
     try:
         yield
@@ -167,7 +167,7 @@ def read_only(directory: Path) -> Iterator[None]:
 
 
 def finish_by_others(node: Node) -> None:
-    """Call for another container until what earlier calls left is finished; each of these calls gives a little time to it.
+    """Call for another container until the work that earlier calls left is finished; each call does a little of it.
 
     An agent does it unasked, on its tick; here it is asked.
     """

@@ -133,7 +133,7 @@ def test_link_in_the_place_of_the_socket(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_several_interfaces_of_a_vm(node: Node, sandbox: str, order: tuple[int, ...]) -> None:
-    """Interfaces of a VM, also of one network, have MACs of their own, and share directory and mount until the last one goes."""
+    """Interfaces of a VM, also of one network, have MACs of their own, and share directory and mount until the last DEL."""
     pod = LauncherPod()
     volume = pod.public(node)
     names = [launcher.interface_name(network) for network in ("red", "blue", "blue-again")]
@@ -235,7 +235,7 @@ def test_what_the_pod_put_there_is_refused(node: Node, sandbox: str, what: str) 
 
 
 def test_directory_that_the_pod_made(node: Node, sandbox: str) -> None:
-    """A directory that was there before is used as QEMU's and stays, with what is in it and no dead socket of ours."""
+    """An existing directory is used as QEMU's and stays, with its files and without a dead socket of ours."""
     pod = LauncherPod()
     place = pod.directory(node)
     place.mkdir(mode=0o700)
@@ -253,11 +253,11 @@ def test_directory_that_the_pod_made(node: Node, sandbox: str) -> None:
 
 
 def test_link_after_add(node: Node, sandbox: str) -> None:
-    """A pod that swaps the directory for a link does not keep itself from being deleted, and nothing behind the link goes."""
+    """A pod that replaces the directory by a link can be deleted, and nothing behind the link is removed."""
     pod = LauncherPod()
     place, target = pod.directory(node), node.directory / "target"
     target.mkdir()
-    (target / "theirs").write_text("somebody's")
+    (target / "theirs").write_text("of another user")
     succeeded(called(node, "ADD", pod, sandbox))
     shutil.rmtree(place)
     place.symlink_to(target)
@@ -271,7 +271,7 @@ def test_link_after_add(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_del_after_the_volume(node: Node, sandbox: str) -> None:
-    """DEL succeeds when the kubelet has removed the pod's volumes already, once and again, and makes none of them anew."""
+    """DEL succeeds when the kubelet has removed the pod's volumes already, also when repeated, and makes none again."""
     pod = LauncherPod()
     pod.public(node)
     succeeded(called(node, "ADD", pod, sandbox))
@@ -308,7 +308,7 @@ def test_former_sandbox_of_the_pod_that_was_never_detached(node: Node, sandbox: 
 
 
 def test_del_with_something_mounted_on_the_directory(node: Node, sandbox: str) -> None:
-    """What an administrator mounted on QEMU's directory is left there, and DEL succeeds."""
+    """An administrator's mount on QEMU's directory stays, and DEL succeeds."""
     pod = LauncherPod()
     pod.public(node)
     succeeded(called(node, "ADD", pod, sandbox))
@@ -322,7 +322,7 @@ def test_del_with_something_mounted_on_the_directory(node: Node, sandbox: str) -
     assert node.leftovers() == {}
 
 
-def test_access_for_somebody_else(node: Node, sandbox: str) -> None:
+def test_access_for_another_user(node: Node, sandbox: str) -> None:
     """User, group, mode and SELinux label of the network go before QEMU's own."""
     pod = LauncherPod()
     pod.public(node)
@@ -338,7 +338,7 @@ def test_access_for_somebody_else(node: Node, sandbox: str) -> None:
 
 
 def test_allocation_of_a_device_plugin(node: Node, sandbox: str) -> None:
-    """A device plugin's path gives way to the VM's own in the file, whose rest stays; QEMU as client is refused with 7."""
+    """The VM's path replaces a device plugin's in the file, whose rest stays; QEMU as client is refused with 7."""
     pod = LauncherPod()
     pod.public(node)
     info = node.device_info / "device.json"
@@ -390,7 +390,7 @@ def test_mac_that_is_given(node: Node, sandbox: str) -> None:
 @ENTRIES
 @pytest.mark.parametrize("what", ["port", "mark", "mount", "directory", "other directory", "owner"])
 def test_check_of_a_vm(node: Node, sandbox: str, what: str) -> None:
-    """CHECK is silent about a VM whose QEMU has not come yet, and names whatever is not as ADD made it."""
+    """CHECK is silent about a VM whose QEMU has not started, and names every difference from ADD."""
     pod = LauncherPod()
     pod.public(node)
     network = vm_network(node)

@@ -1,4 +1,4 @@
-"""What the pod reads, end to end: its annotations through the API server, or the file in its directory without one."""
+"""The pod's note, end to end: annotations through the API server, or a file in the pod's directory without one."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def noted(node: Node, api: ApiServer, sandbox: str) -> Noted:
 
 
 def read_in_pod(*options: str) -> str:
-    """What the container-side reader prints; it must need nothing but the standard library."""
+    """The output of the reader in the container, which must need only the standard library."""
     argv = [sys.executable, "-I", "-S", "-c", _BARE_READER, *options]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -202,7 +202,7 @@ def test_pod_that_is_being_deleted(noted: Noted) -> None:
 
 
 def test_two_directories_in_one_pod(noted: Noted) -> None:
-    """A pod whose note names another directory already can not be served: 7 naming both, and nothing is left."""
+    """A pod whose note names another directory already cannot be served: 7 naming both, and nothing is left."""
     noted.api.change("default", "app", {"metadata": {"annotations": {MAPPED_DIR: "/elsewhere"}}})
     refused(noted.call("ADD"), 7, "/elsewhere", "/sockets/")
     assert noted.annotations == {MAPPED_DIR: "/elsewhere"}

@@ -1,4 +1,4 @@
-"""Where an attachment's socket is: which directory of the pod, through which mount, and whose it all is."""
+"""Where an attachment's socket is: directory, mount and owner."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_empty_dir_by_the_pods_spec(node: Node, sandbox: str, api: ApiServer) ->
 
 
 def test_host_path_stays_the_users(node: Node, sandbox: str, api: ApiServer) -> None:
-    """What is in a hostPath is never owned, made or removed by us, whatever the network asks for; our socket is removed."""
+    """We never own, make or remove files in a hostPath, whatever the network asks for; our socket is removed."""
     directory = node.directory / "users"
     (directory / "data").mkdir(parents=True, mode=0o700)
     (directory / "data" / "file").write_text("mine")
@@ -186,7 +186,7 @@ def test_host_path_that_is_not_there(node: Node, sandbox: str, api: ApiServer) -
 
 @pytest.mark.parametrize("path", ["/" + "n" * 256, "/nul\0", "/deep" * 1000])
 def test_host_path_that_no_directory_has(node: Node, sandbox: str, api: ApiServer, path: str) -> None:
-    """A hostPath that is no path of the kernel's is refused like one that is not there, and leaves nothing."""
+    """A hostPath that the kernel cannot resolve is refused like a missing one, and leaves nothing."""
     pod = Pod(volume={"hostPath": {"path": path}})
     pod.create(api)
     network = node.network(kubeconfig=api.kubeconfig(node.directory))
@@ -195,7 +195,7 @@ def test_host_path_that_no_directory_has(node: Node, sandbox: str, api: ApiServe
 
 
 def test_shared_dir_of_the_network(node: Node, sandbox: str) -> None:
-    """`sharedDir` takes the container's own directory, which goes with it; other containers' and the user's files stay."""
+    """In `sharedDir` the container has a directory of its own, which DEL removes; other containers' and the user's files stay."""
     base = node.directory / "base"
     base.mkdir()
     (base / "file").write_text("mine")
@@ -211,7 +211,7 @@ def test_shared_dir_of_the_network(node: Node, sandbox: str) -> None:
 
 
 def test_default_directory(node: Node, sandbox: str) -> None:
-    """Without volume and sharedDir it is the default directory, said on stderr; a file that somebody left keeps it."""
+    """Without volume and sharedDir the default directory is used, with a warning; a file of another program in it keeps it."""
     added = node.run("ADD", node.network(), sandbox)
     succeeded(added)
     assert b"using the default directory" in added.stderr
@@ -276,7 +276,7 @@ ORDERS = list(itertools.permutations(("net1", "net2", "net10")))[::2]
 
 @pytest.mark.parametrize("order", ORDERS, ids=",".join)
 def test_several_interfaces_of_a_pod(node: Node, sandbox: str, order: Sequence[str]) -> None:
-    """Interfaces of a pod share directory and mount until the last one goes, in any order; each takes its own socket only."""
+    """Interfaces of a pod share directory and mount until the last DEL, in any order; each DEL removes its own socket only."""
     pod = Pod()
     volume = node.empty_dir(pod.uid)
     for ifname in sorted(order):
@@ -296,7 +296,7 @@ def test_several_interfaces_of_a_pod(node: Node, sandbox: str, order: Sequence[s
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_several_pods_with_one_host_path(node: Node, sandbox: str, api: ApiServer, order: Sequence[int]) -> None:
-    """Pods that share a hostPath share its mount until the last one goes, in any order; the user's files stay."""
+    """Pods that share a hostPath share its mount until the last DEL, in any order; the user's files stay."""
     directory = node.directory / "users"
     directory.mkdir()
     (directory / "file").write_text("mine")
@@ -316,7 +316,7 @@ def test_several_pods_with_one_host_path(node: Node, sandbox: str, api: ApiServe
 
 
 def test_socket_of_a_given_name(node: Node, sandbox: str, api: ApiServer) -> None:
-    """`socketfile` names the file and not the port; a second attachment can not have the same file, in another pod neither."""
+    """`socketfile` names the file and not the port; a second attachment cannot have the same file, in another pod neither."""
     directory = node.directory / "users"
     directory.mkdir()
     network = {**node.network(), "kubeconfig": api.kubeconfig(node.directory)}

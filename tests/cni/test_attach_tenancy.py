@@ -1,4 +1,4 @@
-"""What a network of a namespace may have root do on the node, and what it may not: `sharedDir` and the administrator's rules."""
+"""What a network of a namespace may do on the node through us, and what not: `sharedDir` and the administrator's rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)
 
 
 def opened(node: Node, shared_dir: Path | str, **vhost: Any) -> dict[str, Any]:
-    """A network that asks for a directory of another user's, open to everybody."""
+    """A network that asks for another user's directory, open to all users."""
     network = node.network(sharedDir=str(shared_dir))
     network["host"]["vhost"] |= {"user": str(UNUSED_ID), "dirmode": "0777", **vhost}
     return network
@@ -68,7 +68,7 @@ def test_shared_dir_levels_below_an_allowed_one(node: Node, sandbox: str) -> Non
 
 
 def test_shared_dir_through_links(node: Node, sandbox: str) -> None:
-    """Links in setting and `sharedDir` are followed before they are compared: what leads out is refused, what leads in works."""
+    """Links in setting and `sharedDir` are followed before the paths are compared: a link out is refused, a link in works."""
     real, outside = node.directory / "real", node.directory / "outside"
     for path in (real, outside):
         path.mkdir()
@@ -186,7 +186,7 @@ def test_bridges_and_vlans_of_a_namespace(node: Node, sandbox: str) -> None:
 
 @ENTRIES
 def test_rule_that_comes_later(node: Node, sandbox: str) -> None:
-    """A rule that forbids what is attached keeps no call from checking, collecting and deleting it, and a new ADD is refused."""
+    """Under a rule that forbids an existing attachment, CHECK, GC and DEL of it work, and a new ADD is refused."""
     pod = Pod(namespace="tenant-a")
     node.empty_dir(pod.uid)
     network = on(node, "br-other")

@@ -93,7 +93,7 @@ def test_show_tells_everything(pod: Node) -> None:
     assert text.count("steps, in the order of ADD") == 2
 
 
-def test_check_finds_what_somebody_changed(pod: Node) -> None:
+def test_check_finds_changed_columns(pod: Node) -> None:
     """A port whose columns were changed differs; put back, it does not."""
     assert cli(pod, "check").stderr.endswith("2 attachments checked, no differences\n")
     switch = switch_of(pod)
@@ -109,7 +109,7 @@ def test_check_finds_what_somebody_changed(pod: Node) -> None:
 
 
 def test_check_finds_a_mount_that_is_gone(pod: Node) -> None:
-    """What is not of the switch is looked at too."""
+    """Directories and files are checked too."""
     target = pod.short / UID
     subprocess.run(["umount", str(target)], check=True)
     assert [drift["step"] for drift in decoded(pod, "check", code=1)["drifts"]] == ["pod-mount"]
@@ -118,7 +118,7 @@ def test_check_finds_a_mount_that_is_gone(pod: Node) -> None:
 
 
 def test_gc_makes_a_lost_port_again(pod: Node) -> None:
-    """A port that somebody deleted is missed by list, and made again by gc with all its columns."""
+    """`list` reports a port that another program deleted, and `gc` makes it again with all its columns."""
     switch = switch_of(pod)
     switch.vsctl("del-port", PORT)
     assert f"the switch has no port {PORT}" in cli(pod, "list").stdout
@@ -144,7 +144,7 @@ def test_gc_finishes_a_dead_add(dead_add: Node) -> None:
 
 
 def test_gc_looks_twice_before_it_removes_a_ready_attachment(node: Node, sandbox: str) -> None:
-    """An attachment whose namespace is gone, with another namespace there to see, is removed by one command."""
+    """One `gc` removes an attachment whose namespace is gone, while another namespace is visible."""
     gone = Path(sandbox).with_name("cni-gone")
     gone.touch()
     subprocess.run(["unshare", f"--net={gone}", "true"], check=True)
@@ -163,7 +163,7 @@ def test_gc_looks_twice_before_it_removes_a_ready_attachment(node: Node, sandbox
     assert node.leftovers() == {}
 
 
-def test_a_foreign_port_is_told_and_left_alone(pod: Node) -> None:
+def test_a_foreign_port_is_listed_and_left_alone(pod: Node) -> None:
     """A port with our mark and another store's id is never touched."""
     switch = switch_of(pod)
     marks = ["owner=userspace-cni", "store=0123", "container-id=feed", "ifname=net1", "network=blue"]
@@ -189,11 +189,11 @@ def test_status_of_a_whole_node(pod: Node) -> None:
 
 
 def test_a_node_whose_switch_is_away(pod: Node) -> None:
-    """Records are listed, what the switch would say is unknown, and exit codes say that it was not reached."""
+    """Records are listed, the switch's columns are unknown, and exit codes say that the switch was not reached."""
     nowhere = away(pod)
     listed = cli(pod, "list", code=0, **nowhere)
     assert listed.stdout.count("unknown") == 4
-    assert "the switch can not be asked" in listed.stderr
+    assert "the switch cannot be asked" in listed.stderr
     assert {each["step"] for each in decoded(pod, "check", code=3, **nowhere)["unchecked"]} == {"port"}
     assert decoded(pod, "gc", code=3, **nowhere)["found"] == []
     assert decoded(pod, "status", code=3, **nowhere)["switch"]["reachable"] is False
@@ -209,7 +209,7 @@ def test_a_datapath_that_hangs(pod: Node) -> None:
 
 
 def test_list_while_the_daemon_is_dead(pod: Node) -> None:
-    """What OVSDB still says of links is not repeated as if it were so: stderr, the table and JSON say that the daemon is dead."""
+    """The links in OVSDB are out of date and not shown: stderr, the table and JSON say that the daemon is dead."""
     assert {each["vswitchd"] for each in decoded(pod, "list")} == {"alive"}
     before = cli(pod, "list")
     assert before.stderr == ""
@@ -232,7 +232,7 @@ def test_list_while_the_daemon_is_dead(pod: Node) -> None:
 
 
 def test_list_while_the_daemon_hangs(pod: Node) -> None:
-    """A daemon that does not answer is told of, after half a second at most."""
+    """A daemon that does not answer is reported, after half a second at most."""
     with paused_vswitchd(switch_of(pod)):
         listed = cli(pod, "list")
         assert listed.stderr.startswith("ovs-vswitchd is silent: ")

@@ -1,4 +1,4 @@
-"""What attackers, other installations and bad luck did to the plugin: each case was met once."""
+"""Attacks, other installations and bad luck: each case happened once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PORT = f"{CONTAINER[:12]}-net1"
 
 @pytest.mark.parametrize("cni_args", ["nonsense", "FOO=bar"])
 def test_del_of_the_unknown_is_not_remembered(node: Node, sandbox: str, cni_args: str) -> None:
-    """A DEL that IPAM refuses, of what was never added, answers the error and leaves no record in the way of the next ADD."""
+    """A DEL without ADD that IPAM refuses answers the error and leaves no record, which would block the next ADD."""
     network = node.network("1.0.0", ipam=node.host_local())
     assert node.run("DEL", network, sandbox, CNI_ARGS=cni_args).status == 1
     assert node.leftovers() == {}
@@ -61,15 +61,15 @@ def test_state_directory_of_others(node: Node, sandbox: str) -> None:
     state = node.directory / "var"
     state.mkdir()
     state.chmod(0o1777)
-    (state / "somebody's").touch()
+    (state / "other").touch()
     node.settings["USERSPACE_CNI_STATE_DIR"] = str(state)
     refused(node.run("ADD", node.network(), sandbox), 109, "name another")
     assert state.stat().st_mode & 0o7777 == 0o1777
     assert node.leftovers() == {}
 
 
-def test_nobody_reads_stderr(node: Node, sandbox: str) -> None:
-    """An stderr that can not be written changes neither the answer nor the exit code."""
+def test_no_process_reads_stderr(node: Node, sandbox: str) -> None:
+    """An stderr that cannot be written changes neither the answer nor the exit code."""
     environ = node.variables("ADD", sandbox)
     network = json.dumps(node.network()).encode()
     with Path("/dev/full").open("wb") as full:
@@ -101,8 +101,8 @@ def test_port_of_another_installation(node: Node, sandbox: str, tmp_path: Path) 
     assert node.leftovers() == {}
 
 
-def test_somebody_deletes_the_last_port(node: Node, sandbox: str) -> None:
-    """A bridge of ours goes with DEL, even when somebody else has deleted its last port."""
+def test_another_program_deletes_the_last_port(node: Node, sandbox: str) -> None:
+    """DEL removes a bridge of ours, even when another program has deleted its last port."""
     succeeded(node.run("ADD", node.network(), sandbox))
     switch_of(node).vsctl("del-port", PORT)
     succeeded(node.run("DEL", node.network(), sandbox))
@@ -110,7 +110,7 @@ def test_somebody_deletes_the_last_port(node: Node, sandbox: str) -> None:
 
 
 def test_containers_whose_ids_begin_alike(node: Node, sandbox: str) -> None:
-    """A failed ADD of a container whose ID begins like another one's takes nothing from that one."""
+    """A failed ADD of a container whose ID begins like another's removes nothing of the other."""
     succeeded(node.run("ADD", node.network(), sandbox))
     before = node.leftovers()
     refused(node.run("ADD", node.network(), sandbox, container=f"{CONTAINER[:12]}ff"), 105)
@@ -132,7 +132,7 @@ def test_status_of_a_full_disk(node: Node) -> None:
 
 
 def test_slow_delegate_is_finished_by_others(node: Node, sandbox: str) -> None:
-    """A lease whose release takes longer than others may spend on it is given back by them all the same, in one turn."""
+    """Other calls release a lease in one turn, even if that takes longer than their time for it."""
     delegate = scripted(node)
     network = node.network(ipam=ipam(delegate))
     succeeded(node.run("ADD", network, sandbox))

@@ -1,4 +1,4 @@
-"""Frames flow: from a DPDK application in one pod through the switch to that in another, with what the plugin told them."""
+"""Frames flow from a DPDK application in one pod through the switch to another pod's, both configured by the plugin's notes."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_ports_in_use_are_not_measured(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("mode", ["client", "server"])
 def test_frames_from_pod_to_pod(node: Node, sandbox: str, mode: str) -> None:
-    """What one pod's application sends arrives at the other's, and the switch counts it at both ports."""
+    """Frames from one pod's application arrive at the other's, and the switch counts them at both ports."""
     network = network_of(node, mode)
     sender, receiver = (attach(node, sandbox, number, network) for number in (1, 2))
     assert any("server=1" in argument for argument in sender.eal()) == (mode == "client")

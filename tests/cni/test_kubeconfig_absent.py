@@ -1,4 +1,4 @@
-"""A kubeconfig that is named and is not there, or is none: the configuration's fault, but for the first minutes of a boot."""
+"""A kubeconfig that is missing or invalid: an error of the configuration, except in the first minutes of a boot."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pod(node: Node) -> Pod:
 
 @pytest.mark.parametrize("text", [None, "", "{", "clusters: []\n"])
 def test_a_network_names_it(node: Node, sandbox: str, pod: Pod, text: str | None) -> None:
-    """ADD answers 7 with the file, who names it and what to do; amid a boot 11, for what writes it may come later."""
+    """ADD answers 7 with the file, what names it and what to do; soon after a boot 11, because the file may be written later."""
     path = node.directory / "kubeconfig"
     if text is not None:
         path.write_text(text)
@@ -62,7 +62,7 @@ def test_the_settings_name_it(node: Node, sandbox: str, pod: Pod) -> None:
 
 
 def test_a_file_that_it_names(node: Node, sandbox: str, api: ApiServer, pod: Pod) -> None:
-    """A certificate or token that is not there is told with both names."""
+    """A missing certificate or token is reported with both names."""
     pod.create(api)
     path = Path(api.kubeconfig(node.directory, {"tokenFile": "token"}))
     network = node.network(kubeconfig=str(path))

@@ -1,4 +1,4 @@
-"""`kubevirt doctor` on a real node: a VM's launcher pod attached to a real switch, and what somebody broke since."""
+"""`kubevirt doctor` on a real node: a VM's launcher pod attached to a real switch, and what broke since."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_vm_that_is_starting(vm: Node) -> None:
 
 
 def test_a_vm_that_runs(vm: Node) -> None:
-    """With somebody who does as QEMU does behind the socket nothing is found, and the MTU is the port's."""
+    """With a process that acts as QEMU at the socket nothing is found, and the MTU is the port's."""
     with Listener(server_path(vm)) as qemu, qemu.accept():
         wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
         _, found = told(vm)
@@ -97,7 +97,7 @@ def said(node: Node) -> str:
 
 @contextmanager
 def listening(path: Path) -> Iterator[socket.socket]:
-    """Somebody listens there, and accepts when the test does."""
+    """A socket that listens there, and accepts when the test does."""
     with socket.socket(socket.AF_UNIX) as made:
         made.bind(str(path))
         made.listen(1)
@@ -114,7 +114,7 @@ def test_a_guest_that_is_not_up(vm: Node) -> None:
 
 
 def test_a_qemu_that_ended(vm: Node) -> None:
-    """With the connection gone and nobody listening the same socket is a warning, and says who is missing."""
+    """When the connection is gone and no process listens, the same socket is a warning that names QEMU."""
     path = Path(server_path(vm))
     with listening(path) as qemu, qemu.accept()[0]:
         path.rename(path.with_suffix(".kept"))
@@ -124,8 +124,8 @@ def test_a_qemu_that_ended(vm: Node) -> None:
     path.unlink()
 
 
-def test_a_qemu_to_which_nobody_has_come(vm: Node) -> None:
-    """One who listens and has accepted nobody waits for the switch: a warning."""
+def test_a_qemu_to_which_the_switch_has_not_connected(vm: Node) -> None:
+    """A process that listens and has accepted no connection waits for the switch: a warning."""
     with listening(Path(server_path(vm))):
         assert verdict(vm) == ({"no-listener": "warning"}, "warning")
         assert "a VM that is being started waits" in said(vm)
@@ -143,7 +143,7 @@ def test_a_socket_whose_name_is_gone(vm: Node) -> None:
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(path))
         assert verdict(vm) == ({"no-listener": "warning"}, "warning")
-        assert "nobody listens" in said(vm)
+        assert "no process listens" in said(vm)
         path.unlink()
         moved.rename(path)
         assert verdict(vm) == ({}, "good")
@@ -163,7 +163,7 @@ def test_people_are_shown_a_table(vm: Node) -> None:
     assert "1 interface of VMs checked: " in done.stderr
 
 
-def test_pods_without_a_vm_are_nobody_s_affair(node: Node, sandbox: str) -> None:
+def test_pods_without_a_vm_are_not_judged(node: Node, sandbox: str) -> None:
     """An attachment of an ordinary pod is not looked at."""
     assert node.run("ADD", node.network(), sandbox).status == 0
     _, found = told(node)
@@ -171,7 +171,7 @@ def test_pods_without_a_vm_are_nobody_s_affair(node: Node, sandbox: str) -> None
     assert node.run("DEL", node.network(), sandbox).status == 0
 
 
-def test_a_port_that_somebody_deleted(vm: Node) -> None:
+def test_a_port_that_was_deleted(vm: Node) -> None:
     """A missing port is named, because QEMU waits for it; gc makes it again."""
     switch_of(vm).vsctl("del-port", PORT)
     code, found = told(vm)
@@ -180,7 +180,7 @@ def test_a_port_that_somebody_deleted(vm: Node) -> None:
     assert graver(told(vm)[1]) == {}
 
 
-def test_an_mtu_that_somebody_changed(vm: Node) -> None:
+def test_an_mtu_that_was_changed(vm: Node) -> None:
     """Another mtu_request than the network's is named."""
     switch_of(vm).vsctl("set", "Interface", PORT, "mtu_request=1500")
     code, found = told(vm)
@@ -189,7 +189,7 @@ def test_an_mtu_that_somebody_changed(vm: Node) -> None:
 
 
 def remedied(node: Node, name: str, severity: str = "error") -> None:
-    """Exactly this is found of the VM; what is to be done about it is done as it is written, and then nothing is found."""
+    """There is exactly this finding; after its remedy is run as written there is none."""
     [told_of] = [each for each in told(node)[1]["findings"] if each["where"] == WHERE and each["name"] != "no-listener"]
     assert (told_of["name"], told_of["severity"]) == (name, severity)
     command, _, rest = told_of["remedy"].partition(", and run userspace-cni gc")
@@ -215,14 +215,14 @@ CHANGES = {
 
 @pytest.mark.parametrize("case", CHANGES)
 def test_what_to_do_about_a_changed_port(vm: Node, case: str) -> None:
-    """Whatever was changed is one finding, and doing what it says puts it right."""
+    """Each change is one finding, and its remedy puts it right."""
     command, name, severity = CHANGES[case]
     switch_of(vm).vsctl(*command)
     remedied(vm, name, severity)
 
 
 def test_what_to_do_about_a_port_on_another_bridge(vm: Node) -> None:
-    """One that somebody made again elsewhere is deleted, and then made by gc."""
+    """A port that another program made again on another bridge is deleted, and then gc makes it."""
     switch = switch_of(vm)
     switch.vsctl("add-br", "br-else", "--", "set", "Bridge", "br-else", "datapath_type=netdev")
     try:
@@ -246,7 +246,7 @@ def test_two_vms_with_one_mac(vm: Node, sandbox: str) -> None:
 
 
 def test_a_directory_that_was_asked_for_and_is_not_qemu_s(node: Node, sandbox: str) -> None:
-    """A network that gives the directory to another user is told of, though everything is as ADD made it."""
+    """A network that gives the directory to another user is a finding, although nothing differs from ADD."""
     POD.public(node)
     network = vm_network(node)
     network["host"]["vhost"] = {"user": "1000", "dirmode": "0700"}
@@ -264,7 +264,7 @@ def test_what_to_do_about_a_mount_that_follows_links(vm: Node) -> None:
 
 
 def test_what_to_do_about_a_mount_of_a_former_directory(vm: Node) -> None:
-    """A directory that was replaced is mounted anew."""
+    """A replaced directory is mounted again."""
     directory = POD.directory(vm)
     directory.rename(directory.with_name("former"))
     directory.mkdir()
@@ -293,7 +293,7 @@ def test_what_to_do_about_a_directory(vm: Node, owner: int, mode: int, name: str
 
 
 def test_a_directory_that_is_gone(vm: Node) -> None:
-    """Without the directory the mount shows nothing either, which is not told for itself."""
+    """Without the directory the mount shows nothing either, which is no finding of its own."""
     POD.directory(vm).rmdir()
     assert verdict(vm) == ({"no-vhost-directory": "error"}, "error")
 
@@ -318,8 +318,8 @@ def test_a_mount_that_the_switch_does_not_see(vm: Node) -> None:
     assert decoded(vm, "gc")["actions"] == {"again-pod-mount": 1}
 
 
-def test_a_directory_of_somebody_else_s(vm: Node) -> None:
-    """A directory that is not QEMU's is named: QEMU can not make its socket."""
+def test_a_directory_of_another_user(vm: Node) -> None:
+    """A directory that is not QEMU's is named: QEMU cannot make its socket."""
     directory = POD.directory(vm)
     subprocess.run(["chown", "0:0", str(directory)], check=True)
     code, found = told(vm)
@@ -327,8 +327,8 @@ def test_a_directory_of_somebody_else_s(vm: Node) -> None:
     subprocess.run(["chown", f"{launcher.QEMU_ID}:{launcher.QEMU_ID}", str(directory)], check=True)
 
 
-def test_a_socket_that_nobody_listens_at(vm: Node) -> None:
-    """A socket that a dead QEMU left, and something that is no socket at all, are told apart from none."""
+def test_a_socket_without_a_listener(vm: Node) -> None:
+    """A dead QEMU's socket, another file, and no socket are different findings."""
     path = Path(server_path(vm))
     script = "import os, socket, sys; os.chdir(sys.argv[1]); socket.socket(socket.AF_UNIX).bind(sys.argv[2])"
     subprocess.run([sys.executable, "-c", script, str(path.parent), path.name], check=True)
@@ -353,7 +353,7 @@ def test_a_server_mode_port(vm: Node) -> None:
 
 
 def test_settings_of_the_switch(vm: Node) -> None:
-    """What a migration policy or a guest may need of the switch is no note any more once it is set."""
+    """A setting that a migration policy or a guest may need is a note only until it is set."""
     switch = switch_of(vm)
     settings = ("other_config:vhost-postcopy-support=true", "other_config:vhost-iommu-support=true")
     switch.vsctl("set", "Open_vSwitch", ".", *settings)
@@ -378,7 +378,7 @@ def test_a_switch_that_hangs_or_is_away(vm: Node) -> None:
 
 
 def test_a_switch_that_died(vm: Node) -> None:
-    """It is one error, of the switch; what it last said of the VM's port is not told as if it were so."""
+    """A dead ovs-vswitchd is one error, of the switch; what it last said of the VM's port is not shown."""
     with Listener(server_path(vm)) as qemu, qemu.accept():
         wait_until(lambda: switch_of(vm).interface(PORT)["status"].get("status") == "connected", 60, "a connection")
         switch_of(vm).kill_vswitchd()

@@ -59,7 +59,7 @@ class Replay:
         return call(self.node.plugin, recording.env["CNI_COMMAND"], environment, recording.stdin if stdin is None else stdin)
 
     def add_all(self) -> dict[str, dict[str, Any]]:
-        """Every ADD, as it was sent but for the bandwidth that nobody serves yet; the results by interface."""
+        """Every ADD, as it was sent except for the bandwidth, which is not supported yet; the results by interface."""
         return {each.env["CNI_IFNAME"]: succeeded(self.call(each, unlimited(each))) for each in self.adds}
 
     def leftovers(self) -> dict[str, list[str]]:

@@ -132,7 +132,7 @@ def test_failure_at_every_step(attaching: Attaching, mode: str, point: str) -> N
 @pytest.mark.parametrize("state", ["pending", "applying", "ready"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_failure_at_every_record(attaching: Attaching, when: str, state: str) -> None:
-    """A record that can not be written fails ADD, and everything is as it was."""
+    """A record that cannot be written fails ADD, and everything is as it was."""
     error = error_of(attaching.add(Trip(f"{when} writing {state}", raising(StepFailed("injected")))))
     assert error["msg"] == "injected"
     attaching.assert_clean()
@@ -153,8 +153,8 @@ def test_any_error_is_undone(attaching: Attaching, error: BaseException, code: i
 
 @pytest.mark.parametrize("step", STEPS["client"][2:-1])  # undoing the last one, the note, never fails
 def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
-    """When undoing fails too, the first error is the answer and names what is left; the next call of anybody finishes it."""
-    faults = {f"after {STEPS['client'][-1]}": StepFailed("the cause"), f"before undo {step}": Unavailable("can not be undone")}
+    """When undoing fails too, the first error is the answer and names what is left; the next call on the node finishes it."""
+    faults = {f"after {STEPS['client'][-1]}": StepFailed("the cause"), f"before undo {step}": Unavailable("cannot be undone")}
 
     def watch(point: str) -> None:
         if point in faults:
@@ -163,7 +163,7 @@ def test_undo_that_fails_is_done_later(attaching: Attaching, step: str) -> None:
     answered = answer(attaching.variables("ADD"), attaching.network(), watch)
     error = error_of(answered)
     assert error["msg"] == "the cause"
-    assert f"recorded for later: {step} (can not be undone)" in error["details"]
+    assert f"recorded for later: {step} (cannot be undone)" in error["details"]
     finish(attaching.node)
     attaching.assert_clean()
 
@@ -233,7 +233,7 @@ def test_database_that_hangs(attaching: Attaching, mode: str, monkeypatch: pytes
 
 @pytest.mark.parametrize("mode", STEPS)
 def test_read_back_that_timed_out(attaching: Attaching, mode: str) -> None:
-    """A stopped vswitchd never opens the interface: 11 within the deadline, and the rows are gone though nobody acted on them."""
+    """A stopped vswitchd never opens the interface: 11 within the deadline, and the rows are gone, which vswitchd never saw."""
     node = attaching.node
     assert node.switch
     node.settings["USERSPACE_CNI_DEADLINE_S"] = "1.5"
@@ -263,7 +263,7 @@ def test_second_of_two_holders_fails(attaching: Attaching, point: str) -> None:
 
 
 def assert_same(attaching: Attaching, before: dict[str, Any]) -> None:
-    """All is as it was, down to the holders of what is shared; the switch's counters of the rows may differ."""
+    """Everything is as before, also the lists of holders; the switch's counters of the rows may differ."""
     after = attaching.leftovers()
     changing = ("rows",)
     assert {key: value for key, value in after.items() if key not in changing} == {
@@ -288,7 +288,7 @@ def test_bridge_of_another_kind(attaching: Attaching) -> None:
     attaching.assert_clean()
 
 
-def test_addresses_that_can_not_be_used(attaching: Attaching) -> None:
+def test_addresses_that_cannot_be_used(attaching: Attaching) -> None:
     """IPAM that has no address left, or not the one that was asked for: its own error, and no lease."""
     full = {**attaching.node.host_local(), "ranges": [[{"subnet": "10.56.0.0/30"}]]}
     first = answer(attaching.variables("ADD"), attaching.network(ipam=full), Trip())

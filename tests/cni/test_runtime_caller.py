@@ -122,7 +122,7 @@ class TestInjection:
         assert not path.exists()
 
     def test_an_old_version(self, runtime: Runtime, plugin: Scripted, tmp_path: Path) -> None:
-        """Below 0.4.0 DEL has no prevResult and there is no CHECK; STATUS and GC reach nobody below 1.1.0."""
+        """Below 0.4.0 DEL has no prevResult and there is no CHECK; below 1.1.0 the plugin gets no STATUS and no GC."""
         configure(tmp_path, cniVersion="0.3.1", plugins=[{"type": "scripted"}])
         plugin.tell("ADD", answer={"ips": [{"version": "4", "address": "10.0.0.1/8"}], "interfaces": [{"name": "a", "mtu": 5}]})
         result = runtime.add("net", "c1", "/ns", "net1")
@@ -291,7 +291,7 @@ class TestRealPlugins:
         assert all(made.cpu > 0 for made in runtime.calls)
 
     def test_a_namespace_goes_with_its_mount(self) -> None:
-        """The path is a network namespace of its own and leaves nothing behind."""
+        """The network namespace at the path is new, and is removed."""
         with netns("cni-x") as path:
             assert Path(path).name == "cni-x"
             assert Path(path).stat().st_ino != Path("/proc/self/ns/net").stat().st_ino

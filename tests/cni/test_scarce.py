@@ -61,7 +61,7 @@ def answers(
     [(THREADS, "_start_new_thread"), (LOCKS, "flock"), (PIPE, "alert_notify")],
     ids=["threads", "locks", "wake"],
 )
-def test_used_up_amid_a_verb(node: Node, sandbox: str, verb: str, error: Exception, only: str) -> None:
+def test_used_up_during_a_verb(node: Node, sandbox: str, verb: str, error: Exception, only: str) -> None:
     """Whichever thread or lock of a verb cannot be had, and when the session's thread cannot be told of work."""
     node.settings["USERSPACE_CNI_DEADLINE_S"] = "5"
     for what, answer in answers(node, verb, sandbox, error, frozenset({only})):

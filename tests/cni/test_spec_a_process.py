@@ -111,7 +111,7 @@ def test_006_the_diagnosis_is_in_the_details(bare_node: Node, sandbox: str) -> N
 
 
 def test_007_an_unexpected_exception_is_999(bare_node: Node, tmp_path: Path) -> None:
-    """What nobody foresaw (here: no memory for stdin) is code 999 with a short hint, not a traceback."""
+    """An unexpected failure (here: no memory for stdin) is code 999 with a short hint, not a traceback."""
     huge = tmp_path / "stdin"
     with huge.open("wb") as file:
         file.truncate(8 << 30)
@@ -136,7 +136,7 @@ class TestStdin:
     """Item 8: stdin is read to its end, and before anything is done."""
 
     def test_008_read_to_its_end_first(self, bare_node: Node) -> None:
-        """While stdin is open nothing happens, though what came so far would do."""
+        """While stdin is open nothing happens, although the input so far is complete."""
         reading, writing = os.pipe()
         with subprocess.Popen([bare_node.plugin], stdin=reading, stdout=-1, stderr=-1, env=bare_node.variables("DEL")) as process:
             os.close(reading)
@@ -150,7 +150,7 @@ class TestStdin:
                 os.close(writing)
             refused(finish(process, "DEL"), 6)
 
-    def test_008_what_can_not_be_read(self, bare_node: Node) -> None:
+    def test_008_what_cannot_be_read(self, bare_node: Node) -> None:
         """A stdin that is closed or not open for reading is 5, an empty one 6, a file is as good as a pipe."""
         network = bare_node.directory / "network.json"
         network.write_text(json.dumps(bare_node.network()))
@@ -177,8 +177,8 @@ def test_009_children_keep_none_of_our_pipes(bare_node: Node) -> None:
 
 
 @pytest.mark.parametrize("stdout", [">/dev/full", ">&-", "| :"])
-def test_010_a_result_that_can_not_be_written(node: Node, sandbox: str, stdout: str) -> None:
-    """An ADD whose answer nobody can get undoes itself and ends with 1."""
+def test_010_a_result_that_cannot_be_written(node: Node, sandbox: str, stdout: str) -> None:
+    """An ADD whose answer cannot be delivered undoes itself and ends with 1."""
     if stdout == "| :":
         command = 'mkfifo "$0.fifo"; true <"$0.fifo" & exec 3>"$0.fifo"; wait; exec "$0" >&3'
     else:
@@ -224,7 +224,7 @@ class TestIsolation:
 
     @pytest.mark.parametrize("spoil", ['rmdir "$1"', 'chmod 0 "$1"'])
     def test_012_no_working_directory(self, bare_node: Node, tmp_path: Path, spoil: str) -> None:
-        """A working directory that is deleted or that nobody may read is no obstacle."""
+        """A working directory that is deleted or unreadable is no obstacle."""
         cwd = tmp_path / "cwd"
         cwd.mkdir()
         command = ["/bin/sh", "-c", f'cd "$1" && {spoil} && exec "$0"', bare_node.plugin, str(cwd)]
@@ -257,7 +257,7 @@ class TestJson:
         assert not bare_node.state.exists()
 
     def test_013_ascii_output(self, bare_node: Node) -> None:
-        """Undecodable bytes and other alphabets in variables are told in ASCII that any JSON reader takes."""
+        """Undecodable bytes and other alphabets in variables are reported in ASCII that any JSON reader takes."""
         for value in (b"\xff\xfe", "naïve\u2028".encode(), b"\xed\xa0\x80"):
             made = bare_node.run("ADD", bare_node.network(), "/absent", CNI_ARGS=os.fsdecode(value))
             refused(made, 4, "CNI_ARGS")
@@ -266,7 +266,7 @@ class TestJson:
 
 
 def test_014_no_command(bare_node: Node) -> None:
-    """Without CNI_COMMAND the plugin tells on stderr what it is and which versions it speaks, and ends with 0."""
+    """Without CNI_COMMAND the plugin writes to stderr what it is and which versions it supports, and ends with 0."""
     for environ in (without(bare_node.variables(""), "CNI_COMMAND"), bare_node.variables("")):
         made = call(bare_node.plugin, None, environ)
         assert (made.status, made.stdout) == (0, b"")

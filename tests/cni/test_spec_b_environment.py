@@ -79,7 +79,7 @@ def test_020_variables_that_a_verb_does_not_use(node: Node) -> None:
 
 
 class TestPath:
-    """Item 21: CNI_PATH matters to those who delegate."""
+    """Item 21: CNI_PATH matters only for delegation."""
 
     def test_021_without_a_delegate(self, node: Node, sandbox: str) -> None:
         """ADD, CHECK, STATUS and DEL need no CNI_PATH when nothing is delegated; GC always does."""
@@ -104,7 +104,7 @@ class TestPath:
         assert node.leftovers() == {}
 
     def test_021_del_without_a_record(self, node: Node) -> None:
-        """DEL of what is not recorded cleans its own part and says that the delegate was not reached; the next one reaches it."""
+        """DEL without a record cleans its own part and reports that the delegate was not reached; the next DEL reaches it."""
         delegate = scripted(node)
         network = node.network(ipam=ipam(delegate))
         refused(node.run("DEL", network, CNI_PATH=""), 4, "CNI_PATH")

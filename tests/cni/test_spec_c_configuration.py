@@ -133,7 +133,7 @@ def test_033_what_others_put_into_the_configuration(node: Node, sandbox: str) ->
 
 
 def test_034_unknown_keys_are_ignored_with_a_warning(node: Node, sandbox: str) -> None:
-    """Keys nobody knows, at the top or in a block, are named on stderr and do no harm."""
+    """Unknown keys, at the top or in a block, are named on stderr and change nothing."""
     network = node.network(mystery=1, container={"vhost": {"riddle": 2}})
     network["host"] |= {"enigma": 3, "vhost": {"mode": "client", "puzzle": 4}}
     added = node.run("ADD", network, sandbox)
@@ -168,7 +168,7 @@ def test_034_who_wants_no_warnings_has_none(node: Node, sandbox: str) -> None:
 
 
 class TestOptions:
-    """Item 35: options that can not be served, and values that can not be meant."""
+    """Item 35: options that cannot be served, and values that cannot be meant."""
 
     @pytest.mark.parametrize(
         ("keys", "words"),
@@ -191,7 +191,7 @@ class TestOptions:
         assert not bare_node.state.exists()
 
     def test_035_malformed_values(self, bare_node: Node, sandbox: str) -> None:
-        """A value that can not be meant is 7 naming its key, in our block as in runtimeConfig; one of a wrong type is 6."""
+        """A value that cannot be meant is 7 naming its key, in our block as in runtimeConfig; one of a wrong type is 6."""
         cases: list[tuple[dict[str, Any], int, str]] = [
             ({"runtimeConfig": {"mac": "02:00"}}, 7, "runtimeConfig.mac"),
             ({"runtimeConfig": {"mac": "01:00:00:00:00:01"}}, 7, "runtimeConfig.mac"),
@@ -262,7 +262,7 @@ def test_037_spelling_of_our_keys(node: Node, sandbox: str) -> None:
 @pytest.mark.parametrize(
     "keys", [{"name": "n" * 100_000}, {"sharedDir": "x" * 100_000}, {"host": {"k" * 100_000: 1, "engine": 5}}]
 )
-def test_what_is_told_of_a_long_value_is_short(node: Node, sandbox: str, keys: dict[str, Any]) -> None:
+def test_long_values_are_shortened(node: Node, sandbox: str, keys: dict[str, Any]) -> None:
     """A network's author can neither fill the node's logs nor the events of his pods with the length of what he writes."""
     added = node.run("ADD", node.network(**keys), sandbox)
     assert added.code in (6, 7)

@@ -134,7 +134,7 @@ class TestRollback:
         assert not (node.device_info / "net1").exists()
 
     def test_046_note_in_the_pod(self, node: Node, sandbox: str, api: ApiServer) -> None:
-        """A pod that can not be written to fails ADD, which takes back everything."""
+        """A pod that cannot be written to fails ADD, which takes back everything."""
         pod = Pod(volume={"emptyDir": {}})
         pod.create(api)
         node.empty_dir(pod.uid)
@@ -159,7 +159,7 @@ def put_in_the_way(node: Node, obstacle: str, network: dict[str, Any]) -> None:
         network["ipam"] = node.host_local("10.56.0.0/30")
         leases = node.ipam_dir / "net"
         leases.mkdir()
-        (leases / "10.56.0.2").write_text("somebody\r\neth0")
+        (leases / "10.56.0.2").write_text("another\r\neth0")
     elif obstacle == "directory":
         node.shared.mkdir()
         directory.touch()
@@ -287,7 +287,7 @@ class TestRuntimeConfig:
         succeeded(node.run("DEL", network, sandbox))
         assert node.leftovers() == {}
 
-    def test_052_what_can_not_be_honoured(self, node: Node, sandbox: str) -> None:
+    def test_052_what_cannot_be_honoured(self, node: Node, sandbox: str) -> None:
         """A group address, an address without IPAM, one that IPAM did not give, and a rate are refused; leases go back."""
         delegate = scripted(node)
         cases: list[tuple[dict[str, Any], int, str]] = [

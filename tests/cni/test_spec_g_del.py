@@ -103,7 +103,7 @@ def test_068_options_are_not_validated(node: Node, sandbox: str) -> None:
         {"host": {"iftype": "memif", "mtu": "x"}, "HOST": {}},
         {"container": [], "bandwidth": {"ingressRate": 1}},
         {"runtimeConfig": "x", "args": 4, "dns": []},
-        {"ipMasq": True, "sharedDir": "relative", "kubeconfig": 1, "consumer": "nobody", "logLevel": 9},
+        {"ipMasq": True, "sharedDir": "relative", "kubeconfig": 1, "consumer": "none", "logLevel": 9},
     ]
     for keys in wrong:
         succeeded(node.run("ADD", node.network(), sandbox))
@@ -112,10 +112,10 @@ def test_068_options_are_not_validated(node: Node, sandbox: str) -> None:
 
 
 class TestSwitchAway:
-    """Item 69: DEL while OVS can not be reached."""
+    """Item 69: DEL while OVS cannot be reached."""
 
     def test_069_is_recorded_and_finished_later(self, node: Node, sandbox: str) -> None:
-        """DEL succeeds, all but the port is gone at once, and the next calls of anybody remove the port."""
+        """DEL succeeds, everything except the port is gone at once, and the next calls on the node remove the port."""
         network = node.network("1.0.0", ipam=node.host_local())
         succeeded(node.run("ADD", network, sandbox))
         succeeded(node.run("DEL", network, sandbox, **away(node)))
@@ -124,7 +124,7 @@ class TestSwitchAway:
         finish_by_others(node)
         assert node.leftovers() == {}
 
-    def test_069_can_not_be_recorded(self, node: Node, sandbox: str) -> None:
+    def test_069_cannot_be_recorded(self, node: Node, sandbox: str) -> None:
         """When the run directory cannot be written either, DEL answers 11, and the one after it removes everything."""
         network = node.network()
         succeeded(node.run("ADD", network, sandbox))

@@ -30,7 +30,7 @@ def test_083_ready_or_not(node: Node) -> None:
 
 
 def test_084_what_has_to_be_there(node: Node) -> None:
-    """A bridge that can not take the port, and a directory that can not be written, are 50 naming it."""
+    """A bridge that cannot take the port, and a directory that cannot be written, are 50 naming it."""
     node.state.mkdir()
     node.short.mkdir()
     for directory in (node.state, node.short):

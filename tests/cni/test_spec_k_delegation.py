@@ -168,7 +168,7 @@ class TestProcess:
 
 
 def _lives(pid: int) -> bool:
-    """Whether there is such a process that has not ended: nobody may be there to reap an orphan."""
+    """Whether the process runs. An ended orphan may stay a zombie, because no process may reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

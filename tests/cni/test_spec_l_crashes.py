@@ -106,13 +106,13 @@ class Dying:
         return start(self.node, environ, json.dumps(self.network).encode(), **options)
 
 
-@pytest.mark.parametrize("repair", ["DEL", "GC", "anybody"])
+@pytest.mark.parametrize("repair", ["DEL", "GC", "other calls"])
 @pytest.mark.parametrize("point", ["lease", "port", "note", "answer"])
 def test_101_killed(node: Node, sandbox: str, api: ApiServer, point: str, repair: str) -> None:
-    """An ADD that got SIGKILL is undone by DEL, by GC, or, unless it was complete, by the next calls of anybody."""
+    """An ADD that got SIGKILL is undone by DEL, by GC, or, unless it was complete, by the next calls on the node."""
     dying = Dying(node, sandbox, api)
     dying.kill_at(point)
-    if repair == "GC" or (repair, point) == ("anybody", "answer"):
+    if repair == "GC" or (repair, point) == ("other calls", "answer"):
         succeeded(node.run("GC", dying.network | GC))
     elif repair == "DEL":
         succeeded(node.run("DEL", dying.network, sandbox))
@@ -183,7 +183,7 @@ class TestRecords:
         succeeded(node.run("DEL", node.network(), sandbox))
 
     @pytest.mark.parametrize("verb", ["DEL", "GC"])
-    def test_104_what_can_not_be_read(self, node: Node, sandbox: str, verb: str) -> None:
+    def test_104_what_cannot_be_read(self, node: Node, sandbox: str, verb: str) -> None:
         """A record that is empty, truncated, garbage, of another shape or a directory never fails DEL or GC; the port goes."""
         network = node.network(**GC)
         (record,) = [node.state / "attachments" / f"{CONTAINER}@net1.json"]
@@ -212,9 +212,9 @@ def _spoilers(record: Path) -> Iterator[Callable[[bytes], object]]:
 class TestReboot:
     """Item 105: OVSDB and the state directory survive; namespaces, mounts and what is below /run do not."""
 
-    @pytest.mark.parametrize("repair", ["DEL", "GC", "anybody"])
+    @pytest.mark.parametrize("repair", ["DEL", "GC", "other calls"])
     def test_105_reboot(self, node: Node, repair: str) -> None:
-        """After a reboot DEL, GC and the next calls of anybody remove port and lease of what the last boot left."""
+        """After a reboot DEL, GC and the next calls on the node remove port and lease of the last boot's attachment."""
         delegate = scripted(node)
         network = node.network("1.1.0", ipam=ipam(delegate))
         with netns() as gone:
@@ -223,7 +223,7 @@ class TestReboot:
         subprocess.run(["rm", "-r", str(node.directory / "run")], check=True)
         (record,) = (node.state / "attachments").iterdir()
         record.write_text(record.read_text().replace(_boot_id(), "00000000-0000-4000-8000-000000000000"))
-        if repair == "anybody":
+        if repair == "other calls":
             finish_by_others(node)
         else:
             succeeded(node.run(repair, network | GC, gone))

@@ -114,8 +114,8 @@ class TestAllocated:
         assert path.exists()
         assert node.leftovers() == {}
 
-    def test_116_what_can_not_be_followed(self, node: Node, sandbox: str) -> None:
-        """An allocation that contradicts the network or can not be understood fails ADD before any effect, and stays as it is."""
+    def test_116_what_cannot_be_followed(self, node: Node, sandbox: str) -> None:
+        """An allocation that contradicts the network or cannot be understood fails ADD before any effect, and stays as it is."""
         path = info_of(node)
         allocated = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "client", "path": "/dev/vhost/p7"}}
         wrong: list[tuple[Any, int]] = [
@@ -193,8 +193,8 @@ def test_117_modes(node: Node, sandbox: str) -> None:
     succeeded(node.run("DEL", asking(node), sandbox))
 
 
-def test_118_can_not_be_written(node: Node, sandbox: str) -> None:
-    """Without the file the workload can not find its socket: ADD fails, names it, and undoes everything."""
+def test_118_cannot_be_written(node: Node, sandbox: str) -> None:
+    """Without the file the workload cannot find its socket: ADD fails, names it, and undoes everything."""
     network = {**asking(node), "cniVersion": "1.0.0", "ipam": node.host_local()}
     for obstacle in (info_of(node).parent.parent, info_of(node).parent):
         obstacle.parent.mkdir(exist_ok=True)

@@ -103,7 +103,7 @@ def test_port_that_listens(node: Node, sandbox: str) -> None:
 
 
 def test_port_that_is_not_a_vhost_user_port(node: Node, sandbox: str) -> None:
-    """A record can not make us delete a port of another type: that stays, the record goes."""
+    """A record cannot make us delete a port of another type: that stays, the record goes."""
     leave_port(node, node.directory, kind="internal")
     leave_record(node)
     succeeded(node.run("DEL", node.network("0.3.1"), sandbox))
@@ -114,7 +114,7 @@ def test_port_that_is_not_a_vhost_user_port(node: Node, sandbox: str) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"vhostname": 1}', '{"vhostname": "../x"}', '{"swIfIndex": 3, "memifSocketId": 1}'])
 def test_record_that_names_no_port(node: Node, sandbox: str, text: str) -> None:
-    """A torn record, or one of the VPP engine, is removed with a word on stderr when it can not be read; DEL succeeds."""
+    """A torn record, or one of the VPP engine, is removed with a word on stderr when it cannot be read; DEL succeeds."""
     record = leave_record(node, text=text)
     succeeded(node.run("DEL", node.network("0.3.1"), sandbox))
     assert not record.exists()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.host.places import soon
-from userspace_cni.attachment.drift import told
+from userspace_cni.attachment.drift import sentence
 from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HostRoot
@@ -38,7 +38,7 @@ def lacking(room: str) -> object:
 def mount(room: str) -> object:
     """Mount a pod's directory for OVS; return the drift right after."""
     _MOUNTS.apply(_step(room), soon())
-    return [told(drift) for drift in _MOUNTS.check(_step(room), soon())]
+    return [sentence(drift) for drift in _MOUNTS.check(_step(room), soon())]
 
 
 def unmount(room: str) -> object:

@@ -230,7 +230,7 @@ def test_hidden_processes_are_named(host: Host) -> None:
         found = ask(f"lacking {host.room}")
     assert found[0].startswith("capability CAP_SYS_PTRACE")
     assert len(found) == 3
-    assert all("it can not be compared: /host/proc/1/ns/" in text for text in found[1:])
+    assert all("it cannot be compared: /host/proc/1/ns/" in text for text in found[1:])
 
 
 def test_read_only_state(host: Host) -> None:

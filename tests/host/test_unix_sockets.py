@@ -103,9 +103,9 @@ def test_a_node_is_seen_whole_with_its_switch_only(pod: str, path: Path, tmp_pat
             with listens.accept()[0]:
                 assert look(tmp_path, []).at(path, path.stat()) == "connected"
         assert look(tmp_path, []).at(path, path.stat()) == "listening"
-    assert look(tmp_path, [pod, "/gone"]).at(path, path.stat()) == "nobody"
+    assert look(tmp_path, [pod, "/gone"]).at(path, path.stat()) == "none"
     process(tmp_path, 10, "not-ours", "/proc/self/ns/net/no")
-    assert look(tmp_path, [pod]).at(path, path.stat()) == "nobody"
+    assert look(tmp_path, [pod]).at(path, path.stat()) == "none"
     assert look(tmp_path, [f"{OWN}/no"]).at(path, path.stat()) == ""
     assert look(tmp_path, ["/dev/null"]).at(path, path.stat()) == ""
     assert Parties().at(path, path.stat()) == ""

@@ -1,4 +1,4 @@
-"""Whatever the runtime, a manifest or a broken disk hands us: one well-formed answer, never a bug's, and nothing left behind.
+"""Any input of a runtime, a manifest or a broken disk: one well-formed answer, never a bug's, and nothing left behind.
 
 `HYPOTHESIS_PROFILE=fuzz pytest tests/unit/test_fuzz.py` looks long; FUZZ_EXAMPLES says how long.
 """
@@ -44,7 +44,7 @@ GOOD_ENVIRON = {
     "CNI_PATH": "/opt/cni/bin",
 }
 OTHER = "fedcba9876543210"
-"""A container whose attachment every call finds, and leaves."""
+"""A container whose attachment no call may change."""
 
 GOOD_CONFIGS: list[dict[str, Any]] = [
     {"cniVersion": "1.1.0", "name": "n", "type": "userspace"},
@@ -97,7 +97,7 @@ TEXT = st.text(max_size=12) | st.sampled_from(ODD)
 RAW_TEXT = st.text(st.characters(exclude_categories=()), max_size=12) | st.sampled_from(
     [*ODD, "\0", "\ud800", "\udcff", "\ud800\udc00"]
 )
-"""With halves of surrogate pairs: those from U+DC80 are how Python has the bytes of a variable that are not UTF-8."""
+"""Text with lone surrogates: Python reads bytes of a variable that are not UTF-8 as those from U+DC80."""
 NUMBERS = (
     st.integers(-2, 70)
     | st.integers()
@@ -157,7 +157,7 @@ def mutated(draw: st.DrawFn, value: Any) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """JSON as somebody careless writes it: NaN, infinities and half surrogates included."""
+    """JSON as a careless program writes it: NaN, infinities and half surrogates included."""
     return json.dumps(value).encode()
 
 
@@ -192,7 +192,7 @@ ENVIRONS = st.one_of(
 
 @pytest.fixture(autouse=True)
 def no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about power cuts, and a flush per record would make an example take long."""
+    """Do not flush: nothing here is about power cuts, and a flush per record would make examples slow."""
     monkeypatch.setattr(os, "fsync", lambda _fd: None)
 
 
@@ -209,7 +209,7 @@ def node() -> Iterator[World]:
 
 
 def ask(world: World, environ: dict[str, str], stdin: bytes) -> int:
-    """Exit code of one call, whose answer is held against the contract with the runtime. Codes of errors are events."""
+    """Exit code of one call, whose answer is checked against the contract with the runtime. Codes of errors are events."""
     answer = call_plugin(environ, lambda: stdin, lambda: world)
     verb = environ.get("CNI_COMMAND")
     assert answer.code in (0, 1)
@@ -237,7 +237,7 @@ def ask(world: World, environ: dict[str, str], stdin: bytes) -> int:
 
 
 def only_document(output: bytes) -> dict[str, Any]:
-    """The one JSON object that stdout has to be, in a form that any reader takes."""
+    """Decode stdout, which must be one JSON object that any reader accepts."""
 
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} in the answer")
@@ -308,7 +308,7 @@ ANSWER = {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}], "routes": 
 @PROFILE
 @given(mutated(ANSWER) | JSON)
 def test_any_delegate(answer: Any) -> None:
-    """Whatever an IPAM plugin answers, its lease is kept by a successful ADD or given back."""
+    """For any answer of an IPAM plugin, its lease is kept by a successful ADD or released."""
     config = {**GOOD_CONFIGS[0], "ipam": {"type": "host-local"}}
     with node() as world:
         world.answer = answer
@@ -341,7 +341,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes | None:
 @PROFILE
 @given(st.data(), st.sampled_from(GOOD_CONFIGS), st.sampled_from(VERBS))
 def test_any_state_directory(data: st.DataObject, config: dict[str, Any], verb: str) -> None:
-    """Whatever lies in the state directory, each verb answers by the contract, and DEL succeeds and leaves no record."""
+    """With any files in the state directory, each verb answers by the contract, and DEL succeeds and leaves no record."""
     with node() as world:
         ask(world, GOOD_ENVIRON, encoded(config))
         for path in sorted((world.directory / "state").glob("*/*.json")):
@@ -360,7 +360,7 @@ def test_any_state_directory(data: st.DataObject, config: dict[str, Any], verb: 
 @PROFILE
 @given(st.binary(max_size=40), st.sampled_from(VERBS))
 def test_any_identity(content: bytes, verb: str) -> None:
-    """Whatever is in the file that names the state directory, every verb answers by the contract."""
+    """With any content of the state directory's id file, every verb answers by the contract."""
     with node() as world:
         (world.directory / "state" / "identity").write_bytes(content)
         ask(world, {**GOOD_ENVIRON, "CNI_COMMAND": verb}, encoded(GOOD_CONFIGS[1]))

@@ -1,4 +1,4 @@
-"""The house rules that no tool knows: what the source and the tests must and must not have in them."""
+"""The house rules that no tool checks: what the source and the tests must and must not contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGES = ("userspace_cni", "localdb", "kubevirt")
 TESTS = ROOT / "tests"
 LINES_MAX = 500
 SLEEPERS = frozenset({"wait_until", "eventually", "test_an_idle_polling_thread_sleeps"})
-"""Functions that may sleep: they wait for a condition no longer than they are told, or measure what happens in that time."""
+"""Functions that may sleep: they wait for a condition with a limit, or measure what happens in that time."""
 
 
 def name_of(path: Path) -> str:
@@ -33,7 +33,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def called(call: ast.Call) -> str:
-    """The last name of what is called: `sleep` for `time.sleep(…)` and for `sleep(…)`."""
+    """The last part of the called name: `sleep` for `time.sleep(…)` and for `sleep(…)`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

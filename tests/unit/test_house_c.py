@@ -1,4 +1,4 @@
-"""The house rules of our C: how long a file may be, and what is said of each function before its definition."""
+"""The house rules of our C: how long a file may be, and what the comment before each function must say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRODUCT = ("userspace_cni", "localdb", "kubevirt", "deploy")
 TESTS = "tests"
 LINES_MAX = 500
 ONE_FILE = "shim.c"
-"""It is one file by design, so that it can be built and read alone."""
+"""The file that may be longer: it can be built and read alone."""
 DEFINITION = re.compile(r"^(?P<head>[A-Za-z_][^;{}=#/]*\))\s*\{", re.MULTILINE)
 SIGNATURE = re.compile(r"(?P<name>\w+)\s*\((?P<parameters>(?:[^()]|\([^()]*\))*)\)\s*$")
 PARAMETER = re.compile(r"\(\*(?P<pointer>\w+)\)|(?P<plain>\w+)(?:\s*\[[^\]]*\])*\s*$")
@@ -158,12 +158,12 @@ def test_a_function_with_a_header_passes() -> None:
     ],
 )
 def test_what_a_header_lacks_is_found(good: str, bad: str, lack: str) -> None:
-    """A header that is absent, another function's, apart from its function or incomplete is named."""
+    """A header that is missing, another function's, detached from its function or incomplete is named."""
     assert good in TOLD
     assert untold(TOLD.replace(good, bad)) == [lack]
 
 
 def test_a_function_without_a_comment_is_found() -> None:
-    """Any comment will do for a trial, and none will not."""
+    """A trial needs a comment of any form."""
     assert silent(TOLD) == []
     assert silent(TOLD.replace("/** silent() - Do nothing */\n", "")) == ["silent"]

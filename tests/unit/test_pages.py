@@ -1,4 +1,4 @@
-"""README and docs: their links lead somewhere, the commands and options that they name exist, and what is not run says why."""
+"""README and docs: their links have targets, the commands and options that they name exist, and unrun blocks say why."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPERATIONS = ROOT / "docs" / "operations.md"
 PROGRAMS = ("userspace_cni.pod", "kubevirt", "tests.crash.storm")
 """Modules with options of their own, which the pages name too."""
 OTHERS = {"--single-file-segments"}
-"""Options of other programs, of which pages tell: DPDK's."""
+"""Options of other programs that pages name: DPDK's."""
 _OPTION = re.compile(r"--?[a-z][a-z-]*")
 _PLACEHOLDER = re.compile(r"[A-Z]+")
 
@@ -91,7 +91,7 @@ def calls(page: Path) -> list[list[str]]:
 
 
 def unknown(words: list[str]) -> list[str]:
-    """Of the words of a call those that are no command where one has to be, and no option of their command."""
+    """The words of a call that should be a command and are none, or that are no option of their command."""
     command: click.Command = userspace_cni
     wrong = []
     for word in words:
@@ -108,7 +108,7 @@ def unknown(words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_blocks_of_code(page: Path) -> None:
-    """A block is of a kind that is known; only one of commands is marked as not run, directly above it and with a reason."""
+    """Every block is of a known kind; only blocks of commands are marked as not run, directly above and with a reason."""
     assert [block.place for block in blocks(page) if block.language not in LANGUAGES] == []
     marked = [block for block in blocks(page) if block.reason]
     assert [block.place for block in marked if block.language != COMMANDS] == []
@@ -135,7 +135,7 @@ def test_blocks_that_are_no_commands(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page: Path) -> None:
-    """A link within the project names a file that is there, and where it has an anchor a heading of that page."""
+    """A link within the project names an existing file, and its anchor, if any, a heading of that page."""
     lost = []
     for link in links(page):
         if "://" in link:

@@ -22,7 +22,7 @@ sys.exit(__main__.plugin())
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "VERSION"])
 def test_a_signal_beside_the_verb(name: str, verb: str) -> None:
-    """Before a verb has begun, or as it ends, the answer is JSON with code 11, exit code 1, and no traceback."""
+    """Before a verb begins, or when it ends, the answer to a signal is JSON with code 11, exit code 1, and no traceback."""
     done = subprocess.run(
         [sys.executable, "-c", STOPPED.format(name=name)],
         env={"CNI_COMMAND": verb},
@@ -38,7 +38,7 @@ def test_a_signal_beside_the_verb(name: str, verb: str) -> None:
 
 
 def test_a_person_who_gives_no_arguments() -> None:
-    """Without arguments and without CNI_COMMAND stderr tells how a person learns of the commands; stdout is empty."""
+    """Without arguments and without CNI_COMMAND stderr says how to list the commands; stdout is empty."""
     command = [sys.executable, "-m", "userspace_cni"]
     told = subprocess.run(command, env={}, capture_output=True, text=True, timeout=60, check=True)
     assert told.stdout == ""

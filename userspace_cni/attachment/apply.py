@@ -1,11 +1,11 @@
 """Applies and undoes the steps of one attachment, with its record and the locks of what it shares.
 
-A `Turn` is one caller's: the lock of the container is held, and what the record says is true until it ends. Every apply and undo
-of a recorded attachment is a method of one: verbs, cleanup and reconciliation take a turn, read the record again, decide and act.
-A verb waits for its turn with the attachment that it was called for; all else takes one only at once.
+A `Turn` belongs to one caller: it holds the container's lock, so no other process changes the record until it ends. Every apply
+and undo of a recorded attachment is a method of a turn: verbs, cleanup and reconciliation take a turn, read the record again,
+decide and act. A verb waits for its turn with the attachment that it was called for; other callers do not wait.
 
-Knows no switch and no file system: drivers do. The lock of a shared place is taken here and nowhere else, one at a time. Whatever
-dies in between leaves a record and a list of holders from which a later turn goes on.
+This module knows no switch and no file system: drivers do. The lock of a shared place is taken here and nowhere else, one at a
+time. A process that dies in between leaves a record and a list of holders, from which a later turn goes on.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Failure:
 
 @contextmanager
 def await_turn(container_id: str, ifname: str, node: Node, deadline: Deadline) -> Iterator[Turn]:
-    """A turn when all who came before have ended theirs. Raises Unavailable at the deadline."""
+    """Take a turn as soon as no other call has one. Raises Unavailable at the deadline."""
     with node.journal.container_lock(container_id, deadline) as lock:
         yield Turn(record_key(container_id, ifname), node, lock.share)
 
 
 @contextmanager
 def try_turn(container_id: str, ifname: str, node: Node) -> Iterator[Turn | None]:
-    """A turn at once; None while another call works on the container, whose work this is then."""
+    """Take a turn at once; None while another call works on the container: the work is left to that call."""
     lock = node.journal.try_container_lock(container_id)
     if lock is None:
         yield None
@@ -55,9 +55,9 @@ def try_turn(container_id: str, ifname: str, node: Node) -> Iterator[Turn | None
 
 
 class Turn:
-    """A turn with the attachment `key`. Of no use after its end.
+    """A turn with the attachment `key`. It must not be used after its end.
 
-    `share_lock` gives a descriptor for a child process, in which the lock stays taken as long as that lives.
+    `share_lock` gives a descriptor for a child process; the lock stays taken as long as that process lives.
     """
 
     def __init__(self, key: str, node: Node, share_lock: Callable[[], int]) -> None:
@@ -71,8 +71,8 @@ class Turn:
         return self._journal.read_key(self._key)
 
     def foresee(self, record: Record) -> tuple[Record, list[str]]:
-        """The record with what it will have made, as far as can be said before its places are locked; and who holds what is to be
-        this attachment's alone, by record key."""
+        """The record with what it will have made, as far as that is known before its places are locked; and the record keys of
+        the attachments that hold what is to be this attachment's alone."""
         made: set[str] = set()
         rivals: dict[str, None] = {}
         for place in {_place(step) for step in record.steps} - {""}:
@@ -88,16 +88,16 @@ class Turn:
         self.settle(self.begin(record, record.steps, deadline))
 
     def begin(self, record: Record, steps: Iterable[Step], deadline: Deadline) -> list[Rest]:
-        """Begin to make these steps of the record true, in order; what remains to be awaited, in this turn or another.
+        """Begin to make these steps of the record true, in order; returns what remains to be awaited, in this turn or another.
 
-        What is shared is entered in its place's list of holders first, also when it is made again after it was lost.
+        Each shared thing is first entered in its place's list of holders, also when it is made again after it was lost.
         """
         rests: list[Rest] = []
         held: set[str] = set()
         for place, run in _by_place(steps):
             if any(step.from_switch for step in run):
                 self.settle(rests)
-            # what is this attachment's alone needs no lock once the list of holders says so
+            # a thing that is this attachment's alone needs no lock once the list of holders names it
             with _in_place("" if place in held and _all_exclusive(run) else place, self._journal, deadline):
                 if place and place not in held:
                     record = _hold(record, place, self._node)
@@ -111,7 +111,7 @@ class Turn:
         return rests
 
     def settle(self, rests: list[Rest]) -> None:
-        """Await what was begun. The list is empty then."""
+        """Await what was begun, and empty the list."""
         while rests:
             with stage("ovs"):
                 rests.pop(0)()
@@ -119,9 +119,9 @@ class Turn:
     def remove(self, record: Record, deadline: Deadline) -> list[Failure]:
         """Record that the attachment is being deleted, undo every step in reverse, each on its own, and drop the record.
 
-        Where some cannot be undone, the record stays in state `deleting` with just these, which are returned with their errors.
-        Raises RecordRefused when that cannot be recorded, and, with nothing undone, when a living attachment cannot be marked:
-        what is gone would be made again, without holders.
+        Steps that cannot be undone stay in the record, in state `deleting`, and are returned with their errors. Raises
+        RecordRefused when that cannot be recorded, and, with nothing undone, when a living attachment cannot be marked as being
+        deleted: reconciliation would make its lost steps again, without holders.
         """
         if record.state != "deleting":
             record = self._journal.mark_deleting(record)
@@ -138,14 +138,14 @@ class Turn:
         return failures
 
     def undo_some(self, steps: Iterable[Step], wanted: Callable[[Step], bool], deadline: Deadline) -> None:
-        """Undo shared steps as far as that is wanted, asked under their places' locks. The record and its holders stay."""
+        """Undo the shared steps for which `wanted`, called under their place's lock, says so. The record and its holders stay."""
         for place, run in _by_place(steps):
             with _in_place(place, self._journal, deadline):
                 for step in filter(wanted, run):
                     self._node.driver(step).undo(step, deadline)
 
     def undo_unrecorded(self, step: Step, deadline: Deadline) -> list[Failure]:
-        """Undo a step of which no record tells, nor will one: who calls again may know better."""
+        """Undo a step that is in no record and is not recorded: a failure is returned, and a repeated call tries again."""
         try:
             self._node.driver(step).undo(step, deadline)
         except UserspaceError as error:
@@ -154,13 +154,13 @@ class Turn:
 
 
 def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
-    """Make a shared thing ours to remove: its maker has gone, and left it to its holders."""
+    """Record that we remove a shared thing with its last holder: the program that made it has ended."""
     with journal.place_lock(thing.place, deadline):
         journal.adopt(thing)
 
 
 def _by_place(steps: Iterable[Step]) -> list[tuple[str, list[Step]]]:
-    """Runs of steps in the same shared place; "" for those that share nothing."""
+    """Consecutive steps grouped by shared place; "" for steps that share nothing."""
     return [(place, list(run)) for place, run in groupby(steps, key=_place)]
 
 
@@ -181,10 +181,9 @@ def _in_place(place: str, journal: Journal, deadline: Deadline) -> AbstractConte
 
 
 def _hold(record: Record, place: str, node: Node) -> Record:
-    """Enter all steps that the attachment has in the place before the first of their things exists; the record as it is then.
+    """Enter all steps of the attachment in the place's list before the first of their things exists; returns the record then.
 
-    So the list tells of each thing for which attachments it is. What we are to have made is recorded durably, if it is not what
-    was foreseen.
+    So the list names the holders of each thing. What we are to make is recorded durably if it is not what was foreseen.
     """
     journal = node.journal
     mine = _in(place, record.steps)
@@ -192,7 +191,7 @@ def _hold(record: Record, place: str, node: Node) -> Record:
     if shared.holders.get(record.key) == mine:
         return record
     if not shared.holders and any(step.makes_place for step in mine):
-        _require_apart(place, journal)
+        _require_separate(place, journal)
     others = shared.without_holder(record.key)
     for thing in (step.resource for step in mine):
         holder = others.needs(thing.key) if thing and thing.exclusive else ""
@@ -210,7 +209,7 @@ def _hold(record: Record, place: str, node: Node) -> Record:
 
 
 def _made(mine: tuple[Step, ...], shared: Shared, node: Node) -> set[str]:
-    """Which things of a place's steps are, or will be, made by us: by key."""
+    """The keys of those things of a place's steps that we made, or will make."""
     return {
         step.resource.key
         for step in mine
@@ -222,9 +221,9 @@ def _made(mine: tuple[Step, ...], shared: Shared, node: Node) -> set[str]:
     }
 
 
-def _require_apart(place: str, journal: Journal) -> None:
-    """Raise NameTaken for a place in a directory that we made for another attachment: it is that one's alone, and could never be
-    removed with it."""
+def _require_separate(place: str, journal: Journal) -> None:
+    """Raise NameTaken for a place in a directory that we made for another attachment: while the place exists, that directory
+    could not be removed with its attachment."""
     above = place.rpartition("/")[0]
     while above:
         shared = journal.shared(above)
@@ -250,7 +249,7 @@ def _is_ours_to_undo(key: str, step: Step, shared: Shared | None) -> bool:
 
 @dataclass(frozen=True)
 class _Run:
-    """Steps to be undone one after the other in one place; `last`: no more of the attachment's steps are in it."""
+    """Steps to be undone one after the other in one place; `last`: no later run of the attachment is in this place."""
 
     place: str
     steps: list[Step]
@@ -258,14 +257,14 @@ class _Run:
 
 
 def _undo_run(record: Record, run: _Run, before: list[Failure], node: Node, deadline: Deadline) -> list[Failure]:
-    """Undo the steps of a run, each on its own, and leave the place's list of holders after its last one.
+    """Undo the steps of a run, each on its own, and leave the place's list of holders after its last run.
 
-    Each step has half of the time left: a switch that hangs must not keep the addresses.
+    Each step has half of the time left: a switch that hangs must not keep the addresses from being released.
     """
     failures: list[Failure] = []
     journal = node.journal
     try:
-        # what is this attachment's alone, by the list of holders, needs no lock before that list is left
+        # a thing that the list gives to this attachment alone needs no lock before the attachment leaves the list
         with _in_place(run.place if run.last or not _all_exclusive(run.steps) else "", journal, deadline.half()):
             shared = journal.shared(run.place) if run.place else None
             for step in run.steps:
@@ -274,14 +273,14 @@ def _undo_run(record: Record, run: _Run, before: list[Failure], node: Node, dead
                 inside = _inside(step, before + failures)
                 failures += [Failure(step, inside.error)] if inside else _undo(step, node, deadline.half())
             if shared and run.last:
-                _let_go(record, run.place, shared, [failure.step for failure in before + failures], journal)
+                _leave_place(record, run.place, shared, [failure.step for failure in before + failures], journal)
     except UserspaceError as error:
         return [Failure(step, error) for step in run.steps]
     return failures
 
 
 def _inside(step: Step, failures: Iterable[Failure]) -> Failure | None:
-    """What lies in the step's thing and could not be undone."""
+    """The failure of a step whose thing lies in this step's thing."""
     if not step.holds_others:
         return None
     return next((failure for failure in failures if _place(failure.step) == _place(step)), None)
@@ -297,8 +296,8 @@ def _undo(step: Step, node: Node, deadline: Deadline) -> list[Failure]:
     return []
 
 
-def _let_go(record: Record, place: str, shared: Shared, failed: list[Step], journal: Journal) -> None:
-    """Leave the list of holders, but for the steps that failed, after their things have gone."""
+def _leave_place(record: Record, place: str, shared: Shared, failed: list[Step], journal: Journal) -> None:
+    """Take the attachment off the list of holders, except for the steps that failed."""
     if record.key not in shared.holders:
         return
     left = tuple(step for step in record.steps if _place(step) == place and any(step is each for each in failed))

@@ -1,7 +1,7 @@
-"""What dead processes and absent agents left: records that no call will finish, DELs that no agent has heard.
+"""Finishes what dead processes and absent agents left: records that no call will finish, DELs that no agent received.
 
-Decisions are pure functions of a record and the facts; acting is a `Turn`'s. A record whose container's lock is taken is
-another call's work and is left alone. Every process of one verb does a part of this at its end, for it has no tick; the
+Decisions are pure functions of a record and the facts; a `Turn` acts. A record whose container's lock is taken is another
+call's work and is left alone. A process that lives for one verb does a part of this at its end, because it has no tick; the
 agent's `reconcile` does it on every tick.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.spool import Entry
 
 TURN_S: Final = 2.0
-"""What one record may take once it is begun: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
+"""Seconds for one record: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
 PLACE_S: Final = 0.05
-"""What placing a socket again may take: OVS has made it anew, or there is nothing to wait for. A pod that removes its own socket
-must not hold up every call on its node."""
+"""Seconds for placing a socket again: OVS has made it anew, or there is nothing to wait for. A pod that removes its own socket
+must not delay every call on its node."""
 
 Report = Callable[[str], None]
-"""Is told the name of each action that was taken, for counting."""
+"""Receives the name of each action that was taken, for counting."""
 
 
 def is_unfinished(record: Record, boot_id: str) -> bool:
@@ -41,17 +41,18 @@ def is_unfinished(record: Record, boot_id: str) -> bool:
 def is_newer(record: Record, called: Called, node: Node) -> bool:
     """Whether the attachment was made after the DEL was called.
 
-    Of two boots only the present one can be told from the other; a time that is yet to come is no time.
+    Only the present boot can be ordered against another one. A time in the future is not believed.
     """
     if record.boot_id != node.boot_id() or record.boottime_ns > node.boottime_ns():
         return False
     return called.boot_id != node.boot_id() or record.boottime_ns > called.boottime_ns
 
 
-def make_way(record: Record, rivals: Iterable[str], node: Node, deadline: Deadline) -> None:
-    """Undo attachments of a former sandbox of this pod that hold a name which is to be this one's: the DEL for them was lost.
+def remove_rivals(record: Record, rivals: Iterable[str], node: Node, deadline: Deadline) -> None:
+    """Undo attachments of a former sandbox of this pod that hold a name which this attachment needs: their DEL was lost.
 
-    A pod has one sandbox at a time, so one whose namespace is gone while another is attached is over. What is in doubt stays.
+    A pod has one sandbox at a time: while another one is attached, a sandbox whose namespace is gone has ended. In doubt the
+    former attachment stays.
     """
     for key in rivals:
         former = node.journal.read_key(key)
@@ -66,7 +67,8 @@ def make_way(record: Record, rivals: Iterable[str], node: Node, deadline: Deadli
 
 
 def unrecorded(container_id: str, ifname: str, network: str, node: Node) -> Record:
-    """What may exist of an attachment without a record: never added, lost, deleted before, or made by the plugin we replace."""
+    """A record of what may exist of an attachment without one: never added, record lost, deleted before, or made by the plugin
+    that this one replaces."""
     marks = owner_marks(container_id, network, ifname)
     marks["store"] = node.journal.identity()
     port = PortRef(port_name(container_id, ifname), marks=marks)
@@ -76,25 +78,25 @@ def unrecorded(container_id: str, ifname: str, network: str, node: Node) -> Reco
 
 
 def traces(container_id: str, ifname: str, port: PortRef, node: Node) -> tuple[Step, ...]:
-    """What an attachment without a record leads to, in the order of ADD: its port, and what it holds."""
+    """What is known of an attachment without a record, in the order of ADD: its port, and the shared things that it holds."""
     held = node.journal.held_by(record_key(container_id, ifname))
     return (*(step for step in held if not step.from_switch), port, *(step for step in held if step.from_switch))
 
 
 def sweep(node: Node) -> None:
-    """Remove what writers that died left half-written. Never fails."""
+    """Remove half-written files of dead writers. Never fails."""
     node.spool.sweep()
     try:
         node.journal.sweep()
     except UserspaceError as error:
-        say("warning", "what dead writers left could not be removed", error=error)
+        say("warning", "half-written files of dead processes could not be removed", error=error)
 
 
 def settle(node: Node, deadline: Deadline) -> None:
-    """Once a boot, before its first attachment: undo what is of another, whose end may not have reached the disk.
+    """Once a boot, before its first attachment: undo the attachments of another boot, whose DEL may not have reached the disk.
 
-    Each is tried once, one after the other; one that cannot be undone is left to `finish`. Raises Unavailable when the time does
-    not suffice: the next call goes on with the rest.
+    Each attachment is tried once, one after the other; `finish` tries again what could not be undone. Raises Unavailable when
+    the time does not suffice: the next call goes on with the rest.
     """
     journal = node.journal
     if journal.is_settled:
@@ -104,7 +106,7 @@ def settle(node: Node, deadline: Deadline) -> None:
             return
         for record in journal.records():
             if record.boot_id != node.boot_id() and not journal.was_tried(record):
-                deadline.require("undoing what is of another boot")
+                deadline.require("undoing the attachments of another boot")
                 with about(record.subject):
                     _try_one(record, node)
         _sweep_rows(node, deadline)
@@ -119,7 +121,7 @@ def _try_one(record: Record, node: Node) -> None:
 
 
 def _sweep_rows(node: Node, deadline: Deadline) -> None:
-    """Remove the ports of another boot that no record names: a database may have lost what came after a record was dropped."""
+    """Remove the ports of another boot that no record names: OVSDB may have lost their deletion in a power cut."""
     store = node.journal.identity()
     for port in node.marked_ports(None, deadline):
         container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
@@ -135,7 +137,7 @@ def _sweep_rows(node: Node, deadline: Deadline) -> None:
 def drain(node: Node, deadline: Deadline, report: Report = lambda _: None) -> None:
     """Turn spooled DELs into records that say `deleting`, oldest first; begin with none after the deadline.
 
-    Never fails: an entry that cannot be dealt with now, or whose container is being worked on, stays for the next time.
+    Never fails: an entry that cannot be recorded now, or on whose container another call works, stays for the next time.
     """
     try:
         for entry in node.spool.entries():
@@ -147,19 +149,19 @@ def drain(node: Node, deadline: Deadline, report: Report = lambda _: None) -> No
         say("warning", "DELs that were called without an agent wait longer", error=error)
 
 
-def hear(container_id: str, node: Node) -> None:
+def drain_container(container_id: str, node: Node) -> None:
     """Turn this container's spooled DELs into records, which `drain` could not while its lock was taken; the caller has it now.
 
-    Raises RecordRefused when one cannot be recorded: the caller would take for attached what was answered as deleted.
+    Raises RecordRefused when one cannot be recorded: the caller would take an attachment for living whose DEL was answered.
     """
     try:
         entries = list(node.spool.entries(keep=True))
     except RecordRefused:
-        return  # a spool that cannot be read fails no verb; `drain` has told of it
+        return  # a spool that cannot be read fails no verb; `drain` has logged it
     for entry in entries:
         if entry.environ.get("CNI_CONTAINERID") == container_id:
             with suppress(BadRequest), about(_subject(entry)):
-                _hear(entry, *_call_of(entry), node)
+                _carry_out(entry, *_call_of(entry), node)
 
 
 def _drain_one(entry: Entry, node: Node, report: Report) -> None:
@@ -169,12 +171,12 @@ def _drain_one(entry: Entry, node: Node, report: Report) -> None:
         node.spool.put_aside(entry.name, str(error))
         return
     with try_turn(environment.container_id, environment.ifname, node) as turn:
-        if turn and _hear(entry, environment, network, node):
+        if turn and _carry_out(entry, environment, network, node):
             report("spooled-del")
 
 
 def _subject(entry: Entry) -> dict[str, str]:
-    """Of which attachment the DEL is."""
+    """The attachment that the DEL names, for the log."""
     try:
         return {**subject_of(entry.environ), "network": read_network(entry.stdin, "DEL").name}
     except BadRequest:
@@ -182,13 +184,13 @@ def _subject(entry: Entry) -> dict[str, str]:
 
 
 def _call_of(entry: Entry) -> tuple[Environment, Network]:
-    """What the DEL says. Raises BadRequest."""
+    """The environment and the network of the DEL. Raises BadRequest."""
     return read_environment(entry.environ, "DEL"), read_network(entry.stdin, "DEL")
 
 
-def _hear(entry: Entry, environment: Environment, network: Network, node: Node) -> bool:
-    """Record what the DEL is to remove, and forget the entry; whether there was anything. The container's lock is held."""
-    marked = _overtaken_by(entry, environment, network, node)
+def _carry_out(entry: Entry, environment: Environment, network: Network, node: Node) -> bool:
+    """Record what the DEL is to remove, and drop the entry; whether there was anything. The caller holds the container's lock."""
+    marked = _deleted_by(entry, environment, network, node)
     if marked:
         say("info", "a DEL that was called without an agent is carried out")
         node.journal.keep(marked)
@@ -197,21 +199,21 @@ def _hear(entry: Entry, environment: Environment, network: Network, node: Node) 
 
 
 def undo(entry: Entry, node: Node, deadline: Deadline) -> None:
-    """Carry out a DEL for the caller of an ADD who has gone without its answer. Touches nothing newer, and never fails."""
+    """Undo an ADD whose caller left before the answer. Touches no newer attachment, and never fails."""
     environment = read_environment({**entry.environ, "CNI_COMMAND": "DEL"}, "DEL")
     network = read_network(entry.stdin, "DEL")
     with about({**subject_of(entry.environ), "network": network.name}):
         try:
             with await_turn(environment.container_id, environment.ifname, node, deadline) as turn:
-                record = _overtaken_by(entry, environment, network, node)
+                record = _deleted_by(entry, environment, network, node)
                 if record:
                     turn.remove(record, deadline)
         except UserspaceError as error:
             say("warning", "an attachment whose caller has gone stays for now", error=error)
 
 
-def _overtaken_by(entry: Entry, environment: Environment, network: Network, node: Node) -> Record | None:
-    """The record, saying `deleting`, of what the DEL is to remove; None when it has nothing to say."""
+def _deleted_by(entry: Entry, environment: Environment, network: Network, node: Node) -> Record | None:
+    """The record, in state `deleting`, of what the DEL is to remove; None when there is nothing to remove."""
     record = node.journal.read(environment.container_id, environment.ifname)
     if record:
         stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node)
@@ -219,7 +221,7 @@ def _overtaken_by(entry: Entry, environment: Environment, network: Network, node
     record = unrecorded(environment.container_id, environment.ifname, network.name, node)
     if not network.ipam:
         return record
-    # Nothing tells of a lease but this call: its plugin is asked, and its refusal believed unless there may have been one.
+    # Only this call names the IPAM plugin: it is asked to release, and its refusal matters only where a lease may exist.
     granted = None if any(step.may_have_lease for step in record.steps) else False
     lease = Lease(network.ipam, entry.stdin.decode("utf-8"), environment.variables, granted)
     return record.to("deleting", steps=(lease, *record.steps))
@@ -228,14 +230,14 @@ def _overtaken_by(entry: Entry, environment: Environment, network: Network, node
 def finish(node: Node, deadline: Deadline) -> None:
     """Finish what earlier processes left; begin with no record after the deadline.
 
-    Never fails: the verb at whose end it runs has its own answer. Each call begins somewhere else in the list, so that a record
-    that cannot be finished keeps no other from its turn.
+    Never fails: the verb at whose end it runs has its own answer. Each call begins at another record, so that one that cannot
+    be finished does not block the others.
     """
     try:
         records = node.journal.records()
         boot_id = node.boot_id()
     except UserspaceError as error:
-        say("warning", "what earlier calls left was not looked at", error=error)
+        say("warning", "the attachments of earlier calls could not be looked at", error=error)
         return
     first = node.boottime_ns() % max(1, len(records))
     for record in records[first:] + records[:first]:
@@ -261,20 +263,20 @@ def finish_one(record: Record, node: Node) -> None:
 
 
 def place_again(record: Record, node: Node) -> bool:
-    """After a restart OVS makes server-mode sockets anew at their old place, and those that pods see are dead."""
-    if not _misplaced(record, node):
+    """Place the server-mode sockets that a restarted OVS made anew: those that the pod sees are dead. Whether there were any."""
+    if not _lost_sockets(record, node):
         return False
     with try_turn(record.container_id, record.ifname, node) as turn:
         if turn is None or turn.read() != record:
             return False
-        lost = _misplaced(record, node)
+        lost = _lost_sockets(record, node)
         turn.settle(turn.begin(record, lost, Deadline.after(PLACE_S)))
     for step in lost:
-        say("info", "made again what a restarted OVS makes anew", step=step.kind)
+        say("info", "placed again what a restarted OVS made anew", step=step.kind)
     return bool(lost)
 
 
-def _misplaced(record: Record, node: Node) -> list[Step]:
-    """What is made of things of OVS, and is not where the pod sees it."""
+def _lost_sockets(record: Record, node: Node) -> list[Step]:
+    """The steps made of what OVS makes whose thing is not where the pod sees it."""
     deadline, seen = Deadline.after(PLACE_S), Seen()
     return [step for step in record.steps if step.from_switch and node.driver(step).lost(step, seen, deadline)]

@@ -1,6 +1,6 @@
-"""What an attachment asks of who uses its interface: a pod's application, a VM's QEMU. It names none of them.
+"""What an attachment asks of the consumer of its interface: a pod's application, a VM's QEMU. This module names none of them.
 
-A consumer decides and makes nothing: it may look at the host's directories, and never writes to them.
+A consumer decides and makes nothing: it may read the host's directories, and must never write to them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:  # VERSION and refusals need none of it
 
 
 class Consumer(Terms, Protocol):
-    """Who uses an interface, and what follows from that beside its terms for a network's keys."""
+    """The user of an interface: its terms for a network's keys, and what else follows from its kind."""
 
     @property
     def reads_note(self) -> bool:
-        """Whether it learns of its interface from a note: then the pod has to be known, and the note or a file be written."""
+        """Whether the consumer learns of its interface from a note: then the pod must be known, and a note or file is written."""
         ...
 
     @property
@@ -33,29 +33,29 @@ class Consumer(Terms, Protocol):
     def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:
         """Where the socket is on the host. `shared_dir`: the network's key `sharedDir`, "" for none.
 
-        Raises BadEnvironment, DirectoryRefused or InvalidConfig when it cannot be there.
+        Raises BadEnvironment, DirectoryRefused or InvalidConfig when there is no place for it.
         """
         ...
 
     def mapped_dir(self, pod: Pod, settings: Settings) -> str:
-        """What its container calls that directory, with a trailing slash. Raises InvalidConfig for what a note cannot hold."""
+        """That directory's path in the container, with a trailing slash. Raises InvalidConfig for a path unfit for a note."""
         ...
 
     def check_allocation(self, allocation: Allocation) -> None:
-        """Raise InvalidConfig for what a device plugin decided and the consumer cannot have."""
+        """Raise InvalidConfig for an allocation of a device plugin that the consumer cannot use."""
         ...
 
     def socket_file(self, ifname: str) -> str:
-        """The socket's name where both sides derive it, "" where it is told: by a device plugin, the network, or else the port's.
+        """The socket's name where both sides derive it; "" where a device plugin or the network gives it, or it is the port's.
 
-        A derived name goes with `mapped_dir`: the path that a device plugin allocated is not used.
+        A derived name is in `mapped_dir`: the path that a device plugin allocated is not used.
         """
         ...
 
     def derived_mac(self, request: Request, pod: Pod) -> str:
-        """A locally administered unicast MAC for an interface that is given none: for the same attachment always the same."""
+        """A locally administered unicast MAC for an interface without a given one: always the same for the same attachment."""
         ...
 
     def marks(self, pod: Pod) -> Mapping[str, str]:
-        """What the port is marked with beside its attachment and its pod."""
+        """The port's marks beside those of its attachment and its pod."""
         ...

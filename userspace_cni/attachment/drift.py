@@ -1,6 +1,6 @@
-"""What CHECK found of an attachment that is not as ADD made it: data, which becomes English here and nowhere else.
+"""Differences between what ADD made and what CHECK found. They are data, and become English here and nowhere else.
 
-Programs ask for fields and types, never for words: how something is said may change. Pure.
+Programs read fields and types, never the words: the words may change. Pure.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class Condition:
 
 @dataclass(frozen=True)
 class Absent(Condition):
-    """It is not there, or not set."""
+    """The thing does not exist, or the field is not set."""
 
     words: str = "nothing"
 
 
 class Dead(Condition):
-    """It is there, and the process that served it has ended."""
+    """The thing exists, and the process that served it has ended."""
 
 
 class Other(Condition):
-    """Something else is in its place."""
+    """Another thing is in its place."""
 
 
 Value = str | int | tuple[int, ...] | Condition
@@ -53,7 +53,7 @@ class Drift:
 
 
 def row(drift: Drift) -> dict[str, str]:
-    """It in English, as `check` shows it: what, expected, found, details."""
+    """The drift in English, as `check` shows it: what, expected, found, details."""
     return {
         "what": drift.subject + (drift.joint + drift.field if drift.field else ""),
         "expected": _shown(drift.expected),
@@ -62,15 +62,15 @@ def row(drift: Drift) -> dict[str, str]:
     }
 
 
-def told(drift: Drift, what: str = "") -> str:
-    """It in one sentence. `what` stands for subject and field where the reader knows the subject."""
+def sentence(drift: Drift, what: str = "") -> str:
+    """The drift in one sentence. `what` replaces subject and field where the reader knows the subject."""
     parts = row(drift)
     return f"{what or parts['what']}: expected {parts['expected']}, found {parts['found']}"
 
 
 def refusal(drifts: Sequence[Drift]) -> Drifted:
-    """What the verb CHECK answers: every drift in one error."""
-    return Drifted("; ".join(map(told, drifts)), "; ".join(dict.fromkeys(each.details for each in drifts)))
+    """The error with which the verb CHECK answers: every drift in one."""
+    return Drifted("; ".join(map(sentence, drifts)), "; ".join(dict.fromkeys(each.details for each in drifts)))
 
 
 def _shown(value: Value) -> str:

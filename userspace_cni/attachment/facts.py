@@ -18,10 +18,10 @@ class Volume:
 
 @dataclass(frozen=True)
 class Pod:
-    """The pod as far as it is known; each empty when it is not. `mounts`: volume name -> mountPaths in the containers, in order;
-    not in initContainers.
+    """The pod as far as it is known; a field is empty while its value is not known.
 
-    `uid` is the one that the node knows: K8S_POD_UID, and the kubelet's directories. A static pod has another one in the API.
+    `mounts`: volume name -> mountPaths in the containers, in order; initContainers are left out. `uid` is the UID that the node
+    knows: K8S_POD_UID, and the kubelet's directories. The API has another UID for a static pod.
     """
 
     namespace: str = ""
@@ -35,7 +35,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the pod's sockets go on the host, and what root may make or own of that directory (see `Directory`)."""
+    """Where the pod's sockets are on the host, and whether we may make and own that directory (see `Directory`)."""
 
     path: str
     trusted: str
@@ -77,4 +77,4 @@ class Facts:
     """Where the device-info file is, below `device_info_dir`; "" when none was asked for. `allocation` was in it."""
     device_info_dir: str = ""
     foreign_bridge: bool = False
-    """Whether the bridge is there and an administrator's."""
+    """Whether the bridge exists and an administrator made it."""

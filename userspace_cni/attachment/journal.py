@@ -1,13 +1,14 @@
-"""Records and shared places in the local store, typed, with the locks that guard them.
+"""Keeps records and shared places in the local store, typed, with the locks that guard them.
 
-The only speaker of `localdb` in this package; its errors end here. An attachment has two files. The **undo file**, in the state
-directory, says what it is and what undoes it; it is flushed before the first of its things exists, for things outlive a boot, and
-never written anew without a flush. The **state file**, in the run directory, says how far it has come in this boot; it is whole
-and not flushed, for an attachment of another boot is undone whatever its state was. An undo file without a state file counts as
-`ready`: doubt keeps. Lists of holders are made of the undo files once a boot, and kept in the run directory.
+No other module of this package uses `localdb`; its errors are translated here. An attachment has two files. The **undo file**, in
+the state directory, says what the attachment is and what undoes it. It is flushed before the first of its things exists, because
+things outlive a boot, and is never rewritten without a flush. The **state file**, in the run directory, says how far the
+attachment has come in this boot. It is written atomically and not flushed, because an attachment of another boot is undone
+whatever its state was. An undo file without a state file counts as `ready`: in doubt the attachment is kept. Lists of holders are
+built from the undo files once a boot, and kept in the run directory.
 
-A record of a shape that this version cannot read is put aside by the store and counts as lost, never as an error: DEL and GC
-must go on.
+The store puts a record aside that this version cannot read. Such a record counts as lost, never as an error: DEL and GC must go
+on.
 """
 
 from __future__ import annotations
@@ -36,29 +37,29 @@ from userspace_cni.base.stages import stage
 
 _ATTACHMENTS: Final = "attachments"
 _ADOPTED: Final = "places"
-"""In the state directory. What another program had made in a place, and left to its holders. Builds before wrote here what is now
-made of the undo files, in the same form."""
+"""In the state directory: what another program made in a place and left to its holders. Earlier versions kept here, in the same
+form, the lists that are now built from the undo files."""
 _STATES: Final = "states"
 _PLACES: Final = "places"
 _BUILT: Final = "built"
 _SETTLED: Final = "settled"
 _BUILD_S: Final = 10.0
-"""What reading all undo files may take; it is milliseconds."""
+"""Seconds for reading all undo files, which takes milliseconds."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What attachments share in one place: the things that we made, by key, and the steps of each attachment (by record key)."""
+    """What attachments share in one place: the keys of the things that we made, and the steps of each holder by record key."""
 
     made: frozenset[str] = frozenset()
     holders: Mapping[str, tuple[Step, ...]] = field(default_factory=dict)
 
     def with_holder(self, key: str, steps: tuple[Step, ...], made: Iterable[str]) -> Shared:
-        """This place, held by the attachment `key` too, and with these things made by us as well."""
+        """This place with the attachment `key` as a further holder, and these things as made by us."""
         return Shared(self.made.union(made), {**self.holders, key: steps})
 
     def without_holder(self, key: str) -> Shared:
-        """This place, no longer held by the attachment `key`; of what has no holder any more it does not matter who made it."""
+        """This place without the holder `key`; things without a holder are no longer listed as made by us."""
         holders = {other: steps for other, steps in self.holders.items() if other != key}
         return Shared(self.made & _things(holders), holders)
 
@@ -75,7 +76,7 @@ def _read_made(raw: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _read_shared(raw: Mapping[str, Any]) -> Shared:
-    """The inverse of what `write_shared` stores, which is never a place without holders, nor a holder of nothing."""
+    """The inverse of `write_shared`, which never stores a place without holders, nor a holder without steps."""
     made, holders = _read_made(raw), raw.get("holders")
     if not (isinstance(holders, dict) and holders and all(isinstance(steps, list) and steps for steps in holders.values())):
         raise MalformedRecord("'holders' are no lists of steps by attachment")
@@ -106,7 +107,7 @@ class Journal:
         self._found: tuple[str, Store] | None = None
         self._settled = ""
         self.unflushed = False
-        """Whether something was removed that a power cut would bring back; see `flush`."""
+        """Whether something was removed that would be back after a power cut; see `flush`."""
 
     @property
     def directory(self) -> str:
@@ -150,9 +151,9 @@ class Journal:
             self._put_state(record)
 
     def mark_deleting(self, record: Record) -> Record:
-        """Record that the attachment is being deleted: the record in that state. Its things may be undone from now on.
+        """Record that the attachment is being deleted; returns the record in that state. Its things may be undone from now on.
 
-        Raises RecordRefused when that cannot be written anywhere and what is stored says that the attachment lives.
+        Raises RecordRefused when that cannot be written anywhere and the store says that the attachment is in use.
         """
         marked = record.to("deleting")
         try:
@@ -162,14 +163,14 @@ class Journal:
             if stored is not None and stored.state == "ready":
                 with _translated(f"marking {record.key} as being deleted ({error.message}: {error.details})"):
                     self._store.put(_ATTACHMENTS, record.key, {**_undo_file(stored), "state": "deleting"})
-            say("warning", "the run directory does not take that an attachment is being deleted", error=error)
+            say("warning", "the run directory cannot record that an attachment is being deleted", error=error)
         return marked
 
     def keep(self, record: Record) -> None:
-        """Record that these steps remain to be undone, durably: the caller of the DEL may not come again.
+        """Record durably that these steps remain to be undone: the caller of the DEL may not call again.
 
-        Where that cannot be written, a record that says so of more is as good, also one in the run directory. Raises
-        RecordRefused when there is none.
+        Where that cannot be written, a stored record that lists these steps and more suffices, also one in the run directory.
+        Raises RecordRefused when there is none.
         """
         try:
             with _translated(f"writing what is left of {record.key}"), stage("record"):
@@ -177,7 +178,7 @@ class Journal:
                 known = raw.get("steps") if raw else None
                 left = [step_to_json(step) for step in record.steps]
                 if raw is None or not isinstance(known, list) or any(step not in known for step in left):
-                    raw, known = _undo_file(record), left  # nothing that was recorded leads to them
+                    raw, known = _undo_file(record), left  # the stored record does not list them
                 self._put_state(record, [number for number, step in enumerate(known) if step not in left])
                 if raw.get("state") != "deleting":
                     self._store.put(_ATTACHMENTS, record.key, {**raw, "state": "deleting"})
@@ -192,11 +193,11 @@ class Journal:
         with _translated(f"dropping the record of {record.key}"), stage("record"):
             self._store.drop(_ATTACHMENTS, record.key, durable=False)
             self.unflushed = True
-            with suppress(StoreError):  # the state that stays is of no record
+            with suppress(StoreError):  # a state without a record is ignored
                 self._live.drop(_STATES, record.key, durable=False)
 
     def flush(self) -> None:
-        """Make what was dropped before this durable; see `unflushed`."""
+        """Make durable what was dropped before this call; see `unflushed`."""
         self.unflushed = False
         try:
             with _translated("flushing the records"):
@@ -214,7 +215,7 @@ class Journal:
         return self._shared(place, raw) if raw is not None else None
 
     def has_made(self, thing: Resource) -> bool:
-        """Whether an attachment of ours that still holds it, or another before that, made a shared thing."""
+        """Whether attachments of ours hold a shared thing and one of them, or an earlier one, made it."""
         shared = self.shared(thing.place)
         return shared is not None and thing.key in shared.made
 
@@ -225,51 +226,51 @@ class Journal:
             if shared.holders:
                 _put_shared(live, place, shared)
                 return
-            if self._store.has(_ADOPTED, place):  # first: who dies in between still has a holder that leads here
+            if self._store.has(_ADOPTED, place):  # first: if this process dies in between, a holder still leads here
                 self._store.drop(_ADOPTED, place)
             live.drop(_PLACES, place, durable=False)
 
     def adopt(self, thing: Resource) -> None:
-        """Record, durably, that a shared thing is ours to remove. The place's lock is held."""
+        """Record durably that we remove a shared thing with its last holder. The caller holds the place's lock."""
         shared = self.shared(thing.place)
         if shared:
             made = shared.made | {thing.key}
-            with _translated(f"writing what is ours in {thing.place}"):
+            with _translated(f"writing which things in {thing.place} are ours"):
                 self._store.put(_ADOPTED, thing.place, {"made": sorted(made)})
             self.write_shared(thing.place, Shared(made, shared.holders))
 
     def places(self) -> list[tuple[str, Shared]]:
-        """All places where something is held."""
+        """All places that have holders."""
         with _translated("listing the shared places"):
             items = self._built().items(_PLACES)
         return [(place, shared) for place, raw in items if (shared := self._shared(place, raw))]
 
     def held_by(self, key: str) -> tuple[Step, ...]:
-        """The shared steps that an attachment holds by the places' own lists: what is known when its record is lost."""
+        """The shared steps of an attachment by the places' own lists: what is known when its record is lost."""
         return tuple(step for _, shared in self.places() for step in shared.holders.get(key, ()))
 
     # -- locks ------------------------------------------------------------------------------------------------------------
 
     @contextmanager
     def container_lock(self, container_id: str, deadline: Deadline) -> Iterator[Lock]:
-        """One verb at a time per container. Raises Unavailable when it stays taken, or cannot be taken now."""
+        """Lock the container: one verb at a time. Raises Unavailable when the lock stays taken, or cannot be taken now."""
         with self._locked(f"container:{container_id}", deadline) as lock:
             yield lock
 
     @contextmanager
     def place_lock(self, place: str, deadline: Deadline) -> Iterator[Lock]:
-        """One attachment at a time in a shared place; taken after the container's lock, never before it."""
+        """Lock a shared place: one attachment at a time. It is taken after the container's lock, never before it."""
         with self._locked(f"place:{place}", deadline) as lock:
             yield lock
 
     def try_container_lock(self, container_id: str) -> Lock | None:
-        """The container's lock if no other call works on it."""
+        """Take the container's lock; None while another call has it."""
         with _translated(f"locking container {container_id}"):
             return self._store.try_lock(f"container:{container_id}")
 
     @contextmanager
     def boot_lock(self, deadline: Deadline) -> Iterator[None]:
-        """One at a time undoes what is of another boot; taken before any container's lock."""
+        """Lock the undoing of another boot's attachments: one process at a time. It is taken before any container's lock."""
         with self._locked("boot", deadline):
             yield
 
@@ -277,16 +278,16 @@ class Journal:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what is of another boot was undone, as far as it could be, in this one."""
-        with _translated("looking for what is of another boot"):
+        """Whether the attachments of another boot were undone in this one, as far as that was possible."""
+        with _translated("looking whether the attachments of another boot were undone"):
             boot_id = self._boot_id()
             if self._settled != boot_id and self._live.has(_SETTLED, boot_id):
                 self._settled = boot_id
         return self._settled == boot_id
 
     def settle(self) -> None:
-        """Record that it was."""
-        with _translated("recording that what is of another boot was undone"):
+        """Record that they were; see `is_settled`."""
+        with _translated("recording that the attachments of another boot were undone"):
             self._built().put(_SETTLED, self._boot_id(), {}, durable=False)
 
     def was_tried(self, record: Record) -> bool:
@@ -296,8 +297,8 @@ class Journal:
         return state is not None and self._name_of(record).items() <= state.items()
 
     def sweep(self) -> None:
-        """Remove what writers that died left half-written, and states without a record."""
-        self.places()  # listing a collection does it
+        """Remove half-written files of dead writers, and states without a record."""
+        self.places()  # listing a collection removes its half-written files
         with _translated("sweeping the states"):
             recorded = {key for key, _ in self._store.items(_ATTACHMENTS)}
             stray = [key for key, _ in self._live.items(_STATES) if key not in recorded]
@@ -311,14 +312,14 @@ class Journal:
 
     @property
     def _live(self) -> Store:
-        """The run directory's part for this state directory, whatever either is called by whom."""
+        """The part of the run directory for this state directory, found by its id, not by its path."""
         identity = self._store.identity()
         if self._found is None or self._found[0] != identity:
             self._found = identity, Store(f"{self._run_dir}/live/{identity}", f"{self._run_dir}/locks", warn=self._warn)
         return self._found[1]
 
     def _built(self) -> Store:
-        """The same, with the holders that the undo files tell of."""
+        """`_live`, with the lists of holders built."""
         live = self._live
         if not live.has(_BUILT, self._boot_id()):
             with self._store.lock("holders", _BUILD_S):
@@ -327,8 +328,8 @@ class Journal:
         return live
 
     def _build(self, live: Store) -> None:
-        live.identity()  # whatever becomes of its mode, the directory is known as ours
-        for collection in (_PLACES, _SETTLED, _BUILT):  # of another boot, or what remained of this one's
+        live.identity()  # the directory is recognised as ours even if its mode changes
+        for collection in (_PLACES, _SETTLED, _BUILT):  # of another boot, or of an interrupted build
             live.clear(collection)
         places: dict[str, Shared] = {}
         records = self.records()
@@ -347,18 +348,18 @@ class Journal:
                 _put_shared(live, place, shared)
         live.put(_BUILT, self._boot_id(), {}, durable=False)
         for place, raw in adopted:
-            with suppress(StoreError):  # it stays as it was for the next boot
+            with suppress(StoreError):  # the entry stays unchanged until the next boot
                 self._bring_up_to_date(place, raw, held=place in places and bool(places[place].holders))
 
     def _bring_up_to_date(self, place: str, raw: Mapping[str, Any], *, held: bool) -> None:
-        """What is adopted for no holder goes. Former holders are in the run directory now, and would be out of date here."""
+        """Drop the entry of a place without holders. Take former holders out: the run directory has them, up to date."""
         if not held:
             self._store.drop(_ADOPTED, place)
         elif "holders" in raw:
             self._store.put(_ADOPTED, place, {"made": raw["made"]})
 
     def _put_state(self, record: Record, undone: Iterable[int] = ()) -> None:
-        """`undone`: which of the steps in the undo file need no undoing any more."""
+        """Write the state file. `undone`: the numbers of those steps in the undo file that are undone."""
         state = {**self._name_of(record), "state": record.state, "result": record.result, "undone": list(undone)}
         self._live.put(_STATES, record.key, state, durable=False)
 
@@ -367,7 +368,7 @@ class Journal:
         try:
             with _translated(f"locking {name}"), stage("lock"):
                 lock = self._store.lock(name, deadline.remaining())
-        except RecordRefused as error:  # a run directory that takes no writes; nothing was done yet, and a DEL comes again
+        except RecordRefused as error:  # the run directory takes no writes: nothing was done yet, and a DEL is repeated
             raise Unavailable(error.message, error.details) from error
         with lock:
             yield lock
@@ -383,14 +384,14 @@ class Journal:
         if state is None or not self._name_of(record).items() <= state.items():
             return record
         try:
-            told = _with_state(record, state)
-            return told.to("deleting") if record.state == "deleting" else told
+            current = _with_state(record, state)
+            return current.to("deleting") if record.state == "deleting" else current
         except MalformedRecord as error:
             self._quarantine(self._live, _STATES, key, f"it is no state of an attachment: {error}")
             return record
 
     def _name_of(self, record: Record) -> dict[str, Any]:
-        """What tells its state file from those of an earlier attachment of that name, and of an earlier boot."""
+        """The fields that distinguish its state file from one of an earlier attachment of that name, or of an earlier boot."""
         return {"boot_id": record.boot_id, "boottime_ns": record.boottime_ns, "told_in": self._boot_id()}
 
     def _shared(self, place: str, raw: Mapping[str, Any]) -> Shared | None:
@@ -406,7 +407,7 @@ class Journal:
 
 
 def _undo_file(record: Record) -> dict[str, Any]:
-    """What the state directory holds of an attachment: all but its state."""
+    """What the state directory holds of an attachment: everything except state and result."""
     raw = record_to_json(record)
     del raw["state"], raw["result"]
     return raw
@@ -419,13 +420,13 @@ def _with_state(record: Record, raw: Mapping[str, Any]) -> Record:
         raise MalformedRecord("'undone' is no list of numbers")
     state, result = raw.get("state"), raw.get("result")
     if state is None or state not in get_args(State) or not (result is None or isinstance(result, dict)):
-        raise MalformedRecord("'state' or 'result' is none")
+        raise MalformedRecord("'state' is no state, or 'result' no object")
     steps = tuple(step for number, step in enumerate(record.steps) if number not in undone)
     return record.to(state, steps=steps, result=result)
 
 
 def _with_adopted(shared: Shared, raw: Mapping[str, Any], recorded: set[str]) -> Shared:
-    """The place with what is ours in it by the state directory, and those of its former holders whose undo file is lost."""
+    """The place with the things that the state directory calls ours, and those former holders whose undo file is lost."""
     if "holders" in raw:
         for key, steps in _read_shared(raw).holders.items():
             if key not in recorded:
@@ -443,9 +444,9 @@ def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except LockTimeout as error:
-        raise Unavailable(f"{what}: another call holds it", str(error)) from error
+        raise Unavailable(f"{what}: another call holds the lock", str(error)) from error
     except (StoreError, ValueError) as error:
-        # ValueError: a value that would not come back from JSON as it went in
+        # ValueError: a value that JSON would not give back unchanged
         cause = error.__cause__
         passes = isinstance(cause, OSError) and cause.errno in PASSING
         raise (Unavailable if passes else RecordRefused)(what, str(error)) from error

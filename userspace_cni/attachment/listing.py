@@ -1,4 +1,4 @@
-"""One attachment as people and programs are shown it, and the names by which they ask for it. Pure.
+"""Describes one attachment for people and programs, and finds attachments by the names that they give. Pure.
 
 The command line and the agent's `/api/v1/attachments` both answer with what `describe` makes: keys are added, never renamed.
 """
@@ -17,15 +17,15 @@ _UNFINISHED: Final[Mapping[str, str]] = {
     "deleting": "state deleting: it is being detached, or something of it could not be undone yet",
 }
 _ROLES: Final[Mapping[type[PortInterface], str]] = {VhostUserClient: "server", VhostUserServer: "client"}
-"""The application's role, by the kind of interface: the other one than OVS's."""
+"""The application's role, by the kind of interface: the opposite of OVS's."""
 NOT_SERVING: Final = frozenset({"dead", "silent"})
-"""States of ovs-vswitchd in which no frame is known to move, and OVSDB tells of the time before."""
+"""States of ovs-vswitchd in which it may move no frames, and what OVSDB says is out of date."""
 _NEAR: Final = 5
-"""How many names are suggested for one that is not there."""
+"""How many names are suggested for a name that no attachment has."""
 
 
 class SwitchPort(Protocol):
-    """What the switch says of a port: Interface.link_state ("" for unknown), status and error, and where it is."""
+    """What the switch says of a port: Interface.link_state ("" for unknown), status and error, and its bridge."""
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ class SwitchPort(Protocol):
 
     @property
     def bridge(self) -> str:
-        """Name of the bridge that it is on."""
+        """Name of its bridge."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class SwitchPort(Protocol):
 
 
 class Unresolved(Exception):
-    """A name that stands for no attachment, or for those of several pods or containers. `candidates`: what may be meant."""
+    """A name of no attachment, or of attachments of several pods or containers. `candidates`: the names that may be meant."""
 
     def __init__(self, name: str, candidates: Sequence[str], *, ambiguous: bool) -> None:
         super().__init__(f"{name!r} can be any of: {', '.join(candidates)}" if ambiguous else f"no attachment is named {name!r}")
@@ -71,11 +71,11 @@ class Unresolved(Exception):
 def describe(
     record: Record, ports: Mapping[str, SwitchPort] | None, *, boot_id: str = "", vswitchd: str = "unknown"
 ) -> dict[str, Any]:
-    """An attachment as JSON values.
+    """Describe an attachment as JSON values.
 
-    `ports`: what the switch says, by name of port; None when it could not be asked. `boot_id`: the present boot, to tell
-    attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; of one that is dead or
-    silent OVSDB still has what it said of links and applications before, and that is not repeated.
+    `ports`: what the switch says, by name of port; None when it could not be asked. `boot_id`: the present boot, to recognise
+    attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; while it is dead or
+    silent, what OVSDB has of links and applications is out of date and left out.
     """
     step, ref = record.port, record.port_ref
     port = ports.get(ref.name) if ports is not None and ref else None
@@ -145,7 +145,7 @@ def addresses(record: Record) -> list[str]:
 
 
 def objects(value: object) -> list[Mapping[str, Any]]:
-    """A list of objects, whatever an editor made of it: what one record says of itself keeps no other from being shown."""
+    """A list of objects, also of a record that was edited by hand: one damaged record must not keep others from being shown."""
     return [each if isinstance(each, dict) else {} for each in value] if isinstance(value, list) else []
 
 
@@ -222,14 +222,14 @@ def _by_container(record: Record) -> str:
 
 
 def _one(name: str, found: list[Record], owner: Callable[[Record], object], called: Callable[[Record], str]) -> list[Record]:
-    """What was found, if all of it belongs to one pod or container."""
+    """The records found. Raises Unresolved unless all of them belong to one pod or container."""
     if len({owner(record) for record in found}) > 1:
         raise Unresolved(name, sorted({called(record) for record in found}), ambiguous=True)
     return found
 
 
 def _near(name: str, records: Iterable[Record]) -> list[str]:
-    """Names that are spelled much like this one, or of which it is a part."""
+    """Names that are spelled similarly, or that contain this one."""
     from difflib import get_close_matches
 
     forms: dict[str, str] = {}

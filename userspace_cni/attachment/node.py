@@ -1,6 +1,6 @@
-"""What everything about attachments asks of the node on which they are. `node.drivers` has the real one.
+"""What attachments ask of their node. The implementation is in `node.drivers`.
 
-Types alone: nothing here does anything. A process that lives for one verb has the same node as one that lives for years.
+Only types are here. A process that lives for one verb and one that lives for years use the same node.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Node(Protocol):
 
     @property
     def spool(self) -> Spool:
-        """The DELs that no agent has seen."""
+        """The DELs that were called while no agent answered."""
         ...
 
     @property
     def log_level(self) -> str:
-        """A key of log.LEVELS, for networks that name none."""
+        """A key of log.LEVELS, for networks without a log level of their own."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class Node(Protocol):
 
     @property
     def resident(self) -> bool:
-        """Whether this process lives on and reconciles by itself; else each verb does a part of that at its end."""
+        """Whether this process lives on and reconciles on a tick; if not, each verb does a part of that at its end."""
         ...
 
     def boot_id(self) -> str:
@@ -65,7 +65,7 @@ class Node(Protocol):
         ...
 
     def unwritable(self, path: str) -> str:
-        """Why nothing can be written to a directory of the host; "" if it can."""
+        """Why nothing can be written to a directory of the host; "" if something can."""
         ...
 
     # -- an attachment ----------------------------------------------------------------------------------------------------
@@ -76,11 +76,11 @@ class Node(Protocol):
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
-        """Who can use an interface, by the name that a network's key `consumer` has for it."""
+        """The kinds of consumers, by their names in a network's key `consumer`."""
         ...
 
     def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
-        """What has to be known of node and pod to plan an attachment of that consumer. `netns_inode`: what `sandbox` said."""
+        """Gather what has to be known of node and pod to plan the attachment. `netns_inode`: what `sandbox` returned."""
         ...
 
     def require_delegate(self, request: Request) -> None:
@@ -88,21 +88,21 @@ class Node(Protocol):
         ...
 
     def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """ADD of the IPAM plugin: its decoded answer. The child keeps the descriptor `lock` open as long as it lives."""
+        """Call ADD of the IPAM plugin; returns its decoded answer. The child keeps the descriptor `lock` open while it lives."""
         ...
 
     def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
-        """CHECK, GC or STATUS to the IPAM plugin of this configuration, if there is one that knows the verb."""
+        """Call CHECK, GC or STATUS of the configuration's IPAM plugin, if there is one that knows the verb."""
         ...
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
-        """The record that the plugin we replace left of this attachment."""
+        """The record of this attachment that the plugin which this one replaces left."""
         ...
 
     # -- sandboxes --------------------------------------------------------------------------------------------------------
 
     def sandbox(self, environment: Environment) -> int:
-        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment when it is none, HostNamespace when it is our own."""
+        """Inode of the network namespace CNI_NETNS. Raises BadEnvironment unless it is one, HostNamespace when it is our own."""
         ...
 
     def has_link(self, environment: Environment) -> bool:
@@ -121,7 +121,7 @@ class Node(Protocol):
 
     @property
     def ports(self) -> Switch:
-        """The switch, as people ask for it."""
+        """The switch, as commands ask for it."""
         ...
 
     @property
@@ -142,27 +142,27 @@ class Node(Protocol):
         ...
 
     def connect(self, deadline: Deadline) -> int:
-        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
+        """Open the session with OVSDB unless one is open; how many were opened so far. Raises Unavailable."""
         ...
 
     def watch_switch(self) -> str:
-        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
+        """Ask ovs-vswitchd whether it lives, and remember the answer for STATUS; names its process, "" unless it is alive."""
         ...
 
     def watch_life(self, ended: Callable[[], None]) -> Lifeline:
-        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
+        """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
         ...
 
     def free_sources(self) -> int:
-        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
         ...
 
 
 class Switch(Protocol):
-    """The switch, as far as people ask for it."""
+    """The switch, as far as commands ask for it."""
 
     def connect(self, deadline: Deadline) -> object:
-        """Open the session with OVSDB unless one stands. Raises Unavailable."""
+        """Open the session with OVSDB unless one is open. Raises Unavailable."""
         ...
 
     def known(self) -> Iterable[SwitchPort]:
@@ -187,7 +187,7 @@ class Switch(Protocol):
 
 
 class Liveness(Protocol):
-    """What ovs-vswitchd says of itself: `alive`, `dead`, `silent` or `unknown`, and from what that is known."""
+    """Whether ovs-vswitchd lives: `alive`, `dead`, `silent` or `unknown`, and how that is known."""
 
     @property
     def state(self) -> str:
@@ -196,17 +196,17 @@ class Liveness(Protocol):
 
     @property
     def reason(self) -> str:
-        """In words; of one that is alive its version."""
+        """The reason in words; the version while it is alive."""
         ...
 
     @property
     def pid(self) -> int | None:
-        """Its process, as it calls itself; None while that is not known."""
+        """Its process id, as it says itself; None while that is not known."""
         ...
 
 
 class SwitchFacts(Protocol):
-    """What the switch is set to, and what it made of it."""
+    """The switch's settings, and the values that result."""
 
     @property
     def other_config(self) -> Mapping[str, str]:
@@ -220,23 +220,23 @@ class SwitchFacts(Protocol):
 
 
 class Lifeline(Protocol):
-    """What tells of the end of a daemon at once."""
+    """A connection that shows the end of a daemon at once."""
 
     def hold(self) -> None:
         """Hold a connection unless one is held."""
         ...
 
     def let_go(self) -> None:
-        """End it; `ended` is not told."""
+        """End the connection; `ended` is not called."""
         ...
 
 
 @dataclass(frozen=True)
 class DeadProbe:
-    """What a person's probe, ping or load left whose process has ended. It is no attachment, and has no record.
+    """What a probe, ping or load left whose process has ended. It is no attachment, and has no record.
 
-    `purpose`: what its ports are marked with. `run`: the name of its run, by which it is found again; `pid` and `number` are
-    parts of that. `sockets`: those that it may have made where pods' sockets belong. Flows of its ports may be on any bridge.
+    `purpose`: the mark of its ports. `run`: the name of its run, by which it is found again; `pid` and `number` are parts of
+    that name. `sockets`: those that it may have made in pods' directories. Flows of its ports may be on any bridge.
     """
 
     purpose: str
@@ -248,22 +248,22 @@ class DeadProbe:
 
     @property
     def left(self) -> tuple[Step, ...]:
-        """All that has a name of its own."""
+        """Its ports and sockets."""
         return (*self.ports, *self.sockets)
 
     @property
     def process(self) -> str:
-        """Its process, as people are told it in the place of a container."""
+        """Its process, shown where an attachment has its container."""
         return f"run-{self.pid}"
 
     @property
     def key(self) -> str:
-        """What tells it from other things that are left."""
+        """A key that no other thing left on the node has."""
         return f"{self.process}@{self.number}"
 
     @property
     def subject(self) -> dict[str, str]:
-        """What a log line says of it."""
+        """The keys of a log line about it."""
         return {"purpose": self.purpose, "process": self.process, "number": self.number}
 
 
@@ -271,9 +271,9 @@ class DeadProbes(Protocol):
     """Finds and removes what killed probes left. Raises Unavailable."""
 
     def find(self, deadline: Deadline) -> Sequence[DeadProbe]:
-        """Everything of theirs."""
+        """Find everything that killed probes left."""
         ...
 
     def remove(self, probe: DeadProbe, deadline: Deadline) -> object:
-        """Remove it, unless it is gone."""
+        """Remove what is still there of one."""
         ...

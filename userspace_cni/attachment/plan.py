@@ -1,4 +1,4 @@
-"""What an attachment consists of, and how every name in it is derived. Pure: no files, sockets, clock or randomness.
+"""Says what an attachment consists of, and derives every name in it. Pure: no files, sockets, clock or randomness.
 
 An attachment is a tuple of steps, applied in the order of the tuple and undone in reverse.
 
@@ -53,9 +53,9 @@ class Attachment:
 
 
 def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: Addresses) -> Attachment:
-    """Everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
+    """Plan everything that has to become true for this ADD, with every name in it. `consumer`: the one that `options` names.
 
-    Raises BadEnvironment or InvalidConfig for names that can not be part of a socket path, and for a device plugin's
+    Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, and for a device plugin's
     allocation that contradicts the configuration.
     """
     role = _ovs_role(options, consumer, facts.allocation)
@@ -106,7 +106,7 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     else:
         _fits(f"{facts.ovs_sockdir}/{port.name}", "the path at which OVS listens")
         steps += [port, _placed_socket(port, place, socket_file, access, facts)]
-    steps += _documents(request, options, consumer, facts, _Told(role, socket_file, pod_path, interface, addresses))
+    steps += _documents(request, options, consumer, facts, _ApplicationView(role, socket_file, pod_path, interface, addresses))
     return Attachment(tuple(steps), interface)
 
 
@@ -126,7 +126,7 @@ def _marks(request: Request, consumer: Consumer, facts: Facts) -> dict[str, str]
 
 
 def _ovs_role(options: Options, consumer: Consumer, allocation: Allocation | None) -> Role:
-    """OVS's side: the configuration's, or the opposite of what a device plugin told the application."""
+    """OVS's role: the configuration's, or the opposite of the role that a device plugin gave the application."""
     if allocation is None:
         return options.ovs_role
     consumer.check_allocation(allocation)
@@ -134,7 +134,7 @@ def _ovs_role(options: Options, consumer: Consumer, allocation: Allocation | Non
     if options.role_given and role != options.ovs_role:
         raise InvalidConfig(
             f"the device plugin allocated mode {allocation.mode!r}, and 'host.vhost.mode' makes OVS the {options.ovs_role}",
-            "both can not be; see the file runtimeConfig.CNIDeviceInfoFile",
+            "they contradict each other; see the file runtimeConfig.CNIDeviceInfoFile",
         )
     return role
 
@@ -145,11 +145,11 @@ def _given_name(request: Request, options: Options, allocation: Allocation | Non
     if allocated and options.socket_file and allocated != options.socket_file:
         raise InvalidConfig(
             f"the device plugin allocated the socket {allocated!r}, 'host.vhost.socketfile' is {options.socket_file!r}",
-            "both can not be; see the file runtimeConfig.CNIDeviceInfoFile",
+            "they contradict each other; see the file runtimeConfig.CNIDeviceInfoFile",
         )
     if allocated and not _PATH_SAFE.fullmatch(allocated):
         raise InvalidConfig(
-            f"the device plugin allocated the socket {allocated!r}, which can not be its name",
+            f"the device plugin allocated the socket {allocated!r}, which cannot be a socket's name here",
             f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; see the file runtimeConfig.CNIDeviceInfoFile",
         )
     return allocated or options.socket_file or port_name(request.environment.container_id, request.environment.ifname)
@@ -158,7 +158,7 @@ def _given_name(request: Request, options: Options, allocation: Allocation | Non
 def _checked_name(name: str, request: Request, consumer: Consumer) -> str:
     if not _PATH_SAFE.fullmatch(name):
         raise BadEnvironment(
-            f"CNI_IFNAME {request.environment.ifname!r} can not be part of a socket's name",
+            f"CNI_IFNAME {request.environment.ifname!r} cannot be part of a socket's name",
             f"DPDK's arguments and the pod's annotations take {_PATH_SAFE.pattern}; {consumer.naming_remedy}",
         )
     return name
@@ -168,12 +168,12 @@ def _fits(path: str, what: str) -> None:
     if len(path.encode("utf-8", "surrogateescape")) > SUN_PATH_MAX:
         raise InvalidConfig(
             f"{what}, {path!r}, has more than {SUN_PATH_MAX} bytes",
-            "a unix socket can not have it; give a shorter 'host.vhost.socketfile' or mount path",
+            "a unix socket cannot have it; give a shorter 'host.vhost.socketfile' or mount path",
         )
 
 
 def _is_text(value: str) -> bool:
-    """Whether OVSDB can hold it: bytes of a variable that are not UTF-8 are lone surrogates here."""
+    """Whether OVSDB can hold the value: bytes of a variable that are not UTF-8 are lone surrogates here."""
     return not _SURROGATE.search(value)
 
 
@@ -200,8 +200,8 @@ def _placed_socket(port: OvsPort, place: Place, socket_file: str, access: Access
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What the application is told."""
+class _ApplicationView:
+    """The attachment as it is described to the application."""
 
     ovs_role: Role
     socket_file: str
@@ -211,17 +211,17 @@ class _Told:
 
     @property
     def mode(self) -> Role:
-        """The application's role: the other one than OVS's."""
+        """The application's role: the opposite of OVS's."""
         return "server" if self.ovs_role == "client" else "client"
 
 
-def _documents(request: Request, options: Options, consumer: Consumer, facts: Facts, told: _Told) -> list[Step]:
-    """What is written down for the runtime and the application."""
+def _documents(request: Request, options: Options, consumer: Consumer, facts: Facts, view: _ApplicationView) -> list[Step]:
+    """The documents for the runtime and the application."""
     environment = request.environment
     steps: list[Step] = []
     if facts.device_info_file:
-        steps.append(_device_info(facts, told))
-    entry = render_file(_entry(request, options, told))
+        steps.append(_device_info(facts, view))
+    entry = render_file(_entry(request, options, view))
     if facts.noted:
         steps.append(
             PodNote(
@@ -242,10 +242,10 @@ def _documents(request: Request, options: Options, consumer: Consumer, facts: Fa
     return steps
 
 
-def _device_info(facts: Facts, told: _Told) -> DeviceInfo:
+def _device_info(facts: Facts, view: _ApplicationView) -> DeviceInfo:
     allocated = facts.allocation.content if facts.allocation else {}
     content: dict[str, Any] = {"type": "vhost-user", "version": "1.1.0", **allocated}
-    content["vhost-user"] = {"mode": told.mode, "path": told.pod_path}
+    content["vhost-user"] = {"mode": view.mode, "path": view.pod_path}
     return DeviceInfo(
         path=facts.device_info_file,
         content=json.dumps(content),
@@ -255,10 +255,10 @@ def _device_info(facts: Facts, told: _Told) -> DeviceInfo:
     )
 
 
-def _entry(request: Request, options: Options, told: _Told) -> dict[str, Any]:
+def _entry(request: Request, options: Options, view: _ApplicationView) -> dict[str, Any]:
     """One element of userspace/configuration-data: the `container` block, completed as the application needs it."""
     block = options.application.block
-    vhost = {**(block.get("vhost") or {}), "mode": told.mode, "socketfile": told.socket_file}
+    vhost = {**(block.get("vhost") or {}), "mode": view.mode, "socketfile": view.socket_file}
     config: dict[str, Any] = {key: block[key] for key in ("engine", "iftype", "netType", "memif", "bridge") if key in block}
     config = {
         **config,
@@ -266,5 +266,5 @@ def _entry(request: Request, options: Options, told: _Told) -> dict[str, Any]:
         "netType": config.get("netType") or "interface",
         "vhost": vhost,
     }
-    result = build(LATEST, told.interface, told.addresses, options.dns)
+    result = build(LATEST, view.interface, view.addresses, options.dns)
     return build_entry(request.environment.container_id, request.environment.ifname, request.network.name, config, result)

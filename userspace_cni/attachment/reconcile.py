@@ -1,8 +1,8 @@
-"""The agent's reconciliation: from records and reality to what to undo and what to make again.
+"""The agent's reconciliation: compares records with the node, and finds what to undo and what to make again.
 
-It runs at start, when OVSDB is there again, on a tick and on demand. `findings` decides and changes nothing; a `Reconciliation`
-acts on what was found. Doubt keeps, proof deletes: an attachment that looks complete, or a row whose record is lost, is removed
-only when its sandbox is proven gone in two passes. What another call works on (its container's lock is taken) is left
+It runs at start, when OVSDB is reachable again, on a tick and on demand. `findings` decides and changes nothing; a
+`Reconciliation` acts on the findings. An attachment that looks complete, or a row whose record is lost, is removed only when its
+sandbox is proven gone in two passes; in doubt it is kept. What another call works on (its container's lock is taken) is left
 alone.
 """
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
 
 LOOK_S: Final = 5.0
-"""What listing the switch's ports may take."""
+"""Seconds for listing the switch's ports."""
 CHECK_S: Final = 2.0
-"""What looking at one step may take."""
-TELL_S: Final = 3600.0
-"""Seconds between two lines about the same failure."""
+"""Seconds for looking at one step."""
+REPEAT_S: Final = 3600.0
+"""Seconds between two log lines about the same failure."""
 
 Problem = Literal["unfinished", "rebooted", "sandbox-gone", "namespace-gone", "lost", "record-lost", "foreign"]
-"""unfinished: ADD or DEL died in it. rebooted: made in an earlier boot. sandbox-gone: no DEL will ever come. namespace-gone:
-the sandbox is gone and its pod not known to be; mounts of ours keep the kubelet from removing the directory by which that would
-be known. lost: parts of a living attachment are missing or dead. record-lost: a port of ours without record or sandbox. foreign:
-a port of another installation."""
+"""unfinished: ADD or DEL died before its end. rebooted: made in an earlier boot. sandbox-gone: no DEL will come any more.
+namespace-gone: the sandbox is gone, and whether its pod is gone is not known: that shows when the kubelet removes the pod's
+directory, which mounts of ours prevent. lost: parts of a living attachment are missing or dead. record-lost: a port of ours
+without record or sandbox. foreign: a port of another installation."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as the records say. `record`: as stored, or made up of marks.
+    """One difference between the records and the node. `record`: as stored, or built from a port's marks.
 
-    `steps`: those that are lost, or whose mounts are in the way.
+    `steps`: the lost ones, or those whose mounts keep the kubelet from removing the pod's directory.
     """
 
     problem: Problem
@@ -53,14 +53,14 @@ class Finding:
 
     @property
     def needs_proof(self) -> bool:
-        """Whether it must be found twice before anything is removed."""
+        """Whether two passes must find it before anything is removed."""
         return self.problem in ("sandbox-gone", "namespace-gone", "record-lost")
 
 
 def findings(node: Node) -> Iterator[Finding | DeadProbe]:
-    """Everything that is not as the records say, and what killed probes left; decides, and changes nothing. Raises RecordRefused.
+    """Find what differs from the records, and what killed probes left. Changes nothing. Raises RecordRefused.
 
-    While the switch cannot be asked, nothing is concluded from a port that is not there.
+    While the switch cannot be asked, nothing is concluded from a missing port.
     """
     records = node.journal.records()
     boot_id = node.boot_id()
@@ -74,10 +74,10 @@ def findings(node: Node) -> Iterator[Finding | DeadProbe]:
         if sandbox_is_gone({"boot-id": record.boot_id, "netns": record.netns, "pod-uid": record.pod_uid}, node):
             yield Finding("sandbox-gone", record)
         elif record.netns and node.netns_is_gone(record.netns):
-            # nothing is made again for it: another sandbox of the pod has an ADD of its own
-            if mounted := _those(record, lambda step: _holds_up(step, record.key, seen, node)):  # noqa: B023 - called at once
+            # nothing is made again for this sandbox: another sandbox of the pod has an ADD of its own
+            if mounted := _select(record, lambda step: _has_idle_mount(step, record.key, seen, node)):  # noqa: B023 - called at once
                 yield Finding("namespace-gone", record, mounted)
-        elif lost := _those(record, lambda step: _is_lost(step, seen, node)):
+        elif lost := _select(record, lambda step: _is_lost(step, seen, node)):
             yield Finding("lost", record, lost)
     yield from _without_record({record.key for record in records}, seen.ports or {}, node)
     if seen.ports is not None:
@@ -85,15 +85,15 @@ def findings(node: Node) -> Iterator[Finding | DeadProbe]:
 
 
 def sandbox_is_gone(marks: Marks, node: Node) -> bool:
-    """Whether the sandbox is proven gone, by what marks (`boot-id`, `netns`, `pod-uid`) say of it."""
+    """Whether the sandbox that the marks `boot-id`, `netns` and `pod-uid` name is proven gone."""
     if marks.get("boot-id", "") not in ("", node.boot_id()):
         return True
     netns, uid = marks.get("netns", ""), marks.get("pod-uid", "")
     return bool(netns) and node.netns_is_gone(netns) and (not uid or node.pod_is_gone(uid))
 
 
-def _those(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
-    """The steps of the attachment of which that is true; what is logged meanwhile is about it."""
+def _select(record: Record, wanted: Callable[[Step], bool]) -> tuple[Step, ...]:
+    """The attachment's steps for which `wanted` is true; log lines of `wanted` name the attachment."""
     with about(record.subject):
         return tuple(step for step in record.steps if wanted(step))
 
@@ -107,12 +107,12 @@ def _see(node: Node) -> Seen:
 
 
 def _is_lost(step: Step, seen: Seen, node: Node) -> bool:
-    return _looked(step, seen, lambda: node.driver(step).lost(step, seen, Deadline.after(CHECK_S)))
+    return _ask(step, seen, lambda: node.driver(step).lost(step, seen, Deadline.after(CHECK_S)))
 
 
-def _holds_up(step: Step, key: str, seen: Seen, node: Node) -> bool:
-    """Whether it is a mount that only sandboxes need which are gone."""
-    return _looked(step, seen, lambda: node.driver(step).mounted(step, seen)) and not is_needed(step, key, node)
+def _has_idle_mount(step: Step, key: str, seen: Seen, node: Node) -> bool:
+    """Whether the step has a mount which only sandboxes hold that are gone."""
+    return _ask(step, seen, lambda: node.driver(step).mounted(step, seen)) and not is_needed(step, key, node)
 
 
 def is_needed(step: Step, key: str, node: Node) -> bool:
@@ -129,11 +129,12 @@ def is_needed(step: Step, key: str, node: Node) -> bool:
     return False
 
 
-def _looked(step: Step, seen: Seen, ask: Callable[[], bool]) -> bool:
+def _ask(step: Step, seen: Seen, question: Callable[[], bool]) -> bool:
+    """The answer to the question; False, and one log line for each reason, when it fails."""
     try:
-        return ask()
+        return question()
     except UserspaceError as error:
-        if seen.is_news(error):
+        if seen.is_new(error):
             say("warning", f"step '{step.kind}' cannot be looked at", error=error)
         return False
 
@@ -154,7 +155,7 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
 
 @dataclass(frozen=True)
 class _Begun:
-    """What is being made again: what remains to be awaited, and the steps that can be applied only then."""
+    """An attachment whose lost steps are being made again: what remains to be awaited, and the steps to be applied after that."""
 
     record: Record
     rests: list[Rest]
@@ -162,10 +163,10 @@ class _Begun:
 
 
 class Reconciliation:
-    """One pass after the other; what one suspects, a later one is certain of. For one thread.
+    """Runs passes; a pass removes only what an earlier one suspected. For one thread.
 
-    `report` is told each action by name. `apart_s`: seconds that have to lie between a suspicion and its proof, however often a
-    pass is asked for.
+    `report` receives each action by name. `apart_s`: least seconds between a suspicion and its proof, however often a pass is
+    asked for.
     """
 
     def __init__(self, node: Node, report: Report, apart_s: float) -> None:
@@ -173,11 +174,11 @@ class Reconciliation:
         self._report = report
         self._apart_s = apart_s
         self._suspected: dict[str, float] = {}
-        self._told: dict[tuple[str, str], float] = {}
+        self._logged: dict[tuple[str, str], float] = {}
         self._foreign: frozenset[str] = frozenset()
 
     def run(self) -> None:
-        """One pass. Never fails: what could not be done is said, and is there for the next one."""
+        """Run one pass. Never fails: what could not be done is logged, and left for the next pass."""
         cleanup.drain(self._node, Deadline.after(cleanup.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
@@ -195,47 +196,47 @@ class Reconciliation:
         for each in begun:
             self._attempt(each.record, lambda each=each: self._finish(each))  # type: ignore[misc]
         self._suspected = suspected
-        self._tell_foreign(foreign)
+        self._log_foreign(foreign)
 
     def look_at(self, port: str) -> None:
-        """The connection of a port's application has just ended: free the socket's name if it has died. Never fails."""
+        """Free the socket's name if the application of the port, whose connection has just ended, has died. Never fails."""
         try:
             marks = self._node.owned_ports(Deadline.after(CHECK_S)).get(port, {})
             record = self._node.journal.read(marks.get("container-id", ""), marks.get("ifname", ""))
         except UserspaceError as error:
-            say("warning", "an application that has gone is looked at later", port=port, error=error)
+            say("warning", "the socket of an application that disconnected is looked at later", port=port, error=error)
             return
         if record is None or is_unfinished(record, self._node.boot_id()):
             return
         seen = Seen()
-        if steps := _those(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
+        if steps := _select(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
             self._attempt(record, lambda: self._act(Finding("lost", record, steps), []))
 
     def _is_proven(self, key: str, suspected: dict[str, float]) -> bool:
-        """Whether what seems to be left over seemed so in an earlier pass; the next pass will know of this one."""
+        """Whether an earlier pass suspected it too, at least `apart_s` ago; the suspicion is kept for the next pass."""
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
     def _attempt(self, left: Record | DeadProbe, act: Callable[[], None]) -> None:
-        """Do it; a failure keeps no other from its turn, and is told once an hour."""
+        """Act on one finding; a failure is logged once an hour and does not stop the pass."""
         with bound(self._node.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
-                if self._is_news(left.key, error.message):
+                if self._is_new(left.key, error.message):
                     say("warning", "an attachment could not be put right now", error=error)
 
-    def _is_news(self, key: str, message: str) -> bool:
-        """Whether it has not been told for an hour: what fails in every pass would fill the log."""
+    def _is_new(self, key: str, message: str) -> bool:
+        """Whether this failure was not logged for an hour: what fails in every pass would fill the log."""
         now = time.monotonic()
-        self._told = {told: at for told, at in self._told.items() if now - at < TELL_S}
-        news = (key, message) not in self._told
-        if news:
-            self._told[key, message] = now
-        return news
+        self._logged = {failure: at for failure, at in self._logged.items() if now - at < REPEAT_S}
+        new = (key, message) not in self._logged
+        if new:
+            self._logged[key, message] = now
+        return new
 
     def _act(self, found: Finding, begun: list[_Begun]) -> None:
-        """Put one thing right, if it still is what it was when it was found."""
+        """Put one finding right, if its record is still the one that was found."""
         record, recorded = found.record, found.problem != "record-lost"
         with try_turn(record.container_id, record.ifname, self._node) as turn:
             if turn is None or turn.read() != (record if recorded else None):
@@ -250,7 +251,7 @@ class Reconciliation:
                     self._report(f"removed-{found.problem}")
 
     def _remove_probe(self, probe: DeadProbe) -> None:
-        """Remove it unless another process does."""
+        """Remove what the probe left, unless another process does."""
         lock = self._node.journal.try_container_lock(probe.process)
         if lock is None:
             return
@@ -260,41 +261,41 @@ class Reconciliation:
             self._report("removed-dead-test")
 
     def _make_again(self, found: Finding, turn: Turn) -> _Begun:
-        """Begin with it: many ports are opened by the switch at the same time."""
+        """Begin to make the lost steps again, without waiting: the switch opens many ports at the same time."""
         first = [step for step in found.steps if not step.from_switch]
         rests = turn.begin(found.record, first, Deadline.after(cleanup.TURN_S))
-        self._tell_again(first)
+        self._report_again(first)
         return _Begun(found.record, rests, [step for step in found.steps if step.from_switch])
 
     def _finish(self, begun: _Begun) -> None:
-        """Await what was begun, and make what waits for it. A DEL that came in between has removed it all."""
+        """Await what was begun, and apply the later steps. Does nothing if a DEL came in between: it has removed everything."""
         record = begun.record
         with try_turn(record.container_id, record.ifname, self._node) as turn:
             if turn is None or turn.read() != record:
                 return
             turn.settle(begun.rests)
             turn.settle(turn.begin(record, begun.later, Deadline.after(cleanup.PLACE_S)))
-            self._tell_again(begun.later)
+            self._report_again(begun.later)
 
-    def _tell_again(self, steps: Iterable[Step]) -> None:
+    def _report_again(self, steps: Iterable[Step]) -> None:
         for step in steps:
             say("info", "making again what was lost", step=step.kind)
             self._report(f"again-{step.kind}")
 
     def _undo_mounts(self, found: Finding, turn: Turn) -> None:
-        """What keeps the kubelet from removing the pod's directory; all else stays until the pod is known to be gone."""
+        """Undo the mounts that keep the kubelet from removing the pod's directory; the rest stays until the pod is known gone."""
 
         def wanted(step: Step) -> bool:
             if is_needed(step, found.record.key, self._node):
                 return False
-            say("info", "taking off what keeps the directory of a gone sandbox", step=step.kind, netns=found.record.netns)
+            say("info", "unmounting what keeps the directory of a gone sandbox", step=step.kind, netns=found.record.netns)
             return True
 
         turn.undo_some(found.steps, wanted, Deadline.after(cleanup.TURN_S))
         self._report("removed-namespace-gone")
 
-    def _tell_foreign(self, keys: Iterable[str]) -> None:
-        """Once for each, as long as it is there."""
+    def _log_foreign(self, keys: Iterable[str]) -> None:
+        """Log each foreign port once, as long as it exists."""
         for key in set(keys) - self._foreign:
             say("warning", "a port of another installation's state directory is left alone", attachment=key)
         self._foreign = frozenset(keys)

@@ -1,7 +1,7 @@
-"""What the store holds about attachments, typed: the undo log and the deletion queue. Pure.
+"""Records of attachments, typed, and their JSON form in the store: the undo log and the deletion queue. Pure.
 
 A record is written before the first effect and dropped after the last one is undone, so that a later process can finish
-what a dead one began. It holds all that DEL needs; neither the pod nor the configuration is asked again.
+what a dead one began. It holds everything that DEL needs; neither the pod nor the configuration is read again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, Final, Literal, TypeVar, cast, get_args
 from userspace_cni.attachment.steps import STORED_TYPES, Directory, OvsPort, PodMount, PodNote, PortRef, Socket, Step, first_of
 
 State = Literal["pending", "applying", "ready", "deleting"]
-"""pending: addresses are being leased. applying: some prefix of the steps is true. ready: all are, and ADD was answered or is
-about to be. deleting: some prefix of the steps may still be true."""
+"""pending: addresses are being leased. applying: the first steps are true. ready: all steps are true, and ADD was answered or is
+about to be. deleting: the first steps may still be true."""
 
 SCHEMA: Final = 1
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class MalformedRecord(ValueError):
 class Record:
     """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock.
 
-    `made`: keys of the shared things of its steps (Resource.key) that were made by us, for this attachment or another.
+    `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another.
     """
 
     state: State
@@ -58,7 +58,7 @@ class Record:
 
     @property
     def subject(self) -> dict[str, str]:
-        """What a log line says of which attachment it is about."""
+        """The keys of a log line by which it names the attachment."""
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
         return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
 
@@ -69,7 +69,7 @@ class Record:
 
     @property
     def port_ref(self) -> PortRef | None:
-        """By what its port is deleted; also of one of which nothing else is known."""
+        """The reference by which its port is deleted, also of a port of which nothing else is known."""
         return self.port.ref if self.port else first_of(self.steps, PortRef)
 
     @property
@@ -79,12 +79,12 @@ class Record:
 
     @property
     def directory(self) -> Directory | None:
-        """Where its socket is."""
+        """The directory of its socket."""
         return first_of(self.steps, Directory)
 
     @property
     def mount(self) -> PodMount | None:
-        """Through which the switch is shown that directory."""
+        """The mount through which the switch sees that directory."""
         return first_of(self.steps, PodMount)
 
     @property
@@ -166,13 +166,13 @@ def _build(kind: type[T], values: Mapping[str, Any]) -> T:
 
 @cache
 def _checks(kind: type[Any]) -> Mapping[str, Check]:
-    """What tells whether a JSON value fits, by field. Made once per type: a node has hundreds of records."""
+    """The check of a JSON value, by field. Made once per type: a node has hundreds of records."""
     hints = typing.get_type_hints(kind)
     return {item.name: _check_of(hints[item.name]) for item in fields(kind)}
 
 
 def _check_of(hint: Any) -> Check:
-    """Whether a JSON value (or, for steps, an already built tuple) is of the annotated type."""
+    """A check whether a JSON value (or, for steps, a tuple of Step) is of the annotated type."""
     origin, arguments = typing.get_origin(hint), get_args(hint)
     if origin is Literal:
         return lambda value: isinstance(value, str) and value in arguments

@@ -1,8 +1,8 @@
-"""DELs that were called while no agent answered, in the order of their calls.
+"""Reads the DELs that were called while no agent answered, in the order of their calls.
 
-The shim writes them (shim/shim.c): one file per DEL, which is the request that the agent would have had, with the boot and the
-time since boot of its call. An entry is never lost: it is removed when a record durably says `deleting`, and one that can not be
-read is put aside. Nothing here decides what an entry means.
+The shim writes them (shim/shim.c): one file per DEL, with the request for the agent, and the boot and the time since boot of the
+call. An entry is never lost: it is removed when a record durably says `deleting`, and an unreadable one is put aside. Nothing
+here decides what an entry means.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ class Spool:
         self._quarantine = Path(quarantine)
 
     def __len__(self) -> int:
-        """How many entries there are; 0 for a directory that can not be read."""
+        """How many entries there are; 0 for a directory that cannot be read."""
         with suppress(UserspaceError):
             return len(self._names())
         return 0
 
     def entries(self, *, keep: bool = False) -> Iterator[Entry]:
-        """Every entry, oldest first. What is none is put aside, unless `keep` says that this is only a look."""
+        """Every entry, oldest first. Files that are no entries are put aside; with `keep` they are left alone."""
         for name in self._names():
             try:
                 entry = _entry(name, self._read(name))
             except FileNotFoundError:
-                continue  # somebody else has dealt with it
-            except OSError as error:  # it stays, and keeps no other from its turn
-                say("warning", "a spooled DEL can not be read now", entry=name, error=error.strerror)
+                continue  # another process has removed it
+            except OSError as error:  # it stays, and does not block the others
+                say("warning", "a spooled DEL cannot be read now", entry=name, error=error.strerror)
                 continue
             except (ValueError, UserspaceError) as error:
                 if not keep:
@@ -77,8 +77,8 @@ class Spool:
             raise _refusal(f"removing {self._directory / name}", error) from error
 
     def put_aside(self, name: str, reason: str) -> None:
-        """Move an entry that can not be used to where unreadable records go; if that fails it stays."""
-        say("warning", "a spooled DEL can not be used and is put aside", entry=name, reason=reason, into=self._quarantine)
+        """Move an entry that cannot be used to the quarantine of records; if that fails it stays."""
+        say("warning", "a spooled DEL cannot be used and is put aside", entry=name, reason=reason, into=self._quarantine)
         try:
             self._quarantine.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
@@ -86,10 +86,10 @@ class Spool:
             self._flush(self._quarantine)
             self._flush(self._directory)
         except OSError as error:
-            say("warning", "it can not be put aside", entry=name, error=error.strerror)
+            say("warning", "the spooled DEL cannot be put aside", entry=name, error=error.strerror)
 
     def sweep(self) -> None:
-        """Remove what writers that died left half-written."""
+        """Remove half-written files of dead writers."""
         with suppress(OSError):
             fd = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -108,7 +108,7 @@ class Spool:
             raise _refusal(f"reading the spool {self._directory}", error) from error
 
     def _read(self, name: str) -> bytes:
-        """Raises ValueError for what is no file and never will be one: it must not keep those behind it from being heard."""
+        """Read a file. Raises ValueError unless it is a regular file: others are put aside, so that none blocks later entries."""
         path = self._directory / name
         if not stat.S_ISREG(path.lstat().st_mode):
             raise ValueError("it is no regular file")

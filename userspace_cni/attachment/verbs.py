@@ -99,7 +99,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             planned = record.to("applying", steps=record.steps + attachment.steps)
             foreseen, rivals = turn.foresee(planned)
             if rivals:
-                cleanup.make_way(planned, rivals, node, deadline.within(UNDO_S))
+                cleanup.remove_rivals(planned, rivals, node, deadline.within(UNDO_S))
                 foreseen, _ = turn.foresee(planned)
             record = foreseen
             journal.write(record)
@@ -114,10 +114,10 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
 
 
 def _make_room(request: Request, node: Node, turn: Turn, deadline: Deadline) -> None:
-    """Refuse a second attachment of the name; undo what an earlier ADD of it left unfinished, or a DEL that was spooled."""
+    """Refuse a second attachment of the name; undo what an earlier ADD left unfinished, or what a spooled DEL names."""
     environment = request.environment
     try:
-        cleanup.hear(environment.container_id, node)
+        cleanup.drain_container(environment.container_id, node)
     except RecordRefused as error:
         raise Unavailable("a DEL of this container, called before, cannot be recorded", str(error)) from error
     record = turn.read()
@@ -169,7 +169,7 @@ def _require_asked_ips(addresses: Addresses, options: Options, request: Request)
 
 
 def _roll_back(record: Record, turn: Turn, cause: BaseException) -> None:
-    """A failed ADD is a DEL. What cannot be undone now stays recorded; the cause remains the answer."""
+    """Undo a failed ADD as DEL does. Steps that cannot be undone now stay recorded; the cause remains the answer."""
     left = ""
     try:
         failures = turn.remove(record, Deadline.after(UNDO_S))
@@ -202,8 +202,8 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
             raise Unavailable("what this DEL has to undo cannot be recorded", str(error)) from error
         if not record.boot_id and request.network.ipam:
             failures += turn.undo_unrecorded(_lease_step(request), deadline.within(UNDO_S))
-    _answer_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
-    if not failures:  # else the switch is away, and nothing of others can be finished either
+    _raise_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
+    if not failures:  # with failures the switch does not answer, and no other attachment can be finished either
         _finish(node)
     return b""
 
@@ -213,8 +213,8 @@ def _is_postponed(failure: Failure) -> bool:
     return failure.step.postponable and isinstance(failure.error, Unavailable)
 
 
-def _answer_for(failures: list[Failure], what: str) -> None:
-    """What the record still holds is tried again: a store that takes no writes now is no lasting failure."""
+def _raise_for(failures: list[Failure], what: str) -> None:
+    """Raise the failures as one error, "try again" where the store takes no writes now: the record still holds those steps."""
     errors = [failure.error for failure in failures]
     if errors:
         raise combined(
@@ -292,7 +292,7 @@ def _collect_records(network: Network, valid: frozenset[tuple[str, str]], node: 
 
 
 def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Node, deadline: Deadline) -> list[UserspaceError]:
-    """Ports with our marks whose record is lost."""
+    """Remove ports with our marks whose record is lost."""
     errors: list[UserspaceError] = []
     identity = node.journal.identity()
     for port in node.marked_ports(network.name, deadline):
@@ -329,7 +329,7 @@ def _collect(record: Record, node: Node, deadline: Deadline, *, recorded: bool =
 
 
 def _finish(node: Node) -> None:
-    """In-process runs have no tick: they finish what earlier ones left. The verb has succeeded: nothing here may fail it."""
+    """Finish what earlier processes left, if this one has no tick. The verb has succeeded: nothing here may fail it."""
     if node.resident:
         return
     try:

@@ -1,7 +1,7 @@
-"""Asks the agent on its socket, for people and probes.
+"""Asks the agent on its socket, for commands and probes.
 
-One request per connection, as the shim does it, with one deadline over all of it. It must never wait for an agent that is not
-there, and never send a verb: those are the runtime's.
+One request per connection, as the shim does it, with one deadline for all of it. It must never wait for an agent that does not
+run, and never send a verb: only the runtime sends verbs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from userspace_cni.base.errors import Unavailable
 from userspace_cni.cni import protocol
 
 LOOK_S: Final = 2.0
-"""What a question to the agent may take."""
+"""Seconds for a question to the agent."""
 RECONCILE_S: Final = 60.0
 _CHUNK: Final = 1 << 16
 _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*(?=\r\n|$)", re.IGNORECASE)
@@ -25,7 +25,7 @@ _LARGEST: Final = 64 << 20
 
 
 class NoAgent(Unavailable):
-    """There is no socket: no agent was started on this node, or it ended in good order."""
+    """There is no socket: no agent was started on this node, or it ended normally."""
 
 
 class Client:
@@ -35,21 +35,21 @@ class Client:
         self.path = path
 
     def problems(self, probe: str) -> list[str]:
-        """What is wrong by `healthz` or `readyz`, one sentence each; nothing when all is well."""
+        """The problems that `healthz` or `readyz` reports, one sentence each; none when all is well."""
         return _problems(self._ask("GET", f"/{probe}", LOOK_S))
 
     def about(self) -> dict[str, Any]:
-        """`version` of the agent, "" where it does not say, and its `problems`."""
+        """`version` of the agent, "" when its answer has none, and its `problems`."""
         reply = self._ask("GET", "/readyz", LOOK_S)
-        said = _decoded(reply.body)
-        version = said.get("version", "") if isinstance(said, dict) else ""
+        answer = _decoded(reply.body)
+        version = answer.get("version", "") if isinstance(answer, dict) else ""
         return {"version": str(version), "problems": _problems(reply)}
 
     def reconcile(self) -> dict[str, int]:
-        """Have one pass of reconciliation run now; how often it did each action."""
+        """Let the agent reconcile once now; returns how often it took each action."""
         reply = self._ask("POST", "/api/v1/reconcile", RECONCILE_S)
-        said = _decoded(reply.body)
-        actions = said.get("actions") if isinstance(said, dict) else None
+        answer = _decoded(reply.body)
+        actions = answer.get("actions") if isinstance(answer, dict) else None
         if reply.status != 200 or not isinstance(actions, dict):
             raise Unavailable(f"asking the agent at {self.path} to reconcile: it answered {reply.status}", _excerpt(reply))
         return {str(name): count for name, count in actions.items() if isinstance(count, int)}
@@ -68,7 +68,7 @@ class Client:
                 f"{what}: no such socket", "no agent runs on this node, or settings socket and run_dir name another place"
             ) from error
         except ConnectionRefusedError as error:
-            raise Unavailable(f"{what}: nobody listens there", "the agent died, and has not been started again") from error
+            raise Unavailable(f"{what}: no process listens there", "the agent died, and has not been started again") from error
         except (TimeoutError, BlockingIOError) as error:
             raise Unavailable(f"{what}: no answer within {seconds:g} s", "see the agent's log") from error
         except OSError as error:
@@ -76,7 +76,7 @@ class Client:
 
 
 def _answer_of(peer: socket.socket, deadline: Deadline) -> bytes:
-    """What the agent answers, which then waits for us to close: so it learns that the answer was taken. Raises TimeoutError."""
+    """Read the agent's answer. It waits until we close the connection: so the agent knows we have it. Raises TimeoutError."""
     received = bytearray()
     while len(received) <= _LARGEST:
         if _is_whole(received):
@@ -99,9 +99,9 @@ def _is_whole(received: bytearray) -> bool:
 
 
 def _problems(reply: protocol.Reply) -> list[str]:
-    said = _decoded(reply.body)
-    told = said.get("problems") if isinstance(said, dict) else None
-    problems = [str(each) for each in told] if isinstance(told, list) else []
+    answer = _decoded(reply.body)
+    listed = answer.get("problems") if isinstance(answer, dict) else None
+    problems = [str(each) for each in listed] if isinstance(listed, list) else []
     if reply.status != 200 and not problems:
         problems = [f"it answered {reply.status}: {_excerpt(reply)}"]
     return problems

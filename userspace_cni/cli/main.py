@@ -1,4 +1,4 @@
-"""Commands for people. Exit codes: 0 good, 1 finding or failure, 2 usage, 3 cannot reach what was asked."""
+"""The commands of `userspace-cni`. Exit codes: 0 good, 1 finding or failure, 2 usage, 3 cannot reach what was asked."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ def userspace_cni() -> None:
 def install(standalone: bool, bin_dir: str) -> None:
     """Put the plugin where the container runtime looks for it: DIR/userspace.
 
-    It is a static binary that hands each call to the agent, and carries those of the settings in force now by which it finds the
-    agent's socket and the place for DELs while the agent is away: socket, run_dir, state_dir and spool_max. Run this again when
-    they change.
+    It is a static binary that hands each call to the agent. It carries the settings by which it finds the agent's socket, and the
+    directory for DELs while the agent is away: socket, run_dir, state_dir and spool_max. Run this again when they change.
 
     With --standalone it runs the Python interpreter that runs this command, isolated from the runtime's own Python settings. It
     carries no settings: each call reads those of its own environment and of the settings file. Where an agent serves the same
@@ -57,7 +56,7 @@ def install(standalone: bool, bin_dir: str) -> None:
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
     try:
-        with progress("putting it there, and trying it"):
+        with progress("installing the plugin, and trying it"):
             path, settings = (install_launcher(bin_dir), None) if standalone else install_shim(bin_dir)
     except InstallError as error:
         raise click.ClickException(str(error)) from error
@@ -92,7 +91,7 @@ def run() -> int:
     """Run the command line of this process; the exit code. Ctrl-C ends it quietly with 130, a closed or full stdout with 1."""
     _require_stdout()
     try:
-        with Signals(signal.default_int_handler, (signal.SIGINT,)):  # before and after, it ends the process without a word
+        with Signals(signal.default_int_handler, (signal.SIGINT,)):  # outside this block it ends the process without a message
             code = userspace_cni.main(standalone_mode=False)
         sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
@@ -108,7 +107,7 @@ def run() -> int:
 
 
 def _require_stdout() -> None:
-    """Where stdin, stdout or stderr is closed, have its number taken: no socket of ours may get it, and what prints must fail."""
+    """Occupy the numbers of a closed stdin, stdout or stderr: no socket of ours may get one, and printing must fail."""
     while (fd := os.open(os.devnull, os.O_RDONLY)) <= _STDERR:
         pass
     os.close(fd)

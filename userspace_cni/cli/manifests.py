@@ -1,8 +1,7 @@
-"""Files with objects of Kubernetes, with CNI configurations or with a libvirt domain, read into documents that can be judged.
+"""Reads files with Kubernetes objects, CNI configurations or a libvirt domain into documents that can be judged.
 
-They are anybody's: YAML is read with the safe loader and no aliases that would grow beyond measure, nothing is too deep for the
-parser, and a file that cannot be read is a finding and not a failure. Only a file that is not there at all, or none that can
-be read to its end, ends the command.
+The files are not trusted: YAML is read with the safe loader, and aliases and nesting are bounded. A file that cannot be read is a
+finding and not a failure. Only a file that does not exist, or one that may have no end, ends the command.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from kubevirt.lint.documents import Document
 from userspace_cni.pod.strict_json import Reader, once
 
 FILE_MAX: Final = 8 << 20
-"""Bytes of a file: all VMs of a large cluster."""
+"""Bytes of a file at most: enough for all VMs of a large cluster."""
 _DEEPEST: Final = 100
 _NODES_MAX: Final = 1_000_000
-"""Values of a document with each alias counted as all that it stands for."""
+"""Values of a document at most, with each alias counted as everything to which it refers."""
 MANIFESTS: Final = (".yaml", ".yml", ".json", ".xml")
 NETWORKS: Final = (".yaml", ".yml", ".json", ".conf", ".conflist")
 CONFIGURATIONS: Final = (".conf", ".conflist")
-"""What runtimes read as JSON and nothing else."""
+"""Suffixes of files that runtimes read only as JSON."""
 _REMEDY: Final = "look at the file: it must be YAML, JSON or the XML of a libvirt domain"
 _RENDER: Final = "render it first, as `helm template` does, and give what comes out (- for stdin)"
 _TEMPLATE: Final = re.compile(r"\{\{.{1,200}?\}\}|\{%.{1,200}?%\}")
-"""What templates of Helm, Go and Jinja have."""
+"""An expression of a Helm, Go or Jinja template."""
 _OPEN_ALREADY: Final = ("/dev/fd/", "/proc/self/fd/", "/dev/stdin")
-"""What a shell gives for `<(command)`: a pipe, which has an end."""
+"""Paths that a shell gives for `<(command)`: a pipe, which has an end."""
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -49,7 +48,7 @@ class Unreadable(Exception):
 
 
 def files_of(paths: tuple[str, ...], suffixes: tuple[str, ...] = MANIFESTS) -> list[str]:
-    """The files that are meant, each once: of a directory those in it, at any depth, with one of the suffixes.
+    """The files of these paths, each once: for a directory the files in it, at any depth, with one of the suffixes.
 
     Hidden directories (.git, the versions of a mounted ConfigMap) and links to directories are not entered. Raises UsageError
     for a directory that has no such file, or one that cannot be listed.
@@ -69,7 +68,7 @@ def files_of(paths: tuple[str, ...], suffixes: tuple[str, ...] = MANIFESTS) -> l
 
 def _below_directory(path: str, suffixes: tuple[str, ...]) -> Iterator[str]:
     def refuse(error: OSError) -> None:
-        raise click.UsageError(f"directory {error.filename} can not be listed: {error.strerror}") from error
+        raise click.UsageError(f"directory {error.filename} cannot be listed: {error.strerror}") from error
 
     for directory, below, names in os.walk(path, onerror=refuse):
         below[:] = sorted(name for name in below if not name.startswith("."))
@@ -87,14 +86,14 @@ def read_file(path: str) -> tuple[list[Document], list[Finding]]:
 
 
 def name_of(path: str) -> str:
-    """A file as messages call it."""
+    """The name of a file in messages."""
     return "stdin" if path == "-" else path
 
 
 def read_text(path: str) -> str:
-    """What a file holds, "-" for stdin. Raises UsageError when it cannot be opened, Unreadable when it is no text of that size.
+    """The text of a file, "-" for stdin. Raises UsageError when it cannot be opened, Unreadable when it is no text or too large.
 
-    A named pipe may have no end, and a device neither: these are refused. A pipe that is open already is read.
+    Named pipes and devices are refused, because they may have no end. A pipe that is open already is read.
     """
     name = name_of(path)
     try:
@@ -103,7 +102,7 @@ def read_text(path: str) -> str:
         with click.open_file(path, "rb") as file:
             return _text(file)
     except OSError as error:
-        raise click.UsageError(f"file {name} can not be read: {error.strerror}") from error
+        raise click.UsageError(f"file {name} cannot be read: {error.strerror}") from error
 
 
 def _text(file: IO[bytes]) -> str:
@@ -122,7 +121,7 @@ def _documents(name: str, text: str) -> Iterator[Document]:
         return
     try:
         contents = [Reader(once).read(text)]
-    except ValueError:  # read as YAML, which JSON is too, a key that is given twice is told with lines
+    except ValueError:  # JSON is YAML too, and the YAML reader names the lines of a key that is given twice
         contents = [content for content in _yaml(text) if content is not None]
     if not contents:
         raise Unreadable("there is nothing in it")
@@ -152,7 +151,7 @@ def _yaml(text: str) -> Iterator[Any]:
 
 
 def _require_shallow(text: str) -> None:
-    """Raise Unreadable for nesting on which the parser would end the process. Events are read without any."""
+    """Raise Unreadable for nesting so deep that composing it would end the process. Reading events does not nest."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -164,13 +163,13 @@ def _require_shallow(text: str) -> None:
 
 
 def _require_finite(node: yaml.Node) -> None:
-    """Raise Unreadable for a document whose aliases make it endless, or as good as that."""
+    """Raise Unreadable for a document whose aliases make it endless or too large."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node) -> int:
         known = sizes.get(id(node))
         if known is None:
-            sizes[id(node)] = _NODES_MAX + 1  # for an alias to what it is in
+            sizes[id(node)] = _NODES_MAX + 1  # for an alias to a value that contains it
             known = 1 + sum(map(size, _below(node)))
             sizes[id(node)] = known
         if known > _NODES_MAX:

@@ -1,7 +1,7 @@
-"""What the plugin itself says of a network's configuration, without a node: what ADD would answer, and what it would warn of.
+"""What the plugin itself says of a network's configuration, without a node: ADD's errors and warnings.
 
-The plugin's own readers are asked, so that a lint and ADD never differ. What depends on the node, its settings among it, is not
-known here.
+The plugin's own readers are used, so that a lint and ADD never differ. What depends on the node and its settings is not known
+here.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from userspace_cni.cni.request import Environment, Request, read_network
 from userspace_cni.consumers import CONSUMERS
 
 _ADD: Final = Environment("ADD", "0", "", "net1", {}, (), netns_override=False, variables={})
-"""What a configuration is read for."""
+"""The call for which a configuration is read."""
 _SLIPS_MAX: Final = 50
-"""Misspelt keys of one configuration that are told."""
+"""Misspelt keys of one configuration that are reported at most."""
 _KEY: Final = re.compile(r"key '(.*?)' (?:is|holds|has|asks)\b|.*\((host\.vhost\.mode) is not", re.DOTALL)
 """How messages of the plugin name a key."""
 
 
 @dataclass(frozen=True)
 class Remark:
-    """One thing that the plugin says. `code`: the CNI code by which ADD refuses the network, 0 for a warning.
+    """An error or warning of the plugin. `code`: the CNI code with which ADD refuses the network, 0 for a warning.
 
-    `key`: the key that it is about, with its path, "" where none is named.
+    `key`: the key in question, with its path, "" where the message names none.
     """
 
     code: int
@@ -40,9 +40,9 @@ class Remark:
 
 
 def remarks_on(configuration: Mapping[str, Any]) -> list[Remark]:
-    """What is said of a configuration that a runtime hands over: of misspelt keys each, of other errors the first, then warnings.
+    """The remarks on a configuration as a runtime hands it over: every misspelt key, the first other error, then the warnings.
 
-    A misspelt key is told, and read as what it was to be, so that what is said after it holds when it is corrected.
+    A misspelt key is reported and then read as the right key, so that later remarks hold after it is corrected.
     """
     found: list[Remark] = []
     warnings: list[str] = []
@@ -76,7 +76,7 @@ def _key_of(message: str) -> str:
 
 
 def _correct(config: dict[str, Any], error: Misspelt) -> bool:
-    """Give a misspelt key the name that it was to have; False when it is not where it was said to be."""
+    """Give a misspelt key the right name; False when it is not where the error says."""
     holder = _object(config, error.place)
     if error.key not in holder:
         return False
@@ -89,7 +89,7 @@ def _correct(config: dict[str, Any], error: Misspelt) -> bool:
 
 
 def _object(config: dict[str, Any], place: str) -> dict[str, Any]:
-    """The object at a place, made where it is missing; one that is no object counts as missing, and is left."""
+    """The object at a place, made where it is missing; a new one, left out of it, where another value is in the way."""
     held = config
     for name in place.split(".") if place else []:
         key = next((key for key in held if folded(key) == name.lower()), name)

@@ -1,7 +1,7 @@
-"""What a command for people works on: the settings in force and the node that they describe, opened when first needed.
+"""What a command works on: the settings in force and the node that they describe, opened when first needed.
 
-The commands read the same store as plugin and agent, under its locks, and speak to the switch themselves, so that a dead or
-hanging agent hides nothing from them. Errors of the node become an exit code here: 2 for settings, 3 for what can not be reached.
+The commands read the same store as plugin and agent, under its locks, and ask the switch themselves, so that they work while the
+agent is dead or hangs. Errors of the node become an exit code here: 2 for settings, 3 for what cannot be reached.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 INTERRUPTED: Final = 130
 ROOT_ONLY: Final = "only root may; run this as root"
-"""The end of each message to another user than root, after what was to be done."""
+"""The end of a message to a user who is not root, after what was to be done."""
 _NET_ADMIN: Final = 12
 """Its number (linux/capability.h)."""
 APART_S: Final = 5.0
-"""Seconds between the two looks that removing a whole attachment takes."""
+"""Seconds between the two looks after which a whole attachment may be removed."""
 SWITCH_S: Final = 3.0
-"""What connecting to OVSDB may take."""
+"""Seconds for connecting to OVSDB."""
 
 
 class Refused(Exception):
@@ -76,7 +76,7 @@ def _code_of(error: UserspaceError) -> int:
 
 @dataclass
 class Site:
-    """`node` and `client` are made from the settings unless given. `apart_s`: seconds between two looks at the same thing."""
+    """The node and its settings. `given`: a node to use instead of the settings'; `apart_s`: seconds between two looks."""
 
     settings: Settings
     given: Node | None = None
@@ -86,7 +86,7 @@ class Site:
 
     @cached_property
     def node(self) -> Node:
-        """The node. Raises Refused for a user who can not read its records."""
+        """The node. Raises Refused for a user who cannot read its records."""
         if self.given is not None:
             return self.given
         directory = self._drivers.journal.directory
@@ -100,9 +100,9 @@ class Site:
         return Drivers(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
 
     def require_root(self, what: str) -> None:
-        """Refuse a user who cannot work in the directories of this node's plugin; `what` tells what is to be done there.
+        """Refuse a user who cannot work in the directories of this node's plugin; `what` is the purpose, for the message.
 
-        To be called before anything is tried: what the kernel says of the first thing that fails does not tell a user to be root.
+        Call it first: the kernel's error for the first operation that fails does not tell a user to be root.
         """
         if self.given is None:
             settings = self.settings
@@ -118,11 +118,11 @@ class Site:
         return self._drivers.root.path(path) if self.given is None else path
 
     def resolved(self, path: str) -> str:
-        """A path of the settings with every link in it followed, as the host does it."""
+        """A path of the settings with its links followed as the host follows them."""
         return self._drivers.root.resolved(path) if self.given is None else path
 
     def records(self, names: tuple[str, ...] = ()) -> list[Record]:
-        """The records that the names mean, all for none. Raises Refused for a name that means none or several."""
+        """The records of these names, or all without names. Raises Refused for a name of no attachment, or of several pods'."""
         try:
             return select(self.node.journal.records(), names)
         except Unresolved as error:
@@ -132,7 +132,7 @@ class Site:
             raise Refused(f"{error}{near}", FOUND) from error
 
     def switch_problem(self) -> UserspaceError | None:
-        """Why the switch can not be asked, None when it can."""
+        """Why the switch cannot be asked, None when it can."""
         try:
             self.node.ports.connect(Deadline.after(SWITCH_S))
         except UserspaceError as error:
@@ -140,18 +140,18 @@ class Site:
         return None
 
     def switch_ports(self) -> list[SwitchPort] | None:
-        """What the switch says of its ports; None when it can not be asked, with a note of why."""
+        """What the switch says of its ports; None when it cannot be asked, with a note of why."""
         problem = self.switch_problem()
         try:
             if problem is None:
                 return list(self.node.ports.known())
         except UserspaceError as error:
             problem = error
-        note(f"the switch can not be asked: {problem}")
+        note(f"the switch cannot be asked: {problem}")
         return None
 
     def vswitchd(self) -> str:
-        """What ovs-vswitchd says of itself (`Liveness.state`), within half a second; with a note of one that does not serve."""
+        """The state of ovs-vswitchd (`Liveness.state`), within half a second; a note on stderr when it does not serve."""
         liveness = self.node.ports.watch_liveness()
         if liveness.state in NOT_SERVING:
             note(
@@ -161,7 +161,7 @@ class Site:
         return liveness.state
 
     def probe_ports(self, purpose: str, **limits: float) -> ProbePorts:
-        """Probes of this process, on the session with OVSDB that it has; they end with it at the latest."""
+        """Probes of this process, on its session with OVSDB; `close` ends them at the latest."""
         from userspace_cni.node.probes import ProbePorts
 
         self._probes.append(ProbePorts(self._drivers, purpose, **limits))
@@ -176,7 +176,7 @@ class Site:
 
 
 def open_site(ctx: click.Context) -> Site:
-    """What this command works on: what its caller gave, else the settings in force. Raises BadRequest for these."""
+    """The Site of this command: the caller's, else one of the settings in force. Raises BadRequest for bad settings."""
     site = ctx.find_object(Site)
     if site is None:
         site = Site(load(os.environ))
@@ -185,9 +185,9 @@ def open_site(ctx: click.Context) -> Site:
 
 
 def require_root(what: str, *directories: str) -> None:
-    """Refuse, with 3, a user who may not read and write in all of these directories, or where they would be made.
+    """Refuse, with exit code 3, a user who may not read and write in these directories, or where they would be made.
 
-    `what`: what they are needed for. Without this an unreadable store would look empty.
+    `what`: the purpose, for the message. Without this check an unreadable store would look empty.
     """
     for directory in map(Path, directories):
         nearest = next(path for path in (directory, *directory.parents) if _exists(path))
@@ -196,7 +196,7 @@ def require_root(what: str, *directories: str) -> None:
 
 
 def require_net_admin(what: str) -> None:
-    """Refuse, with 1, a process without the capability NET_ADMIN, which `what` needs."""
+    """Refuse, with exit code 1, a process without the capability NET_ADMIN, which `what` needs."""
     from userspace_cni.node.surroundings import holds
 
     if not holds(_NET_ADMIN):
@@ -205,7 +205,7 @@ def require_net_admin(what: str) -> None:
 
 
 def is_root() -> bool:
-    """Whether the user is root, of whom nothing is asked beforehand: what else refuses him says so itself."""
+    """Whether the user is root. Root passes every check here: an operation that is refused to root reports it itself."""
     return os.geteuid() == 0
 
 

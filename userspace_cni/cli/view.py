@@ -1,8 +1,8 @@
 """How commands show things: tables, paths and JSON on stdout; notes and progress on stderr.
 
-On a terminal a table is made to fit; into a pipe it goes whole, a line for each row and without colours. What comes from outside
-(names of pods, errors of the switch) is never taken for markup, nor does it reach a terminal as control characters. rich is
-loaded when something is shown: the agent and the plugin pay nothing for it.
+On a terminal a table is made to fit; a pipe gets it whole, a line for each row and without colours. Text from outside (names of
+pods, errors of the switch) is never read as markup, and its control characters never reach a terminal. rich is loaded when
+something is shown: the agent and the plugin do not load it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PATIENCE_S: Final = 1.0
-"""What takes longer than this is told of."""
+"""Seconds after which progress is shown."""
 _NO_SCREENS: Final = ("dumb", "unknown")
 """Values of TERM."""
 _UNFOLDED: Final = 4096
-"""Columns of what is no terminal: nothing is folded there."""
+"""Columns of an output that is no terminal: nothing is folded there."""
 _BAR_MAX: Final = 60
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _FILLING: Final = re.compile(r" +((?:\x1b\[[0-9;]*m)*)$")
-"""Blanks at the end of a line, and what ends their colours."""
+"""Blanks at the end of a line, and the sequences that end their colours."""
 _ASCII: Final = str.maketrans({"µ": "u", "→": "-", "↔": "="})
-"""What bars and figures need, where only ASCII is shown."""
+"""Replacements for the signs of bars and figures where only ASCII can be shown."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Bar:
-    """A line of a diagram: what it is of, its length (0 to 1, of the longest there can be), and what stands behind it."""
+    """A line of a diagram: its label, its length (0 to 1, of the longest possible), and the values after it."""
 
     label: str
     length: float
@@ -61,7 +61,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading; of those with a `rank` the highest are left out first where the terminal is too narrow."""
+    """A column's heading. Where the terminal is too narrow, columns with the highest `rank` are left out first, 0 never."""
 
     heading: str
     rank: int = 0
@@ -88,7 +88,7 @@ def say(*cells: Cell | str) -> None:
 
 
 def say_figures(figures: Sequence[tuple[str, str]], indent: int = 2) -> None:
-    """Names with their values, as many on a line as there is room for; none is folded."""
+    """Names with their values, as many on a line as fit; none is folded."""
     width, line = _console().width, [_blank(indent)]
     for name, value in figures:
         taken = sum(len(each.text) for each in line)
@@ -128,7 +128,7 @@ def show_facts(facts: Sequence[tuple[str, Cell | str]], indent: int = 2) -> None
 
 
 def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:
-    """Stations below each other on one line that joins them; each has a name and what is known of it."""
+    """Stations below each other, joined by a line; each has a name and the lines about it."""
     from rich.padding import Padding
     from rich.table import Table
 
@@ -146,7 +146,7 @@ def show_path(stations: Sequence[tuple[str, Sequence[Cell | str]]]) -> None:
 
 
 def show_bars(bars: Sequence[Bar], indent: int = 2) -> None:
-    """Bars below each other, as long as there is room for; something that is not nothing is seen."""
+    """Bars below each other, as long as there is room for; a length above 0 always shows."""
     from rich.padding import Padding
     from rich.table import Table
 
@@ -171,13 +171,13 @@ def spelled(text: str) -> str:
 
 @contextmanager
 def progress(text: str) -> Iterator[Callable[[str], None]]:
-    """While inside, tell on stderr what is being done; call what is given to tell of something else.
+    """Show on stderr what the block does; call the function that is given to show another text.
 
-    On a terminal it is seen all the time; elsewhere a line comes after a second, and every ten seconds from then on.
+    A terminal shows it all the time; elsewhere a line is written after a second, and every ten seconds from then on.
     """
     if not is_screen():
-        with _lines(text) as tell:
-            yield tell
+        with _lines(text) as show:
+            yield show
         return
     with console_of(sys.stderr).status(_text(text), spinner="line") as status:
         yield lambda text: status.update(_text(text))
@@ -185,35 +185,35 @@ def progress(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def waiting(text: str, waited: Waiting) -> Iterator[Callable[[str], object]]:
-    """While inside, tell on stderr what is missing: call what is given with that at each look, a few times a second.
+    """Show on stderr what the block waits for: call the function that is given with that at each look, a few times a second.
 
-    A terminal shows `text` and then that; elsewhere it is told at once, when it changes, and every ten seconds.
+    A terminal shows `text` and then that; elsewhere a line is written at once, at each change, and every ten seconds.
     """
     if is_screen():
-        with progress(text) as tell:
-            yield tell
+        with progress(text) as show:
+            yield show
     else:
         yield waited.still
 
 
 @contextmanager
 def _lines(text: str) -> Iterator[Callable[[str], None]]:
-    """Tell of it in lines, by a thread of its own: what is done meanwhile may not return for long."""
+    """Show progress in lines, from a thread of its own: the block may not return for long."""
     newest, over, waited = text, threading.Event(), Waiting(note, PATIENCE_S)
 
     def change(text: str) -> None:
         nonlocal newest
         newest = text
 
-    def tell() -> None:
-        with suppress(OSError, ValueError):  # stderr is closed or full: the command meets that itself where it matters
+    def show() -> None:
+        with suppress(OSError, ValueError):  # stderr is closed or full: the command itself fails on that where it matters
             while not over.wait(waited.still(newest)):
                 pass
 
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the thread that works
+    thread = threading.Thread(target=show, name="progress", daemon=True)
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are for the main thread
     try:
-        with suppress(RuntimeError):  # no thread to be had: then nothing is told
+        with suppress(RuntimeError):  # no thread can be started: then no progress is shown
             thread.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
@@ -226,12 +226,12 @@ def _lines(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def is_screen() -> bool:
-    """Whether stderr is a terminal on which a line can be written over."""
+    """Whether stderr is a terminal on which a line can be overwritten."""
     return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in _NO_SCREENS
 
 
 def plain(text: str) -> str:
-    """The text without anything that a terminal would obey, and without bytes that are no text."""
+    """The text with control characters, and bytes that are no text, as escapes."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
@@ -246,9 +246,9 @@ def joined(values: Sequence[str], nothing: str = "") -> str:
 
 
 def console_of(stream: IO[str], width: int | None = None) -> Console:
-    """A console on which text is what it is: rich would take `:cd:` in a MAC address for an emoji, and `[red]` for a colour.
+    """A console without markup: rich would read `:cd:` in a MAC address as an emoji, and `[red]` as a colour.
 
-    What rich itself takes for markup whatever the console says (the text of a status) has to be a `Text`.
+    The text of a status is always read as markup, so it has to be a `Text`.
     """
     from rich.console import Console
 
@@ -288,7 +288,7 @@ def _is_unicode(stream: IO[str]) -> bool:
 
 
 def _drawn(length: float, width: int) -> str:
-    """A bar of that part (0 to 1) of the width."""
+    """A bar as long as `length` (0 to 1) of the width."""
     if not _is_unicode(sys.stdout):
         return "#" * max(round(length * width), 1 if length > 0 else 0)
     whole, eighths = divmod(max(round(length * width * 8), 1 if length > 0 else 0), 8)

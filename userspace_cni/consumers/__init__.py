@@ -1,6 +1,6 @@
-"""Who uses an interface: what differs between a pod's application and a VM's QEMU, and the rules about each.
+"""The consumers of interfaces: what differs between a pod's application and a VM's QEMU, and the rules about each.
 
-Another kind of consumer is a module here, and a row in CONSUMERS.
+To add a kind of consumer: a module here, and a row in CONSUMERS.
 """
 
 from __future__ import annotations
@@ -13,4 +13,4 @@ from userspace_cni.consumers.kubevirt.consumer import KubevirtConsumer
 from userspace_cni.consumers.pod import PodConsumer
 
 CONSUMERS: Final[Mapping[str, Consumer]] = {"pod": PodConsumer(), "kubevirt": KubevirtConsumer()}
-"""By the name that a network's key `consumer` has for each."""
+"""By their names in a network's key `consumer`."""

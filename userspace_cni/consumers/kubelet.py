@@ -1,4 +1,4 @@
-"""Where the kubelet keeps a pod's volumes: what every consumer in a pod is found by."""
+"""Paths of the kubelet's directories: where the volumes of a pod are."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ def pod_directory(settings: Settings, uid: str) -> str:
 
 
 def empty_dir(settings: Settings, uid: str, volume: str) -> str:
-    """That of its emptyDir `volume`."""
+    """The directory of the pod's emptyDir `volume`."""
     return f"{pod_directory(settings, uid)}/volumes/kubernetes.io~empty-dir/{volume}"

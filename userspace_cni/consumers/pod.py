@@ -1,9 +1,9 @@
-"""A pod's application as the user of an interface: it is told of everything by a note, and may be in any pod.
+"""A pod's application as the consumer of an interface: a note describes everything to it, and it may be in any pod.
 
-Where its sockets are follows the rules of the plugin that this one replaces, in its order: the pod volume of the configured name
+Its directory is found by the rules of the plugin that this one replaces, in this order: the pod volume of the configured name
 (an emptyDir, found by the pod's UID without asking the API; or a hostPath, known from the pod's spec), `sharedDir`, the default
-directory. What a pod's spec names is never made or owned by us: the spec is the pod author's, we are root. `sharedDir` is written
-by a user of a namespace, too: with a pod of a cluster it can only be where the administrator allows it.
+directory. We never make or own a directory that a pod's spec names: the pod's author wrote the spec, and we are root. A user of a
+namespace writes `sharedDir`, too: for a pod of a cluster it must be in a directory that the administrator allows.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from userspace_cni.pod import document, mac
 
 
 class PodConsumer:
-    """A Consumer for pods, with the former plugin's terms: each side may make the socket, and OVS does unless told."""
+    """The consumer in pods, with the former plugin's terms: either side may make the socket, by default OVS."""
 
     default_role: Role = "server"
     reads_note = True
     naming_remedy = "give 'host.vhost.socketfile'"
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
-        """Everything that a network can say is for pods."""
+        """Accept every key of a network."""
 
     def access(self, access: Access) -> Access:
-        """As the network has it: directories that are there are left as they are."""
+        """The network's access, unchanged: existing directories are left as they are."""
         return access
 
     def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:
         """The directory for the pod's sockets, as the host calls it.
 
-        Raises DirectoryRefused for a volume that the pod's spec promises and the node does not have, InvalidConfig for a
-        `sharedDir` that is out of bounds.
+        Raises DirectoryRefused for a volume of the pod's spec that the node does not have, InvalidConfig for a `sharedDir` that
+        is out of bounds.
         """
         if pod.uid and root.is_directory(kubelet.empty_dir(settings, pod.uid, settings.shared_volume)):
             return _empty_dir_place(settings, pod.uid)
@@ -80,29 +80,29 @@ class PodConsumer:
             raise InvalidConfig(f"pod {pod.namespace}/{pod.name}: {error}", where) from None
 
     def check_allocation(self, allocation: Allocation) -> None:
-        """A pod takes whichever role it is allocated."""
+        """Accept either role."""
 
     def socket_file(self, ifname: str) -> str:  # noqa: ARG002
-        """The application is told it."""
+        """Not derived: a note tells the application."""
         return ""
 
     def derived_mac(self, request: Request, pod: Pod) -> str:  # noqa: ARG002
-        """The same for the same attachment."""
+        """A MAC of network, container and interface."""
         return mac.derived_mac(request.network.name, request.environment.container_id, request.environment.ifname)
 
     def marks(self, pod: Pod) -> Mapping[str, str]:  # noqa: ARG002
-        """None: its pod is marked for every consumer."""
+        """No further marks."""
         return {}
 
 
 def _empty_dir_place(settings: Settings, uid: str) -> Place:
-    """The kubelet's: every user of the pod may write in it, or its fsGroup; no network has to say who."""
+    """The emptyDir: every user of the pod, or its fsGroup, may write in it, so no network has to name an owner."""
     path = kubelet.empty_dir(settings, uid, settings.shared_volume)
     return Place(path, trusted=settings.kubelet_dir, create=False, own=False, mount_name=uid)
 
 
 def _host_path_place(volume: Volume, root: HostRoot) -> Place:
-    """Resolved once; from then on every component must be the directory that it is now."""
+    """The hostPath with its links resolved once; later every component must still be the same directory."""
     path = root.resolved(volume.path)
     if not root.is_directory(path):
         raise DirectoryRefused(
@@ -113,7 +113,7 @@ def _host_path_place(volume: Volume, root: HostRoot) -> Place:
 
 
 def _place_within(shared_dir: str, bounds: Bounds, name: str, root: HostRoot) -> Place:
-    """Links are followed once, and the result compared; from the allowed directory on, what is below it may be a tenant's."""
+    """The place in `shared_dir`, with its links resolved once. Directories below the allowed one may be a tenant's."""
     path = root.resolved(shared_dir).rstrip("/")
     ours = next((own for own in bounds.never if _is_in(path, root.resolved(own))), "")
     if ours:

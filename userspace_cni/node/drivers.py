@@ -1,6 +1,6 @@
-"""Composition root: what attachments ask of the node. It sees all walls.
+"""Composition root: implements what attachments ask of the node. It may import every room.
 
-Everything heavy is imported when it is first used: a process that lives for one verb pays for nothing else.
+Heavy modules are imported when they are first used: a process that lives for one verb loads nothing else.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _SOURCES_S: Final = 5.0
 _COUNTERS_S: Final = 2.0
-"""Less than whoever scrapes us waits: the other metrics are wanted all the more when the switch is silent."""
+"""Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
 
 
 class Drivers:
     """This node: `attachment.node.Node` for the settings of this installation.
 
     `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
-    everything of ours is known. `on_group` is told how many ports each of its transactions was for, `on_disconnect` the name of each port
-    whose application's connection has ended; neither may wait.
+    all our ports are known. `on_group` is called with the number of ports of each transaction, `on_disconnect` with the name of a
+    port whose application has disconnected; neither may wait.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Drivers:
 
     @property
     def log_level(self) -> str:
-        """The level of networks that name none."""
+        """The log level of networks without one of their own."""
         return self.settings.log_level
 
     @property
@@ -87,7 +87,7 @@ class Drivers:
 
     @cached_property
     def spool(self) -> Spool:
-        """The DELs that no agent has seen."""
+        """The DELs that were called while no agent answered."""
         from userspace_cni.attachment.spool import Spool
 
         state = self.root.path(self.settings.state_dir)
@@ -95,7 +95,7 @@ class Drivers:
 
     @cached_property
     def ports(self) -> PortDriver:
-        """The one speaker of OVSDB of this process."""
+        """The only user of OVSDB in this process."""
         from userspace_cni.dataplane.ovsdb.client import Client
         from userspace_cni.dataplane.ports import PortDriver
         from userspace_cni.node.switch_sockets import free_name
@@ -108,7 +108,7 @@ class Drivers:
 
     @cached_property
     def clients(self) -> Clients:
-        """The speakers to API servers, one per set of credentials."""
+        """The clients of API servers, one per set of credentials."""
         from userspace_cni.kube.client import Clients
         from userspace_cni.kube.kubeconfig import Bounds
 
@@ -116,14 +116,14 @@ class Drivers:
 
     @cached_property
     def leases(self) -> LeaseDriver:
-        """The speaker to delegated plugins."""
+        """The caller of delegated plugins."""
         from userspace_cni.host.leases import LeaseDriver
 
         return LeaseDriver(self.root)
 
     @property
     def watch(self) -> PodWatch | None:
-        """What is known of this node's pods without asking."""
+        """The watched pods of this node; None before `warm_up`, or without credentials."""
         return self._watch
 
     def driver(self, step: Step) -> Driver[Any]:
@@ -146,12 +146,12 @@ class Drivers:
         return link.boottime_ns()
 
     def sandbox(self, environment: Environment) -> int:
-        """Inode of the namespace CNI_NETNS, which must be one and not our own."""
+        """Inode of the network namespace CNI_NETNS. Raises HostNamespace when it is our own."""
         facts = link.namespace(environment.netns, self.root)
         if link.is_own(environment.netns, self.root) and not environment.netns_override:
             raise HostNamespace(
                 f"CNI_NETNS {environment.netns!r} is the namespace that the runtime itself runs in",
-                "a container with the host's network can not be attached; CNI_NETNS_OVERRIDE=1 overrides",
+                "a container with the host's network cannot be attached; CNI_NETNS_OVERRIDE=1 overrides",
             )
         return facts.inode
 
@@ -161,13 +161,13 @@ class Drivers:
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
-        """Who can use an interface, by the name that a network's key `consumer` has for it."""
+        """The kinds of consumers, by their names in a network's key `consumer`."""
         from userspace_cni.consumers import CONSUMERS
 
         return CONSUMERS
 
     def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
-        """What is known of node and pod, once the rules allow the port. Asks the API server when there is one for this pod."""
+        """Gather what is known of node and pod, after the rules allowed the port. Asks the API server if there is one."""
         from userspace_cni.attachment.facts import Facts, Pod
         from userspace_cni.host.device_info import find_allocation
 
@@ -179,7 +179,7 @@ class Drivers:
         kubeconfig = self._kubeconfig(options)
         known = self._ask_for_pod(environment, consumer, kubeconfig, deadline)
         uid = environment.pod_uid or (known.uid if known else "")
-        # an API server of a network's choice does not say for which namespace the rules are asked
+        # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
         place = consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root)
         mapped_dir = consumer.mapped_dir(pod, settings)
@@ -202,13 +202,13 @@ class Drivers:
         )
 
     def _has_account(self) -> bool:
-        """Whether there are credentials of our own: the setting's, or those of the pod that this process runs in."""
+        """Whether there are credentials of our own: the setting's, or those of the pod in which this process runs."""
         from userspace_cni.kube.client import in_cluster
 
         return bool(self.settings.kubeconfig) or in_cluster(self._environ)
 
     def _kubeconfig(self, options: Options) -> str:
-        """Whose credentials are used: a network's, or "" for our own. The account of a plugin's pod is its caller's."""
+        """The network's credentials to use, "" for our own. A service account counts as our own only for the agent."""
         use = self.settings.netconf_kubeconfig
         own = bool(self.settings.kubeconfig) or (self.resident and self._has_account())
         return "" if use == "never" or (use == "fallback" and own) else options.kubeconfig
@@ -235,18 +235,18 @@ class Drivers:
         return view
 
     def _ovs_sockdir(self, options: Options, allocation: Allocation | None, deadline: Deadline) -> str:
-        """Where OVS will make this one's socket, if it makes one."""
+        """Where OVS will make the attachment's socket, if it makes one."""
         serves = allocation.mode == "client" if allocation else options.ovs_role == "server"
         return self.sockdir(deadline) if serves else self.settings.ovs_sockdir
 
     def sockdir(self, deadline: Deadline) -> str:
-        """Where OVS makes server-mode sockets, as the host calls it: the setting, else what OVS is set to."""
+        """Where OVS makes server-mode sockets, as the host calls it: our setting, else OVS's own."""
         settings = self.settings
         if settings.ovs_sockdir:
             return settings.ovs_sockdir
-        told = self.ports.vhost_sock_dir(deadline)
-        if told:
-            return f"{settings.ovs_rundir}/{told}"
+        configured = self.ports.vhost_sock_dir(deadline)
+        if configured:
+            return f"{settings.ovs_rundir}/{configured}"
         return settings.ovs_rundir if self.root.is_directory(settings.ovs_rundir) else _UPSTREAM_SOCKDIR
 
     def require_delegate(self, request: Request) -> None:
@@ -257,11 +257,11 @@ class Drivers:
         find(request.network.ipam, require_path(request.network.ipam, request.environment.variables), self.root)
 
     def lease(self, step: Lease, deadline: Deadline, lock: int) -> object:
-        """ADD of the IPAM plugin."""
+        """Call ADD of the IPAM plugin; returns its decoded answer."""
         return self.leases.lease(step, deadline, lock)
 
     def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
-        """CHECK, GC or STATUS to the IPAM plugin, if there is one that knows the verb."""
+        """Call CHECK, GC or STATUS of the IPAM plugin, if there is one that knows the verb."""
         if not request.network.ipam:
             return
         from userspace_cni.host.leases import delegate
@@ -289,7 +289,7 @@ class Drivers:
         return self.ports.marked(deadline, network=network)
 
     def serving(self, options: Options, deadline: Deadline) -> None:
-        """Whether an ADD could be served: the switch, and the directories that it needs."""
+        """Raise NotServing unless an ADD could be served now."""
         self.ready(deadline, options.bridge)
 
     def ready(self, deadline: Deadline, bridge: str = "") -> None:
@@ -301,7 +301,7 @@ class Drivers:
                 raise NotServing(f"directory {path}: {reason}", "see the settings state_dir, run_dir and short_dir")
 
     def unwritable(self, path: str) -> str:
-        """Why nothing can be written to a directory of the host, or to its nearest parent that exists; "" if it can."""
+        """Why nothing can be written to a directory of the host, or to its nearest parent that exists; "" if something can."""
         from userspace_cni.node.surroundings import unwritable
 
         return unwritable(self.root.path(path))
@@ -315,7 +315,7 @@ class Drivers:
         return missing(self.settings)
 
     def warm_up(self, deadline: Deadline) -> None:
-        """Import what verbs will use, watch the pods of this node, open the session with OVSDB as far as it can be had."""
+        """Import what verbs will use, watch the pods of this node, and try to open the session with OVSDB."""
         from socket import gethostname
 
         from userspace_cni.attachment import plan  # noqa: F401
@@ -334,23 +334,23 @@ class Drivers:
             say("warning", "the pods of this node are not known yet", problem=self._watch.problem)
 
     def connect(self, deadline: Deadline) -> int:
-        """Open the session with OVSDB unless it stands; how many were opened so far. Raises Unavailable."""
+        """Open the session with OVSDB unless one is open; how many were opened so far. Raises Unavailable."""
         self.ports.connect(deadline)
         return self.ports.sessions
 
     def watch_switch(self) -> str:
-        """Ask ovs-vswitchd whether it lives, and remember it for STATUS; which process it is, "" unless it is known to live."""
+        """Ask ovs-vswitchd whether it lives, and remember the answer for STATUS; names its process, "" unless it is alive."""
         seen = self.ports.watch_liveness()
         return f"pid {seen.pid}, since {seen.born}" if seen.pid and seen.state == "alive" else ""
 
     def watch_life(self, ended: Callable[[], None]) -> Lifeline:
-        """A connection to ovs-vswitchd to be held: `ended` is told when the daemon ends, on a thread of its own."""
+        """A connection to ovs-vswitchd to be held: `ended` is called when the daemon ends, on a thread of its own."""
         from userspace_cni.dataplane.vswitchd import Lifeline
 
         return Lifeline(self.root.path(self.settings.ovs_rundir), ended)
 
     def free_sources(self) -> int:
-        """Remove the dead sockets of a killed ovs-vswitchd that would keep the next one from binding; how many. Never fails."""
+        """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
         from userspace_cni.node.switch_sockets import free_source
 
         deadline, count = Deadline.after(_SOURCES_S), 0
@@ -359,7 +359,7 @@ class Drivers:
                 if record.socket and record.socket.switch_path:
                     count += free_source(record.socket.switch_path, self, deadline)
         except UserspaceError as error:
-            say("warning", "sockets of the dead ovs-vswitchd may be in the way of the next one", error=error)
+            say("warning", "sockets of the dead ovs-vswitchd may keep the next one from binding", error=error)
         return count
 
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
@@ -368,18 +368,18 @@ class Drivers:
         return self.ports.owned()
 
     def vswitchd(self) -> str:
-        """What ovs-vswitchd says of itself at once: `alive`, `dead`, `silent` or `unknown`."""
+        """Whether ovs-vswitchd lives, without waiting: `alive`, `dead`, `silent` or `unknown`."""
         return self.ports.glance().state
 
     def known_ports(self) -> list[KnownPort] | None:
-        """Every port with what the switch says of it; None while it can not be asked."""
+        """Every port with what the switch says of it; None while it cannot be asked."""
         try:
             return self.ports.known()
         except UserspaceError:
             return None
 
     def counters(self) -> list[Counters]:
-        """What the switch has counted at our ports until now. Raises Unavailable and SwitchRefused."""
+        """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
         return self.ports.counters(Deadline.after(_COUNTERS_S))
 
     @cached_property
@@ -404,7 +404,7 @@ class Drivers:
         return uid not in known
 
     def close(self) -> None:
-        """End the session with OVSDB and the watch; who waits for the switch fails."""
+        """End the session with OVSDB and the watch; calls that wait for the switch fail."""
         if self._watch:
             self._watch.stop()
         if "ports" in vars(self):

@@ -22,10 +22,10 @@ class LegacyDriver(Driver[LegacyRecord]):
         self._short_dir = short_dir
 
     def apply(self, step: LegacyRecord, deadline: Deadline) -> None:
-        """Never made by us."""
+        """Do nothing: we never make one."""
 
     def undo(self, step: LegacyRecord, deadline: Deadline) -> None:
-        """Remove what the record leads to, the record last."""
+        """Remove everything that the record names, the record last."""
         from userspace_cni.host import legacy
 
         root = self._node.root
@@ -38,7 +38,7 @@ class LegacyDriver(Driver[LegacyRecord]):
         legacy.remove_record(step.path, root)
 
     def _remove_socket(self, path: str, step: LegacyRecord, deadline: Deadline) -> None:
-        """The socket, and what was mounted or made for it unless others need it; attachments of ours then have the mount."""
+        """Remove the socket, and its mount and directory unless others need them; attachments of ours then own the mount."""
         from userspace_cni.host import legacy
 
         names = legacy.other_port_names(step.path, self._node.root)
@@ -61,5 +61,5 @@ class LegacyDriver(Driver[LegacyRecord]):
         return None
 
     def check(self, step: LegacyRecord, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
-        """Nothing is expected of it."""
+        """No drift: CHECK expects nothing of it."""
         return []

@@ -1,14 +1,14 @@
 """Probes: vhost-user ports for a moment, through which `probe`, `ping` and `load` see whether a bridge moves frames.
 
-Part of the composition root: it sees the switch and the host. A probe is no attachment: it has no record, and an owner mark of
-its own, so that no verb and no reconciliation of attachments touches it. It carries the name of its run
-(`host.probe_directories`), by which any later run, `gc` and the agent remove what a killed one left. Never may anything here
-connect to an attachment's own socket, touch a flow that is not ours, or leave a flow behind when its port goes: a pod's port
-might be given the same number, and lose its frames to the flow. So a run ends in this order, and what cannot be confirmed keeps
-what comes after it: flows are deleted, then ports, then the directory, by which those who look for dead runs know of it. Should
-all of that be circumvented, each flow has an end that no frame puts off; while a run lives, its flows are renewed.
+Part of the composition root: it uses the switch and the host. A probe is no attachment: it has no record, and an owner mark of
+its own, so that no verb and no reconciliation of attachments touches it. Its marks hold the name of its run
+(`host.probe_directories`), by which any later run, `gc` and the agent remove what a killed one left. This module must never
+connect to an attachment's own socket, touch a flow that is not ours, or leave a flow when its port is deleted: a pod's port might
+get the same number, and the flow would take its frames. So a run deletes its flows, then its ports, then the directory by which
+later runs find it; where one deletion is not confirmed, the later ones are not done. Should flows remain all the same, each ends
+after a time that no frame extends; a living run renews its flows.
 
-Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once to what listens already), accept, then
+Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once if a process listens), accept, then
 `reflect` or `join`. A restart of ovs-vswitchd loses the flows.
 """
 
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
     from userspace_cni.node.drivers import Drivers
 
 TIMEOUT_S: Final = 15.0
-"""What one call may take: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
+"""Seconds for one call: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
 FLOW_S: Final = 2.0
-"""What a bridge gets to confirm that flows are gone, or are there still."""
+"""Seconds for a bridge to confirm whether flows are gone."""
 CLOSE_S: Final = 5.0
 IDLE_S: Final = 60
-"""A flow without frames for so long goes by itself, should we be killed and its port be deleted by somebody else."""
+"""Seconds without frames after which a flow ends, in case this process is killed and another program deletes the port."""
 HARD_S: Final = 900
-"""And so does one that has frames, of whoever was given the port's number."""
+"""Seconds after which a flow ends that has frames, which may be those of another port with the same number."""
 RENEW_S: Final = 300.0
-"""A run that lasts longer renews its flows; nearly all are shorter, and never disturbed by it."""
+"""Seconds between renewals of a run's flows; nearly all runs are shorter, and never disturbed by one."""
 _PORTS_MAX: Final = 16
 _TEMPORARY: Final = re.compile(PREFIX + "[0-9a-f]{9}")
 _HINT: Final = "userspace-cni gc removes it when the switch answers, and so do the next probe and the agent"
@@ -63,8 +63,8 @@ _HINT: Final = "userspace-cni gc removes it when the switch answers, and so do t
 
 @dataclass(frozen=True)
 class ProbePort:
-    """A port that is, or will be, on `bridge`. `socket`: where to listen before it is plugged in, as this process sees it;
-    `server_path` is the same as the switch is told. `mac`: a locally administered address of its own."""
+    """A port that is, or will be, on `bridge`. `socket`: the path to listen on before it is plugged in, as this process sees it;
+    `server_path`: the same socket as the switch sees it. `mac`: a locally administered address of its own."""
 
     name: str
     bridge: str
@@ -75,7 +75,7 @@ class ProbePort:
 
 
 class DeadRuns:
-    """Finds and removes what runs left that can not do it themselves any more. `store`: the id of our state directory."""
+    """Finds and removes what dead runs left. `store`: the id of our state directory."""
 
     def __init__(self, ports: PortDriver, settings: Settings, store: Callable[[], str]) -> None:
         self._ports = ports
@@ -84,7 +84,7 @@ class DeadRuns:
         self._store = store
 
     def find(self, deadline: Deadline) -> list[DeadProbe]:
-        """Everything of dead runs; ports of other installations are left alone. Raises Unavailable."""
+        """Find everything that dead runs left, except ports of other installations. Raises Unavailable."""
         rows = self._ports.look(probe_rows, {"owner": OWNER}, "looking for probes", deadline)
         notes = borrowed_sockets.notes(self._settings.run_dir, self._root)
         directories = probe_directories.runs_with_directory(self._settings.short_dir, self._root)
@@ -96,13 +96,13 @@ class DeadRuns:
         return [_probe(run, found[run], notes.get(run, ())) for run in sorted(found, key=lambda run: run.name) if run.is_dead]
 
     def remove(self, probe: DeadProbe, deadline: Deadline) -> list[str]:
-        """Remove what is still there of it; the names of that."""
+        """Remove what is still there of a probe; returns the names of what was removed."""
         return next((self.clear(dead, deadline) for dead in self.find(deadline) if dead.run == probe.run), [])
 
     def clear(self, probe: DeadProbe, deadline: Deadline) -> list[str]:
-        """Remove its flows, ports and directory; their names. Raises the first error, and what was to follow stays.
+        """Remove a probe's flows, ports and directory; returns their names. Raises the first error; what was to follow stays.
 
-        Where its flows are nobody knows for certain: somebody else may have deleted its ports. So every bridge is asked.
+        Its flows may be on any bridge, because another program may have deleted its ports. So every bridge is asked.
         """
         run = Run.parse(probe.run)
         if run is None:
@@ -131,8 +131,8 @@ def _probe(run: Run, rows: Sequence[ProbeRow], sockets: tuple[SocketFile, ...]) 
 
 
 @dataclass(frozen=True)
-class _Laid:
-    """A flow of a living run, from one of its ports to another, or back to the same for None."""
+class _LiveFlow:
+    """A flow of this run, from one of its ports to another; a `target` of None is the source itself."""
 
     source: ProbePort
     target: ProbePort | None
@@ -140,12 +140,12 @@ class _Laid:
 
 
 class ProbePorts:
-    """The probes of one run; a context manager that leaves nothing behind however it ends, but by SIGKILL.
+    """The probes of one run; a context manager that leaves nothing behind, however it ends, except by SIGKILL.
 
-    On the main thread, SIGTERM and SIGHUP end what is inside as Ctrl-C does, with KeyboardInterrupt, and what cleans up is not
-    interrupted again; loops inside call `heed`. `node` is resident; its session with OVSDB is used, and stays open. `purpose` is
-    told to who finds the ports. `timeout_s` bounds each call. All raise errors of `userspace_cni.base.errors`: Unavailable for a
-    switch that does not answer, SwitchRefused with what it says.
+    On the main thread SIGTERM and SIGHUP end the block as Ctrl-C does, with KeyboardInterrupt, and do not interrupt the clean-up;
+    loops in the block call `heed`. `node` is resident; its session with OVSDB is used, and stays open. `purpose` is a mark of the
+    ports. `timeout_s` bounds each call. All methods raise errors of `userspace_cni.base.errors`: Unavailable for a switch that
+    does not answer, SwitchRefused with what it says.
     """
 
     def __init__(self, node: Drivers, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
@@ -159,11 +159,11 @@ class ProbePorts:
         self._count = 0
         self._reserved: dict[str, ProbePort] = {}
         self._plugged: set[str] = set()
-        self._laid: list[_Laid] = []
-        self._laying = threading.Lock()
+        self._flows: list[_LiveFlow] = []
+        self._flows_lock = threading.Lock()
         self._renewing: threading.Thread | None = None
         self._over = threading.Event()
-        self._told_to_stop = ""
+        self._stop_signal = ""
         self._temporary: set[str] = set()
         self._has_directory = False
         self._adopted = False
@@ -171,7 +171,7 @@ class ProbePorts:
         self._signals = Signals(self._stop)
 
     def __enter__(self) -> Self:
-        import userspace_cni.dataplane.ovsdb.session  # noqa: F401 - it is long, and a signal within an import may get lost
+        import userspace_cni.dataplane.ovsdb.session  # noqa: F401 - it takes long, and a signal during an import may get lost
 
         self._catch_signals()
         return self
@@ -182,7 +182,7 @@ class ProbePorts:
     def connect(self) -> None:
         """Open the session with OVSDB. Raises Unavailable, also for an ovs-vswitchd that is known to be dead.
 
-        Raises RecordRefused for a state directory that has no id and can not be given one: nothing could be marked as ours.
+        Raises RecordRefused for a state directory that has no id and cannot be given one: nothing could be marked as ours.
         """
         self._store()
         self._ports.connect(self._deadline())
@@ -205,7 +205,7 @@ class ProbePorts:
         return bridge
 
     def adopt(self) -> list[str]:
-        """Remove what dead runs left; the names of it. What can not be removed is said, and stays for the next one."""
+        """Remove what dead runs left; returns the names. What cannot be removed is logged, and left for the next run."""
         self._adopted = True
         dead = DeadRuns(self._ports, self._settings, self._store)
         removed: list[str] = []
@@ -214,11 +214,11 @@ class ProbePorts:
             try:
                 removed += dead.clear(each, deadline)
             except UserspaceError as error:
-                say("warning", "what a dead run left stays for now", run=each.run, error=error)
+                say("warning", "what a dead run left could not be removed now", run=each.run, error=error)
         return removed
 
     def reserve(self, bridge: str | None = None) -> ProbePort:
-        """A name and a place for a port on `bridge`, or on a temporary bridge that goes with it; nothing is in the switch yet.
+        """Reserve name and socket of a port on `bridge`, or on a temporary bridge that is deleted with it. Asks no switch.
 
         For a second port on a temporary bridge, name the bridge of the first.
         """
@@ -262,15 +262,15 @@ class ProbePorts:
             marks=marks,
             foreign_bridge=port.bridge not in self._temporary,
         )
-        self._plugged.add(port.name)  # from now on nobody knows whether it is there
+        self._plugged.add(port.name)  # before the transaction: after a failure the port may exist
         self._ports.apply(step, deadline)()
 
     def reflect(self, port: ProbePort) -> None:
-        """Have every frame that comes from the port sent back out of it."""
+        """Have the switch send every frame from the port back to it."""
         self._add_flows(port.bridge, [(port, None)])
 
     def join(self, a: ProbePort, b: ProbePort) -> None:
-        """Have every frame from `a` sent out of `b`, and the other way round; both are on one bridge."""
+        """Have the switch send every frame from `a` to `b`, and from `b` to `a`; both are on one bridge."""
         if a.bridge != b.bridge:
             raise ValueError(f"{a.name} is on {a.bridge}, {b.name} on {b.bridge}")
         self._add_flows(a.bridge, [(a, b), (b, a)])
@@ -283,19 +283,19 @@ class ProbePorts:
         return found or PortState("", {}, 0, "there is no such port")
 
     def unplug(self, port: ProbePort) -> None:
-        """Remove the flows to and from the port, and it; its bridge too, if we made that and this was its last port.
+        """Remove the flows to and from the port, then the port; its bridge too, if we made that and this was its last port.
 
-        Raises what shows that the flows may be there still: the port is left then, so that nobody is given its number.
+        Raises an error when the flows may still exist: the port is kept then, so that no other port gets its number.
         """
         self._unplug(port, self._deadline().within(CLOSE_S))
 
     def heed(self) -> None:
-        """End with KeyboardInterrupt if a signal has told us to: one that came in a callback of the interpreter got lost."""
-        if self._told_to_stop:
-            raise KeyboardInterrupt(self._told_to_stop)
+        """Raise KeyboardInterrupt if a signal came: the interpreter loses the exception of a signal during a callback."""
+        if self._stop_signal:
+            raise KeyboardInterrupt(self._stop_signal)
 
     def close(self) -> None:
-        """Remove everything of this run. What can not be removed is said, never raised."""
+        """Remove everything of this run. What cannot be removed is logged; no error is raised."""
         if self._closed:
             return
         self._closed = True
@@ -304,9 +304,9 @@ class ProbePorts:
             self._over.set()
             deadline = Deadline.after(CLOSE_S)
             for name in sorted(self._plugged):
-                self._say(f"port {name}", lambda name=name: self._unplug(self._reserved[name], deadline))  # type: ignore[misc]
-            if self._has_directory and not self._plugged and not self._laid:
-                self._say(
+                self._attempt(f"port {name}", lambda name=name: self._unplug(self._reserved[name], deadline))  # type: ignore[misc]
+            if self._has_directory and not self._plugged and not self._flows:
+                self._attempt(
                     "its directory", lambda: probe_directories.remove_directory(self.run, self._settings.short_dir, self._root)
                 )
             if self._renewing:
@@ -325,14 +325,14 @@ class ProbePorts:
 
     def _add_flows(self, bridge: str, pairs: Iterable[tuple[ProbePort, ProbePort | None]]) -> None:
         deadline = self._deadline()
-        laid = []
+        added = []
         for source, target in pairs:
             cookie = messages.cookie_of(int(self.run.number, 16), source.number)
             output = self._ofport(target) if target else None
-            laid.append(_Laid(source, target, Flow(self._ofport(source), output, cookie, IDLE_S, HARD_S)))
-        with self._laying, Flows(_management(self._settings, bridge), deadline) as connection:
-            self._laid += laid  # from now on nobody knows whether they are there
-            for each in laid:
+            added.append(_LiveFlow(source, target, Flow(self._ofport(source), output, cookie, IDLE_S, HARD_S)))
+        with self._flows_lock, Flows(_management(self._settings, bridge), deadline) as connection:
+            self._flows += added  # before they are sent: after a failure they may exist
+            for each in added:
                 connection.add(each.flow, deadline)
         if self._renewing is None:
             renewing = threading.Thread(target=self._renew, name="renewing flows", daemon=True)
@@ -340,20 +340,20 @@ class ProbePorts:
             self._renewing = renewing
 
     def _renew(self) -> None:
-        """Put off the end of this run's flows, again and again, as long as their ports have their numbers still."""
+        """Renew this run's flows at intervals, as long as their ports have the same numbers."""
         while not self._over.wait(RENEW_S):
-            with self._laying:
-                for each in self._laid:
+            with self._flows_lock:
+                for each in self._flows:
                     try:
-                        self._lay_again(each, Deadline.after(FLOW_S))
+                        self._renew_flow(each, Deadline.after(FLOW_S))
                     except UserspaceError as error:
                         say("debug", "a flow was not renewed", port=each.source.name, error=error)
 
-    def _lay_again(self, laid: _Laid, deadline: Deadline) -> None:
-        output = self._ofport(laid.target) if laid.target else None
-        if not self._over.is_set() and (self._ofport(laid.source), output) == (laid.flow.in_port, laid.flow.output):
-            with Flows(_management(self._settings, laid.source.bridge), deadline) as connection:
-                connection.add(laid.flow, deadline)
+    def _renew_flow(self, live: _LiveFlow, deadline: Deadline) -> None:
+        output = self._ofport(live.target) if live.target else None
+        if not self._over.is_set() and (self._ofport(live.source), output) == (live.flow.in_port, live.flow.output):
+            with Flows(_management(self._settings, live.source.bridge), deadline) as connection:
+                connection.add(live.flow, deadline)
 
     def _ofport(self, port: ProbePort) -> int:
         state = self.state(port)
@@ -374,22 +374,22 @@ class ProbePorts:
             say("debug", "flows of a temporary bridge go with it", bridge=port.bridge, error=error)
         self._ports.undo(_ref(port.name, port.bridge, self._store()), deadline)
         self._plugged.discard(port.name)
-        self._laid = [each for each in self._laid if port not in (each.source, each.target)]
+        self._flows = [each for each in self._flows if port not in (each.source, each.target)]
 
     def _forget_flows(self, port: ProbePort, deadline: Deadline) -> None:
-        """Return when there is no flow to or from the port any more."""
+        """Delete the flows to and from the port, and wait until the switch confirms it."""
         what = f"port {port.name}: deleting its flows"
-        if not self._laying.acquire(timeout=deadline.require(what)):
+        if not self._flows_lock.acquire(timeout=deadline.require(what)):
             raise Unavailable(f"{what}: they are being renewed, and the switch does not answer", "does ovs-vswitchd hang?")
         try:
-            mine = [each for each in self._laid if port in (each.source, each.target)]
+            mine = [each for each in self._flows if port in (each.source, each.target)]
             if mine:
                 flows.forget(_management(self._settings, port.bridge), {each.flow.cookie for each in mine}, deadline)
-                self._laid = [each for each in self._laid if each not in mine]  # here, or it might be renewed
+                self._flows = [each for each in self._flows if each not in mine]  # under the lock, or one might be renewed
         finally:
-            self._laying.release()
+            self._flows_lock.release()
 
-    def _say(self, what: str, act: Callable[[], None]) -> None:
+    def _attempt(self, what: str, act: Callable[[], None]) -> None:
         try:
             act()
         except UserspaceError as error:
@@ -402,12 +402,12 @@ class ProbePorts:
         self._signals.hear()
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """End what runs, each time: where the interpreter runs a callback, an exception gets lost, and `heed` finds it."""
-        self._told_to_stop = signal.Signals(number).name
+        """Interrupt the main thread. An exception during a callback of the interpreter gets lost: `heed` raises it again."""
+        self._stop_signal = signal.Signals(number).name
         former = self._signals.former.get(number)
         if callable(former):
             former(number, frame)
-        raise KeyboardInterrupt(self._told_to_stop)
+        raise KeyboardInterrupt(self._stop_signal)
 
 
 def _management(settings: Settings, bridge: str) -> str:
@@ -416,5 +416,5 @@ def _management(settings: Settings, bridge: str) -> str:
 
 
 def _ref(name: str, bridge: str, store: str) -> PortRef:
-    """By what a probe is deleted."""
+    """The reference by which a probe's port is deleted."""
     return PortRef(name, bridge, {"owner": OWNER, "store": store})

@@ -1,6 +1,6 @@
-"""Which driver knows which type of step, and what it is given of the node. To add a type: a row here.
+"""Names the driver of each type of step, and gives it what it needs of the node. To add a type: a row here.
 
-A driver is imported when it is first needed: a process that lives for one verb pays for nothing else.
+A driver is imported when it is first needed: a process that lives for one verb loads nothing else.
 """
 
 from __future__ import annotations

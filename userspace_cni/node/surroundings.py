@@ -1,8 +1,8 @@
-"""What an agent needs around it and can not make: the host's namespaces, mounts that reach the host, capabilities.
+"""Looks for what an agent needs and cannot make: the host's namespaces, mounts that reach the host, capabilities.
 
-An agent in a container that lacks one of these starts well and fails at the first pod, or worse: a mount that never reaches the
-host leaves OVS retrying a socket for ever. So all of it is looked at once, at start, and told in words. Nothing is changed here,
-and nothing is refused: what is missing may not be needed on this node.
+Without one of these an agent in a container starts, and fails at the first pod, or worse: when a mount does not reach the host,
+OVS retries a socket for ever. So all of them are looked at once, at start, and reported in words. Nothing is changed or refused
+here: this node may not need what is missing.
 """
 # Descriptors and paths of another root rather than pathlib's.
 # ruff: noqa: PTH110, PTH112, PTH116, PTH120, PTH123
@@ -26,7 +26,7 @@ _CAPABILITIES: Final = {
     "FOWNER": (3, "modes and labels of what belongs to other users are set"),
     "SYS_ADMIN": (21, "pod directories are mounted, network namespaces entered"),
 }
-"""Name without CAP_: its number (linux/capability.h), and what it is needed for."""
+"""Name without CAP_: its number (linux/capability.h), and why it is needed."""
 _CAPABILITIES_ELSEWHERE: Final = {
     "SYS_CHROOT": (18, "IPAM plugins are run in the host's root"),
     "SYS_PTRACE": (19, "namespaces are looked at in the host's /proc"),
@@ -34,7 +34,7 @@ _CAPABILITIES_ELSEWHERE: Final = {
 
 _NAMESPACES: Final = {"pid": "process ids (hostPID: true)", "net": "network (hostNetwork: true)"}
 _SPARE_BYTES: Final = 1 << 16
-"""What an ADD needs of a disk for its records, generously."""
+"""Bytes of disk that must be free: more than the records of an ADD need."""
 _INIT: Final = "/proc/1"
 _NETNS_DIR: Final = "/var/run/netns"
 
@@ -55,11 +55,11 @@ def missing(settings: Settings) -> list[str]:
 
 
 def unwritable(path: str) -> str:
-    """Why nothing can be written to `path`, or to its nearest parent that exists; "" if it can. Looks, and writes nothing."""
+    """Why nothing can be written to `path`, or to its nearest parent that exists; "" if something can. Writes nothing."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     if not os.access(path, os.W_OK | os.X_OK):
-        return "it can not be written"
+        return "it cannot be written"
     disk = os.statvfs(path)
     full = disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE_BYTES
     return "its file system is full" if full or (disk.f_files and not disk.f_favail) else ""
@@ -82,14 +82,14 @@ def _namespaces(root: HostRoot) -> list[str]:
             same = os.path.samestat(os.stat(f"/proc/self/ns/{name}"), os.stat(root.path(f"{_INIT}/ns/{name}")))
             problem = "" if same else "this process has one of its own"
         except OSError as error:
-            problem = f"it can not be compared: {root.path(_INIT)}/ns/{name}: {error.strerror}"
+            problem = f"it cannot be compared: {root.path(_INIT)}/ns/{name}: {error.strerror}"
         if problem:
             lacking.append(f"the host's namespace of {words}: {problem}")
     return lacking
 
 
 def _propagation(root: HostRoot, settings: Settings) -> list[str]:
-    """Mounts of ours have to reach the host, and the host's later ones (namespaces, volumes in memory) us."""
+    """Check that our mounts reach the host, and the host's later mounts (namespaces, volumes in memory) reach us."""
     ours = _mounts("/proc/self/mountinfo")
     theirs = {group for mount in _mounts(root.path(f"{_INIT}/mountinfo")).values() for group in mount.shared}
     lacking = []
@@ -143,4 +143,4 @@ def _nearest(root: HostRoot, path: str) -> str:
 
 def _unwritable(root: HostRoot, state_dir: str) -> list[str]:
     writable = os.access(_nearest(root, state_dir), os.W_OK | os.X_OK)
-    return [] if writable else [f"state_dir {state_dir}: it can not be written, and nothing can be attached without a record"]
+    return [] if writable else [f"state_dir {state_dir}: it cannot be written, and nothing can be attached without a record"]

@@ -1,4 +1,4 @@
-"""Frees the names at which OVS makes sockets: what is asked of the switch decides about a file of the node."""
+"""Frees the names at which OVS makes sockets: the switch's answer decides whether a file of the node is removed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def free_name(name: str, node: Drivers, deadline: Deadline) -> None:
-    """Have nothing dead at the path that OVS gives the socket of a port of that name."""
+    """Remove a dead socket at the path where OVS makes the socket of a port of that name."""
     free_source(f"{node.sockdir(deadline)}/{name}", node, deadline)
 
 
 def free_source(path: str, node: Drivers, deadline: Deadline) -> bool:
-    """Remove a dead socket where OVS makes the port's; whether there was one. `path` ends in the port's name.
+    """Remove a dead socket at `path`, where OVS makes the port's; whether there was one. `path` ends in the port's name.
 
     Not under a daemon that has failed to bind there: OVS 3.1 does not unregister it, DPDK 22.11 has closed its descriptor and
     keeps the number, and the next attempt, which comes with any change of the configuration, binds whatever has that number by

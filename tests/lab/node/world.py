@@ -155,7 +155,7 @@ class World:
 
     def unwritable(self, path: str) -> str:
         """A directory that is none cannot be written."""
-        return "it can not be written" if Path(path).is_file() else ""
+        return "it cannot be written" if Path(path).is_file() else ""
 
     @property
     def spool(self) -> Spool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from userspace_cni.attachment.drift import Absent, Condition, Dead, Drift, Other, refusal, row, told
+from userspace_cni.attachment.drift import Absent, Condition, Dead, Drift, Other, refusal, row, sentence
 
 SENTENCES = {
     "a column": (Drift("port p", "tag", 5, 0, joint=", "), "port p, tag: expected 5, found 0"),
@@ -17,14 +17,14 @@ SENTENCES = {
 
 @pytest.mark.parametrize("case", SENTENCES)
 def test_a_sentence(case: str) -> None:
-    """Subject, field, what was expected and what was found; an absent thing is told in its own words."""
-    drift, sentence = SENTENCES[case]
-    assert told(drift) == sentence
+    """Subject, field, what was expected and what was found; an absent thing is described in its own words."""
+    drift, expected = SENTENCES[case]
+    assert sentence(drift) == expected
 
 
 def test_a_sentence_about_a_known_subject() -> None:
     """The subject can be left out where it was named before."""
-    assert told(Drift("directory /d", "mode", "0750", "0777"), "mode") == "mode: expected 0750, found 0777"
+    assert sentence(Drift("directory /d", "mode", "0750", "0777"), "mode") == "mode: expected 0750, found 0777"
 
 
 def test_a_row() -> None:

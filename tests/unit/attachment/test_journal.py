@@ -1,4 +1,4 @@
-"""Undo files, state files and holders: what is flushed, what may be lost, and what a build before left."""
+"""Undo files, state files and holders: what is flushed, what may be lost, and what earlier versions left."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Flushes:
 
     @classmethod
     def counted(cls, patch: pytest.MonkeyPatch) -> Flushes:
-        """From now on."""
+        """Start counting."""
         counts, real = cls(), os.fsync
 
         def fsync(fd: int) -> None:
@@ -72,7 +72,7 @@ def test_what_a_verb_flushes(world: World, monkeypatch: pytest.MonkeyPatch, keys
 
 
 def test_undo_files_are_not_rewritten(world: World) -> None:
-    """From the first effect to the last one undone the undo file is one and the same; a state file says how far it has come."""
+    """From the first effect until all are undone the undo file stays the same; a state file says how far ADD has come."""
     seen: set[tuple[str, int, int, str]] = set()
 
     def look(_when: str, _step: Step) -> None:
@@ -89,7 +89,7 @@ def test_undo_files_are_not_rewritten(world: World) -> None:
 
 
 def test_lost_states(world: World) -> None:
-    """Without its state file an attachment counts as ready, whatever it was: it is not undone unasked, and DEL undoes it."""
+    """Without its state file an attachment counts as ready, whatever its state was: only DEL undoes it."""
     assert call(world, "ADD") == 0
     shutil.rmtree(world.directory / "live")
     assert [record.state for record in world.journal.records()] == ["ready"]
@@ -102,7 +102,7 @@ def test_lost_states(world: World) -> None:
 
 @pytest.mark.parametrize("content", ["", "{", '{"schema":1,"key":"k","value":{}}', "state: 1", "undone: x"])
 def test_torn_states(world: World, content: str) -> None:
-    """A state file that cannot be read, or says what no state is, is put aside; the attachment counts as ready."""
+    """A state file that is unreadable, or holds an unknown state, is put aside; the attachment counts as ready."""
     assert call(world, "ADD") == 0
     [path] = live(world.directory, "states")
     if ":" in content and not content.startswith("{"):
@@ -118,7 +118,7 @@ def test_torn_states(world: World, content: str) -> None:
 
 
 def test_states_of_another_boot(world: World) -> None:
-    """What was told in another boot says nothing in this one: what was undone in it may have come back."""
+    """A state file of another boot is ignored: what was undone then may exist again."""
     assert call(world, "ADD") == 0
     [record] = world.journal.records()
     world.journal.keep(record.to("deleting", steps=record.steps[:1]))
@@ -127,8 +127,8 @@ def test_states_of_another_boot(world: World) -> None:
     assert [each.steps for each in world.journal.records()] == [record.steps]
 
 
-def test_holders_are_made_of_undo_files(world: World) -> None:
-    """Lost lists of holders are what they were at the next question, with what was made by us."""
+def test_holders_are_built_from_undo_files(world: World) -> None:
+    """Lost lists of holders are built again when they are next read, with the things that we made."""
     assert [call(world, "ADD", ifname=name) for name in ("net1", "net2")] == [0, 0]
     before = world.journal.places()
     [(_, shared)] = before
@@ -140,7 +140,7 @@ def test_holders_are_made_of_undo_files(world: World) -> None:
 
 
 def test_what_was_adopted_lasts(world: World) -> None:
-    """What another left to the holders is remembered beyond the run directory, and forgotten with the last holder."""
+    """An adopted thing is remembered when the run directory is lost, and forgotten with its last holder."""
     world.true.add(f"directory:/pods/{CONTAINER[:12]}")
     assert call(world, "ADD") == 0
     [(_, shared)] = world.journal.places()
@@ -153,8 +153,8 @@ def test_what_was_adopted_lasts(world: World) -> None:
     assert (world.true, list((world.directory / "state" / "places").iterdir())) == (set(), [])
 
 
-def test_attachments_of_a_build_before(world: World) -> None:
-    """Records with their state inside and lists of holders in the state directory, as an earlier build wrote them, are undone."""
+def test_attachments_of_an_earlier_version(world: World) -> None:
+    """Records that hold their state, and lists of holders in the state directory, of earlier versions, are undone."""
     assert call(world, "ADD") == 0
     [record] = world.journal.records()
     [(place, shared)] = world.journal.places()
@@ -174,7 +174,7 @@ def test_attachments_of_a_build_before(world: World) -> None:
 
 
 @pytest.mark.parametrize("state", ["pending", "applying", "deleting"])
-def test_unfinished_attachments_of_a_build_before(world: World, state: str) -> None:
+def test_unfinished_attachments_of_an_earlier_version(world: World, state: str) -> None:
     """A record that says itself that it is not ready is unfinished without a state file, too."""
     assert call(world, "ADD") == 0
     [record] = world.journal.records()
@@ -203,8 +203,8 @@ def test_an_answered_del_is_not_forgotten(world: World) -> None:
     assert (world.true, world.journal.records()) == (set(), [])
 
 
-def test_holders_of_a_build_before_whose_record_is_lost(world: World) -> None:
-    """What an earlier build's lists of holders alone lead to is undone by DEL, and forgotten with it."""
+def test_holders_of_an_earlier_version_whose_record_is_lost(world: World) -> None:
+    """DEL undoes what only an earlier version's list of holders names, and removes it from the list."""
     assert call(world, "ADD") == 0
     [record] = world.journal.records()
     [(place, shared)] = world.journal.places()
@@ -220,8 +220,8 @@ def test_holders_of_a_build_before_whose_record_is_lost(world: World) -> None:
     assert list((world.directory / "state" / "places").iterdir()) == []
 
 
-def test_what_is_adopted_for_no_holder_is_dropped(world: World) -> None:
-    """A file about a place that has no holder any more goes at the next look at all places: it would claim what others make."""
+def test_an_adopted_place_without_holders_is_dropped(world: World) -> None:
+    """An entry of a place without holders is dropped at the next listing: it would claim things that others make."""
     assert call(world, "ADD") == 0
     Store(world.directory / "state", world.directory / "locks").put("places", "/pods/gone", {"made": ["directory:/pods/gone"]})
     shutil.rmtree(world.directory / "live")
@@ -230,7 +230,7 @@ def test_what_is_adopted_for_no_holder_is_dropped(world: World) -> None:
 
 
 def test_a_run_directory_that_takes_no_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That an attachment is being deleted is then said by its undo file, and believed whatever a state file says."""
+    """The undo file then says that the attachment is being deleted, and counts more than a state file."""
     assert call(world, "ADD") == 0
     [record] = world.journal.records()
 
@@ -246,8 +246,8 @@ def test_a_run_directory_that_takes_no_states(world: World, monkeypatch: pytest.
     assert [each["state"] for each in stored(world.directory / "state", Path("/nowhere"))] == ["deleting"]
 
 
-def test_what_is_of_another_boot_is_tried_once(world: World) -> None:
-    """Before the first ADD of a boot each attachment of the last is undone; one that cannot be keeps no ADD waiting."""
+def test_another_boot_is_undone_once(world: World) -> None:
+    """Before the first ADD of a boot each attachment of the last boot is undone; one that cannot be undone delays no ADD."""
     assert [call(world, "ADD", "stubborn"), call(world, "ADD", "willing")] == [0, 0]
     tried: list[str] = []
 
@@ -264,8 +264,8 @@ def test_what_is_of_another_boot_is_tried_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("point", ["before undo", "after undo"])
-def test_a_death_amid_what_is_of_another_boot(world: World, point: str) -> None:
-    """A process that dies while it undoes what is of another boot leaves it to the next ADD, which ends it."""
+def test_a_death_while_undoing_another_boot(world: World, point: str) -> None:
+    """When a process dies while it undoes another boot's attachments, the next ADD finishes that."""
     assert [call(world, "ADD", "a"), call(world, "ADD", "b")] == [0, 0]
 
     class Death(BaseException):
@@ -286,8 +286,8 @@ def test_a_death_amid_what_is_of_another_boot(world: World, point: str) -> None:
     assert world.true == set()
 
 
-def test_no_time_for_what_is_of_another_boot(world: World) -> None:
-    """An ADD whose time does not suffice says so as 11 and has begun nothing; the next one goes on."""
+def test_no_time_to_undo_another_boot(world: World) -> None:
+    """An ADD without enough time answers 11 and has begun nothing; the next one goes on."""
     assert call(world, "ADD") == 0
     world.boot, world.deadline_s, world.resident = "boot-2", 0.0, True
     with pytest.raises(Unavailable):
@@ -336,7 +336,7 @@ class Disk:
     flushed: int = 0
 
     def flush(self) -> None:
-        """As the journal's."""
+        """Like the journal's."""
         if self.refuses:
             raise RecordRefused("flushing the records", "Input/output error")
         self.unflushed = False
@@ -345,13 +345,13 @@ class Disk:
 
 @pytest.fixture
 def disk() -> Disk:
-    """One that works."""
+    """A disk that works."""
     return Disk()
 
 
 @pytest.fixture
 def failures() -> list[str]:
-    """What was counted."""
+    """The failures that were counted."""
     return []
 
 
@@ -374,7 +374,7 @@ def test_flushing_behind(disk: Disk, flusher: Flusher) -> None:
 
 
 def test_a_disk_that_refuses(disk: Disk, flusher: Flusher, failures: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Each flush that fails is counted, told once, and made up for when the disk works again."""
+    """Each failed flush is counted, logged once, and repeated when the disk works again."""
     disk.refuses = disk.unflushed = True
     wait_until(lambda: len(failures) >= 2, what="two failures")
     disk.refuses = False
@@ -393,7 +393,7 @@ def test_the_last_flush(disk: Disk, failures: list[str]) -> None:
 
 
 def test_drops_are_flushed(world: World) -> None:
-    """DEL leaves something to be flushed, and a flush leaves nothing."""
+    """After DEL there is something to flush, after a flush nothing."""
     journal = Journal(f"{world.directory}/state", str(world.directory), print, world.boot_id)
     record = Record("pending", "n", CONTAINER, "net1", boot_id="boot-1", steps=(Lease("p", "{}", {}),))
     journal.write(record)

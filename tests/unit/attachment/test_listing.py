@@ -32,7 +32,7 @@ POD_DIR = "/pods/uid/shared-dir"
 
 @dataclass(frozen=True)
 class Seen:
-    """A port as the switch tells of it."""
+    """A port as the switch reports it."""
 
     name: str = "c0ffee012345-net1"
     bridge: str = "br0"
@@ -108,7 +108,7 @@ def test_a_client_port_with_everything() -> None:
 
 @pytest.mark.parametrize("state", ["dead", "silent"])
 def test_what_a_dead_daemon_had_said(state: str) -> None:
-    """What OVSDB still has of link and application is not repeated when the daemon is dead or silent; that there is a port is."""
+    """Link and application are not shown from OVSDB while the daemon is dead or silent; the port is."""
     told = describe(RECORD, known(Seen()), boot_id="boot-1", vswitchd=state)
     assert (told["vswitchd"], told["link_state"], told["vhost"]) == (state, "unknown", {"state": "unknown", "mode": ""})
     assert told["problems"] == []
@@ -116,13 +116,13 @@ def test_what_a_dead_daemon_had_said(state: str) -> None:
 
 
 def test_a_vm_is_named() -> None:
-    """A VM's name is there by the mark of its port."""
+    """A VM's name is read from the mark of its port."""
     port = replace(PORT, marks={"vm-name": "vm-1"})
     assert describe(replace(RECORD, steps=(port,)), known())["vm"] == "vm-1"
 
 
 def test_a_server_port() -> None:
-    """The application connects; OVS has the socket where it made it, the pod where it was placed."""
+    """The application connects; OVS's path of the socket is where it made it, the pod's where it was placed."""
     placed = PlacedSocket("/ovs/p", POD_DIR, "/pods", "s")
     port = replace(PORT, interface=VhostUserServer(9000))
     shown = describe(replace(RECORD, steps=(port, placed)), known())
@@ -138,20 +138,20 @@ def test_an_attachment_that_is_being_leased() -> None:
 
 
 @pytest.mark.parametrize("value", ["text", 5, ["text"], {"a": 1}, [{"address": 5}], [{"interface": {}}]])
-def test_a_result_that_an_editor_has_spoilt(value: Any) -> None:
-    """A record whose result is of another shape is shown without addresses, and keeps no other from being shown."""
+def test_a_result_that_was_edited_by_hand(value: Any) -> None:
+    """A record whose result is of another shape is shown without addresses, and the others are shown."""
     for key in ("interfaces", "ips"):
         assert describe(replace(RECORD, result={"interfaces": [], "ips": [], key: value}), known())["addresses"] == []
 
 
 @pytest.mark.parametrize("state", ["pending", "applying", "deleting"])
 def test_a_state_other_than_ready_is_a_problem(state: State) -> None:
-    """Whatever is not complete says so, and is not blamed for a missing port too."""
+    """An incomplete attachment is one problem; its missing port is not another one."""
     assert [problem.split()[1] for problem in describe(RECORD.to(state), known())["problems"]] == [f"{state}:"]
 
 
 def test_what_the_switch_complains_of_is_a_problem() -> None:
-    """Interface.error is there as it is and among the problems."""
+    """Interface.error is shown as it is, and among the problems."""
     shown = describe(RECORD, known(Seen(error="could not open", link_state="", status={})))
     assert (shown["error"], shown["problems"]) == ("could not open", ["the switch says: could not open"])
     assert (shown["link_state"], shown["vhost"]) == ("unknown", {"state": "unknown", "mode": ""})
@@ -210,7 +210,7 @@ def test_names_of_an_attachment(name: str) -> None:
     ],
 )
 def test_names_of_nothing(name: str) -> None:
-    """Half a pod's name, another namespace or another interface are not this attachment."""
+    """Half a pod's name, another namespace or another interface do not name this attachment."""
     with pytest.raises(Unresolved) as caught:
         select([RECORD], [name])
     assert not caught.value.ambiguous

@@ -208,7 +208,7 @@ def test_path_limit_for_the_client(length: int, fits: bool) -> None:
 
 @pytest.mark.parametrize(("length", "fits"), [(107, True), (108, False)])
 def test_path_limit_for_the_server(length: int, fits: bool) -> None:
-    """The path at which OVS listens has 107 bytes at most; where the socket is placed may be longer, nobody connects there."""
+    """The path at which OVS listens has 107 bytes at most; the placed socket's may be longer, as OVS does not use it."""
     facts = replace(FACTS, ovs_sockdir="/" + "s" * (length - len(f"//{CID}-net1")))
     if fits:
         assert len(only(planned(facts, host=server()), PlacedSocket).source) == 107
@@ -302,7 +302,7 @@ def test_vm_in_its_launcher_pod() -> None:
     assert written.existed is False
 
 
-def test_directory_of_a_vm_for_somebody_else() -> None:
+def test_directory_of_a_vm_for_another_user() -> None:
     """What the network says of user, group, mode and label goes before QEMU's, each on its own."""
     access = only(
         planned(LAUNCHER, consumer="kubevirt", host={"vhost": {"group": "hugetlbfs", "selinuxLabel": "a:b"}}), Directory
@@ -361,8 +361,8 @@ def test_allocation_of_a_server_port_for_a_vm(host: dict[str, Any] | None) -> No
 
 
 def test_interface_of_a_vm_that_is_no_file_name() -> None:
-    """An interface whose name can not be a socket's is refused with 4, without advice that a VM's network could not take."""
-    with pytest.raises(BadEnvironment, match="can not be part of a socket's name") as refused:
+    """An interface whose name cannot be a socket's is refused with 4, without advice that a VM's network could not take."""
+    with pytest.raises(BadEnvironment, match="cannot be part of a socket's name") as refused:
         planned(LAUNCHER, environ={"CNI_IFNAME": "a=b"}, consumer="kubevirt")
     assert refused.value.code == 4
     assert "socketfile" not in refused.value.details
@@ -384,12 +384,12 @@ def test_bridge_vlan_and_mtu_reach_the_port() -> None:
 
 
 def test_marks_leave_out_what_is_not_known() -> None:
-    """A pod that nobody named has no marks of a pod."""
+    """Without a pod's name there are no marks of a pod."""
     marks = only(planned(replace(FACTS, pod=Pod())), OvsPort).marks
     assert marks == {key: value for key, value in MARKS.items() if not key.startswith("pod-")}
 
 
-def test_marks_leave_out_what_ovsdb_can_not_hold() -> None:
+def test_marks_leave_out_what_ovsdb_cannot_hold() -> None:
     """A path that is not UTF-8 is left out of the marks rather than changed: a wrong path would pass for a container gone."""
     attachment = planned(environ={"CNI_NETNS": "/run/netns/\udcff"})
     assert only(attachment, OvsPort).marks == {key: value for key, value in MARKS.items() if key != "netns"}
@@ -410,7 +410,7 @@ def test_interface_name_that_is_no_file_name(ifname: str) -> None:
 
 
 def test_interface_name_that_is_not_text() -> None:
-    """A name of bytes that are not UTF-8 can not be a port, whatever the socket is called."""
+    """A name of bytes that are not UTF-8 cannot be a port, whatever the socket is called."""
     with pytest.raises(BadEnvironment, match="UTF-8"):
         planned(environ={"CNI_IFNAME": "net\udcff"}, host=client(socketfile="vhost.sock"))
 
@@ -555,7 +555,7 @@ def test_document_without_a_container_block() -> None:
     }
 
 
-def test_container_block_can_not_mislead() -> None:
+def test_container_block_cannot_mislead() -> None:
     """Role and socket of the `container` block are overwritten by the truth; its queues and bridge are passed on."""
     container = {"vhost": {"mode": "client", "socketfile": "x", "queues": 4, "group": "g"}, "bridge": {"bridgeId": 4}}
     config = parse_entry(only(planned(container=container), PodNote).entry)["config"]

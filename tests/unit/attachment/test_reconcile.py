@@ -1,4 +1,4 @@
-"""Reconciliation on a node in memory: each line of the crash table, and that doubt keeps."""
+"""Reconciliation on a node in memory: each line of the crash table; in doubt an attachment is kept."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Agent:
         self.world.journal.write(replace(self.record, **changes))  # type: ignore[arg-type]
 
     def lose_record(self) -> PortRef:
-        """The record is gone, its port is not."""
+        """Lose the record, and keep its port."""
         port = self.port.ref
         self.world.journal.drop(self.record)
         self.world.marked = [port]
@@ -82,7 +82,7 @@ def agent(tmp_path: Path) -> Agent:
     return Agent(tmp_path)
 
 
-def test_what_is_whole_is_left_alone(agent: Agent) -> None:
+def test_complete_attachments_are_left_alone(agent: Agent) -> None:
     """A complete attachment is not touched, however often it is looked at."""
     before = set(agent.world.true)
     assert agent.passes(3) == []
@@ -92,7 +92,7 @@ def test_what_is_whole_is_left_alone(agent: Agent) -> None:
 
 @pytest.mark.parametrize("state", ["pending", "applying", "deleting"])
 def test_unfinished(agent: Agent, state: str) -> None:
-    """What an ADD or DEL died in is undone in one pass."""
+    """An attachment whose ADD or DEL died is undone in one pass."""
     agent.rewrite(state=state)
     assert agent.passes() == ["removed-unfinished"]
     assert agent.world.true == set()
@@ -107,7 +107,7 @@ def test_reboot(agent: Agent) -> None:
 
 
 def test_a_busy_container_is_left_alone(agent: Agent) -> None:
-    """Nothing is done about a container that somebody works on."""
+    """A container on which another call works is left alone."""
     agent.rewrite(state="applying")
     with agent.world.journal.container_lock(CONTAINER, Deadline.after(1)):
         assert agent.passes(2) == []
@@ -123,7 +123,7 @@ def test_lost_port(agent: Agent) -> None:
 
 
 def test_lost_mount(agent: Agent) -> None:
-    """A mount that somebody took away is made again."""
+    """A mount that another program removed is made again."""
     [mount] = (name for name in agent.world.true if name.startswith("mount:"))
     agent.world.true.discard(mount)
     assert agent.passes() == ["again-pod-mount"]
@@ -131,7 +131,7 @@ def test_lost_mount(agent: Agent) -> None:
 
 
 def test_lost_mount_whose_holders_are_lost_too(agent: Agent) -> None:
-    """What is made again is entered in its place's list of holders: DEL finds it there, and removes it."""
+    """A thing that is made again is entered in its place's list of holders: DEL finds it there, and removes it."""
     [mount] = (name for name in agent.world.true if name.startswith("mount:"))
     agent.world.true.discard(mount)
     [(place, _)] = agent.world.journal.places()
@@ -164,7 +164,7 @@ def test_del_while_the_switch_opens_a_port_again(agent: Agent) -> None:
 
 
 def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
-    """A call that listed the records before a DEL places no socket after it: that would stay."""
+    """A call that listed the records before a DEL places no socket after it, which nothing would remove."""
     socket = PlacedSocket("/ovs/s", "/pod", "/", "s")
     stale = agent.record.to("ready", steps=(*agent.record.steps, socket))
     agent.world.journal.write(stale)
@@ -177,7 +177,7 @@ def test_placing_again_from_a_stale_listing(agent: Agent) -> None:
     assert name_of(socket) in agent.world.true
 
 
-def test_switch_that_can_not_be_asked(agent: Agent) -> None:
+def test_switch_that_cannot_be_asked(agent: Agent) -> None:
     """While the switch is away, no port counts as lost and none is swept."""
     agent.world.true.discard(name_of(agent.port))
     agent.world.unreachable = Unavailable("away")
@@ -205,7 +205,7 @@ def test_sandbox_that_comes_back(agent: Agent) -> None:
 
 
 def test_two_passes_at_once_are_one_sighting(tmp_path: Path) -> None:
-    """However often a pass is asked for, suspicion and proof are `apart_s` apart."""
+    """However often a pass is asked for, at least `apart_s` lie between suspicion and proof."""
     agent = Agent(tmp_path)
     agent.reconciliation = Reconciliation(agent.world, agent.actions.append, 3600.0)
     agent.world.gone = {NETNS}
@@ -248,7 +248,7 @@ def test_port_whose_record_is_lost(agent: Agent) -> None:
 
 
 def test_port_of_another_store(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    """A port of another installation's store is told once, and never removed."""
+    """A port of another installation's store is logged once, and never removed."""
     agent.world.log_level = "info"
     port = agent.lose_record()
     agent.world.marked = [replace(port, marks={**port.marks, "store": "another"})]
@@ -258,8 +258,8 @@ def test_port_of_another_store(agent: Agent, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.count("another installation") == 1
 
 
-def test_what_fails_keeps_no_other_from_its_turn(agent: Agent) -> None:
-    """A record that can not be undone is left for the next pass, and the others are finished."""
+def test_a_failure_does_not_stop_the_pass(agent: Agent) -> None:
+    """A record that cannot be undone is left for the next pass, and the others are finished."""
     agent.rewrite(state="applying")
     other = Record("deleting", "n", "another", "net1")
     agent.world.journal.write(other)
@@ -277,7 +277,7 @@ def test_what_fails_keeps_no_other_from_its_turn(agent: Agent) -> None:
 
 
 def test_findings_change_nothing(agent: Agent) -> None:
-    """What is wrong can be listed without being put right."""
+    """Findings can be listed without acting on them."""
     agent.world.true.discard(name_of(agent.port))
     before = set(agent.world.true), agent.world.journal.records()
     [found] = reconcile.findings(agent.world)
@@ -286,8 +286,8 @@ def test_findings_change_nothing(agent: Agent) -> None:
     assert (set(agent.world.true), agent.world.journal.records()) == before
 
 
-def test_what_a_killed_test_left(agent: Agent) -> None:
-    """Ports of a probe that was killed are removed in one pass; attachments, and ports of tests that live, are not touched."""
+def test_what_a_killed_probe_left(agent: Agent) -> None:
+    """Ports of a probe that was killed are removed in one pass; attachments, and ports of living probes, are not touched."""
     port = PortRef("probe-0badcafe-0", "br0")
     agent.world.probes = [DeadProbe("probe", "1267.1.0.0.0badcafe", 4711, "0badcafe", (port,))]
     assert list(reconcile.findings(agent.world)) == agent.world.probes
@@ -297,8 +297,8 @@ def test_what_a_killed_test_left(agent: Agent) -> None:
     assert agent.passes() == []
 
 
-def test_a_killed_test_that_can_not_be_removed(agent: Agent) -> None:
-    """What stays keeps nothing else from its turn, and is tried again in the next pass; without the switch nothing is tried."""
+def test_a_killed_probe_that_cannot_be_removed(agent: Agent) -> None:
+    """A probe that cannot be removed stops nothing else, and is tried again in the next pass; not without the switch."""
     port = PortRef("probe-0badcafe-0", "br0")
     agent.world.probes = [DeadProbe("probe", "1267.1.0.0.0badcafe", 4711, "0badcafe", (port,))]
 
@@ -317,14 +317,14 @@ def test_a_killed_test_that_can_not_be_removed(agent: Agent) -> None:
 
 
 def test_a_port_that_is_closed(agent: Agent) -> None:
-    """A port that the switch could not open counts as lost; one that it may not be asked for again yet does not."""
+    """A port that the switch could not open counts as lost, unless it is too early to ask the switch again."""
     agent.world.closed = {agent.port.name}
     assert agent.passes() == ["again-port"]
     assert agent.passes() == []
 
 
 def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its socket's name is freed in a pass, or at once when its connection ends; of other ports nothing is done."""
+    """Its socket's name is freed in a pass, or at once when its connection ends; other ports are left alone."""
     [socket_file] = (step for step in agent.record.steps if isinstance(step, SocketFile))
     agent.world.dead = {socket_file.name}
     assert agent.passes() == ["again-socket-file"]
@@ -348,7 +348,7 @@ def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:
-    """Of a gone sandbox, whose pod may be there, the mounts go after two looks, once; nothing that it lost is made again."""
+    """The mounts of a gone sandbox whose pod may exist are undone after two looks, once; its lost things are not made again."""
     agent.rewrite(pod_uid="uid")
     agent.world.gone = {NETNS}
     agent.world.closed = {agent.port.name}
@@ -381,8 +381,8 @@ def test_a_mount_that_another_sandbox_needs(agent: Agent) -> None:
     assert not any(name.startswith("mount:") for name in agent.world.true)
 
 
-def test_a_failure_is_told_once(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be put right is tried in every pass, and fills no log."""
+def test_a_failure_is_logged_once(agent: Agent, capsys: pytest.CaptureFixture[str]) -> None:
+    """A failing repair is tried in every pass, and logged once."""
     agent.world.log_level = "info"
     agent.world.true.discard(name_of(agent.port))
 

@@ -1,4 +1,4 @@
-"""Records and shared resources: what is written is what is read, and what can not be read stops nobody."""
+"""Records and shared resources: what is written is what is read, and what cannot be read stops no call."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ RECORDS: st.SearchStrategy[Record] = built(Record)
 
 
 def through_json(value: Any) -> Any:
-    """What a file gives back."""
+    """The value as it is read back from a file."""
     return json.loads(json.dumps(value))
 
 
@@ -106,7 +106,7 @@ def test_step_round_trips(kind: type[Step]) -> None:
 
 
 def test_kinds_are_distinct() -> None:
-    """No two types that stand in records have one name there; a port and a reference to one are of one such type."""
+    """No two stored types have the same kind; a port and a reference to one have one stored type."""
     assert OvsPort.stored_as is PortRef.stored_as is STORED_TYPES["port"]
     with pytest.raises(TypeError, match="'directory'"):
 
@@ -150,20 +150,20 @@ AS_WRITTEN: dict[str, tuple[dict[str, Any], Step]] = {
 
 @pytest.mark.parametrize("what", AS_WRITTEN)
 def test_ports_of_every_release(what: str) -> None:
-    """What the first releases wrote of ports is read, and is what is written: a release before this one reads it, too."""
+    """Ports are read and written as in the first releases, so that an earlier release reads them, too."""
     written, step = AS_WRITTEN[what]
     assert step_from_json(written) == step
     assert through_json(step_to_json(step)) == written
 
 
 def test_a_port_before_some_of_its_fields() -> None:
-    """A record that lacks what a port can do without is read."""
+    """A record of a port without its optional fields is read."""
     step = step_from_json({"step": "port", "bridge": "br0", "name": "n", "interface_type": "dpdkvhostuser"})
     assert step == OvsPort("br0", "n", VhostUserServer())
 
 
 def test_a_deletion_that_an_earlier_release_began() -> None:
-    """A record in `deleting` of what had no record says by what its port is deleted."""
+    """A record in `deleting` of an attachment without a record holds the reference to its port."""
     record = record_from_json({**GOOD, "state": "deleting", "steps": [TO_BE_DELETED]})
     assert record.steps == (PortRef("c-net1", marks=MARKS),)
 
@@ -178,7 +178,7 @@ def test_record_round_trips(record: Record) -> None:
 @QUICK
 @given(RECORDS, st.data())
 def test_record_with_one_wrong_value(record: Record, data: st.DataObject) -> None:
-    """A record in which any one value is any JSON either makes sense or is MalformedRecord, nothing else."""
+    """A record with any JSON as one of its values is either read or MalformedRecord."""
     raw = through_json(record_to_json(record))
     holder = data.draw(st.sampled_from([raw, *raw["steps"]]))
     holder[data.draw(st.sampled_from([*holder, "other"]))] = data.draw(JSON)
@@ -192,7 +192,7 @@ def test_record_with_one_wrong_value(record: Record, data: st.DataObject) -> Non
 @QUICK
 @given(st.dictionaries(TEXT | st.sampled_from(["schema", "state", "steps"]), JSON))
 def test_any_object_is_a_record_or_malformed(raw: dict[str, Any]) -> None:
-    """Any JSON object in a record's place is MalformedRecord unless it is one."""
+    """Any JSON object is either a record or MalformedRecord."""
     with pytest.raises(MalformedRecord):
         record_from_json(raw)
 
@@ -263,7 +263,7 @@ ENVELOPES = st.one_of(
 @QUICK
 @given(ENVELOPES, ENVELOPES)
 def test_journal_over_any_files(journal: Journal, record: bytes, resource: bytes) -> None:
-    """Whatever lies in the places of records and resources, reading finds none, without an error, and writing replaces it."""
+    """Unreadable files in the places of records and resources read as none, without an error, and are replaced by writing."""
     state = Path(journal.directory)
     state.mkdir(mode=0o700, exist_ok=True)
     for collection, content in (("attachments", record), ("places", resource)):
@@ -290,8 +290,8 @@ def test_record_in_anothers_place(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("text", ["\ud800\udc00", "x\ud83d\ude00"])
-def test_record_that_json_can_not_hold(journal: Journal, text: str) -> None:
-    """What would come back as something else is refused by the journal with its own error."""
+def test_record_that_json_cannot_hold(journal: Journal, text: str) -> None:
+    """The journal refuses a value that would come back changed, with its own error."""
     with pytest.raises(RecordRefused):
         journal.write(Record("pending", "n", "c", "i", netns=text))
 
@@ -314,7 +314,7 @@ CALLS: dict[str, Callable[[Journal], object]] = {
 
 @pytest.mark.parametrize("call", CALLS)
 def test_directories_that_are_none(tmp_path: Path, call: str) -> None:
-    """Where files stand in the way of the store's directories, every method fails with the package's own error."""
+    """When files are in the place of the store's directories, every method fails with the package's own error."""
     for name in ("state", "locks"):
         (tmp_path / name).write_text("")
     with pytest.raises(UserspaceError):
@@ -349,7 +349,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_holders_of_two(world: World, damage: str) -> None:
-    """When a place's list of holders is damaged, no DEL fails, and nobody removes what others may still use."""
+    """When a place's list of holders is damaged, no DEL fails, and none removes what others may still use."""
     assert call(world, "ADD", "net1") == 0
     assert call(world, "ADD", "net2") == 0
     shared = {name for name in world.true if name.startswith(("directory", "mount"))}
@@ -363,7 +363,7 @@ def test_damaged_holders_of_two(world: World, damage: str) -> None:
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_holders_are_no_longer_ours(world: World, damage: str) -> None:
-    """An attachment that finds the directory without its list of holders takes it for somebody else's, and leaves it."""
+    """An attachment that finds the directory without its list of holders takes it for another program's, and leaves it."""
     assert call(world, "ADD", "net1") == 0
     DAMAGE[damage](holders_file(world))
     assert call(world, "ADD", "net2") == 0

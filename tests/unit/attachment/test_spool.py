@@ -1,4 +1,4 @@
-"""The spool: entries come oldest first, what is none is put aside, and what they ask for touches nothing newer."""
+"""The spool: entries come oldest first, other files are put aside, and a DEL touches no newer attachment."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, resident=True, now=100)
 
 
-def test_what_was_heard_is_not_forgotten(world: World) -> None:
-    """The entry is gone, and the record says durably what it said: a run directory that is emptied changes nothing."""
+def test_a_carried_out_entry_is_recorded(world: World) -> None:
+    """The entry is gone, and the record durably says `deleting`: emptying the run directory changes nothing."""
     assert call(world, "ADD").code == 0
     put(world, 101)
     assert drain(world) == ["spooled-del"]
@@ -63,7 +63,7 @@ def test_what_was_heard_is_not_forgotten(world: World) -> None:
 
 
 def test_an_older_attachment_is_deleted(world: World) -> None:
-    """A DEL that was called after the ADD becomes a record that says `deleting`, and the entry goes."""
+    """A DEL that was called after the ADD becomes a record in state `deleting`, and the entry is removed."""
     assert call(world, "ADD").code == 0
     path = put(world, 101)
     assert drain(world) == ["spooled-del"]
@@ -84,7 +84,7 @@ def test_a_newer_attachment_is_left_alone(world: World, boot: str, boottime_ns: 
 
 
 def test_an_attachment_of_an_earlier_boot(world: World) -> None:
-    """What an earlier boot left is deleted by any DEL, whatever its clock said."""
+    """Any DEL deletes an attachment of an earlier boot, whatever the time of its call."""
     assert call(world, "ADD").code == 0
     world.boot = "boot-2"
     put(world, 1, boot="boot-2")
@@ -101,7 +101,7 @@ def test_another_network(world: World) -> None:
 
 @pytest.mark.parametrize("verb", ["ADD", "DEL", "GC"])
 def test_every_verb_carries_it_out_first(world: World, verb: str) -> None:
-    """The next verb of the node hears of a spooled DEL before its own work, so that an ADD of the same name starts anew."""
+    """The next verb on the node carries out a spooled DEL before its own work, so that an ADD of the same name starts anew."""
     assert call(world, "ADD").code == 0
     put(world, 101)
     world.now = 200
@@ -119,7 +119,7 @@ def test_every_verb_carries_it_out_first(world: World, verb: str) -> None:
 
 
 def test_what_no_record_knows(world: World) -> None:
-    """Without a record, DEL looks for marked rows and asks the IPAM plugin; both are there for the next pass."""
+    """Without a record, DEL looks for marked rows and asks the IPAM plugin; a record keeps both for the next pass."""
     put(world, 101, stdin=WITH_IPAM)
     assert drain(world) == ["spooled-del"]
     [record] = world.journal.records()
@@ -127,7 +127,7 @@ def test_what_no_record_knows(world: World) -> None:
 
 
 def test_a_busy_container_waits(world: World) -> None:
-    """The entry of a container that somebody works on stays, and the others have their turn."""
+    """The entry of a container on which another call works stays, and the others are carried out."""
     busy, free = put(world, 101), put(world, 102, container="other")
     with world.journal.container_lock(CONTAINER, Deadline.after(1)):
         assert drain(world) == ["spooled-del"]
@@ -153,8 +153,8 @@ def test_a_busy_container_waits(world: World) -> None:
     ],
     ids=["empty", "torn", "no DEL", "without a time", "without an interface", "no JSON"],
 )
-def test_what_is_no_entry(world: World, content: bytes) -> None:
-    """What can not be read is put aside with a message and never kept from the others' way, nor deleted."""
+def test_files_that_are_no_entries(world: World, content: bytes) -> None:
+    """An unreadable file is put aside with a message, so that it does not block the others, and is not deleted."""
     bad = put(world, 1)
     bad.write_bytes(content)
     put(world, 101)
@@ -174,7 +174,7 @@ def test_oldest_first(tmp_path: Path) -> None:
 
 
 def test_half_written_entries(tmp_path: Path) -> None:
-    """What a dead writer left is no entry, and is removed; a living writer's is not."""
+    """A dead writer's temporary file is no entry, and is removed; a living writer's is kept."""
     world = World(tmp_path)
     put(world, 1)
     half = tmp_path / "state" / "spool" / ".tmp-x"
@@ -220,7 +220,7 @@ def test_newer_is_decided_within_a_boot(world: World) -> None:
 
 
 def test_a_look_moves_nothing(world: World) -> None:
-    """Entries can be listed without putting aside what is none."""
+    """Entries can be listed without putting other files aside."""
     bad = put(world, 1)
     bad.write_bytes(b"junk")
     put(world, 101)
@@ -228,8 +228,8 @@ def test_a_look_moves_nothing(world: World) -> None:
     assert bad.exists()
 
 
-def test_what_can_not_be_put_aside(world: World) -> None:
-    """An entry that stays, because there is no room for what is put aside, keeps no other from its turn."""
+def test_what_cannot_be_put_aside(world: World) -> None:
+    """An entry that stays, because there is no room for what is put aside, does not block the others."""
     bad = put(world, 1)
     bad.write_bytes(b"junk")
     put(world, 101)
@@ -239,7 +239,7 @@ def test_what_can_not_be_put_aside(world: World) -> None:
 
 
 @pytest.mark.parametrize(("boottime_ns", "left"), [(99, ["ready"]), (101, [])])
-def test_a_live_del_that_is_heard_late(world: World, boottime_ns: int, left: list[str]) -> None:
+def test_a_live_del_that_waited(world: World, boottime_ns: int, left: list[str]) -> None:
     """A DEL that waited while the interface was attached anew touches nothing newer; one that is newer removes it."""
     assert call(world, "ADD").code == 0
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "net1"}

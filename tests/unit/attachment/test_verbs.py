@@ -95,7 +95,7 @@ def test_failure_at_every_step(world: World, when: str, number: int, mode: str) 
 
 
 def test_failed_add_whose_undo_fails(world: World) -> None:
-    """What can not be undone stays recorded with just these steps, is told, and is finished by the next call."""
+    """What cannot be undone stays recorded with just these steps, is named in the error, and is finished by the next call."""
 
     def fault(point: str, step: Step) -> None:
         if point == "after apply" and step.kind == "config-file":
@@ -180,7 +180,7 @@ def test_second_holder_fails(world: World) -> None:
 
 
 def test_directory_that_was_there(world: World) -> None:
-    """What existed before us is never removed."""
+    """A directory that existed before ADD is never removed."""
     world.true.add(f"directory:/pods/{CONTAINER[:12]}")
     assert call(world, "ADD")[0] == 0
     assert call(world, "DEL") == (0, None)
@@ -188,7 +188,7 @@ def test_directory_that_was_there(world: World) -> None:
 
 
 def test_socket_name_has_one_owner(world: World) -> None:
-    """Two attachments can not have the same socket path: the second is refused and leaves nothing of its own."""
+    """Two attachments cannot have the same socket path: the second is refused and leaves nothing of its own."""
     host = {"vhost": {"mode": "client", "socketfile": "same"}}
     assert call(world, "ADD", ifname="net1", host=host)[0] == 0
     before = leftovers(world)
@@ -213,7 +213,7 @@ def test_del_works_from_the_record(world: World) -> None:
 
 
 def test_del_without_add(world: World) -> None:
-    """DEL of what was never added succeeds, again and again, and still reaches IPAM."""
+    """DEL without an ADD succeeds, also when repeated, and still reaches IPAM."""
     reached: list[str] = []
     world.fault = lambda point, step: reached.append(step.kind) if point == "before undo" else None
     for _ in range(3):
@@ -250,7 +250,7 @@ def test_del_while_the_switch_is_away(world: World) -> None:
 
 @pytest.mark.parametrize("kind", ["config-file", "socket-file"])
 def test_what_lies_in_a_directory_keeps_it(world: World, kind: str) -> None:
-    """A directory is not given up while something of ours in it could not be removed: it would stay for ever."""
+    """A directory is kept while one of our things in it could not be removed: otherwise nothing would remove that."""
     assert call(world, "ADD")[0] == 0
     [directory] = (name for name in world.true if name.startswith("directory:"))
 
@@ -296,7 +296,7 @@ def test_reboot(world: World) -> None:
 
 
 def test_pod_removes_its_placed_socket(world: World) -> None:
-    """A missing server-mode socket is placed again by others' calls, which never wait for it."""
+    """Calls for other containers place a missing server-mode socket again, and never wait for it."""
     assert call(world, "ADD", host={"vhost": {"mode": "server"}})[0] == 0
     [placed] = [name for name in world.true if name.startswith("socket:")]
     world.true.discard(placed)
@@ -418,7 +418,7 @@ def test_status(world: World) -> None:
 
 
 def test_version_needs_nothing() -> None:
-    """VERSION answers with junk around it, and does not open the node."""
+    """VERSION answers despite unusable input, and does not open the node."""
     environ = {"CNI_COMMAND": "VERSION", "CNI_IFNAME": "a/b", "CNI_NETNS": "dummy"}
 
     def no_node() -> Node:
@@ -431,7 +431,7 @@ def test_version_needs_nothing() -> None:
 
 
 def test_quarantined_record(world: World) -> None:
-    """A record of a shape that can not be read counts as lost: DEL succeeds, and the file is kept aside."""
+    """A record of a shape that cannot be read counts as lost: DEL succeeds, and the file is kept aside."""
     assert call(world, "ADD")[0] == 0
     world.journal._store.put("attachments", record_key(CONTAINER, "net1"), {"schema": 1, "steps": [{"step": "teleport"}]})
     assert call(world, "DEL") == (0, None)
@@ -441,7 +441,7 @@ def test_quarantined_record(world: World) -> None:
 
 
 class Overheard(World):
-    """A node whose spool tells when it was read to its end."""
+    """A node whose spool records that it was read to its end."""
 
     @property
     def spool(self) -> Spool:
@@ -460,7 +460,7 @@ class Overheard(World):
 
 
 def test_add_behind_a_spooled_del_of_a_busy_container(tmp_path: Path) -> None:
-    """A DEL that was spooled, and answered, is heard by the ADD of its name also when its container was busy until then."""
+    """A DEL that was spooled, and answered, is carried out by the ADD of its name also when its container was busy until then."""
     world = Overheard(tmp_path, now=10)
     assert call(world, "ADD")[0] == 0
     [before] = world.journal.records()

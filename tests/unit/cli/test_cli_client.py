@@ -1,4 +1,4 @@
-"""Asking the agent on its socket: every answer, and everything that is none, ends in time and in words."""
+"""Asking the agent on its socket: every answer, and every failure, ends in time and with a message."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def told(status: int, value: object) -> bytes:
 
 
 def test_all_is_well(tmp_path: Path) -> None:
-    """An agent without problems has none, and was asked for the page in the protocol."""
+    """An agent without problems returns none, and was asked for the page in the protocol."""
     with answering(tmp_path / "s", told(200, {"problems": []})) as heard:
         assert Client(str(tmp_path / "s")).problems("healthz") == []
     [request] = heard
@@ -86,7 +86,7 @@ def test_problems(tmp_path: Path, answer: bytes, problems: list[str]) -> None:
 
 
 def test_about_the_agent(tmp_path: Path) -> None:
-    """Version and problems come from one page; an agent that does not say its version is asked for nothing more."""
+    """Version and problems come from one page; a missing version is not asked for again."""
     path = tmp_path / "s"
     with answering(path, told(200, {"problems": [], "version": "1.2"})):
         assert Client(str(path)).about() == {"version": "1.2", "problems": []}
@@ -110,23 +110,23 @@ def test_reconciliation_that_did_not_happen(tmp_path: Path, answer: bytes) -> No
 
 
 def test_no_socket(tmp_path: Path) -> None:
-    """Where no socket is there is no agent: an error of its own."""
+    """Without a socket there is no agent: that is an error of its own."""
     with pytest.raises(NoAgent, match="no such socket"):
         Client(str(tmp_path / "s")).problems("healthz")
 
 
-def test_nobody_listens(tmp_path: Path) -> None:
+def test_no_process_listens(tmp_path: Path) -> None:
     """A socket that a dead agent left refuses, which is not the same as no agent."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    with pytest.raises(Unavailable, match="nobody listens") as caught:
+    with pytest.raises(Unavailable, match="no process listens") as caught:
         Client(str(path)).problems("healthz")
     assert not isinstance(caught.value, NoAgent)
 
 
 def test_something_else_is_there(tmp_path: Path) -> None:
-    """A file in the socket's place, and a path that is too long, are told as they are."""
+    """A file in the socket's place, and a path that is too long, are named in the error."""
     (tmp_path / "s").touch()
     with pytest.raises(Unavailable):
         Client(str(tmp_path / "s")).problems("healthz")
@@ -136,7 +136,7 @@ def test_something_else_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\0" * 100, told(200, {"problems": []})[:-3]])
 def test_half_an_answer(tmp_path: Path, answer: bytes) -> None:
-    """What is no whole answer is not taken for one."""
+    """An incomplete answer is refused."""
     with answering(tmp_path / "s", answer, cut=True), pytest.raises(Unavailable, match="agent's answer"):
         Client(str(tmp_path / "s")).problems("healthz")
 

@@ -119,7 +119,7 @@ def test_list(town: Town) -> None:
 
 
 def test_list_of_nothing(tmp_path: Path) -> None:
-    """An empty node is no failure: it is said on stderr, and is an empty list in JSON."""
+    """An empty node is no failure: a line on stderr, and an empty list in JSON."""
     town = Town(tmp_path)
     result = town.cli("list")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no attachments on this node\n")
@@ -134,7 +134,7 @@ def test_list_of_a_network(town: Town) -> None:
 
 
 def test_list_by_name(town: Town) -> None:
-    """Names choose; one that is nobody's ends with 1 and suggests, one of several ends with 2 and names them."""
+    """Names choose; a name of no attachment ends with 1 and suggestions, a name of several ends with 2 and lists them."""
     town.call("ADD", OTHER)
     town.call("ADD", LIKE_IT)
     assert [each["container"] for each in decoded(town.cli("list", "web", "--json"))] == [CONTAINER]
@@ -147,7 +147,7 @@ def test_list_by_name(town: Town) -> None:
 
 
 def test_list_shows_problems(town: Town) -> None:
-    """What is not ready, or not well by the switch, stands out, and why is below the table."""
+    """An attachment that is not ready, or has a problem at the switch, stands out; the reason is below the table."""
     town.call("ADD", OTHER)
     town.rewrite(OTHER, state="deleting")
     town.ports.errors["c0ffee012345-net1"] = "could not open \x1b[31m"
@@ -161,12 +161,12 @@ def test_list_without_the_switch(town: Town) -> None:
     """The records are listed all the same; what the switch would say is unknown, and why is on stderr."""
     town.unreachable = Unavailable("OVSDB is away")
     result = town.cli("list")
-    assert (result.exit_code, result.stderr) == (0, "the switch can not be asked: OVSDB is away\n")
+    assert (result.exit_code, result.stderr) == (0, "the switch cannot be asked: OVSDB is away\n")
     assert result.stdout.splitlines()[1].split()[-3:] == ["unknown", "unknown", "ready"]
 
 
 def test_list_of_an_earlier_boot(town: Town) -> None:
-    """What was made before a reboot is not ready, whatever its record says."""
+    """An attachment of an earlier boot is not ready, whatever its record says."""
     town.boot = "boot-2"
     assert "made in an earlier boot" in town.cli("list").stdout
 
@@ -175,7 +175,7 @@ def test_list_of_an_earlier_boot(town: Town) -> None:
 
 
 def test_show(town: Town) -> None:
-    """The way from the pod to the bridge, the steps in their order, and who shares what."""
+    """The path from the pod to the bridge, the steps in their order, and the holders of shared things."""
     result = town.cli("show", "default/web/net1")
     assert result.exit_code == 0
     shown = result.stdout
@@ -215,7 +215,7 @@ def test_show_all_of_a_pod(town: Town) -> None:
     assert town.cli("show", "web").stdout.count("steps, in the order of ADD") == 2
 
 
-def test_show_what_is_unreadable(town: Town) -> None:
+def test_show_unreadable_files(town: Town) -> None:
     """Files of the quarantine that name the container, or speak of it, are listed; others are not."""
     quarantine = town.directory / "state" / "quarantine"
     quarantine.mkdir(mode=0o700)
@@ -231,14 +231,14 @@ def test_show_what_is_unreadable(town: Town) -> None:
 def test_show_needs_a_name(town: Town) -> None:
     """Without a name it is a mistake in the call; an unknown name ends with 1."""
     assert town.cli("show").exit_code == 2
-    assert town.cli("show", "nobody").exit_code == 1
+    assert town.cli("show", "unknown").exit_code == 1
 
 
 # -- check ---------------------------------------------------------------------------------------------------------------
 
 
 def test_check(town: Town) -> None:
-    """Nothing differs after ADD; what is lost afterwards is found, by its step."""
+    """Nothing differs after ADD; a thing that is lost afterwards is found, by its step."""
     assert decoded(town.cli("check", "--json")) == {"checked": 1, "drifts": [], "unchecked": []}
     town.lose()
     result = town.cli("check", "web")
@@ -247,15 +247,15 @@ def test_check(town: Town) -> None:
 
 
 def test_check_of_another(town: Town) -> None:
-    """Only what is named is looked at."""
+    """Only the named attachments are looked at."""
     town.call("ADD", OTHER)
     town.lose()
     assert decoded(town.cli("check", "dead", "--json"))["checked"] == 1
     assert town.cli("check").exit_code == 1
 
 
-def test_check_of_what_is_unfinished(town: Town) -> None:
-    """A record that is not ready differs, unless somebody is working on it."""
+def test_check_of_an_unfinished_attachment(town: Town) -> None:
+    """A record that is not ready differs, unless a call is working on it."""
     town.rewrite(state="applying")
     [drift] = decoded(town.cli("check", "--json"), 1)["drifts"]
     assert (drift["expected"], drift["found"]) == ("ready", "applying")
@@ -264,7 +264,7 @@ def test_check_of_what_is_unfinished(town: Town) -> None:
 
 
 def test_check_without_the_switch(town: Town) -> None:
-    """What needs no switch is looked at; the rest is said to be unknown, with exit code 3, or 1 when something differs."""
+    """Steps that need no switch are looked at; the others are unchecked, with exit code 3, or 1 when something differs."""
     town.unreachable = Unavailable("OVSDB is away")
     found = decoded(town.cli("check", "--json"), 3)
     assert [each["step"] for each in found["unchecked"]] == ["port"]
@@ -274,8 +274,8 @@ def test_check_without_the_switch(town: Town) -> None:
     assert "step 'port' could not be looked at: OVSDB is away" in result.stderr
 
 
-def test_check_amid_a_del(town: Town) -> None:
-    """What is deleted while it is looked at does not differ: it is not there any more."""
+def test_check_during_a_del(town: Town) -> None:
+    """An attachment that is deleted while it is looked at does not differ."""
     town.lose()
     record, site = town.record(), Site(Settings(), town)
     assert check_one(record, site).drifts
@@ -287,7 +287,7 @@ def test_check_amid_a_del(town: Town) -> None:
 
 
 def test_gc_of_a_clean_node(town: Town) -> None:
-    """What is whole is left alone, and that is said."""
+    """A complete attachment is left alone, and a line says so."""
     before = set(town.true)
     result = town.cli("gc")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "nothing to do\n")
@@ -295,7 +295,7 @@ def test_gc_of_a_clean_node(town: Town) -> None:
 
 
 def test_gc_of_an_unfinished_attachment(town: Town) -> None:
-    """--dry-run tells why and what, and does nothing; without it the attachment is undone."""
+    """--dry-run shows reason and action, and does nothing; without it the attachment is undone."""
     town.rewrite(state="applying")
     planned = town.cli("gc", "--dry-run")
     assert (planned.exit_code, planned.stderr) == (1, "1 to do\n")
@@ -332,7 +332,7 @@ def test_gc_of_a_sandbox_that_is_gone(town: Town) -> None:
 
 
 def test_gc_makes_again_what_was_lost(town: Town) -> None:
-    """The port of a living attachment that somebody deleted comes back."""
+    """The port of a living attachment that another program deleted is made again."""
     town.lose()
     assert "make again" in town.cli("gc", "--dry-run").stdout
     assert decoded(town.cli("gc", "--json"))["actions"] == {"again-port": 1}
@@ -340,7 +340,7 @@ def test_gc_makes_again_what_was_lost(town: Town) -> None:
 
 
 def test_gc_of_a_port_without_a_record(town: Town) -> None:
-    """A port of ours is removed when its sandbox is gone; one of another store is told and left alone."""
+    """A port of ours is removed when its sandbox is gone; one of another store is listed and left alone."""
     [port] = (step.ref for step in town.record().steps if isinstance(step, OvsPort))
     foreign = replace(port, name="foreign", marks={**port.marks, "store": "another", "container-id": "other"})
     town.journal.drop(town.record())
@@ -359,7 +359,7 @@ def test_gc_of_a_port_without_a_record(town: Town) -> None:
 
 
 def test_gc_of_a_spooled_del(town: Town) -> None:
-    """A DEL that no agent heard is told and done; one that was called before the ADD is forgotten."""
+    """A DEL that no agent received is listed and carried out; one that was called before the ADD is forgotten."""
     town.spool_del(99, OTHER)
     path = town.spool_del(101)
     rows = {each["container"]: each for each in decoded(town.cli("gc", "--dry-run", "--json"), 1)["found"]}
@@ -372,7 +372,7 @@ def test_gc_of_a_spooled_del(town: Town) -> None:
 
 
 def test_gc_of_a_stale_del(town: Town) -> None:
-    """An attachment that is newer than the DEL stays; the DEL goes."""
+    """An attachment that is newer than the DEL stays; the DEL is removed."""
     path = town.spool_del(99)
     [found] = decoded(town.cli("gc", "--dry-run", "--json"), 1)["found"]
     assert found["action"] == "forget it: the attachment was made after that call"
@@ -382,7 +382,7 @@ def test_gc_of_a_stale_del(town: Town) -> None:
 
 
 def test_gc_of_an_unusable_del(town: Town) -> None:
-    """A DEL whose configuration is no JSON is told as that, and put aside."""
+    """A DEL whose configuration is no JSON is listed as unreadable, and put aside."""
     town.spool_del(101, stdin=b"{")
     [found] = decoded(town.cli("gc", "--dry-run", "--json"), 1)["found"]
     assert found["action"] == "put it aside"
@@ -391,7 +391,7 @@ def test_gc_of_an_unusable_del(town: Town) -> None:
 
 
 def test_gc_that_does_not_come_to_its_end(town: Town) -> None:
-    """What can not be undone is said to be left, with the reason on stderr and exit code 1."""
+    """Steps that cannot be undone are listed as left, with the reason on stderr and exit code 1."""
 
     def fault(when: str, step: object) -> None:
         if when == "before undo" and isinstance(step, OvsPort):
@@ -408,7 +408,7 @@ def test_gc_that_does_not_come_to_its_end(town: Town) -> None:
 
 
 def test_gc_without_the_switch(town: Town) -> None:
-    """An empty list proves nothing while ports can not be listed: exit code 3; with findings it is 1."""
+    """An empty list proves nothing while ports cannot be listed: exit code 3; with findings it is 1."""
     town.unreachable = Unavailable("OVSDB is away")
     result = town.cli("gc")
     assert result.exit_code == 3
@@ -418,7 +418,7 @@ def test_gc_without_the_switch(town: Town) -> None:
 
 
 def test_gc_by_the_agent(town: Town) -> None:
-    """An agent that answers is asked to do it; what it left is told."""
+    """An agent that answers is asked to act; what it left is shown."""
     town.rewrite(state="applying")
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
@@ -430,7 +430,7 @@ def test_gc_by_the_agent(town: Town) -> None:
 
 
 def test_gc_beside_a_dead_agent(town: Town) -> None:
-    """An agent that refuses is said to, and the work is done here."""
+    """When the agent refuses, a note says so, and this process does the work."""
     town.rewrite(state="applying")
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
@@ -445,7 +445,7 @@ def test_gc_beside_a_dead_agent(town: Town) -> None:
 
 
 def test_status_of_a_good_node(town: Town) -> None:
-    """Without an agent a node with a switch is well, and that there is no agent is said."""
+    """Without an agent a node with a switch is good, and a line says that there is no agent."""
     result = town.cli("status")
     assert result.exit_code == 0
     rows = {line.split()[0]: line for line in result.stdout.splitlines()}
@@ -465,7 +465,7 @@ def test_status_as_json(town: Town) -> None:
 
 
 def test_status_tells_of_rules(town: Town) -> None:
-    """Whom the rules of the settings file are for, as they are written there; and that there are none."""
+    """The namespaces of the rules in the settings file, in its order; or that there are none."""
     assert decoded(town.cli("status", "--json"))["rules"] == []
     assert "any bridge and VLAN" in town.cli("status").stdout
     town.rules = (Rule(1, ("tenant-[ab]", "dev")), Rule(2, ("*",)))
@@ -474,7 +474,7 @@ def test_status_tells_of_rules(town: Town) -> None:
 
 
 def test_status_counts_what_waits(town: Town) -> None:
-    """Unfinished attachments, DELs that nobody heard and unreadable files are findings."""
+    """Unfinished attachments, DELs that no agent received and unreadable files are findings."""
     town.rewrite(state="deleting")
     town.spool_del(101)
     (town.directory / "state" / "quarantine").mkdir()
@@ -514,7 +514,7 @@ def test_status_when_nothing_can_be_reached(town: Town) -> None:
 
 
 def test_status_with_an_agent(town: Town) -> None:
-    """An agent that is ready is told with its version; a socket that refuses is a finding."""
+    """A ready agent is shown with its version; a socket that refuses is a finding."""
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
     with answering(path, told(200, {"problems": [], "version": "0.2.0"})):
@@ -523,18 +523,18 @@ def test_status_with_an_agent(town: Town) -> None:
     assert f"{path} 0.2.0, ready" in result.stdout
     refused = decoded(town.cli("status", "--json"), 1)
     assert (refused["agent"]["reachable"], refused["agent"]["absent"]) == (False, False)
-    assert "nobody listens there" in refused["findings"][0]
+    assert "no process listens there" in refused["findings"][0]
 
 
-def test_status_of_a_directory_that_can_not_be_written(town: Town) -> None:
+def test_status_of_a_directory_that_cannot_be_written(town: Town) -> None:
     """A file in the place of a directory's parent is a finding that names the setting."""
     (town.directory / "short").touch(mode=0o400)
     told_of = decoded(town.cli("status", "--json"), 1)
-    assert [each["problem"] for each in told_of["directories"]] == ["", "", "it can not be written"]
+    assert [each["problem"] for each in told_of["directories"]] == ["", "", "it cannot be written"]
 
 
 def test_status_tells_huge_pages(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pools by size and node, with who mounts them; that there are none is said, and is no finding."""
+    """Pools by size and node, with their mounts; that there are none is shown, and is no finding."""
     found = HugePages(
         machine=(Pool(2 << 20, None, 96, 64, 4, 0), Pool(1 << 30, None, 2, 0, 0, 0)),
         nodes=(Pool(2 << 20, 0, 32, 0, None, 0), Pool(2 << 20, 1, 64, 64, None, 0)),
@@ -556,11 +556,11 @@ def test_status_tells_huge_pages(town: Town, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_probe(town: Town) -> None:
-    """0 when all is well, 1 with the problems on stdout, 3 when nobody answers."""
+    """0 when all is well, 1 with the problems on stdout, 3 when no agent answers."""
     path = town.directory / "run" / "agent.sock"
     path.parent.mkdir()
-    nobody = town.cli("agent", "probe", "healthz")
-    assert (nobody.exit_code, nobody.stdout) == (3, "")
+    silent = town.cli("agent", "probe", "healthz")
+    assert (silent.exit_code, silent.stdout) == (3, "")
     with answering(path, told(200, {"problems": []})):
         assert town.cli("agent", "probe", "healthz").exit_code == 0
     path.unlink()
@@ -577,7 +577,7 @@ COMMANDS = [["list"], ["show", "x"], ["check"], ["gc", "--dry-run"], ["gc"], ["s
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, ["agent"], ["agent", "probe", "readyz"]], ids=" ".join)
-def test_settings_that_can_not_be_used(command: list[str]) -> None:
+def test_settings_that_cannot_be_used(command: list[str]) -> None:
     """A mistake in the settings ends with 2 and names the place."""
     environ = {**os.environ, "USERSPACE_CNI_TICK_S": "soon"}
     done = subprocess.run(
@@ -589,7 +589,7 @@ def test_settings_that_can_not_be_used(command: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_store_that_can_not_be_read(town: Town, command: list[str]) -> None:
+def test_a_store_that_cannot_be_read(town: Town, command: list[str]) -> None:
     """An unreadable store is not an empty one: exit code 3."""
 
     class Broken(Journal):
@@ -618,7 +618,7 @@ def _as_unprivileged(directory: str, command: list[str], code: int, said: str) -
 
 
 def _refused_to_others(directory: Path, command: list[str], code: int, said: str) -> None:
-    """The command of another user than root, to whom the state directory is closed, ends at once with this code and words."""
+    """The command of a user who is not root and may not read the state directory ends at once with this code and text."""
     closed = directory / "closed"
     closed.mkdir(mode=0o000)
     try:
@@ -651,7 +651,7 @@ ACTING = [
 
 @pytest.mark.parametrize(("command", "code", "said"), ACTING, ids=[" ".join(each[0]) for each in ACTING])
 def test_a_user_who_may_not_act(tmp_path: Path, command: list[str], code: int, said: str) -> None:
-    """A command that needs root says so to others before it tries anything, and what for."""
+    """A command that needs root says so, and why, before it tries anything as another user."""
     _refused_to_others(tmp_path, command, code, said)
 
 
@@ -680,7 +680,7 @@ def test_a_pipe_that_is_closed(town: Town) -> None:
 
 
 def test_every_command_has_help() -> None:
-    """Each command says in a line what it is for, and in more what it does."""
+    """Each command has one line on its purpose, and a longer text on what it does."""
     overview = CliRunner().invoke(userspace_cni, ["--help"]).stdout
     for command in ("list", "show", "check", "gc", "status", "agent", "install"):
         assert f"  {command}" in overview

@@ -1,4 +1,4 @@
-"""What `kubevirt doctor` tells of a node in memory, and whose a socket is."""
+"""What `kubevirt doctor` shows of a node in memory, and who is at a socket."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from userspace_cni.fastpath.memory.hugepages import HugePages, Pool
 from userspace_cni.fastpath.sys.unix_sockets import UnixSocket, file_of
 
 
-def test_whose_socket_it_is(tmp_path: Path) -> None:
-    """The file decides, not the name, which all VMs of a network have alike; what was not seen whole is not told as nobody."""
+def test_who_is_at_a_socket(tmp_path: Path) -> None:
+    """The file decides, not the name, which is the same for all VMs of a network; without a full view it is not "none"."""
     path = tmp_path / "a.sock"
     path.touch()
     facts = path.stat()
@@ -34,10 +34,10 @@ def test_whose_socket_it_is(tmp_path: Path) -> None:
         return Parties(sockets, is_whole).at(path, facts)
 
     assert [told(listener, accepted), told(accepted, is_whole=False)] == ["connected", "connected"]
-    assert [told(listener, others), told(others), told()] == ["listening", "nobody", "nobody"]
+    assert [told(listener, others), told(others), told()] == ["listening", "none", "none"]
     assert [told(listener, is_whole=False), told(is_whole=False)] == ["", ""]
     assert told(replace(listener, device=device + 1)) == ""
-    assert told(replace(listener, device=device + 1, name="/q/b.sock")) == "nobody"
+    assert told(replace(listener, device=device + 1, name="/q/b.sock")) == "none"
 
 
 def _pages(free: int) -> Pool:
@@ -47,7 +47,7 @@ def _pages(free: int) -> Pool:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Town]:
-    """A node in memory with huge pages enough, in a directory whose path leaves room for sockets: pytest's own may not."""
+    """A node in memory with enough huge pages, in a directory with a short path: pytest's may be too long for sockets."""
     monkeypatch.setattr(hugepages, "look", lambda **_: HugePages((), (_pages(512),), ()))
     with TemporaryDirectory(prefix="uc-") as directory:
         yield Town(Path(directory))
@@ -81,13 +81,13 @@ def test_only_vms_are_looked_at(town: Town) -> None:
 
 
 def test_by_name(town: Town) -> None:
-    """A VM's or a pod's name chooses, and an interface's all of that name; one that nobody has ends with 1, as with list."""
+    """A VM's or a pod's name chooses, and an interface's all of that name; an unknown name ends with 1, as with list."""
     for name in ("vm", "ns/vm", "ns/vm/net1", "net1", "virt-launcher-vm-abcde", "c0ffee"):
         assert told(town, name)["checked"] == 1
     result = town.cli("kubevirt", "doctor", "deadbeef")
     assert (result.exit_code, result.stdout.count("net1")) == (0, 0)
     assert "no interface of a VM has that name" in result.stderr
-    assert town.cli("kubevirt", "doctor", "nobody").exit_code == town.cli("list", "nobody").exit_code == 1
+    assert town.cli("kubevirt", "doctor", "unknown").exit_code == town.cli("list", "unknown").exit_code == 1
 
 
 def test_a_name_of_several_vms(town: Town) -> None:
@@ -103,7 +103,7 @@ def test_a_name_of_several_vms(town: Town) -> None:
 
 
 def test_one_mac_of_two_vms_by_what_add_answered(town: Town) -> None:
-    """A port without a MAC has the one that the result told, however that is written."""
+    """A port without a MAC has the result's, in upper or lower case."""
 
     def rewrite(container: str, name: str, mac: str) -> None:
         record = town.record(container)
@@ -120,7 +120,7 @@ def test_one_mac_of_two_vms_by_what_add_answered(town: Town) -> None:
 
 
 def test_a_lost_port(town: Town) -> None:
-    """A port that the switch has not is told once, and ends with 1."""
+    """A port that the switch lacks is reported once, and ends with 1."""
     town.lose()
     found = told(town, code=1)
     assert [each["name"] for each in found["findings"] if each["severity"] == "error"] == ["port-down"]
@@ -128,7 +128,7 @@ def test_a_lost_port(town: Town) -> None:
 
 
 def test_a_dead_datapath(town: Town) -> None:
-    """ovs-vswitchd that is dead is an error of the switch, and what it once said of ports is not told."""
+    """A dead ovs-vswitchd is an error of the switch, and what it said of ports before is not shown."""
     town.ports.alive = replace(town.ports.alive, state="dead", reason="gone")
     found = told(town, code=1)
     assert [(each["name"], each["where"]) for each in found["findings"]] == [("port-down", "switch")]
@@ -136,7 +136,7 @@ def test_a_dead_datapath(town: Town) -> None:
 
 
 def test_a_switch_that_is_away(town: Town) -> None:
-    """What can not be asked is told as unchecked; by itself that ends with 3."""
+    """What cannot be asked is listed as unchecked; without findings that ends with 3."""
     town.unreachable = Unavailable("OVSDB is away")
     found = told(town, code=3)
     assert [(each["name"], each["message"]) for each in found["findings"]] == [("port-down", "OVSDB is away")]
@@ -144,8 +144,8 @@ def test_a_switch_that_is_away(town: Town) -> None:
     assert found["interfaces"][0]["verdict"] == "unknown"
 
 
-def test_nobody_there(quiet: Town) -> None:
-    """A node without VMs is told so; without its switch it is told what was not looked at, in text as in JSON."""
+def test_a_node_without_vms(quiet: Town) -> None:
+    """On a node without VMs a line says so; without its switch, what was not looked at is listed, in text and in JSON."""
     result = quiet.cli("kubevirt", "doctor")
     assert result.exit_code == 0
     assert "no interface of a VM on this node" in result.stderr
@@ -163,7 +163,7 @@ def test_a_guest_that_is_too_large(town: Town) -> None:
 
 
 def test_notes_of_a_healthy_node(town: Town) -> None:
-    """A person reads a line for each VM and that nothing is wrong; notes about the node are counted, and told when asked for."""
+    """A person reads a line for each VM and that nothing is wrong; notes about the node are counted, and shown on request."""
     result = town.cli("kubevirt", "doctor")
     assert (result.exit_code, len(result.stdout.splitlines())) == (0, 2)
     assert "1 interface of VMs checked: nothing found (2 notes about the node: --notes)" in result.stderr

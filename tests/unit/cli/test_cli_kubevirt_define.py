@@ -1,4 +1,4 @@
-"""`kubevirt define` on files: what is printed where, what it reads, and how it ends."""
+"""`kubevirt define` on files: its input, its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def instance(**annotations: str) -> dict[str, Any]:
 
 
 def machine(**annotations: str) -> dict[str, Any]:
-    """The same as VirtualMachine, in no namespace; annotations of its own are nobody's concern."""
+    """The same as VirtualMachine, in no namespace; its own annotations are not read."""
     made = instance(**annotations)
     template = {"metadata": {"annotations": annotations}, "spec": made["spec"]}
     metadata = {"name": "vm", "annotations": {"userspace/vhostuser": "no JSON"}}
@@ -81,7 +81,7 @@ def define(*arguments: object, code: int = 0, stdin: str | bytes | None = None) 
 
 @pytest.mark.parametrize(("made", "namespace"), [(instance, "there"), (machine, "default")], ids=["instance", "machine"])
 def test_the_definition_is_on_stdout_and_why_on_stderr(tmp_path: Path, domain: Path, made: Any, namespace: str) -> None:
-    """A VMI counts as it is, of a VM the template; stdout is XML and nothing else, stderr a line for the network."""
+    """A VMI is read as it is, of a VM the template; stdout has only XML, stderr a line for the network."""
     result = define(written(tmp_path, made()), domain)
     assert result.stdout.startswith("<domain ")
     assert result.stdout.endswith("</domain>\n")
@@ -101,14 +101,14 @@ def test_json_and_other_objects_in_the_file(tmp_path: Path, domain: Path) -> Non
 
 @pytest.mark.parametrize("which", ["vmi", "domain"])
 def test_one_of_them_from_stdin(tmp_path: Path, domain: Path, which: str) -> None:
-    """Either file may be stdin, and nothing is different."""
+    """Either file may be stdin, with the same result."""
     vmi = written(tmp_path, instance())
     arguments, stdin = (("-", domain), vmi.read_text()) if which == "vmi" else ((vmi, "-"), DOMAIN)
     assert define(*arguments, stdin=stdin).stdout == define(vmi, domain).stdout
 
 
 def test_a_definition_that_has_it_comes_back_byte_by_byte(tmp_path: Path, domain: Path) -> None:
-    """The output, given again, is its own output, characters beyond ASCII and all; that nothing changed is said."""
+    """The output as input gives the same output, also with characters beyond ASCII; a line says that nothing changed."""
     vmi = written(tmp_path, instance())
     domain.write_text(DOMAIN.replace("<vcpu>", "<title>Überall → hier</title>\n  <vcpu>"), encoding="utf-8")
     once = define(vmi, domain)
@@ -134,7 +134,7 @@ def test_diff_of_what_is_there_already(tmp_path: Path, domain: Path) -> None:
 
 
 def test_network_info_tells_mac_and_mtu(tmp_path: Path, domain: Path) -> None:
-    """What the downward API told is used: the MAC, and the MTU as the policy has it for that libvirt."""
+    """The downward API's values are used: the MAC, and the MTU as the policy has it for that libvirt."""
     told = tmp_path / "network-info"
     told.write_text(json.dumps({"interfaces": [{"network": "blue", "mac": "02:00:00:00:00:07", "mtu": 9000}]}))
     arguments = ("--network-info", told, written(tmp_path, instance()), domain)
@@ -186,7 +186,7 @@ def test_a_domain_that_is_none(tmp_path: Path, domain: Path) -> None:
 
 
 def test_files_that_are_none_of_these(tmp_path: Path, domain: Path) -> None:
-    """A file that is not there, can not be read or holds something else ends with exit code 2, named, with what it must be."""
+    """A file that is not there, cannot be read or holds something else ends with exit code 2, named, with what it must be."""
     vmi, empty, nothing = written(tmp_path, instance()), tmp_path / "empty", tmp_path / "nothing"
     empty.touch()
     assert "nothing' does not exist" in define(nothing, domain, code=2).stderr

@@ -1,4 +1,4 @@
-"""`kubevirt lint` on files: what is read, what is told, and how it ends."""
+"""`kubevirt lint` on files: its input, its findings and its exit codes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def decoded(*arguments: object, code: int = 0, stdin: str | bytes | None = None)
 
 
 def names(told: Any) -> list[tuple[str, str]]:
-    """Name and severity of what was found."""
+    """Name and severity of each finding."""
     return [(each["name"], each["severity"]) for each in told["findings"]]
 
 
@@ -85,7 +85,7 @@ def test_findings_are_grouped_by_object(tmp_path: Path, files: Files) -> None:
 
 
 def test_notes_do_not_fail(tmp_path: Path, files: Files) -> None:
-    """A VM without huge pages, alone, is told what there is to know, and ends with 0."""
+    """A VM without huge pages gives notes only, and ends with 0."""
     files.domain["memory"] = {"guest": "1Gi"}
     path = tmp_path / "vm.json"
     path.write_text(json.dumps(files.vm))
@@ -110,8 +110,8 @@ def test_stdin_and_xml() -> None:
     assert {each["where"] for each in told["findings"]} == {"stdin: domain XML"}
 
 
-def test_others_are_told(tmp_path: Path) -> None:
-    """What is for nobody here is named on stderr; where there is nothing else, a warning says that nothing was judged."""
+def test_other_objects_are_named(tmp_path: Path) -> None:
+    """Objects that are not judged are named on stderr; where there are no others, a warning says that nothing was judged."""
     path = tmp_path / "a.yaml"
     path.write_text("\n---\n".join(f"kind: Service\nmetadata: {{name: s{number}}}" for number in range(7)))
     result = lint(path)
@@ -126,7 +126,7 @@ def test_others_are_told(tmp_path: Path) -> None:
 
 
 def test_others_beside_are_no_failure(tmp_path: Path, files: Files) -> None:
-    """Objects of no concern beside a VM's are left alone; an empty list alone is nothing that was judged."""
+    """Other objects beside a VM's are left alone; with only an empty list nothing was judged."""
     path = tmp_path / "a.json"
     path.write_text(json.dumps([{"kind": "Service"}, files.kubevirt, files.network, files.vm]))
     assert decoded(path)["findings"] == []
@@ -135,7 +135,7 @@ def test_others_beside_are_no_failure(tmp_path: Path, files: Files) -> None:
 
 
 def test_a_misspelt_kind_fails(tmp_path: Path) -> None:
-    """An object that KubeVirt's group does not have is a warning of its own, and the only one."""
+    """An object of a kind that KubeVirt's group lacks is one warning of its own."""
     path = tmp_path / "a.yaml"
     path.write_text("apiVersion: kubevirt.io/v1\nkind: VirtualMachin\nmetadata: {name: v}\n")
     assert names(decoded(path, code=1)) == [("unknown-kind", "warning")]
@@ -192,7 +192,7 @@ TWICE = {
 
 @pytest.mark.parametrize("case", TWICE)
 def test_a_key_given_twice(tmp_path: Path, case: str) -> None:
-    """Of which two values one is dropped without a word, key and lines are told."""
+    """A key that is given twice is a finding with key and lines: one value would be dropped."""
     text, key, lines = TWICE[case]
     path = tmp_path / "a.yaml"
     path.write_text(text)
@@ -212,7 +212,7 @@ def test_keys_that_are_merged_are_not_given_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["metadata:\n  name: {{ .Values.name }}\n", "{{- if .Values.vm }}\nkind: Pod\n{{- end }}\n", "{% if a %}\na"]
 )
-def test_a_template_is_told_as_one(tmp_path: Path, text: str) -> None:
+def test_a_template_is_reported_as_one(tmp_path: Path, text: str) -> None:
     """What has to be rendered first is no mistake in YAML."""
     path = tmp_path / "a.yaml"
     path.write_text(text)
@@ -222,7 +222,7 @@ def test_a_template_is_told_as_one(tmp_path: Path, text: str) -> None:
 
 
 def test_keys_that_send_the_port_elsewhere(tmp_path: Path) -> None:
-    """A misspelt key is an error; one that our blocks have not, or a block in another place, a warning; others' keys a note."""
+    """A misspelt key is an error; an unknown key in our blocks, or a block in another place, a warning; others' keys a note."""
     path = tmp_path / "net.yaml"
     cases: list[tuple[dict[str, Any], str]] = [
         ({"host": {"bridge": {"name": "br9"}}}, "warning"),
@@ -265,7 +265,7 @@ def test_what_the_plugin_refuses(tmp_path: Path, files: Files) -> None:
     assert names(decoded(path, code=1)) == [("network-refused", "error")]
 
 
-def test_one_mistake_is_told_once(tmp_path: Path, files: Files) -> None:
+def test_one_mistake_is_one_finding(tmp_path: Path, files: Files) -> None:
     """Server mode, which the plugin refuses for VMs too, is one finding."""
     path = tmp_path / "net.yaml"
     files.config(host={"vhost": {"mode": "server"}})
@@ -314,8 +314,8 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("raw", UNREADABLE.values(), ids=UNREADABLE)
-def test_what_can_not_be_read_is_a_finding(tmp_path: Path, raw: bytes) -> None:
-    """Whatever a file holds, it is told that it can not be read, and the other files are judged."""
+def test_what_cannot_be_read_is_a_finding(tmp_path: Path, raw: bytes) -> None:
+    """An unreadable file of any content is a finding, and the other files are judged."""
     path, other = tmp_path / "a.yaml", tmp_path / "b.yaml"
     path.write_bytes(raw)
     other.write_text("kind: KubeVirt\nspec: {configuration: {migrations: {allowPostCopy: true}}}")
@@ -333,7 +333,7 @@ def test_a_large_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path, files: Files) -> None:
-    """What a file says is shown, and not obeyed."""
+    """Control characters of a file are shown, and not obeyed."""
     files.nic["model"] = "\x1b[31mred"
     path = tmp_path / "a.yaml"
     path.write_text(text_of(files))
@@ -341,7 +341,7 @@ def test_control_characters_do_not_reach_a_terminal(tmp_path: Path, files: Files
 
 
 def test_binding(tmp_path: Path, files: Files) -> None:
-    """--binding says whose interfaces are judged."""
+    """--binding selects the interfaces that are judged."""
     files.nic["model"] = "e1000"
     path = tmp_path / "a.yaml"
     path.write_text(text_of(files))

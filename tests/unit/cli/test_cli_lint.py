@@ -1,4 +1,4 @@
-"""`lint` on files: which networks are found in them, what is told of each key, and how it ends."""
+"""`lint` on files: which networks it finds, its findings for each key, and its exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def decoded(*arguments: object, code: int = 0, stdin: str | None = None) -> Any:
 
 
 def told(document: Any) -> list[tuple[str, str, str]]:
-    """Name, severity and key of what was found."""
+    """Name, severity and key of each finding."""
     return [(each["name"], each["severity"], each["key"]) for each in document["findings"]]
 
 
@@ -59,7 +59,7 @@ def test_a_good_network(tmp_path: Path) -> None:
 
 
 def test_what_adds_error_would_be(tmp_path: Path) -> None:
-    """Each misspelt key, with file, document, network, key and code; what follows is told as if it were corrected."""
+    """Each misspelt key, with file, document, network, key and code; later findings are as if it were corrected."""
     host = {"brigde": {"bridgeNme": "br9", "vlanid": 5}, "vhots": {"mode": "client", "sokcetfile": "../x"}}
     path = tmp_path / "all.yaml"
     path.write_text(yaml.safe_dump_all([{"kind": "Service", "metadata": {"name": "s"}}, definition({**GOOD, "host": host})]))
@@ -112,7 +112,7 @@ def test_what_adds_error_would_be(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_what_is_told_of_a_network(tmp_path: Path, config: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
+def test_findings_of_a_network(tmp_path: Path, config: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
     """Errors and warnings with their keys; the same in a definition, in a file for the runtime, and on stdin."""
     for name, text in (("a.yaml", yaml.safe_dump(definition(config))), ("a.conflist", json.dumps(config))):
         path = tmp_path / name
@@ -142,7 +142,7 @@ def test_what_a_plugin_inherits(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a.yaml", "a.conf"])
 def test_keys_that_are_given_twice(tmp_path: Path, name: str) -> None:
-    """JSON takes the last of two in silence: each is told with its path, in a definition and in a file of the runtime."""
+    """JSON readers take the last of two values: each such key is a finding with its path, in definitions and runtimes' files."""
     text = '{"cniVersion": "1.0.0", "name": "n", "type": "userspace", "type": "userspace", "host": HOST}'
     text = text.replace("HOST", '{"vhost": {"mode": "", "mode": "client"}}')
     path = tmp_path / name
@@ -166,7 +166,7 @@ def test_keys_that_are_given_twice(tmp_path: Path, name: str) -> None:
         (yaml.safe_dump({**definition(GOOD), "apiVersion": "k8s.cni.cncf.oi/v1"}), "is of API group"),
     ],
 )
-def test_what_can_not_be_read(tmp_path: Path, text: str, words: str) -> None:
+def test_what_cannot_be_read(tmp_path: Path, text: str, words: str) -> None:
     """A text that is no configuration, and an object that is nearly a definition, are findings, and other files are judged."""
     path, other = tmp_path / "a.yaml", tmp_path / "b.conf"
     path.write_text(text)
@@ -206,7 +206,7 @@ def test_others_are_passed_over_by_name(tmp_path: Path) -> None:
 
 
 def test_usage(tmp_path: Path) -> None:
-    """A file that is not there, a directory without files, and no file at all are wrong usage; --help tells what is read."""
+    """A missing file, a directory without files, and no file at all are wrong usage; --help says what is read."""
     assert lint(tmp_path / "none.conf").exit_code == 2
     assert lint().exit_code == 2
     assert lint(tmp_path).exit_code == 2
@@ -217,14 +217,14 @@ def test_usage(tmp_path: Path) -> None:
 
 
 def test_control_characters_do_not_reach_a_terminal(tmp_path: Path) -> None:
-    """What a file says is shown, and not obeyed."""
+    """Control characters of a file are shown, and not obeyed."""
     path = tmp_path / "a.conf"
     path.write_text(json.dumps(changed(**{"\x1b[31mred": 1})))
     assert "\x1b" not in lint(path).stdout
 
 
 def test_the_documents_networks_are_clean() -> None:
-    """The networks to copy of README and docs/network.md have nothing wrong in them."""
+    """The example networks of README and docs/network.md have no findings."""
     networks = [block.text for page in PAGES for block in blocks(page) if "NetworkAttachmentDefinition" in block.text]
     assert len(networks) == 2
     for network in networks:
@@ -234,7 +234,7 @@ def test_the_documents_networks_are_clean() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.text(max_size=30) | st.text(alphabet='{}[]":, \nuserspacetype', max_size=60))
 def test_any_text(text: str) -> None:
-    """Whatever a configuration holds, it is judged or told."""
+    """Any configuration is judged, or a finding says why not."""
     judged = Judged()
     judge_text(judged, Place("x", 1), text)
     judge_document(judged, "x", 1, definition(text))

@@ -1,4 +1,4 @@
-"""How the command line ends where its streams or its moment are bad: a word or none, and never a traceback."""
+"""How the command line ends with bad streams, or at a bad moment: with one line or none, and never a traceback."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ sys.exit(main())
 
 
 def environ(directory: Path) -> dict[str, str]:
-    """A node of which nothing is there."""
+    """A node without any of its directories and sockets."""
     named = {"USERSPACE_CNI_STATE_DIR": f"{directory}/state", "USERSPACE_CNI_RUN_DIR": f"{directory}/run"}
     named["USERSPACE_CNI_SHORT_DIR"] = "/nowhere"
-    return {**os.environ, **named, "USERSPACE_CNI_OVSDB": f"unix:{directory}/nobody", "OVS_RUNDIR": str(directory)}
+    return {**os.environ, **named, "USERSPACE_CNI_OVSDB": f"unix:{directory}/none", "OVS_RUNDIR": str(directory)}
 
 
 @pytest.mark.parametrize("stdout", [">&-", ">&- <&- 2>/dev/stderr", "> /dev/full"])
@@ -41,7 +41,7 @@ def test_a_stdout_that_takes_nothing(tmp_path: Path, command: str, stdout: str) 
     *notes, last = done.stderr.splitlines()
     assert done.returncode == 1, done.stderr
     assert last.startswith("Error: "), done.stderr
-    expected = ("the switch can not be asked", "asking agent and switch (for")  # the latter where it takes over a second
+    expected = ("the switch cannot be asked", "asking agent and switch (for")  # the latter where it takes over a second
     assert [line for line in notes if not line.startswith(expected)] == []
 
 

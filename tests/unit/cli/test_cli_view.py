@@ -39,7 +39,7 @@ def on_terminal(columns: int, **environ: str) -> str:
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""
-    with suppress(OSError):  # EIO: nobody has the other end any more
+    with suppress(OSError):  # EIO: the other end is closed
         while chunk := os.read(ours, 65536):
             shown += chunk
     os.close(ours)
@@ -48,7 +48,7 @@ def on_terminal(columns: int, **environ: str) -> str:
 
 
 def piped(**environ: str) -> subprocess.CompletedProcess[bytes]:
-    """What PROGRAM shows when nothing is a terminal."""
+    """The output of PROGRAM when no stream is a terminal."""
     return subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **environ}, capture_output=True, check=True)
 
 
@@ -69,7 +69,7 @@ def test_ascii_where_nothing_else_is_shown() -> None:
 
 
 def test_a_wide_terminal_gets_every_column() -> None:
-    """Where there is room nothing is left out, and what is being done is told."""
+    """A wide terminal shows all columns, and progress."""
     shown = on_terminal(200)
     assert "dpdkvhostuserclient" in shown
     assert "blue" in shown
@@ -78,7 +78,7 @@ def test_a_wide_terminal_gets_every_column() -> None:
 
 
 def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
-    """Columns go one by one, so that none is folded as long as one can go."""
+    """Columns are left out one by one, so that none is folded while one can be left out."""
     shown = on_terminal(40)
     assert "TYPE" not in shown
     assert "blue" in shown
@@ -86,8 +86,8 @@ def test_a_narrow_terminal_leaves_out_what_matters_least() -> None:
     assert "default/web" in on_terminal(24)
 
 
-def test_a_pipe_is_told_of_what_lasts() -> None:
-    """Without a terminal what takes longer than a second is told on stderr, once for now, and in its newest words."""
+def test_a_pipe_gets_long_progress() -> None:
+    """Without a terminal an action of more than a second is shown on stderr, once at first, with its newest text."""
     program = """
 import sys, threading
 from userspace_cni.cli import view
@@ -106,7 +106,7 @@ with view.progress("looking") as tell:
 
 
 def test_a_signal_ends_what_lasts_without_a_terminal() -> None:
-    """The thread that tells takes no signal from the one that works: Ctrl-C ends it at once."""
+    """The thread of the progress takes no signals: Ctrl-C ends the command at once."""
     program = """
 import threading
 from userspace_cni.cli import view
@@ -165,8 +165,8 @@ def test_text_from_outside_is_only_text(text: str, capsys: pytest.CaptureFixture
         assert line.isprintable()
 
 
-def test_what_stdout_can_not_encode_is_spelled_out() -> None:
-    """A name beyond ASCII does not break a listing where only ASCII goes."""
+def test_what_stdout_cannot_encode_is_spelled_out() -> None:
+    """A name beyond ASCII does not break a listing on an ASCII output."""
     program = "from userspace_cni.cli import view; view.say('pod \\u00e4')"
     environ = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, check=True)

@@ -35,7 +35,7 @@ def bin_dir(tmp_path: Path) -> Path:
 
 
 def about(path: Path) -> str:
-    """What the installed binary says of itself, in an environment without settings."""
+    """The installed binary's answer in an environment without settings."""
     return subprocess.run([path], env={}, capture_output=True, text=True, check=True).stderr
 
 
@@ -45,7 +45,7 @@ def install(*options: str) -> Result:
 
 
 def test_shim_is_installed(bin_dir: Path) -> None:
-    """The binary is put in place executable and alone, and answers; nothing of it differs from the build but the settings."""
+    """The binary is installed executable, without other files, and answers; only its settings differ from the build."""
     path, _ = install_shim(str(bin_dir))
     assert path == bin_dir / "userspace"
     assert stat.S_IMODE(path.stat().st_mode) == 0o755
@@ -65,14 +65,14 @@ def test_settings_of_the_file(bin_dir: Path, settings_file: Path) -> None:
 
 
 def test_settings_of_the_environment(bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So are settings of the environment of whoever installs."""
+    """So are settings of the installing user's environment."""
     monkeypatch.setenv("USERSPACE_CNI_SOCKET", "/run/y.sock")
     path, _ = install_shim(str(bin_dir))
     assert "agent's socket: /run/y.sock\n" in about(path)
 
 
 def test_settings_are_read_back(bin_dir: Path, settings_file: Path, tmp_path: Path) -> None:
-    """What an installed binary carries can be told from the file alone; other files and other versions are told apart."""
+    """The settings of an installed binary are read from the file alone; other files and other versions are recognised."""
     settings_file.write_text('run_dir = "/run/x"\nstate_dir = "/srv/x/"\nspool_max = 7\n')
     path, settings = install_shim(str(bin_dir))
     carried = shim.carried(path.read_bytes())
@@ -98,7 +98,7 @@ def test_umask_does_not_matter(bin_dir: Path) -> None:
 
 
 def test_replaced_while_it_runs(bin_dir: Path) -> None:
-    """Installing over a binary that runs is no "text file busy": the call goes on, the next one gets the new file."""
+    """A running binary can be replaced: its call goes on, the next one gets the new file."""
     path, _ = install_shim(str(bin_dir))
     inode = path.stat().st_ino
     environ = {"CNI_COMMAND": "ADD", "USERSPACE_CNI_SOCKET": str(bin_dir / "absent")}
@@ -113,7 +113,7 @@ def test_replaced_while_it_runs(bin_dir: Path) -> None:
 
 
 def test_not_built(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package without the binary says how it is made, and what does without it; nothing is touched."""
+    """Without the built binary the error says how to make it, and which option needs none; no file is touched."""
     monkeypatch.setattr(shim, "BUILT", tmp_path / "absent")
     with pytest.raises(InstallError, match=r"absent: No such file.*pip install.*--standalone"):
         install_shim(str(bin_dir))
@@ -132,7 +132,7 @@ def test_no_shim(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_binary_that_does_not_work(bin_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not answer VERSION is not installed, and what was there before stays."""
+    """A program that does not answer VERSION is not installed, and the former file stays."""
     path, _ = install_shim(str(bin_dir))
     before = path.read_bytes()
     (tmp_path / "broken").write_bytes(b"#!/bin/false\n" + before)
@@ -152,10 +152,10 @@ def test_binary_that_does_not_work(bin_dir: Path, tmp_path: Path, monkeypatch: p
         ("USERSPACE_CNI_SPOOL_MAX", "0", "environment variable USERSPACE_CNI_SPOOL_MAX"),
     ],
 )
-def test_settings_that_can_not_be_carried(
+def test_settings_that_cannot_be_carried(
     bin_dir: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
 ) -> None:
-    """A setting that the binary can not carry, or that is refused everywhere, is an error before anything is written."""
+    """A setting that the binary cannot carry, or that is refused everywhere, is an error before anything is written."""
     monkeypatch.setenv(name, value)
     with pytest.raises(InstallError, match=said):
         install_shim(str(bin_dir))
@@ -164,7 +164,7 @@ def test_settings_that_can_not_be_carried(
 
 @pytest.mark.parametrize("standalone", [False, True])
 def test_bin_dir_that_is_none(tmp_path: Path, standalone: bool) -> None:
-    """A directory that can not be made is an error that names it."""
+    """A directory that cannot be made is an error that names it."""
     (tmp_path / "f").touch()
     with pytest.raises(InstallError, match=f"writing {tmp_path}/f/bin/userspace"):
         install_launcher(f"{tmp_path}/f/bin") if standalone else install_shim(f"{tmp_path}/f/bin")

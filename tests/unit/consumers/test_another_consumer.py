@@ -84,7 +84,7 @@ def attached(warnings: list[str], ifname: str = "net1", allocation: Allocation |
 
 
 def test_an_attachment_is_as_its_consumer_has_it() -> None:
-    """Role, place, access, socket, MAC, marks and what is written down: all of it is asked of the consumer."""
+    """Role, place, access, socket, MAC, marks and documents: the consumer decides all of them."""
     warnings: list[str] = []
     attachment = attached(warnings, host={"vhost": {}})
     directory, socket, port = attachment.steps
@@ -96,7 +96,7 @@ def test_an_attachment_is_as_its_consumer_has_it() -> None:
 
 
 def test_its_terms_are_in_force() -> None:
-    """What it refuses is refused, what it tells is told, and a bad name comes with its own remedy."""
+    """The consumer's refusals and warnings are the plugin's, and a bad name comes with the consumer's remedy."""
     warnings: list[str] = []
     attached(warnings, host={"vhost": {"mode": "client"}})
     assert warnings == ["key 'host.vhost.mode' is told"]

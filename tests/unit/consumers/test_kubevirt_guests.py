@@ -1,4 +1,4 @@
-"""What would keep VMs from their network, decided from what was seen of a node."""
+"""What keeps VMs from their network, decided from what was seen of a node."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from userspace_cni.consumers.kubevirt.guests import (
     is_named,
     judge_guest,
     machine_of,
+    not_looked_at,
     rivals,
-    unlooked,
     verdict_on,
 )
 from userspace_cni.consumers.kubevirt.switch import Switch, User, judge_hugepages, judge_switch, read_user
@@ -74,12 +74,12 @@ def drifted(step: str, *drifts: Drift) -> Guest:
 
 
 def columns(*fields: str, **changes: Any) -> Guest:
-    """One whose port differs in these."""
+    """A guest whose port differs in these columns."""
     return drifted("port", *(replace(DRIFT, field=each, **changes) for each in fields))
 
 
 def ownership(*fields: str) -> Guest:
-    """One whose directory differs in these."""
+    """A guest whose directory differs in these fields."""
     return drifted("directory", *(replace(DIRECTORY, field=each) for each in fields))
 
 
@@ -99,11 +99,11 @@ GUESTS = {
     "no socket yet": (replace(WAITING, socket=Socket(""), age_s=5.0), "no-listener", "note"),
     "no socket for long": (replace(WAITING, socket=Socket("")), "no-listener", "warning"),
     "the guest is not up": (replace(WAITING, socket=at_socket("connected")), "guest-not-up", "note"),
-    "nobody connects": (replace(WAITING, socket=at_socket("listening")), "no-listener", "warning"),
-    "nobody listens": (replace(WAITING, socket=at_socket("nobody")), "no-listener", "warning"),
+    "no connection": (replace(WAITING, socket=at_socket("listening")), "no-listener", "warning"),
+    "no process listens": (replace(WAITING, socket=at_socket("none")), "no-listener", "warning"),
     "connected without a name": (replace(GUEST, socket=Socket("")), "no-listener", "warning"),
-    "connected and another's name": (replace(GUEST, socket=at_socket("nobody")), "no-listener", "warning"),
-    "a socket of somebody else": (replace(WAITING, socket=Socket("socket", 1000)), "no-listener", "warning"),
+    "connected and another's name": (replace(GUEST, socket=at_socket("none")), "no-listener", "warning"),
+    "a socket of another user": (replace(WAITING, socket=Socket("socket", 1000)), "no-listener", "warning"),
     "not seen by the switch": (replace(WAITING, socket=Socket("", is_seen=False)), "short-mount", "error"),
     "error of the port": (replace(GUEST, error="could not open"), "port-down", "error"),
     "another MTU": (replace(GUEST, mtu=1500), "mtu-mismatch", "warning"),
@@ -141,7 +141,7 @@ GUESTS = {
         "warning",
     ),
     "directory not for QEMU, as asked": (owned(GUEST, 1000, launcher.QEMU_ID, 0o755), "no-vhost-directory", "warning"),
-    "directory for nobody, as asked": (owned(GUEST, launcher.QEMU_ID, launcher.QEMU_ID, 0), "no-vhost-directory", "warning"),
+    "directory closed to QEMU, as asked": (owned(GUEST, launcher.QEMU_ID, launcher.QEMU_ID, 0), "no-vhost-directory", "warning"),
     "another VM's MAC": (replace(GUEST, rivals=("ns/other, interface net1",)), "mac-conflict", "warning"),
     "device-info differs": (
         drifted("device-info", Drift("device-info /i", "", "a file", Absent("none"))),
@@ -164,7 +164,7 @@ GUESTS = {
 
 @pytest.mark.parametrize("case", GUESTS)
 def test_traps_of_a_guest(case: str) -> None:
-    """Each is told alone, by name, of the VM and its interface."""
+    """Each fault is one finding, by name, about the VM and its interface."""
     guest, name, severity = GUESTS[case]
     found = judge_guest(guest)
     assert names(found) == [(name, severity)]
@@ -172,30 +172,30 @@ def test_traps_of_a_guest(case: str) -> None:
 
 
 def test_what_could_not_be_seen_is_not_judged() -> None:
-    """Nothing is said of a socket that could not be looked at, nor of a port while the switch was away."""
+    """There is no finding about a socket that could not be looked at, nor about a port while the switch was away."""
     assert judge_guest(replace(WAITING, socket=Socket(None))) == []
     assert judge_guest(replace(GUEST, vhost="unknown", error=None, socket=Socket(None))) == []
 
 
-def test_a_socket_at_which_nobody_is_seen_is_unknown() -> None:
-    """Where the kernel can not be asked who is there, that is told, and it is neither good nor wrong."""
+def test_a_socket_without_a_visible_process_is_unknown() -> None:
+    """When the kernel cannot be asked who is at the socket, a line says so, and the verdict is neither good nor bad."""
     guest = replace(WAITING, socket=at_socket(""))
     assert judge_guest(guest) == []
-    [line] = unlooked(guest)
+    [line] = not_looked_at(guest)
     assert line.startswith(f"VM ns/vm, interface {IFNAME}: who is at its socket could not be looked at")
     assert verdict_on(guest, []) == "unknown"
     assert [verdict_on(each, []) for each in (GUEST, replace(GUEST, socket=at_socket("")))] == ["good", "good"]
 
 
-def test_a_dead_socket_is_told_by_its_connection() -> None:
-    """That QEMU's socket is dead is no finding of its own, and hides none of what is seen of QEMU's connection."""
+def test_a_dead_socket_is_judged_by_its_connection() -> None:
+    """A dead socket of QEMU is no finding of its own, and hides no finding about QEMU's connection."""
     dead = {"socket-file": [Drift("socket /s", "", "an application that listens, or nothing", Dead("a dead socket"))]}
     assert judge_guest(replace(GUEST, drifts=dead)) == []
-    assert names(judge_guest(replace(WAITING, socket=at_socket("nobody"), drifts=dead))) == [("no-listener", "warning")]
+    assert names(judge_guest(replace(WAITING, socket=at_socket("none"), drifts=dead))) == [("no-listener", "warning")]
 
 
 def test_remedies_of_a_mount() -> None:
-    """One that is gone is made again by gc; one that shows something else has to be taken off first."""
+    """gc makes a missing mount again; a mount that shows something else must be unmounted first."""
 
     def remedy(found: Value) -> str:
         return judge_guest(drifted("pod-mount", replace(MOUNT, found=found)))[0].remedy
@@ -214,7 +214,7 @@ def test_names_of_a_guest() -> None:
 
 
 def test_a_server_mode_port_has_no_socket_of_qemu_s() -> None:
-    """Of a port that makes the socket itself nothing is said about QEMU's."""
+    """A port that makes the socket itself gives no finding about QEMU's."""
     guest = with_port(replace(WAITING, socket=Socket("")), interface_type="dpdkvhostuser")
     assert names(judge_guest(guest)) == [("server-mode", "error")]
 
@@ -231,7 +231,7 @@ SWITCHES = {
 
 @pytest.mark.parametrize("case", SWITCHES)
 def test_traps_of_a_switch(case: str) -> None:
-    """Each is told alone where no VM is attached."""
+    """Each is one finding where no VM is attached."""
     switch, name, severity = SWITCHES[case]
     assert names(judge_switch(SWITCH, guests=False)) == []
     assert names(judge_switch(switch, guests=False)) == [(name, severity)]
@@ -245,7 +245,7 @@ def test_the_longest_short_dir() -> None:
 
 
 def test_settings_that_guests_may_need() -> None:
-    """With VMs there, what is not set is noted; what is set is not."""
+    """With VMs on the node, a missing setting is a note; one that is set is not."""
     assert names(judge_switch(SWITCH, guests=True)) == [("post-copy", "note"), ("iommu", "note")]
     config = {"vhost-postcopy-support": "true", "vhost-iommu-support": "true"}
     assert names(judge_switch(replace(SWITCH, other_config=config), guests=True)) == []
@@ -271,7 +271,7 @@ def pool(free: int, total: int = 512, node: int | None = 0, page: int = 2 << 20)
 
 
 def test_huge_pages() -> None:
-    """No pages, none free, too few beside the switch's own, too few for a guest: each by the same name."""
+    """No pages, none free, too few beside the switch's own, too few for a guest: each has the same name."""
     assert names(judge_hugepages([pool(512)], "1024", None)) == []
     assert names(judge_hugepages([pool(0, 0)], "", None)) == [("hugepages-short", "note")]
     assert names(judge_hugepages([pool(0), pool(9, node=1)], "", None)) == [("hugepages-short", "note")]
@@ -289,8 +289,8 @@ def test_huge_pages() -> None:
     assert names(judge_hugepages([pool(512)], "much,,99999999999999999999", None)) == []
 
 
-def test_whose_interfaces_are_looked_at() -> None:
-    """Those that are marked, and those whose directory is where VMs have theirs; no others."""
+def test_which_interfaces_are_looked_at() -> None:
+    """Marked ports, and ports whose directory is that of VMs' sockets, are guests; no others."""
     assert is_guest(STEPS)
     assert is_guest((STEPS[0],))
     assert is_guest((PORT,))
@@ -306,7 +306,7 @@ def test_the_name_of_a_vm() -> None:
 
 
 def test_remedies_of_a_port() -> None:
-    """What is put back is written as ovs-vsctl takes it; what ADD did not set is taken out."""
+    """A column is set back as ovs-vsctl takes it; one that ADD did not set is cleared."""
 
     def remedy(*fields: str, **port: Any) -> str:
         return judge_guest(with_port(columns(*fields), name="x", **port))[0].remedy
@@ -321,7 +321,7 @@ def test_remedies_of_a_port() -> None:
 
 
 def test_one_mac_of_two_vms() -> None:
-    """On one bridge and VLAN it is told, however it is written; of a migrating VM's other pod, or elsewhere, it is not."""
+    """The same MAC on one bridge and VLAN is a finding, in any spelling; not in a migrating VM's other pod, nor elsewhere."""
 
     def machine(name: str, ifname: str = IFNAME, mac: str = "02:00:00:00:00:0a", **port: Any) -> Guest:
         return Guest(f"ns/{name}", ifname, "ready", (changed(PORT, **port),), mac)

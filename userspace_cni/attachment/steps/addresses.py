@@ -14,7 +14,7 @@ from userspace_cni.base.stages import Stage
 class Lease(Step):
     """Addresses leased by the delegated plugin `plugin` with the ADD's own stdin and variables.
 
-    `granted`: what its ADD answered; None while that is not known. What was refused needs no DEL to succeed.
+    `granted`: what its ADD answered; None while that is not known. After a refusal its DEL may fail.
     """
 
     kind: ClassVar[str] = "lease"
@@ -27,6 +27,6 @@ class Lease(Step):
 
     @property
     def summary(self) -> str:
-        """Whose addresses, and whether it gave them."""
-        granted = {True: "granted", False: "refused", None: "nobody knows whether it was granted"}[self.granted]
+        """The plugin, and whether it granted the addresses."""
+        granted = {True: "granted", False: "refused", None: "not known whether granted"}[self.granted]
         return f"addresses of {self.plugin}, {granted}"

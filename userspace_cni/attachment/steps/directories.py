@@ -13,9 +13,9 @@ class Directory(Step):
     """The host directory in which the vhost-user socket appears and which the pod mounts.
 
     `trusted` is the prefix of `path` that no pod can write; what is below it is opened without following links.
-    `create`: make it when missing (and then remove it with its last holder); an emptyDir or hostPath is never ours to make.
-    `parents`: make what is missing between `trusted` and it, too; what is between an emptyDir and the kubelet's root is not ours.
-    Owner, mode and label are set on what we made; with `own` also on what was there, where only we have a use for that name.
+    `create`: make it when missing (and then remove it with its last holder); we never make an emptyDir or hostPath.
+    `parents`: also make missing directories between `trusted` and `path`; none between the kubelet's root and an emptyDir.
+    Owner, mode and label are set on a directory that we made; with `own`, for a name that only we use, also on an existing one.
     """
 
     kind: ClassVar[str] = "directory"
@@ -32,23 +32,23 @@ class Directory(Step):
 
     @property
     def resource(self) -> Resource:
-        """One directory, however many attachments have sockets in it."""
+        """One directory for all attachments whose sockets are in it."""
         return Resource(self.path, f"directory:{self.path}")
 
     @property
     def makes_place(self) -> bool:
-        """An emptyDir or hostPath is there before."""
+        """Whether we make the directory; an emptyDir or hostPath exists before."""
         return self.create
 
     @property
     def summary(self) -> str:
-        """Its path, and whose it is."""
+        """Its path, and whether we or the pod own it."""
         return self.path + (", made when missing" if self.create else ", the pod's own")
 
 
 @dataclass(frozen=True)
 class PodMount(Step):
-    """The pod's directory seen through a nosymfollow mount of ours: the only way in which OVS is given it."""
+    """A nosymfollow mount of ours that shows the pod's directory: OVS sees the directory only through it."""
 
     kind: ClassVar[str] = "pod-mount"
     source: str
@@ -62,5 +62,5 @@ class PodMount(Step):
 
     @property
     def summary(self) -> str:
-        """Where it is, and of what."""
+        """Mount point and source."""
         return f"{self.target} shows {self.source}"

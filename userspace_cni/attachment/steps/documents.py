@@ -1,4 +1,4 @@
-"""What is written down for the runtime and the application."""
+"""The documents that are written for the runtime and the application."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from userspace_cni.attachment.steps.step import Resource, Step
 class DeviceInfo(Step):
     """The device-info file (device-info-spec 1.1.0) that the runtime asked for.
 
-    `content` is the whole JSON text. `existed`: a device plugin had put one there, so that it is not ours to remove, and `before`
-    is the JSON text of what it said of the socket. `trusted` is the setting `device_info_dir` at ADD, below which `path` is; a
-    record of before has none and is judged by the setting in force.
+    `content` is the whole JSON text. `existed`: a device plugin had put a file there, so we must not remove it, and `before` is
+    the JSON text of what it said of the socket. `trusted` is the setting `device_info_dir` at ADD, below which `path` is; a
+    record of an earlier version has none, and the setting in force is used.
     """
 
     kind: ClassVar[str] = "device-info"
@@ -32,7 +32,7 @@ class DeviceInfo(Step):
 
 @dataclass(frozen=True)
 class ConfigFile(Step):
-    """The file in the pod's directory that tells the application what it got, where no API server is used."""
+    """The file in the pod's directory that describes the interface to the application, where no API server is used."""
 
     kind: ClassVar[str] = "config-file"
     directory: str
@@ -42,7 +42,7 @@ class ConfigFile(Step):
 
     @property
     def resource(self) -> Resource:
-        """A file has one owner: two containers whose IDs begin alike share a directory, and must not share this."""
+        """A file with one owner: two containers whose IDs begin alike share a directory, and must not share the file."""
         return Resource(self.directory, f"file:{self.directory}/{self.name}", exclusive=True)
 
     @property
@@ -72,5 +72,5 @@ class PodNote(Step):
 
     @property
     def summary(self) -> str:
-        """Whose annotations."""
+        """The pod whose annotations are written."""
         return f"annotations of {self.namespace}/{self.pod}" + (", may fail" if self.optional else "")

@@ -1,6 +1,6 @@
-"""What knows one type of step. Every driver is one of these, and answers at least for `apply`, `undo` and `check`.
+"""The base class of drivers. Each driver knows one type of step, and implements at least `apply`, `undo` and `check`.
 
-The rest has an answer for types of which nothing special is true.
+The other methods have defaults for types that need nothing special.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rest = Callable[[], None]
 
 
 class Seen:
-    """What one look at the node shows, to all drivers that are asked in it: what one of them reads is read once.
+    """What one look at the node shows, shared by all drivers that are asked in it: each thing is read once.
 
     `ports`: the marks of all ports of ours, by name; None while the switch cannot be asked. For one thread.
     """
@@ -32,16 +32,16 @@ class Seen:
         self.ports = ports
         self._seen: dict[Callable[[], Any], Any] = {}
         self._failed: dict[Callable[[], Any], UserspaceError] = {}
-        self._told: list[UserspaceError] = []
+        self._errors: list[UserspaceError] = []
 
-    def is_news(self, error: UserspaceError) -> bool:
-        """Whether it is the first time that a step fails for this very reason."""
-        news = error not in self._told
-        self._told.append(error)
-        return news
+    def is_new(self, error: UserspaceError) -> bool:
+        """Whether no step failed for this very reason before in this look."""
+        new = error not in self._errors
+        self._errors.append(error)
+        return new
 
     def once(self, read: Callable[[], T]) -> T:
-        """What `read` gives, which is the same for every step; it is called once in a look, also when it fails."""
+        """The result of `read`, which is the same for every step; it is called once in a look, also when it fails."""
         if read in self._failed:
             raise self._failed[read]
         if read not in self._seen:
@@ -62,9 +62,9 @@ class Driver(ABC, Generic[S]):
 
     @abstractmethod
     def apply(self, step: S, deadline: Deadline) -> Rest | None:
-        """Make it true, or begin to and return what remains: steps that do not depend on it go on meanwhile.
+        """Make the step true, or begin to and return what remains: steps that do not depend on it go on meanwhile.
 
-        Raises Unavailable for what may pass by itself, a StepFailed otherwise.
+        Raises Unavailable for a failure that may pass by itself, StepFailed for any other.
         """
 
     @abstractmethod
@@ -76,17 +76,17 @@ class Driver(ABC, Generic[S]):
         """Every difference between the step and reality. Changes nothing."""
 
     def present(self, step: S) -> bool:  # noqa: ARG002 - the interface
-        """Whether the thing behind a shared step exists before an attachment of ours holds it (then it is not ours to remove)."""
+        """Whether the thing of a shared step exists before an attachment of ours holds it (then we must not remove it)."""
         return False
 
     def lost(self, step: S, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - the interface
-        """Whether it is gone, closed or dead, and is to be made again; what is there and not as it was made, `check` tells."""
+        """Whether the thing is gone, closed or dead, and must be made again. A thing that exists and differs is for `check`."""
         return False
 
     def mounted(self, step: S, seen: Seen) -> bool:  # noqa: ARG002 - the interface
-        """Whether it has a mount there, which keeps the kubelet from removing the directory of a pod that is gone."""
+        """Whether a mount of the step exists, which keeps the kubelet from removing the directory of a pod that is gone."""
         return False
 
     def unseen(self, step: S, netns_inode: int, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
-        """What of it the processes in the pod's network namespace do not see. No ADD made that, so CHECK does not ask."""
+        """What processes in the pod's network namespace do not see of the thing. ADD did not make that, so CHECK does not ask."""
         return []

@@ -1,4 +1,4 @@
-"""What the plugin that this one replaces left."""
+"""The records that the plugin which this one replaces left."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ def port_name(container_id: str, ifname: str) -> str:
 
 
 def owner_marks(container_id: str, network: str, ifname: str) -> dict[str, str]:
-    """The marks by which a row is known to be of this attachment."""
+    """The marks by which a row of OVSDB is recognised as this attachment's."""
     return {"owner": OWNER, "schema": MARK_SCHEMA, "container-id": container_id, "network": network, "ifname": ifname}
 
 
 @dataclass(frozen=True)
 class VhostUserClient:
-    """The application makes the socket and OVS connects to it. `server_path`: where, as OVS is told; never empty."""
+    """The application makes the socket and OVS connects to it. `server_path`: that socket as OVS sees it; never empty."""
 
     type: ClassVar[Literal["dpdkvhostuserclient"]] = "dpdkvhostuserclient"
     switch_makes_socket: ClassVar[bool] = False
@@ -51,9 +51,9 @@ at a path that ends in the port's name, which has to be free."""
 
 @dataclass(frozen=True)
 class StoredPort(Step):
-    """How a port, or a reference to one, stands in records: as in every release, so that each reads what another wrote.
+    """The stored form of a port, or of a reference to one. It is the same in all releases, so that each reads others' records.
 
-    A client port without a path was never made: it stands for a reference.
+    A client port without a path is never made: it is the stored form of a reference.
     """
 
     kind: ClassVar[str] = "port"
@@ -71,7 +71,7 @@ class StoredPort(Step):
     legacy: bool = False
 
     def restored(self) -> OvsPort | PortRef:
-        """What it stands for."""
+        """The port or reference of which this is the stored form."""
         is_client = self.interface_type == VhostUserClient.type
         if self.legacy or (is_client and not self.server_path):
             return PortRef(self.name, self.bridge, self.marks, self.legacy)
@@ -82,10 +82,10 @@ class StoredPort(Step):
 
 @dataclass(frozen=True)
 class PortRef(Step):
-    """A port that is only ever undone, by its name; `bridge`: where it is, "" while that is not known.
+    """A port that is only undone, by its name; `bridge`: the port's bridge, "" while that is not known.
 
-    It is deleted if its row has these marks. `legacy`: the plugin that this one replaces made the row, which has no marks, and
-    may be deleted if it is a vhost-user port.
+    The port is deleted if its row has these marks. `legacy`: the plugin that this one replaces made the row, which has no marks
+    and is deleted if it is a vhost-user port.
     """
 
     kind: ClassVar[str] = "port"
@@ -113,7 +113,7 @@ class PortRef(Step):
         return f"{self.name} on bridge {self.bridge or '(wherever it is)'}"
 
     def stored(self) -> StoredPort:
-        """A port of which nothing else is known."""
+        """The stored form, with the fields that are known."""
         return StoredPort(self.bridge, self.name, VhostUserClient.type, marks=self.marks, legacy=self.legacy)
 
 
@@ -121,8 +121,8 @@ class PortRef(Step):
 class OvsPort(Step):
     """A port with its interface, on a bridge made on demand, in one OVSDB transaction.
 
-    `mac` goes to external_ids:attached-mac, `marks` are the owner marks of Interface and Port. `foreign_bridge`: the bridge was
-    an administrator's, and is never made again.
+    `mac` goes to external_ids:attached-mac, `marks` are the owner marks of Interface and Port. `foreign_bridge`: an administrator
+    made the bridge, and we never make it again.
     """
 
     kind: ClassVar[str] = "port"
@@ -139,7 +139,7 @@ class OvsPort(Step):
 
     @property
     def ref(self) -> PortRef:
-        """By what it is deleted."""
+        """The reference by which it is deleted."""
         return PortRef(self.name, self.bridge, self.marks)
 
     @property
@@ -149,7 +149,7 @@ class OvsPort(Step):
 
     @property
     def server_path(self) -> str:
-        """Where the application makes the socket, as OVS is told; "" where it does not."""
+        """The path of the application's socket, as OVS is given it; "" where OVS makes the socket."""
         return self.interface.server_path if isinstance(self.interface, VhostUserClient) else ""
 
     @property
@@ -158,7 +158,7 @@ class OvsPort(Step):
         return self.ref.summary
 
     def stored(self) -> StoredPort:
-        """Its properties side by side."""
+        """The stored form, with every field."""
         return StoredPort(
             bridge=self.bridge,
             name=self.name,

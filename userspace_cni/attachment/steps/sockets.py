@@ -17,7 +17,7 @@ class Socket(Step):
 
     @property
     def path(self) -> str:
-        """Where the pod sees it, as the host calls it."""
+        """The path in the pod's directory, as the host calls it."""
         return f"{self.directory}/{self.name}"
 
     @property
@@ -32,7 +32,7 @@ class Socket(Step):
 
     @property
     def summary(self) -> str:
-        """Its path, and that at which the switch makes it."""
+        """Its path, and the path at which the switch makes it."""
         return self.path + (f", made by OVS as {self.switch_path}" if self.switch_path else "")
 
 

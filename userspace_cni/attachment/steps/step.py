@@ -1,7 +1,7 @@
-"""What every step is: frozen data naming one thing that must be true on this node, and the traits of its type.
+"""The base class of steps: frozen data that names one thing which must be true on this node, and the traits of its type.
 
-A step holds everything that a driver needs to make it, verify it and undo it, because DEL has only the record. Verbs, cleanup,
-reconciliation and commands ask for the traits, and never which type a step is.
+A step holds everything that a driver needs to make it, check it and undo it, because DEL has only the record. Verbs, cleanup,
+reconciliation and commands read the traits, and never ask which type a step is.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Resource:
-    """Something on the node that several attachments may need: it exists once and lists its holders.
+    """A thing on the node that several attachments may need: it exists once and has a list of holders.
 
-    `place` is the directory to which it belongs: all things of one directory have one lock and one list. `key` names the thing.
+    `place` is the thing's directory: all things of one directory have one lock and one list. `key` names the thing.
     `exclusive`: a second holder is refused instead of added.
     """
 
@@ -30,26 +30,26 @@ class Resource:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that must be true on this node. A type is known by its `kind`, in records too, from its definition on."""
+    """One thing that must be true on this node. Defining a type with a `kind` registers it: records name the type by its kind."""
 
     kind: ClassVar[str]
     stage: ClassVar[Stage] = "pod"
-    """What its time counts for. Of "ovs" nothing is known while the switch cannot be asked."""
+    """The stage for which its time counts. A step of stage "ovs" cannot be checked while the switch cannot be asked."""
     from_switch: ClassVar[bool] = False
-    """Whether it is made of what the switch makes: after what earlier steps began has come to its end, and again when the switch
-    was restarted."""
+    """Whether it is made of what the switch makes: it is applied when earlier steps have ended, and again after a restart of the
+    switch."""
     holds_others: ClassVar[bool] = False
-    """Whether things of other steps of its place lie in its own: it is undone after them, and not while one of them stays."""
+    """Whether things of other steps of its place lie in its thing: it is undone after them, and not while one of them stays."""
     postponable: ClassVar[bool] = False
-    """Whether DEL succeeds although what has to undo it does not answer; the record says durably what is left."""
+    """Whether DEL succeeds although OVS does not answer to undo it; the record says durably what is left."""
     left_by_application: ClassVar[bool] = False
-    """Whether an application that dies leaves it in its successor's way: it is looked at as soon as the connection ends."""
+    """Whether an application that dies leaves it, and its successor cannot start: it is looked at when the connection ends."""
     may_have_lease: ClassVar[bool] = False
-    """Whether it tells of an attachment that may have addresses of which it does not tell."""
+    """Whether its attachment may have addresses that are not recorded."""
     abridged: ClassVar[tuple[str, ...]] = ()
-    """Fields of which people are told the length alone."""
+    """Fields of which commands show only the length."""
     stored_as: ClassVar[type[Step] | None] = None
-    """What stands in records for it; None for the step itself."""
+    """The type of its stored form; None for the step itself."""
 
     def __init_subclass__(cls) -> None:
         kind = vars(cls).get("kind")
@@ -59,30 +59,30 @@ class Step:
 
     @property
     def resource(self) -> Resource | None:
-        """The shared thing behind this step; None when it is this attachment's alone."""
+        """The shared thing of this step; None when it is this attachment's alone."""
         return None
 
     def stored(self) -> Step:
-        """The `stored_as` of this step."""
+        """The stored form of this step, of type `stored_as`."""
         return self
 
     def restored(self) -> Step:
-        """The step for which this stands in records."""
+        """The step of which this is the stored form."""
         return self
 
     @property
     def makes_place(self) -> bool:
-        """Whether it makes its place, which must then be no other attachment's."""
+        """Whether it makes its place, which must not be within another attachment's."""
         return False
 
     @property
     def summary(self) -> str:
-        """What it is about, in a line for people."""
+        """One line about it, for people."""
         return ", ".join(f"{item.name} {getattr(self, item.name)}" for item in fields(self))
 
 
 STORED_TYPES: Final[dict[str, type[Step]]] = {}
-"""What stands in records, by its kind: a type itself, or what it is `stored_as`."""
+"""The types of stored forms, by kind: the step's type itself, or its `stored_as`."""
 
 
 def first_of(steps: Iterable[Step], kind: type[T]) -> T | None:

@@ -33,8 +33,8 @@ from userspace_cni.consumers.kubevirt.guests import (
     is_named,
     judge_guest,
     machine_of,
+    not_looked_at,
     rivals,
-    unlooked,
     verdict_on,
 )
 from userspace_cni.consumers.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
@@ -97,7 +97,7 @@ def doctor_command(ctx: click.Context, names: tuple[str, ...], guest: str | None
     of_node = [*of_switch, *judge_hugepages(pools, needed, wanted, failing=failing)]
     findings = [*of_node, *(finding for _, found in judged for finding in found)]
     away = [f"ports and settings of the switch could not be looked at: {view_of_switch.away}"] if view_of_switch.away else []
-    unseen = list(dict.fromkeys((*away, *(line for each in guests for line in unlooked(each)))))
+    unseen = list(dict.fromkeys((*away, *(line for each in guests for line in not_looked_at(each)))))
     ports = view_of_switch.ports
     rows = [_describe(record, ports, each, found) for (record, _), (each, found) in zip(chosen, judged, strict=True)]
     if as_json:

@@ -40,7 +40,7 @@ class Parties:
             return "connected"
         if not self.is_whole or (alike and not mine):
             return ""
-        return "listening" if mine else "nobody"
+        return "listening" if mine else "none"
 
 
 def look(proc: Path, netns: Sequence[str]) -> Parties:

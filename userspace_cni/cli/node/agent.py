@@ -1,4 +1,4 @@
-"""`agent`, the process that stays, and `agent probe`, by which a kubelet asks how it is."""
+"""`agent`, the process that serves the node, and `agent probe`, by which a kubelet asks whether it works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`list` and `show`: the attachments of this node, as their records and the switch have them. They change nothing."""
+"""`list` and `show`: the attachments of this node, from the records and the switch. They change nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _COLUMNS: Final = (
     Column("STATE"),
 )
 _WIDE: Final = (*_COLUMNS[:6], Column("VLAN"), Column("MAC"), Column("ADDRESSES"), *_COLUMNS[6:], Column("AGE"))
-"""On 120 columns there is room for these without TYPE and PORT, which `show` has."""
+"""120 columns have room for these without TYPE and PORT, which `show` has."""
 
 
 @click.command("list", cls=NodeCommand)
@@ -82,7 +82,7 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.pass_context
 def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None, as_json: bool) -> None:
-    """Show everything of an attachment: its way from the pod to the bridge, its steps, and who shares what with it.
+    """Show everything of an attachment: its path from the pod to the bridge, its steps, and what it shares with others.
 
     A NAME is POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME; without IFNAME all of that pod or container.
     """
@@ -103,7 +103,7 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
 
 
 def _asked(site: Site) -> tuple[list[SwitchPort] | None, str]:
-    """What the switch says of its ports, and how ovs-vswitchd is; what is amiss is noted."""
+    """What the switch says of its ports, and whether ovs-vswitchd lives; problems are noted on stderr."""
     return site.switch_ports(), site.vswitchd()
 
 
@@ -115,30 +115,30 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
         each["bridge"],
         each["port"],
         each["interface_type"],
-        _judged(_link(each)),
-        _judged(each["vhost"]["state"]),
-        Cell(f"{each['state']} !", "red") if each["problems"] else _judged(each["state"]),
+        _coloured(_link(each)),
+        _coloured(each["vhost"]["state"]),
+        Cell(f"{each['state']} !", "red") if each["problems"] else _coloured(each["state"]),
     ]
 
 
 def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
     row = _row(each)
-    told = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), _age(each["created"], site, short=True)]
-    vlan, mac, addresses, age = (Cell(text or "-", "" if text else "dim") for text in told)
+    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), _age(each["created"], site, short=True)]
+    vlan, mac, addresses, age = (Cell(text or "-", "" if text else "dim") for text in shown)
     return [*row[:6], vlan, mac, addresses, *row[6:], age]
 
 
 def _link(each: Mapping[str, Any]) -> str:
-    """The link's state, or that of ovs-vswitchd where that is why it is not known."""
+    """The link's state, or the state of ovs-vswitchd where the link's is not known because of it."""
     return str(each["vswitchd"] if each["vswitchd"] in NOT_SERVING and each["port"] else each["link_state"])
 
 
-def _judged(word: str) -> Cell:
+def _coloured(word: str) -> Cell:
     return Cell(word, "green" if word in _GOOD else "red" if word in _BAD else "dim")
 
 
 def _details(described: dict[str, Any], record: Record, status: Mapping[str, Any], site: Site) -> dict[str, Any]:
-    """The JSON of `list` with the steps whole (but for the stdin of a lease, which is the network's own), and what is around."""
+    """The JSON of `list`, with whole steps (except a lease's stdin, which is the network's), the port's status, shared things."""
     return {
         **described,
         "steps": [_step_json(step) for step in record.steps],
@@ -155,7 +155,7 @@ def _step_json(step: Step) -> dict[str, Any]:
 
 
 def _shared(record: Record, site: Site) -> list[dict[str, Any]]:
-    """What the attachment holds together with others: the thing, whether we made it, and the names of its holders."""
+    """The shared things of the attachment: each with whether we made it, and the names of its holders."""
     names = {other.key: name_of(other) for other in site.node.journal.records()}
     found = []
     for step in record.steps:
@@ -172,7 +172,7 @@ def _shared(record: Record, site: Site) -> list[dict[str, Any]]:
 
 
 def _quarantined(container_id: str, state_dir: Path) -> list[dict[str, Any]]:
-    """The newest files of the quarantine that speak of the container."""
+    """The newest files of the quarantine that mention the container."""
     found = []
     try:
         for path in (state_dir / "quarantine").iterdir():
@@ -190,7 +190,7 @@ def _mentions(path: Path, container_id: str) -> bool:
 
 
 def _show(each: Mapping[str, Any], record: Record, site: Site) -> None:
-    view.say(Cell(each["name"], "bold"), f"  network {each['network']}  ", _judged(each["state"]))
+    view.say(Cell(each["name"], "bold"), f"  network {each['network']}  ", _coloured(each["state"]))
     for problem in each["problems"]:
         view.say("  ", Cell(problem, "red"))
     view.say("")
@@ -227,7 +227,7 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
 
 
 def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[Cell | str]]]:
-    """The way of a frame from the application to the bridge."""
+    """The path of a frame from the application to the bridge."""
     socket, vhost = each["socket"], each["vhost"]["state"]
     role = {"server": "makes the socket", "client": "connects to the socket"}.get(each["role"], "")
     pod: list[Cell | str] = [f"{each['name'].rpartition('/')[0]}, interface {each['ifname']}"]
@@ -241,7 +241,7 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
     if socket["ovs"] and each["role"] == "client":
         stations.append(("OVS socket", [socket["ovs"]]))
     if each["port"]:
-        state = Cell(f"link {_link(each)}, vhost {vhost}", _judged(vhost).style)
+        state = Cell(f"link {_link(each)}, vhost {vhost}", _coloured(vhost).style)
         stations += [
             ("port", [f"{each['port']}  {each['interface_type']}", state]),
             ("bridge", [view.joined([each["bridge"], *filter(None, [_vlan(each["vlan"])])])]),
@@ -251,8 +251,8 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
 
 def _holders(thing: Mapping[str, Any]) -> str:
     path = thing["thing"].partition(":")[2]
-    made = "made by us, goes with its last holder" if thing["made_by_us"] else "not made by us, and stays"
-    return f"{path}: {made}; held by {view.joined(thing['holders'], 'nobody')}"
+    made = "made by us, removed with its last holder" if thing["made_by_us"] else "not made by us, and stays"
+    return f"{path}: {made}; held by {view.joined(thing['holders'], 'no attachment')}"
 
 
 def _vlan(vlan: Mapping[str, Any]) -> str:
@@ -262,13 +262,13 @@ def _vlan(vlan: Mapping[str, Any]) -> str:
 
 
 def _vlans(vlan: Mapping[str, Any]) -> str:
-    """In a word, as `100`, `trunk:1,2`, or both."""
+    """The VLAN in one word: `100`, `trunk:1,2`, or both."""
     trunks = f"trunk:{','.join(map(str, vlan['trunks']))}" if vlan["trunks"] else ""
     return ",".join(filter(None, ["" if vlan["tag"] is None else str(vlan["tag"]), trunks]))
 
 
 def _age(created: Mapping[str, Any], site: Site, *, short: bool = False) -> str:
-    """How long ago; `short`: in one word, as `3h`."""
+    """How long ago ADD was; `short`: in one word, as `3h`."""
     if not created["boot"]:
         return ""
     if created["boot"] != site.node.boot_id():

@@ -1,7 +1,7 @@
-"""`check`: whether attachments are still what their ADD made, as the verb CHECK looks at them, and what pods see of it.
+"""`check`: whether attachments are still what their ADD made, as the verb CHECK compares them, and what pods see of it.
 
-The verb does not ask the latter: how a pod mounts its volume is the pod's own, no ADD made it, and a verb does not go through the
-node's processes. Nothing is changed here.
+The verb does not ask the latter: the pod decides how it mounts its volume, not ADD, and a verb does not read all processes of the
+node. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Site, open_s
 from userspace_cni.cli.view import Cell, Column
 
 RECORD_S: Final = 3.0
-"""What looking at one attachment may take."""
+"""Seconds for looking at one attachment."""
 _COLUMNS: Final = (Column("ATTACHMENT"), Column("STEP", rank=1), Column("WHAT"), Column("EXPECTED"), Column("FOUND"))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found of one attachment: drifts by kind of step, "" for the record; and as JSON what could not be looked at."""
+    """The result for one attachment: drifts by kind of step, "" for the record; and what could not be looked at, as JSON."""
 
     drifts: Mapping[str, Sequence[Drift]] = field(default_factory=dict)
     unchecked: tuple[dict[str, str], ...] = ()
@@ -42,22 +42,22 @@ class Outcome:
 def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> None:
     """Compare attachments, all or those named, with what ADD made: the switch, mounts, sockets, files and annotations.
 
-    What a runtime's CHECK would complain of is listed with what was expected and what was found; and where OVS made the socket,
-    what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Exit code: 0 when nothing differs, 1 when
-    something does, 3 when nothing differs but not everything could be looked at.
+    Each difference that a runtime's CHECK would refuse is listed with what was expected and what was found; and where OVS made
+    the socket, what keeps the pod's processes from it, now or after a restart of ovs-vswitchd. Exit code: 0 when nothing differs,
+    1 when something does, 3 when nothing differs but not everything could be looked at.
     """
     site = open_site(ctx)
     records = site.records(names)
     drifts: list[dict[str, str]] = []
     unchecked: list[dict[str, str]] = []
-    with view.progress("checking") as tell:
+    with view.progress("checking") as show:
         away = site.switch_problem()
         for number, record in enumerate(records, 1):
-            tell(f"checking {number} of {len(records)}: {name_of(record)}")
+            show(f"checking {number} of {len(records)}: {name_of(record)}")
             outcome = check_one(record, site, away)
             drifts += _rows(record, outcome)
             unchecked += outcome.unchecked
-    _tell_silence(site, away)
+    _note_silence(site, away)
     if as_json:
         view.show_json({"checked": len(records), "drifts": drifts, "unchecked": unchecked})
     else:
@@ -66,17 +66,17 @@ def check_command(ctx: click.Context, names: tuple[str, ...], as_json: bool) -> 
         ctx.exit(FOUND if drifts else UNREACHABLE)
 
 
-def _tell_silence(site: Site, away: UserspaceError | None) -> None:
-    """A daemon that hangs contradicts nothing; that is worth a line."""
+def _note_silence(site: Site, away: UserspaceError | None) -> None:
+    """Note on stderr that ovs-vswitchd hangs: its ports may look right although it does nothing."""
     liveness = site.node.ports.watch_liveness() if away is None else None
     if liveness and liveness.state == "silent":
         view.note(f"ovs-vswitchd is silent: {liveness.reason}; ports were compared with what it had said before; see its log")
 
 
 def check_one(record: Record, site: Site, away: UserspaceError | None = None) -> Outcome:
-    """Every drift of an attachment; nothing of one that somebody is working on, for then it is bound to differ.
+    """Every drift of an attachment; none while another call works on it, because then it differs for a moment.
 
-    `away`: why the switch can not be asked; it is not asked again for each port.
+    `away`: why the switch cannot be asked; it is not asked again for each port.
     """
     if record.state != "ready":
         return _unfinished(record, site)
@@ -126,13 +126,13 @@ def _whose(record: Record) -> dict[str, str]:
 def _show(count: int, drifts: list[dict[str, str]], unchecked: list[dict[str, str]]) -> None:
     if drifts:
         view.show_table(_COLUMNS, [_row(drift) for drift in drifts])
-    for told in dict.fromkeys(f"{drift['what']}: {drift['details']}" for drift in drifts if drift["details"]):
-        view.note(told)
+    for details in dict.fromkeys(f"{drift['what']}: {drift['details']}" for drift in drifts if drift["details"]):
+        view.note(details)
     for reason in dict.fromkeys(f"step '{each['step']}' could not be looked at: {each['error']}" for each in unchecked):
         view.note(reason)
     differ = len({(drift["container"], drift["ifname"]) for drift in drifts})
-    told = f"{view.counted(count, 'attachment')} checked, {f'{differ} differ' if differ else 'no differences'}"
-    view.note(told + (f", {view.counted(len(unchecked), 'step')} could not be looked at" if unchecked else ""))
+    summary = f"{view.counted(count, 'attachment')} checked, {f'{differ} differ' if differ else 'no differences'}"
+    view.note(summary + (f", {view.counted(len(unchecked), 'step')} could not be looked at" if unchecked else ""))
 
 
 def _row(drift: Mapping[str, str]) -> list[Cell | str]:

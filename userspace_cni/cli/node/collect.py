@@ -1,7 +1,7 @@
-"""`gc`: what dead calls, absent agents and lost sandboxes left on this node, and removing it.
+"""`gc`: shows what dead calls, absent agents and lost sandboxes left on this node, and has it removed.
 
-Everything is decided and done by `reconcile`, in the agent or here, under the same locks; this only asks, waits for the second
-look and tells. It must never remove anything by itself.
+`reconcile` decides and does everything, in the agent or in this process, under the same locks. This module asks for it, waits for
+the second look and shows the result. It must never remove anything itself.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ NOTHING: Final[Mapping[str, int]] = {}
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose it is: an attachment's, or a probe's with its process and number in the place of container and interface.
-
-    `steps`: the kinds of what there is of it.
-    """
+    """An attachment, or a probe, with its process and number as container and interface. `steps`: the kinds of its steps."""
 
     name: str
     container: str
@@ -71,7 +68,7 @@ class Owner:
 
     @classmethod
     def of_probe(cls, probe: DeadProbe) -> Self:
-        """A killed probe: of no network, and being removed."""
+        """A killed probe: its purpose as network, and state `deleting`."""
         port = probe.ports[0].name if probe.ports else ""
         steps = tuple(step.kind for step in probe.left)
         name = f"{probe.process}/{probe.number}"
@@ -80,7 +77,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Left:
-    """One thing that is left over. `key` tells it in a later look; `action` is what gc does about it, "" for nothing."""
+    """One thing that was left. `key` identifies it in a later look; `action` is what gc does about it, "" for nothing."""
 
     key: str
     problem: str
@@ -104,12 +101,12 @@ class Look:
 
     @property
     def due(self) -> list[Left]:
-        """What is to be acted on."""
+        """The things on which gc acts."""
         return [each for each in self.left if each.action]
 
     @property
     def code(self) -> int:
-        """The exit code: an empty list proves nothing while the switch can not be asked."""
+        """The exit code: an empty list proves nothing while the switch cannot be asked."""
         return FOUND if self.due else UNREACHABLE if self.away else 0
 
 
@@ -122,17 +119,17 @@ def gc_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
 
     This is not the CNI verb GC: it needs no list of valid attachments, and removes only what is proven dead (an ADD that was
     never answered, a DEL that was begun, an earlier boot, a sandbox that is seen to be gone twice, 5 seconds apart). Ports of
-    other installations are told and left alone. The agent does it when it answers, else this process.
+    other installations are listed and left alone. The agent does the work when it answers, else this process.
 
     Exit code: 0 when nothing is left to do, 1 when something is, 3 when the switch could not be asked and nothing else was found.
     """
     site = open_site(ctx)
-    with view.progress("looking at records, ports and sandboxes") as tell:
+    with view.progress("looking at records, ports and sandboxes") as show:
         before = look(site)
         if dry_run or not before.due:
             by, actions, after = "", NOTHING, before
         else:
-            by, actions = collect(site, tell)
+            by, actions = collect(site, show)
             after = look(site)
     if as_json:
         view.show_json(_to_json(before, after, by, actions, dry_run=dry_run))
@@ -144,10 +141,10 @@ def gc_command(ctx: click.Context, dry_run: bool, as_json: bool) -> None:
 
 
 def look(site: Site) -> Look:
-    """Everything that is left on the node; what somebody is working on is no leftover."""
+    """Find everything that is left on the node, except things on which a call works now."""
     node, journal = site.node, site.node.journal
     away = site.switch_problem()
-    with bound("error"):  # that the switch is away is told once, by us
+    with bound("error"):  # this command notes once that the switch cannot be asked
         spooled = [_spooled(entry, site) for entry in node.spool.entries(keep=True)]
         found = [_of_probe(each) if isinstance(each, DeadProbe) else _left(each) for each in reconcile.findings(node)]
     left = []
@@ -159,27 +156,27 @@ def look(site: Site) -> Look:
     return Look(tuple(left), away)
 
 
-def collect(site: Site, tell: Callable[[str], None]) -> tuple[str, Mapping[str, int]]:
-    """Have it done by the agent if it answers, else here: who did it, and how often each action was taken.
+def collect(site: Site, show: Callable[[str], None]) -> tuple[str, Mapping[str, int]]:
+    """Let the agent act if it answers, else this process; returns who acted, and how often each action was taken.
 
-    What takes two looks is waited for.
+    Waits for the second look where a finding needs one.
     """
     actions: Counter[str] = Counter()
     by, act = _actor(site, actions)
-    tell(f"removing ({by})")
+    show(f"removing ({by})")
     act()
     with bound("error"):
         doubtful = any(isinstance(each, Finding) and each.needs_proof for each in reconcile.findings(site.node))
     if doubtful:
-        tell(f"waiting {site.apart_s:g} s for the second look at what seems to be gone")
+        show(f"waiting {site.apart_s:g} s for the second look at what seems to be gone")
         time.sleep(site.apart_s)
-        tell(f"removing ({by})")
+        show(f"removing ({by})")
         act()
     return by, actions
 
 
 def _actor(site: Site, actions: Counter[str]) -> tuple[str, Callable[[], None]]:
-    """Who acts, and how it is asked to."""
+    """Who acts, and the function that makes it act."""
     try:
         site.client.problems("healthz")
     except NoAgent:
@@ -219,7 +216,7 @@ def _left(finding: Finding) -> Left:
 
 
 def _spooled(entry: Entry, site: Site) -> Left:
-    """A DEL that no agent has heard."""
+    """A DEL in the spool, and what gc does about it."""
     why = "a DEL was called while no agent answered"
     try:
         environment = read_environment(entry.environ, "DEL")
@@ -227,7 +224,7 @@ def _spooled(entry: Entry, site: Site) -> Left:
     except BadRequest as error:
         environ = entry.environ
         unreadable = Record("deleting", "", environ.get("CNI_CONTAINERID", ""), environ.get("CNI_IFNAME", ""))
-        why = f"{why}, and can not be read: {error}"
+        why = f"{why}, and cannot be read: {error}"
         return Left(f"spool:{entry.name}", "spooled-del", why, "put it aside", Owner.of(unreadable))
     record = site.node.journal.read(environment.container_id, environment.ifname)
     if record is None:
@@ -263,17 +260,17 @@ def _show_plan(found: Look) -> None:
 
 
 def _show_outcome(before: Look, after: Look, by: str) -> None:
-    """What was found at first with what has become of it, and what has come since."""
+    """Show what the first look found with its outcome, and what is new since."""
     remaining = {each.key: each for each in after.left}
     known = {each.key for each in before.left}
-    rows = [_row(each, _became(each, remaining)) for each in before.left]
+    rows = [_row(each, _outcome(each, remaining)) for each in before.left]
     rows += [_row(each, Cell(f"new: {each.action}", "red")) for each in after.due if each.key not in known]
     view.show_table(_COLUMNS, rows)
     done = sum(each.key not in remaining for each in before.due)
     _conclude(after, f"{done} done by {by}" + (f", {len(after.due)} left" if after.due else ", nothing left"))
 
 
-def _became(each: Left, remaining: Mapping[str, Left]) -> Cell:
+def _outcome(each: Left, remaining: Mapping[str, Left]) -> Cell:
     if not each.action:
         return Cell("left alone", "dim")
     if each.key not in remaining:
@@ -284,7 +281,7 @@ def _became(each: Left, remaining: Mapping[str, Left]) -> Cell:
 def _conclude(found: Look, text: str) -> None:
     view.note(text)
     if found.away:
-        view.note(f"the switch can not be asked, so ports without a record were not looked for: {found.away}")
+        view.note(f"the switch cannot be asked, so ports without a record were not looked for: {found.away}")
 
 
 def _row(each: Left, what: Cell | str) -> list[Cell | str]:

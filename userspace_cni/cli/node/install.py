@@ -1,6 +1,6 @@
 """Installs the file that a container runtime executes: the static binary, or the launcher of the in-process plugin.
 
-It must never leave a half-written file, nor one that does not work: what is installed is tried first, as a runtime would run it.
+It must never leave a half-written file, nor one that does not work: the file is tried first, as a runtime would run it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class InstallError(Exception):
 def install_shim(bin_dir: str) -> tuple[Path, Settings]:
     """Put the static binary, which carries the settings in force, as `bin_dir`/userspace, mode 0755, by rename.
 
-    Returns its absolute path and those settings. Their paths are as the host sees them; `bin_dir` is as this process does, which
-    may run in a container. Raises InstallError.
+    Returns its absolute path and those settings. Their paths are the host's; `bin_dir` is a path of this process, which may run
+    in a container. Raises InstallError.
     """
     try:
         settings = load(os.environ)
@@ -60,8 +60,8 @@ def install_shim(bin_dir: str) -> tuple[Path, Settings]:
 def install_launcher(bin_dir: str) -> Path:
     """Write the launcher as `bin_dir`/userspace, mode 0755, by rename; its absolute path. Raises InstallError.
 
-    It starts the interpreter without `site` and `runpy`, which a call that is handed to an agent does not need; so it has to name
-    the directory of the package.
+    It starts the interpreter without `site` and `runpy`, which a call that is handed to an agent does not need; so it names the
+    directory of the package.
     """
     program = (
         f"import sys; sys.path.append({_PACKAGES!r}); sys.argv[0] = 'userspace-cni'; "
@@ -73,7 +73,7 @@ def install_launcher(bin_dir: str) -> Path:
 
 
 def _place(bin_dir: str, content: bytes) -> Path:
-    """Make `content` the plugin in `bin_dir`, which is made when missing: durable, complete and tried before it has its name."""
+    """Make `content` the plugin in `bin_dir`, which is made when missing. It is durable, complete and tried before the rename."""
     directory = Path(bin_dir).absolute()
     target = directory / NAME
     temporary = directory / f".{NAME}.{os.getpid()}"
@@ -108,7 +108,7 @@ def _flush(directory: Path) -> None:
 
 
 def _try(command: list[str], hint: str) -> None:
-    """Ask for VERSION as a runtime does: without our environment, from another directory. `hint` says what to look at."""
+    """Call VERSION as a runtime does: without our environment, from another directory. `hint` says what to look at."""
     environment = {"CNI_COMMAND": "VERSION", "PATH": os.defpath}
     try:
         done = subprocess.run(command, env=environment, input=b"{}", capture_output=True, cwd="/", timeout=30, check=False)

@@ -1,7 +1,7 @@
 """The files that a runtime executes as this plugin: what they are, and which agent they call.
 
-Without this a node looks well whose agent is down: only the installed file tells whether calls need it. Nothing is executed, and
-what cannot be read is told and concluded nothing from.
+Only the installed file shows whether calls need the agent: without this, a node whose agent is down would look good. Nothing is
+executed; a file that cannot be read is mentioned, and nothing is concluded from it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ USUAL: Final = (
     *("/opt/cni/bin", "/usr/libexec/cni", "/usr/lib/cni", "/usr/local/libexec/cni", "/usr/local/lib/cni"),
     *("/var/lib/rancher/k3s/data/cni", "/var/snap/microk8s/current/opt/cni/bin"),
 )
-"""Where the runtimes that are known to us look for plugins when they are not told."""
+"""Where known runtimes look for plugins by default."""
 _LARGEST: Final = 8 << 20
-"""Bytes that are read; the binary has some ten thousand."""
+"""Bytes that are read at most; the binary has some ten thousand."""
 _MODULE: Final = b"userspace_cni"
 
 
@@ -32,9 +32,9 @@ _MODULE: Final = b"userspace_cni"
 class Plugin:
     """A file that a runtime executes as this plugin, by its path on the host.
 
-    `kind`: `binary`, which hands each call to an agent; `in-process`, which needs none; `other`, which is not of this program.
-    `socket` and `state_dir` are what a binary carries, "" for one whose settings cannot be read; `problem`: why that is so, or
-    how they differ from the settings in force; `meant`: whether a binary calls the agent of these.
+    `kind`: `binary`, which hands each call to an agent; `in-process`, which needs none; `other`, which is not ours. `socket` and
+    `state_dir` are the settings in a binary, "" when they cannot be read; `problem`: why they cannot, or how they differ from the
+    settings in force; `meant`: whether a binary calls the agent of the settings in force.
     """
 
     path: str
@@ -50,7 +50,7 @@ class Plugin:
 
 
 def directories(given: Iterable[str], cni_path: str) -> tuple[str, ...]:
-    """Where to look: those given, else those of CNI_PATH, else the usual ones."""
+    """The directories to look in: those given, else those of CNI_PATH, else the usual ones."""
     return tuple(given) or tuple(path for path in cni_path.split(":") if path.startswith("/")) or USUAL
 
 
@@ -77,7 +77,7 @@ def plugins(site: Site, where: Iterable[str]) -> list[Plugin]:
 
 
 def _content(path: Path, facts: os.stat_result) -> bytes:
-    """Nothing for what is no regular file, or too large to be ours."""
+    """The file's bytes; b"" when it is no regular file, or too large to be ours."""
     if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
         return b""
     with path.open("rb") as file:
@@ -102,5 +102,5 @@ def _plugin(path: str, content: bytes, site: Site) -> Plugin:
 
 
 def _same(site: Site, one: str, other: str) -> bool:
-    """Whether two paths of the host are one, links followed as the agent does it with those of a call."""
+    """Whether two paths of the host are the same, with links followed as the agent follows those of a call."""
     return one == other or site.resolved(one) == site.resolved(other)

@@ -1,4 +1,4 @@
-"""`status`: whether this node can attach pods, and what on it waits for somebody. It changes nothing."""
+"""`status`: whether this node can attach pods, and what on it has to be finished. It changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DIRECTORIES: Final = ("state_dir", "run_dir", "short_dir")
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was looked at. `ok` is None for what is neither good nor bad."""
+    """One thing that was looked at. `ok` is None for a thing that is neither good nor bad."""
 
     what: str
     ok: bool | None
@@ -50,9 +50,9 @@ def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool)
     """Tell how this node is: the agent, the installed plugin, the switch, its directories, the records, and what waits to be
     finished.
 
-    An agent that does not answer is a finding where the installed plugin needs it. Where that was installed with --standalone, or
-    none is found, the absence of an agent is told, and the node is judged all the same; one that died is a finding. So is a
-    plugin that was installed for another agent than that of the settings.
+    An agent that does not answer is a finding where the installed plugin needs it, and an agent that died always is. Where the
+    plugin was installed with --standalone, or none is found, an absent agent is only mentioned. A plugin that was installed for
+    another agent than that of the settings is a finding.
 
     Exit code: 0 when all is well, 1 for a finding, 3 when neither agent nor switch can be reached.
     """
@@ -76,7 +76,7 @@ def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool)
 
 
 def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
-    """Everything that `status` tells, as JSON values. `where`: directories in which a runtime looks for plugins."""
+    """Everything that `status` shows, as JSON values. `where`: directories in which a runtime looks for plugins."""
     node = site.node
     records = node.journal.records()
     boot_id = node.boot_id()
@@ -99,37 +99,37 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
 
 
 def _agent(site: Site) -> dict[str, Any]:
-    """`reachable`, and without that `absent` (nobody has made its socket) or not; `version`, `ready` and its `problems`."""
+    """`reachable`, and without that `absent` (its socket does not exist) or not; `version`, `ready` and its `problems`."""
     client = site.client
-    told: dict[str, Any] = {"socket": client.path, "reachable": False, "absent": False, "version": "", "ready": False}
+    silent: dict[str, Any] = {"socket": client.path, "reachable": False, "absent": False, "version": "", "ready": False}
     try:
         about = client.about()
     except NoAgent:
-        return {**told, "absent": True, "problems": []}
+        return {**silent, "absent": True, "problems": []}
     except Unavailable as error:
-        return {**told, "problems": [str(error)]}
-    return {**told, "reachable": True, "ready": not about["problems"], **about}
+        return {**silent, "problems": [str(error)]}
+    return {**silent, "reachable": True, "ready": not about["problems"], **about}
 
 
 def _switch(site: Site) -> dict[str, Any]:
     """`reachable`: OVSDB answers; `vswitchd`: alive, dead, silent or unknown; `problem`: why no port could be added, or ""."""
     settings = site.settings
-    told = {"ovsdb": settings.ovsdb, "reachable": False, "vswitchd": "unknown", "version": "", "problem": ""}
+    found = {"ovsdb": settings.ovsdb, "reachable": False, "vswitchd": "unknown", "version": "", "problem": ""}
     problem: UserspaceError | None = site.switch_problem()
     if problem is None:
-        told["reachable"] = True
+        found["reachable"] = True
         try:
             site.node.ports.serving("", Deadline.after(SWITCH_S))
         except UserspaceError as error:
             problem = error
     liveness = site.node.ports.watch_liveness()
     version = liveness.reason if liveness.state == "alive" else ""
-    return {**told, "vswitchd": liveness.state, "version": version, "problem": str(problem or "")}
+    return {**found, "vswitchd": liveness.state, "version": version, "problem": str(problem or "")}
 
 
 def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | None:
-    """How many of the attachments' ports have an application (`connected`), have none, which is normal (`waiting`), or can not be
-    opened by ovs-vswitchd (`broken`). All of it is what OVSDB says, nothing is tried; None when that can not be asked."""
+    """How many of the attachments' ports have an application (`connected`), have none, which is normal (`waiting`), or cannot be
+    opened by ovs-vswitchd (`broken`). OVSDB says so, nothing is tried; None when OVSDB cannot be asked."""
     try:
         ports = {port.name: port for port in site.node.ports.known()}
     except UserspaceError:
@@ -142,18 +142,18 @@ def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | Non
 
 
 def _is_connected(port: SwitchPort) -> bool:
-    """OVS may say `disconnected` of a peer for as long as it is there; its link is up then."""
+    """Whether a peer is connected. OVS may say `disconnected` of a peer that is there; the link is up then."""
     return port.link_state == "up" or port.status.get("status") == "connected"
 
 
 def _directory(name: str, site: Site) -> dict[str, str]:
-    """`problem`: why nothing can be written there, "" when it can; what is missing counts by its nearest parent."""
+    """`problem`: why nothing can be written there, "" when something can; for a missing directory its nearest parent counts."""
     path = str(getattr(site.settings, name))
     return {"setting": name, "path": path, "problem": site.node.unwritable(path)}
 
 
 def _hugepages(site: Site) -> dict[str, Any]:
-    """The pools of each NUMA node, and who mounts hugetlbfs. Neither is good or bad: only the switch knows what it needs."""
+    """The pools of each NUMA node, and the mounts of hugetlbfs. None is a finding: only the switch knows what it needs."""
     elsewhere = site.settings.host_root.rstrip("/")
     found = hugepages.look(mountinfo=f"{elsewhere}/proc/1/mountinfo" if elsewhere else "/proc/self/mountinfo")
     return {
@@ -164,7 +164,7 @@ def _hugepages(site: Site) -> dict[str, Any]:
 
 
 def _is_abandoned(container_id: str, site: Site) -> bool:
-    """Whether nobody is working on the container now."""
+    """Whether no call works on the container now."""
     lock = site.node.journal.try_container_lock(container_id)
     if lock is None:
         return False
@@ -203,7 +203,7 @@ def _agent_line(found: Mapping[str, Any]) -> Line:
 
 
 def _plugin_lines(found: Sequence[Mapping[str, Any]], where: Sequence[str]) -> list[Line]:
-    """What a runtime executes; nothing is wrong where none is found, for it may be elsewhere."""
+    """Lines about the installed plugins; that none is found is no finding, because one may be in another directory."""
     if not found:
         return [Line("plugin", None, f"none in {view.joined(where)}; --bin-dir names the runtime's directory")]
     return [_plugin_line(each) for each in found]
@@ -228,17 +228,17 @@ def _switch_lines(switch: Mapping[str, Any]) -> list[Line]:
     if switch["problem"]:
         return [*lines, Line("datapath", False, switch["problem"])]
     alive = switch["vswitchd"] == "alive"
-    text = f"{switch['version']} with DPDK" if alive else "DPDK is on; whether ovs-vswitchd lives can not be known from here"
+    text = f"{switch['version']} with DPDK" if alive else "DPDK is on; whether ovs-vswitchd lives cannot be known from here"
     return [*lines, Line("datapath", True if alive else None, text)]
 
 
 def _application_lines(counts: Mapping[str, int] | None) -> list[Line]:
     if counts is None:
         return []
-    told = f"{counts['connected']} connected, {counts['waiting']} not" if any(counts.values()) else "none attached"
+    text = f"{counts['connected']} connected, {counts['waiting']} not" if any(counts.values()) else "none attached"
     if counts["broken"]:
-        told += f", {view.counted(counts['broken'], 'port')} that ovs-vswitchd can not open; see userspace-cni list"
-    return [Line("applications", False if counts["broken"] else None, told)]
+        text += f", {view.counted(counts['broken'], 'port')} that ovs-vswitchd cannot open; see userspace-cni list"
+    return [Line("applications", False if counts["broken"] else None, text)]
 
 
 def _directory_line(directory: Mapping[str, str]) -> Line:
@@ -251,7 +251,7 @@ def _store_lines(found: Mapping[str, Any]) -> list[Line]:
     lines = [Line("attachments", None, view.joined(states, "none"))]
     waiting = (
         ("unfinished", "userspace-cni gc finishes them"),
-        ("spool", "DELs that no agent has heard; userspace-cni gc does them"),
+        ("spool", "DELs that no agent received; userspace-cni gc carries them out"),
         ("quarantine", "files that could not be read, below state_dir; look at them, then remove them"),
     )
     for key, hint in waiting:
@@ -261,23 +261,23 @@ def _store_lines(found: Mapping[str, Any]) -> list[Line]:
 
 
 def _hugepage_lines(found: Mapping[str, Any]) -> list[Line]:
-    """A line for each page size and node that has pages; one line when nobody has any."""
+    """A line for each page size and node that has pages; one line when there are none."""
     lines = []
     for pool in (pool for pool in found["pools"] if pool["total"]):
         size = pool["page_bytes"]
         mounts = [mount["path"] for mount in found["mounts"] if mount["page_bytes"] == size]
         where = "" if pool["node"] is None else f" on node {pool['node']}"
         promised = found["reserved"].get(str(size)) or 0
-        told = f"{pool['total']} of {hugepages.size_text(size)}{where}, {pool['free']} free"
-        told += f" ({promised} of the machine's promised)" if promised else ""
-        lines.append(Line("huge pages", None, f"{told}, mounted at {view.joined(mounts)}" if mounts else f"{told}, not mounted"))
+        text = f"{pool['total']} of {hugepages.size_text(size)}{where}, {pool['free']} free"
+        text += f" ({promised} of the machine's promised)" if promised else ""
+        lines.append(Line("huge pages", None, f"{text}, mounted at {view.joined(mounts)}" if mounts else f"{text}, not mounted"))
     return lines or [Line("huge pages", None, "none reserved: OVS-DPDK needs some, unless it was started with --no-huge")]
 
 
 def _rules_line(rules: Sequence[Sequence[str]]) -> Line:
-    """Whom the rules of the settings file are for, in its order."""
-    told = [f"{number} for {view.joined(namespaces)}" for number, namespaces in enumerate(rules, 1)]
-    return Line("rules", None, "; ".join(told) or "none: pods of every namespace may use any bridge and VLAN")
+    """The namespaces of each rule of the settings file, in its order."""
+    parts = [f"{number} for {view.joined(namespaces)}" for number, namespaces in enumerate(rules, 1)]
+    return Line("rules", None, "; ".join(parts) or "none: pods of every namespace may use any bridge and VLAN")
 
 
 def _row(line: Line) -> list[Cell | str]:

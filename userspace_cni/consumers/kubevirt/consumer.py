@@ -1,9 +1,9 @@
-"""A VM's QEMU as the user of an interface, in its virt-launcher pod, of which everything is known.
+"""A VM's QEMU as the consumer of an interface, in its virt-launcher pod, whose layout is known.
 
-What the network says otherwise is refused: such a VM would not start, or would lose its network with OVS's next restart. Names,
-path and MAC are those of `pod.launcher`, which the sidecar in the pod derives as well. So nothing has to be told, and QEMU finds
-its sockets at the same path in every launcher pod of the VM, on whichever node: the path that a device plugin allocated is not
-used, and there is no place to fall back to.
+A network that contradicts that layout is refused: its VM would not start, or would lose its network with OVS's next restart.
+Names, path and MAC are those of `pod.launcher`, which the sidecar in the pod derives as well. So no note is needed, and QEMU
+finds its sockets at the same path in every launcher pod of the VM, on every node. The path that a device plugin allocated is not
+used, and there is no other directory to fall back to.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from userspace_cni.cni.request import Request, typed
 from userspace_cni.consumers import kubelet
 from userspace_cni.pod import launcher
 
-_SAID: Final = "with consumer 'kubevirt'"
+_WITH_CONSUMER: Final = "with consumer 'kubevirt'"
 _DIRECTORY_MODE: Final = 0o755
-"""Of QEMU's directory: only QEMU makes sockets in it, and OVS may run as any user."""
+"""The mode of QEMU's directory: only QEMU makes sockets in it, and OVS may run as any user."""
 
 
 class KubevirtConsumer:
-    """A Consumer for VMs. It works by the socket's path alone: a note is a convenience for people."""
+    """The consumer in launcher pods. It needs only the socket's path: a note is a convenience for people."""
 
     default_role: Role = "client"
     reads_note = False
     naming_remedy = "KubeVirt's are pod… or net…"
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
-        """Refuse what cannot be for a VM: its socket's name and role are agreed upon with the sidecar in its pod."""
+        """Refuse keys that contradict the sidecar in the VM's pod, which derives the socket's name and role."""
         if typed(vhost, "mode", str, "", path="host.vhost.") not in ("", "client"):
             raise InvalidConfig(
-                f"key 'host.vhost.mode' is {vhost['mode']!r} {_SAID}",
+                f"key 'host.vhost.mode' is {vhost['mode']!r} {_WITH_CONSUMER}",
                 "it can be 'client' or left out: QEMU makes the socket, or a restart of OVS would end the network of every VM",
             )
         if vhost.get("socketfile"):
             raise InvalidConfig(
-                f"key 'host.vhost.socketfile' is {vhost['socketfile']!r} {_SAID}",
+                f"key 'host.vhost.socketfile' is {vhost['socketfile']!r} {_WITH_CONSUMER}",
                 "remove it: a VM's sockets are named after its interfaces, so that its sidecar finds them",
             )
         if vhost.get("socketmode"):
-            warn(f"key 'host.vhost.socketmode' is ignored {_SAID}: QEMU makes the socket")
+            warn(f"key 'host.vhost.socketmode' is ignored {_WITH_CONSUMER}: QEMU makes the socket")
         if top.get("sharedDir"):
-            warn(f"key 'sharedDir' is ignored {_SAID}: the socket is in the launcher pod's emptyDir '{launcher.VOLUME}'")
+            warn(f"key 'sharedDir' is ignored {_WITH_CONSUMER}: the socket is in the launcher pod's emptyDir '{launcher.VOLUME}'")
 
     def access(self, access: Access) -> Access:
-        """The directory is QEMU's, as far as the network does not give it to another user."""
+        """Give the directory to QEMU, unless the network names another user, group or mode."""
         mode = _DIRECTORY_MODE if access.directory_mode is None else access.directory_mode
         owner = str(launcher.QEMU_ID)
         return replace(access, user=access.user or owner, group=access.group or owner, directory_mode=mode)
 
     def find_place(self, pod: Pod, container_id: str, shared_dir: str, settings: Settings, root: HostRoot) -> Place:  # noqa: ARG002
-        """The directory of ours in the emptyDir that every launcher pod has, known by the pod's UID.
+        """Our directory in the emptyDir that every launcher pod has, found by the pod's UID.
 
         Raises BadEnvironment for a pod whose UID is not known, DirectoryRefused for one that is no virt-launcher.
         """
@@ -75,7 +75,7 @@ class KubevirtConsumer:
         return Place(f"{volume}/{launcher.DIRECTORY}", trusted=settings.kubelet_dir, create=True, own=True)
 
     def mapped_dir(self, pod: Pod, settings: Settings) -> str:  # noqa: ARG002
-        """Where every launcher pod mounts that volume."""
+        """The directory as every launcher pod mounts it."""
         return launcher.MAPPED_DIR
 
     def check_allocation(self, allocation: Allocation) -> None:
@@ -83,15 +83,16 @@ class KubevirtConsumer:
         if allocation.mode != "server":
             remedy = "configure the device plugin for mode 'server', or give the network no resourceName"
             raise InvalidConfig(
-                f"the device plugin allocated mode {allocation.mode!r} {_SAID}", f"a VM's QEMU makes the socket: {remedy}"
+                f"the device plugin allocated mode {allocation.mode!r} {_WITH_CONSUMER}",
+                f"a VM's QEMU makes the socket: {remedy}",
             )
 
     def socket_file(self, ifname: str) -> str:
-        """Named after the interface."""
+        """The name that the sidecar derives too."""
         return launcher.socket_file(ifname)
 
     def derived_mac(self, request: Request, pod: Pod) -> str:
-        """The same for the VM's interface in whichever pod it runs."""
+        """A MAC of the VM and its interface: the same in every pod of the VM."""
         machine = launcher.machine_of_pod(pod.name) or pod.name or pod.uid
         return launcher.derived_mac(pod.namespace, machine, request.environment.ifname)
 

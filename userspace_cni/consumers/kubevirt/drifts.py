@@ -1,7 +1,7 @@
-"""What of a VM's interface is not as ADD made it: one finding for each fault, with what puts it right. Pure.
+"""Turns the drifts of a VM's interface into findings: one for each fault, with its remedy. Pure.
 
-`userspace-cni gc` makes again what is gone, a port or a mount, and leaves alone what is there and different. So it is the remedy
-of the first only.
+`userspace-cni gc` makes a missing port or mount again, and leaves alone one that exists and differs. So it is the remedy only of
+the former.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from kubevirt.findings import Severity
-from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, told
+from userspace_cni.attachment.drift import Absent, Dead, Drift, Other, sentence
 from userspace_cni.attachment.steps import OWNER, Directory, OvsPort, PodMount, SocketFile, Step, first_of
 from userspace_cni.pod import launcher
 
 Drifts = Mapping[str, Sequence[Drift]]
-"""As `check` has them: by kind of step, "" for the record."""
+"""As `check` gives them: by kind of step, "" for the record."""
 Fault = tuple[str, Severity, str, str]
-"""Name of the trap, severity, message, remedy."""
+"""Name of the finding, severity, message, remedy."""
 ANEW: Final = "restart or migrate the VM: its next pod has its own"
-_CUTTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
-"""Fields of a port without which the switch does not come to QEMU's socket; "" is the port itself."""
+_DISCONNECTING: Final = ("", "state", "bridge", "Interface.type", "options:vhost-server-path")
+"""Fields of a port on which the switch's connection to QEMU's socket depends; "" is the port itself."""
 _TRAFFIC: Final = ("tag", "trunks", "vlan_mode", "Interface.type", "options:vhost-server-path")
-"""Columns without which there are no packets."""
+"""Columns on which the traffic depends."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class Access:
     mode: int
 
     @property
-    def is_qemu_s(self) -> bool:
-        """Whether QEMU can make a socket in it: the class of users that it is in decides, and no other."""
+    def qemu_can_write(self) -> bool:
+        """Whether QEMU can make a socket in the directory: only the bits of QEMU's class (user, group, others) count."""
         shift = 6 if self.uid == launcher.QEMU_ID else 3 if self.gid == launcher.QEMU_ID else 0
         return self.mode >> shift & 0o3 == 0o3
 
@@ -47,17 +47,17 @@ class Access:
 
 
 def judge_drifts(steps: Sequence[Step], drifts: Drifts, access: Access | None) -> Iterator[Fault]:
-    """A finding for each fault, however many drifts it made. `access`: the directory's, None when it was not seen."""
+    """Find each fault once, however many drifts it caused. `access`: the directory's, None when it was not seen."""
     for kind, found in drifts.items():
-        if kind == "pod-mount" and any(map(_is_gone, drifts.get("directory", ()))):
-            continue  # the mount is bound to differ: it shows what is gone
+        if kind == "pod-mount" and any(map(_is_absent, drifts.get("directory", ()))):
+            continue  # the mount differs because it shows a directory that is gone
         if kind and found:  # "" is the state of the record
             yield from _JUDGES.get(kind, _of_rest)(steps, found, access)
 
 
 def cuts_off(drifts: Drifts) -> bool:
-    """Whether they are bound to keep the switch from QEMU's socket, about which nothing more is said then."""
-    is_closed = any(each.field in _CUTTING for each in drifts.get("port", ()))
+    """Whether the drifts keep the switch from QEMU's socket, so that further findings about the socket say nothing new."""
+    is_closed = any(each.field in _DISCONNECTING for each in drifts.get("port", ()))
     return is_closed or any(map(drifts.get, ("directory", "pod-mount"))) or bool(_in_place(drifts.get("socket-file", ())))
 
 
@@ -68,33 +68,38 @@ def _of_port(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -
     if "" in columns:
         again = "run userspace-cni gc, which makes a lost port again"
         remedy = f"make bridge {step.bridge}, and {again}" if step.foreign_bridge else again
-        yield "port-down", "error", told(columns[""]), remedy
+        yield "port-down", "error", sentence(columns[""]), remedy
         return
-    if "bridge" in columns:  # it was made anew elsewhere: what else differs goes with it
+    if "bridge" in columns:  # the port was made again on another bridge, which explains other differences
         yield (
             "port-changed",
             "error",
-            told(columns["bridge"]),
+            sentence(columns["bridge"]),
             (f"ovs-vsctl del-port {step.name}, and run userspace-cni gc, which makes it again on {step.bridge}"),
         )
         return
     if "mtu_request" in columns:
-        yield "mtu-mismatch", "error", told(columns["mtu_request"]), _commands(step, ["mtu_request"])
+        yield "mtu-mismatch", "error", sentence(columns["mtu_request"]), _commands(step, ["mtu_request"])
     elif "MTU" in columns:
-        yield "mtu-mismatch", "error", told(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
+        yield "mtu-mismatch", "error", sentence(columns["MTU"]), "see the log of ovs-vswitchd: is there memory for such frames?"
     changed = [each for each in columns if each not in ("MTU", "mtu_request", "state")]
     if changed:
         is_server = "Interface.type" in changed and columns["Interface.type"].found == "dpdkvhostuser"
         severity: Severity = "error" if any(each in _TRAFFIC for each in changed) else "warning"
-        facts = "; ".join(told(columns[each], each) for each in changed)
+        facts = "; ".join(sentence(columns[each], each) for each in changed)
         yield "server-mode" if is_server else "port-changed", severity, f"port {step.name}: {facts}", _commands(step, changed)
-    if "state" in columns and not any(each in _CUTTING for each in changed):
-        yield "port-down", "error", told(columns["state"]), "see the log of ovs-vswitchd; a VM that is started meanwhile waits"
+    if "state" in columns and not any(each in _DISCONNECTING for each in changed):
+        yield (
+            "port-down",
+            "error",
+            sentence(columns["state"]),
+            "see the log of ovs-vswitchd; a VM that is started meanwhile waits",
+        )
 
 
 def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access | None) -> Iterator[Fault]:
-    if any(map(_is_gone, drifts)):
-        yield "no-vhost-directory", "error", told(drifts[0]), ANEW
+    if any(map(_is_absent, drifts)):
+        yield "no-vhost-directory", "error", sentence(drifts[0]), ANEW
         return
     step = first_of(steps, Directory)
     assert step  # noqa: S101 - for the type checker: it has drifts
@@ -107,9 +112,9 @@ def _of_directory(steps: Sequence[Step], drifts: Sequence[Drift], access: Access
         commands.append(f"chmod {step.mode:05o} {place}")  # five digits: with four, a directory keeps its set-group-ID
     if "SELinux label" in what:
         commands.append(f"chcon {shlex.quote(step.selinux_label)} {place}")
-    facts = ", ".join(told(each, each.field) for each in drifts)
+    facts = ", ".join(sentence(each, each.field) for each in drifts)
     message, remedy = f"directory {step.path}: {facts}", " && ".join(commands) or ANEW
-    if access is None or access.is_qemu_s:
+    if access is None or access.qemu_can_write:
         yield "directory-changed", "warning", message, remedy
     else:
         yield "no-vhost-directory", "error", f"{message}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there", remedy
@@ -123,27 +128,32 @@ def _of_mount(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) 
         remedy += "; then restart or migrate the VM if QEMU's socket is not in the directory"
     elif any(isinstance(each.found, Absent) for each in drifts):
         remedy = "run userspace-cni gc, which mounts it again"
-    yield "short-mount", "error", "; ".join(map(told, drifts)), remedy
+    yield "short-mount", "error", "; ".join(map(sentence, drifts)), remedy
 
 
 def _of_socket_file(steps: Sequence[Step], drifts: Sequence[Drift], _: Access | None) -> Iterator[Fault]:
     step = first_of(steps, SocketFile)
-    remedy = f"look who put it there, remove {shlex.quote(step.path)}, and restart the VM" if step else ANEW
+    remedy = f"find out what made it, remove {shlex.quote(step.path)}, and restart the VM" if step else ANEW
     for each in _in_place(drifts)[:1]:
-        yield "no-listener", "error", told(each), remedy
+        yield "no-listener", "error", sentence(each), remedy
 
 
 def _of_device_info(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
-    yield "no-device-info", "warning", "; ".join(map(told, drifts)), ANEW
+    yield "no-device-info", "warning", "; ".join(map(sentence, drifts)), ANEW
 
 
 def _of_rest(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
-    """Files and annotations that only a pod's start reads."""
-    yield "bad-input", "warning", "; ".join(map(told, drifts)), ANEW
+    """Findings about files and annotations, which are read only when a pod starts."""
+    yield "bad-input", "warning", "; ".join(map(sentence, drifts)), ANEW
 
 
 def _of_placed(_: Sequence[Step], drifts: Sequence[Drift], __: Access | None) -> Iterator[Fault]:
-    yield "server-mode", "error", "; ".join(map(told, drifts)), 'write `"consumer": "kubevirt"` in the network; restart the VM'
+    yield (
+        "server-mode",
+        "error",
+        "; ".join(map(sentence, drifts)),
+        'write `"consumer": "kubevirt"` in the network; restart the VM',
+    )
 
 
 _JUDGES: Final[Mapping[str, Callable[[Sequence[Step], Sequence[Drift], Access | None], Iterator[Fault]]]] = {
@@ -156,18 +166,18 @@ _JUDGES: Final[Mapping[str, Callable[[Sequence[Step], Sequence[Drift], Access | 
 }
 
 
-def _is_gone(drift: Drift) -> bool:
-    """Whether it is the directory that differs, and not its owner, mode or label."""
+def _is_absent(drift: Drift) -> bool:
+    """Whether the directory itself differs, and not its owner, mode or label."""
     return not drift.field
 
 
 def _in_place(drifts: Sequence[Drift]) -> list[Drift]:
-    """What is in the place of QEMU's socket. Of its own socket, dead, nothing: who looks at its connection tells more."""
+    """The drifts about another thing in the place of QEMU's socket; a dead socket of QEMU is judged by its connection."""
     return [each for each in drifts if not isinstance(each.found, Dead)]
 
 
 def _commands(step: OvsPort, columns: Sequence[str]) -> str:
-    """The one call of ovs-vsctl that puts them back."""
+    """One call of ovs-vsctl that sets the columns back."""
     done = dict.fromkeys(_command(step, column) for column in columns)
     return "ovs-vsctl " + " -- ".join(done)
 
@@ -194,7 +204,7 @@ def _command(step: OvsPort, field: str) -> str:
 
 
 def _of_map(row: str, table: str, column: str, key: str, value: str) -> str:
-    """A key of a map put back, or taken out for ""; ovs-vsctl takes the value as a quoted string of OVSDB, through a shell."""
+    """The command that sets a key of a map, or removes it for ""; the value is a quoted string of OVSDB, quoted for the shell."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     given = shlex.quote(f'{column}:{key}="{escaped}"')
     return f"set {table} {row} {given}" if value else f"remove {table} {row} {column} {key}"

@@ -1,7 +1,7 @@
-"""What of a node would keep a VM from its vhost-user network, by interface: decided from what was looked at. Pure.
+"""Finds what on a node keeps a VM's interface from its vhost-user network, from what was looked at before. Pure.
 
-A VM's start hangs without a word while the switch does not come to QEMU's socket. So everything between the two is named here:
-the port, the way to the socket, the socket, and who may open it.
+A VM's start hangs without a message while the switch does not connect to QEMU's socket. So everything between the two is judged
+here: the port, the path to the socket, the socket, and who may open it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 STARTING_S: Final = 60.0
-"""How long after ADD a VM may take to have its socket, before that is worth a warning."""
-Party = Literal["connected", "listening", "nobody", ""]
-"""connected: a process has connected and was accepted; listening: none has; nobody: none listens; "": not known."""
+"""Seconds after ADD until a missing socket is worth a warning."""
+Party = Literal["connected", "listening", "none", ""]
+"""connected: a process has connected and was accepted; listening: none has; none: no process listens; "": not known."""
 
 
 @dataclass(frozen=True)
 class Socket:
-    """What is at the path that the switch connects to: `kind` is "socket", "other", "" for nothing; None when it cannot be seen.
+    """What is at the path to which the switch connects: `kind` is "socket", "other", "" for nothing; None when it cannot be seen.
 
     `is_seen`: whether ovs-vswitchd sees the same directory there; None when that is not known. `party`: who is at the socket.
-    `access`: of the directory; None when it cannot be seen.
+    `access`: the directory's; None when it cannot be seen.
     """
 
     kind: str | None = None
@@ -41,9 +41,9 @@ class Socket:
 class Guest:
     """One interface of a VM: as it was attached, and what was seen of it since.
 
-    `machine`: NAMESPACE/VM; `state` and `steps`: its record's; `mac`: in small letters, "" when ADD was not told one. `vhost`:
+    `machine`: NAMESPACE/VM; `state` and `steps`: its record's; `mac`: in small letters, "" when ADD was given none. `vhost`:
     `connected`, `disconnected` or `unknown`; `error`: Interface.error, None when the switch has no such port, or could not be
-    asked. `drifts` and `unchecked` are as `check` has them; `mtu`: Interface.mtu; `age_s`: seconds since ADD; `rivals`: the
+    asked. `drifts` and `unchecked` are as `check` gives them; `mtu`: Interface.mtu; `age_s`: seconds since ADD; `rivals`: the
     interfaces of other VMs that have its MAC.
     """
 
@@ -63,7 +63,7 @@ class Guest:
 
     @property
     def where(self) -> str:
-        """As findings name it."""
+        """Its name in findings."""
         return f"VM {self.machine}, interface {self.ifname}"
 
     @property
@@ -73,7 +73,7 @@ class Guest:
 
 
 def is_guest(steps: Sequence[Step]) -> bool:
-    """Whether they are a VM's interface: marked so, or with its socket where those of VMs are."""
+    """Whether the steps are a VM's: the port has a VM's mark, or the socket is in the directory of VMs' sockets."""
     directory, ending = first_of(steps, Directory), f"/{launcher.VOLUME}/{launcher.DIRECTORY}"
     return bool(_mark_of(steps)) or bool(directory and directory.path.endswith(ending))
 
@@ -84,7 +84,7 @@ def machine_of(steps: Sequence[Step], namespace: str, pod: str) -> str:
 
 
 def rivals(guest: Guest, guests: Sequence[Guest]) -> list[str]:
-    """The interfaces of VMs that have its MAC on its bridge and VLAN; its own in its other pod, as it migrates, is none."""
+    """The interfaces of other VMs with the same MAC on the same bridge and VLAN. A migrating VM's other pod does not count."""
 
     def place(each: Guest) -> tuple[str, int, str] | None:
         port = each.port
@@ -96,13 +96,13 @@ def rivals(guest: Guest, guests: Sequence[Guest]) -> list[str]:
 
 
 def is_named(guest: Guest, name: str) -> bool:
-    """Whether `name` is a VM's, VM or NAMESPACE/VM, that of one of its interfaces, with /ifname, or an interface's alone."""
+    """Whether `name` is the VM's (VM or NAMESPACE/VM), the VM's with /ifname, or the interface's alone."""
     machines = (guest.machine, guest.machine.rpartition("/")[2])
     return name in (*machines, *(f"{each}/{guest.ifname}" for each in machines), guest.ifname)
 
 
 def verdict_on(guest: Guest, findings: Sequence[Finding]) -> str:
-    """The gravest severity of the findings; without any, `good`, or `unknown` where QEMU is not known to be connected."""
+    """The gravest severity of the findings; without findings `good`, or `unknown` where QEMU is not known to be connected."""
     return findings[0].severity if findings else "good" if guest.vhost == "connected" else "unknown"
 
 
@@ -146,9 +146,9 @@ def _of_port(guest: Guest) -> Iterator[Finding]:
 
 
 def _of_directory(guest: Guest) -> Iterator[Finding]:
-    """A directory that is as the network asks for, and that QEMU cannot use."""
+    """Judge a directory that is as the network asks for, and that QEMU cannot use."""
     access = guest.socket.access
-    if access and not access.is_qemu_s and not any(map(guest.drifts.get, ("directory", "pod-mount"))):
+    if access and not access.qemu_can_write and not any(map(guest.drifts.get, ("directory", "pod-mount"))):
         message = f"the socket's directory is {access}: QEMU, user {launcher.QEMU_ID}, cannot make its socket there"
         remedy = "leave user, group and dirmode out of the network's host.vhost, and restart the VM"
         yield _finding("no-vhost-directory", "warning", guest, message, remedy)
@@ -162,7 +162,7 @@ def _of_mac(guest: Guest) -> Iterator[Finding]:
 
 
 def _of_socket(guest: Guest) -> Iterator[Finding]:
-    """Nobody behind the socket: whose fault that is."""
+    """Find why no QEMU is connected at the socket."""
     socket, step = guest.socket, guest.port
     if cuts_off(guest.drifts) or guest.state != "ready":
         return
@@ -182,24 +182,22 @@ def _of_socket(guest: Guest) -> Iterator[Finding]:
         yield _finding("no-listener", "note" if young else "warning", guest, message, remedy)
     elif socket.kind == "socket" and socket.uid not in (launcher.QEMU_ID, 0):
         message = f"the socket is user {socket.uid}'s, and QEMU is {launcher.QEMU_ID}"
-        yield _finding("no-listener", "warning", guest, message, "look who made it: VMs that run as root are 0")
+        yield _finding("no-listener", "warning", guest, message, "find out what made it: VMs that run as root are 0")
     elif socket.kind == "socket" and guest.error == "":
         yield from _of_parties(guest)
 
 
 def _of_lost_name(guest: Guest) -> Iterator[Finding]:
-    """Connected, and not by the name that the switch has: it is, until it has to connect again."""
+    """Judge a connection whose socket has lost its name: it lasts until the switch has to connect again."""
     socket = guest.socket
-    if socket.kind == "" or (socket.kind == "socket" and socket.party == "nobody"):
-        gone = (
-            "its socket's name is gone" if socket.kind == "" else "its socket's name is now another one's, where nobody listens"
-        )
+    if socket.kind == "" or (socket.kind == "socket" and socket.party == "none"):
+        gone = "its socket's name is gone" if socket.kind == "" else "another socket has its name, at which no process listens"
         message = f"connected, and {gone}: after the next restart of Open vSwitch it has no network"
         yield _finding("no-listener", "warning", guest, message, ANEW)
 
 
 def _of_parties(guest: Guest) -> Iterator[Finding]:
-    """There is a socket, and the switch has no guest there that is up."""
+    """Judge a socket at which the switch has no guest that is up, by the processes that are there."""
     party = guest.socket.party
     if party == "connected":
         message = (
@@ -209,12 +207,12 @@ def _of_parties(guest: Guest) -> Iterator[Finding]:
     elif party == "listening":
         message = "QEMU listens, and Open vSwitch is not connected: a VM that is being started waits"
         yield _finding("no-listener", "warning", guest, message, "see the log of ovs-vswitchd, which tries once a second")
-    elif party == "nobody":
-        message = "there is a socket, and nobody listens there: QEMU has ended and left it"
+    elif party == "none":
+        message = "there is a socket, and no process listens there: QEMU has ended and left it"
         yield _finding("no-listener", "warning", guest, message, "see the log of the launcher pod's compute container")
 
 
-def unlooked(guest: Guest) -> Iterator[str]:
+def not_looked_at(guest: Guest) -> Iterator[str]:
     """What could not be looked at, in words."""
     yield from (f"step '{each['step']}' could not be looked at: {each['error']}" for each in guest.unchecked)
     if guest.socket.kind == "socket" and guest.vhost == "disconnected" and not guest.socket.party:
@@ -226,6 +224,6 @@ def _finding(name: str, severity: Severity, guest: Guest, message: str, remedy: 
 
 
 def _mark_of(steps: Sequence[Step]) -> str:
-    """The VM's name as the port is marked with it; "" for none."""
+    """The VM's name in the port's marks; "" for none."""
     port = first_of(steps, OvsPort)
     return port.marks.get("vm-name", "") if port else ""

@@ -1,5 +1,4 @@
-"""What of a node would keep all its VMs from their vhost-user network: the switch, and huge pages. Decided from what was looked
-at. Pure."""
+"""Finds what on a node keeps all its VMs from their vhost-user network: the switch, and huge pages. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from userspace_cni.pod import launcher
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 SWITCH: Final = "switch"
-"""Where findings are that are of all VMs."""
+"""The place that findings about all VMs name."""
 _SHORT_DIR_MAX: Final = SUN_PATH_MAX - len(f"/{'0' * 16}/{launcher.socket_file(launcher.interface_name(''))}")
 _DAC_OVERRIDE: Final = 1 << 1
 
 
 @dataclass(frozen=True)
 class User:
-    """Who ovs-vswitchd is to the file system: of /proc/PID/status."""
+    """The identity of ovs-vswitchd, from /proc/PID/status."""
 
     uid: int
     groups: frozenset[int]
@@ -28,14 +27,14 @@ class User:
 
     @property
     def may_connect(self) -> bool:
-        """Whether it may connect to QEMU's socket, which its user and group may."""
+        """Whether it may connect to QEMU's socket, which is open to QEMU's user and group."""
         overrides = bool(self.capabilities & _DAC_OVERRIDE)
         return overrides or self.uid in (0, launcher.QEMU_ID) or launcher.QEMU_ID in self.groups
 
 
 @dataclass(frozen=True)
 class Switch:
-    """The switch: `problem`: why it cannot be asked, or serves nothing; `user` None when it is not known who it runs as."""
+    """The switch. `problem`: why it cannot be asked, or serves nothing; `user`: None when its user is not known."""
 
     problem: str = ""
     other_config: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Switch:
 
 
 def read_user(status: str) -> User | None:
-    """The text of /proc/PID/status."""
+    """Read the text of /proc/PID/status; None for another text."""
     lines = dict(line.partition(":")[::2] for line in status.splitlines())
     try:
         ids = [int(lines[name].split()[3]) for name in ("Uid", "Gid")]
@@ -57,7 +56,7 @@ def read_user(status: str) -> User | None:
 
 
 def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
-    """What is wrong with the switch for all VMs. `guests`: there are some."""
+    """Find what is wrong with the switch for all VMs. `guests`: whether the node has VMs."""
     where = SWITCH
     if switch.problem:
         remedy = "start Open vSwitch: until then QEMU waits for it, and every start of a VM hangs"
@@ -85,9 +84,9 @@ def judge_switch(switch: Switch, *, guests: bool) -> Iterator[Finding]:
 
 
 def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None, *, failing: bool = False) -> Iterator[Finding]:
-    """Huge pages. `socket_mem`: other_config:dpdk-socket-mem; `wanted`: bytes of a guest that is to be started.
+    """Judge huge pages. `socket_mem`: other_config:dpdk-socket-mem; `wanted`: bytes of a guest that is to be started.
 
-    Pages that VMs have taken are as it should be, unless a VM needs them: `failing` says that one here does not run.
+    That VMs have taken all pages is normal, unless another VM needs some: `failing` says that a VM on this node does not run.
     """
     where = "huge pages"
     pools = [pool for pool in pools if pool.total]
@@ -111,7 +110,7 @@ def judge_hugepages(pools: Sequence[Pool], socket_mem: str, wanted: int | None, 
             message = (
                 f"ovs-vswitchd starts with {size_text(amount)} on node {node}; beside what it holds, {size_text(free)} are free"
             )
-            remedy = "start no VM while it is restarted: it ends when the pages that it has set free are taken"
+            remedy = "start no VM while it is restarted: it ends if another program takes the pages that it released"
             yield Finding("hugepages-short", "note", where, message, remedy)
 
 
@@ -132,6 +131,6 @@ def _of_config(switch: Switch, where: str) -> Iterator[Finding]:
 
 
 def _needed(socket_mem: str) -> list[int]:
-    """Bytes on each NUMA node that dpdk-socket-mem asks for, which is in MiB."""
+    """Bytes for which dpdk-socket-mem (in MiB) asks on each NUMA node."""
     parts = socket_mem.split(",")
     return [int(part) << 20 if part.isdecimal() and len(part) < 10 else 0 for part in parts]

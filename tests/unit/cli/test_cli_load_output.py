@@ -1,4 +1,4 @@
-"""`load` on a node in memory: what is told of what was measured, how it ends, and when figures are not to be trusted."""
+"""`load` on a node in memory: its output, its exit codes, and when figures are not to be trusted."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def use(monkeypatch: pytest.MonkeyPatch, blasting: Blasting, name: str = "blast"
     return blasting
 
 
-def test_what_is_told_of_a_load(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_a_load(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """As JSON: sums, rates, windows, each second, and the core."""
     blasting = use(monkeypatch, Blasting(lost=2000))
     result = lab.town.cli("load", *NAMES, "--json", "--seconds", "2.5", "--size", "1000", "--batch", "8")
@@ -138,7 +138,7 @@ def test_the_other_end_is_not_forgotten(lab: Lab, seat: None, monkeypatch: pytes
     assert order.count(lab.fronts[1].pairs[0]) == 1 + 5
 
 
-def test_what_is_still_on_its_way_is_not_lost(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_in_flight_are_not_lost(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that arrive after the last slice count; those of others do not."""
 
     class Late(Blasting):
@@ -152,7 +152,7 @@ def test_what_is_still_on_its_way_is_not_lost(lab: Lab, seat: None, monkeypatch:
 
 
 def test_nothing_arrives_any_more(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a second without a frame it ends with 1, and says where to look."""
+    """After a second without a frame `load` ends with 1, and says where to look."""
     blasting = use(monkeypatch, Blasting(lost=200_000))
     result = lab.town.cli("load", *NAMES, "--seconds", "3600")
     assert (result.exit_code, len(blasting.asked)) == (1, 5)
@@ -169,7 +169,7 @@ def test_a_signal_shows_what_was_measured(lab: Lab, seat: None, monkeypatch: pyt
 
 
 def test_a_port_that_is_removed(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DEL amid it is not hindered: the measurement ends with 1, and says what was measured until then."""
+    """A DEL during the measurement is not hindered: that ends with 1, and shows what was measured until then."""
 
     class Removing(Blasting):
         def end(self) -> None:
@@ -183,7 +183,7 @@ def test_a_port_that_is_removed(lab: Lab, seat: None, monkeypatch: pytest.Monkey
 
 
 def test_figures_of_the_scheduler(lab: Lab, seat: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the switch polls on every core, or somebody else had the generator's core, the figures are not to be trusted."""
+    """Where the switch polls on every core, or another process used the generator's core, the figures are not to be trusted."""
     use(monkeypatch, Blasting())
     monkeypatch.setattr(cores, "polling_cores", lambda: frozenset({0, 1}))
     assert "the switch polls on every core" in lab.town.cli("load", *NAMES, "--seconds", "0.2").stderr

@@ -1,4 +1,4 @@
-"""`ping` on a node in memory: what is told of what was measured, and how it ends."""
+"""`ping` on a node in memory: its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def use(monkeypatch: pytest.MonkeyPatch, bouncing: Bouncing) -> Bouncing:
     return bouncing
 
 
-def test_what_is_told_of_round_trips(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_round_trips(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """As JSON: both ends, percentiles and buckets of all round trips that were asked for, and nothing of the ports is left."""
     bouncing = use(monkeypatch, Bouncing(1600, 1700, 1800, 2500))
     result = lab.town.cli("ping", *NAMES, "--json", "--size", "128")
@@ -99,7 +99,7 @@ def test_some_are_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_are_lost(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not wait for all of them: after some in a row it ends with 1, and says where to look."""
+    """`ping` does not wait for all of them: after some lost ones in a row it ends with 1, and says where to look."""
     bouncing = use(monkeypatch, Bouncing(0))
     result = lab.town.cli("ping", *NAMES, "--count", "100000")
     assert result.exit_code == 1
@@ -150,7 +150,7 @@ def test_ctrl_c_before_anything_was_measured(lab: Lab, monkeypatch: pytest.Monke
 
 
 def test_a_port_that_is_removed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A DEL amid it is not hindered: the measurement ends with 1, and says what was measured until then."""
+    """A DEL during the measurement is not hindered: that ends with 1, and shows what was measured until then."""
 
     class Removing(Bouncing):
         def end(self) -> None:
