@@ -193,11 +193,11 @@ def _node() -> Node:
     _find_packages()
     from userspace_cni.base.log import begin
     from userspace_cni.base.settings import load
-    from userspace_cni.node.drivers import Drivers
+    from userspace_cni.node.local import LocalNode
 
     settings = load(os.environ)
     begin(settings.log_level, settings.log_format)
-    return Drivers(settings, os.environ)
+    return LocalNode(settings, os.environ)
 
 
 def _find_packages() -> None:

@@ -26,7 +26,7 @@ from userspace_cni.agent import service
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import Answer
-from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.local import LocalNode
 from userspace_cni.shim import BUILT
 
 ENDED_S = 20
@@ -216,7 +216,7 @@ class _TrippedDrivers(inside.TrippedDrivers):
     """The agent's node, dying at a point."""
 
     def __init__(self, point: str, settings: Settings, environ: Mapping[str, str], **options: Any) -> None:
-        Drivers.__init__(self, settings, environ, **options)
+        LocalNode.__init__(self, settings, environ, **options)
         self._trip = inside.Trip(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
@@ -231,7 +231,7 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
     for name, value in limits.items():
         setattr(service, name, value)
     if until:
-        vars(service)["Drivers"] = partial(_TrippedDrivers, until)
+        vars(service)["LocalNode"] = partial(_TrippedDrivers, until)
     sys.exit(service.serve(load(environ), environ))
 
 

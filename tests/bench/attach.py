@@ -37,7 +37,7 @@ from tests.lab.node.node import Node, clean
 from tests.lab.runtimes.runtime import Call, netns
 from tests.lab.switch.switch import Switch
 from userspace_cni.base.settings import load
-from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.local import LocalNode
 
 BRIDGE = "br-test"
 UID = "7d1a2c00-0000-4000-8000-000000000001"
@@ -221,7 +221,7 @@ class Inside:
             "CNI_IFNAME": "net1",
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_UID={UID}",
         }
-        node = Drivers(load(environ), environ)
+        node = LocalNode(load(environ), environ)
         answer = call_plugin(environ, lambda: self._stdin, lambda: node)
         node.ports.close()
         assert answer.code == 0, answer.output

@@ -6,7 +6,7 @@ import itertools
 import re
 
 from tests.lab.switch.switch import Switch
-from userspace_cni.base.bridges import Vlan, carried
+from userspace_cni.base.vlans import Vlan, carried
 
 MODES = ("", "access", "trunk", "native-tagged", "native-untagged", "dot1q-tunnel")
 PROBES = (0, 5, 100, 200)

@@ -28,16 +28,16 @@ from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions, Listener
 from userspace_cni.host.probe_directories import Run
 from userspace_cni.node import probes
-from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.local import LocalNode
 from userspace_cni.node.probes import ProbePorts
 
 NETDEV = ("--", "set", "Bridge", "br-test", "datapath_type=netdev")
 VICTIM = """
 import os, socket, sys, time
-from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.local import LocalNode
 from userspace_cni.node.probes import ProbePorts
 from userspace_cni.base.settings import load
-with ProbePorts(Drivers(load(os.environ), os.environ, resident=True)) as ports:
+with ProbePorts(LocalNode(load(os.environ), os.environ, resident=True)) as ports:
     port = ports.reserve(sys.argv[1] or None)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(port.socket)
@@ -150,7 +150,7 @@ def test_marks(switch: Switch, settings: Settings, bridge: str, driver: PortDriv
 
 def test_probes_are_made_on_the_session_of_the_process(settings: Settings, bridge: str) -> None:
     """A process makes all probes on one session with OVSDB, which stays open afterwards."""
-    with closing(Drivers(settings, {}, resident=True)) as node:
+    with closing(LocalNode(settings, {}, resident=True)) as node:
         node.ports.connect(Deadline.after(5))
         with ProbePorts(node) as ports:
             ports.connect()

@@ -45,7 +45,7 @@ from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.stages import collected
 from userspace_cni.cni import call, protocol
 from userspace_cni.cni.request import Called, subject_of
-from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.local import LocalNode
 
 AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
@@ -89,7 +89,7 @@ class Agent:
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
         self.metrics = Metrics(self._ports, self._gauges(), self._counters)
-        self.node = Drivers(
+        self.node = LocalNode(
             settings, environ, resident=True, on_group=self.metrics.observe_group, on_disconnect=self._on_disconnect
         )
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)

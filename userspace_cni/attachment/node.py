@@ -1,4 +1,4 @@
-"""What attachments ask of their node. The implementation is in `node.drivers`.
+"""What attachments ask of their node. The implementation is in `node.local`.
 
 Only types are here. A process that lives for one verb and one that lives for years use the same node.
 """

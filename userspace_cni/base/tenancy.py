@@ -20,8 +20,8 @@ from fnmatch import fnmatchcase
 from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, Final
 
-from userspace_cni.base.bridges import BRIDGE_MAX, Vlan, carried, vlan_range
 from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, carried, vlan_range
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
 _DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")

@@ -19,7 +19,7 @@ from userspace_cni.cli.measure.tap import tap_command
 from userspace_cni.cli.node.agent import agent_command
 from userspace_cni.cli.node.attachments import list_command, show_command
 from userspace_cni.cli.node.check import check_command
-from userspace_cni.cli.node.collect import gc_command
+from userspace_cni.cli.node.gc import gc_command
 from userspace_cni.cli.node.install import InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.status import status_command
 from userspace_cni.cli.site import FOUND, INTERRUPTED

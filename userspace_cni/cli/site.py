@@ -27,7 +27,7 @@ from userspace_cni.cli.view import note, plain
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
-    from userspace_cni.node.drivers import Drivers
+    from userspace_cni.node.local import LocalNode
     from userspace_cni.node.probes import ProbePorts
 
 FOUND: Final = 1
@@ -94,10 +94,10 @@ class Site:
         return self._drivers
 
     @cached_property
-    def _drivers(self) -> Drivers:
-        from userspace_cni.node.drivers import Drivers
+    def _drivers(self) -> LocalNode:
+        from userspace_cni.node.local import LocalNode
 
-        return Drivers(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
+        return LocalNode(dataclasses.replace(self.settings, log_level="warning"), self.environ, resident=True)
 
     def require_root(self, what: str) -> None:
         """Refuse a user who cannot work in the directories of this node's plugin; `what` is the purpose, for the message.

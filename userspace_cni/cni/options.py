@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from userspace_cni.base.bridges import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.base.log import LEVELS
+from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range
 from userspace_cni.cni import keys
 from userspace_cni.cni.request import Request, typed
 

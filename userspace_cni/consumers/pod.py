@@ -19,7 +19,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import Bounds
 from userspace_cni.cni.options import Access, Role, Warn
 from userspace_cni.cni.request import Request
-from userspace_cni.consumers import kubelet
+from userspace_cni.consumers import pod_volumes
 from userspace_cni.pod import document, mac
 
 
@@ -43,19 +43,19 @@ class PodConsumer:
         Raises DirectoryRefused for a volume of the pod's spec that the node does not have, InvalidConfig for a `sharedDir` that
         is out of bounds.
         """
-        if pod.uid and root.is_directory(kubelet.empty_dir(settings, pod.uid, settings.shared_volume)):
+        if pod.uid and root.is_directory(pod_volumes.empty_dir(settings, pod.uid, settings.shared_volume)):
             return _empty_dir_place(settings, pod.uid)
         volume = next((volume for volume in pod.volumes if volume.name == settings.shared_volume), None)
         if volume and volume.kind == "emptyDir":
             raise DirectoryRefused(
-                f"the pod's emptyDir '{volume.name}' is not at {kubelet.empty_dir(settings, pod.uid, volume.name)}",
+                f"the pod's emptyDir '{volume.name}' is not at {pod_volumes.empty_dir(settings, pod.uid, volume.name)}",
                 "see the setting kubelet_dir, or the kubelet's volume errors",
             )
         if volume and volume.kind == "hostPath":
             return _host_path_place(volume, root)
         if volume:
             say("warning", "the pod's shared volume is neither an emptyDir nor a hostPath and is not used", volume=volume.name)
-        expected = kubelet.pod_directory(settings, pod.uid)
+        expected = pod_volumes.pod_directory(settings, pod.uid)
         if pod.uid and not root.is_directory(expected):
             say("warning", "the kubelet's directory of this pod is not where it should be", expected=expected)
         name, bounds = container_id[:12], settings.bounds(pod.namespace)
@@ -97,7 +97,7 @@ class PodConsumer:
 
 def _empty_dir_place(settings: Settings, uid: str) -> Place:
     """The emptyDir: every user of the pod, or its fsGroup, may write in it, so no network has to name an owner."""
-    path = kubelet.empty_dir(settings, uid, settings.shared_volume)
+    path = pod_volumes.empty_dir(settings, uid, settings.shared_volume)
     return Place(path, trusted=settings.kubelet_dir, create=False, own=False, mount_name=uid)
 
 

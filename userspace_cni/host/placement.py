@@ -19,7 +19,7 @@ long as that daemon lives: see `node.switch_sockets`, which knows both.
 A placeholder without a mount (a crash between the two) is known by being empty, ours and without any permission. A pod may rename
 it, and our mount moves with it: so our mounts are found in the mount table, by the object that they show.
 A running pod sees a mount that is made later only when its volume has mountPropagation HostToContainer; without that, only
-sockets on the same device survive a restart of OVS under a running pod. `sight` checks what the pod sees.
+sockets on the same device survive a restart of OVS under a running pod. `pod_view` checks what the pod sees.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from userspace_cni.base.log import say
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.fastpath.vhost import sockets
-from userspace_cni.host import sight
+from userspace_cni.host import pod_view
 from userspace_cni.host.mountinfo import Mount, below, mount_id, mount_of, place_of, read
 from userspace_cni.host.mounts import detach_all, protected_clone
 from userspace_cni.host.ownership import Ownership, ownership_drift, set_ownership
@@ -129,7 +129,7 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
 
     def unseen(self, step: PlacedSocket, netns_inode: int, deadline: Deadline) -> list[Drift]:
         """False: a socket that is there already is a dead one of ours, or refused."""
-        return sight.unseen(step, netns_inode, deadline, self._root)
+        return pod_view.unseen(step, netns_inode, deadline, self._root)
 
     def _detach_elsewhere(self, step: PlacedSocket) -> None:
         """Unmount mounts of OVS's socket elsewhere below `trusted`: a pod may move its directory with the mounts in it."""

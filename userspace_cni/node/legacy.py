@@ -11,13 +11,13 @@ from userspace_cni.attachment.steps import Driver, LegacyRecord, PodMount, PortR
 from userspace_cni.base.deadline import Deadline
 
 if TYPE_CHECKING:
-    from userspace_cni.node.drivers import Drivers
+    from userspace_cni.node.local import LocalNode
 
 
 class LegacyDriver(Driver[LegacyRecord]):
     """Undoes an attachment of the former plugin: its port, its socket and short mount, its record."""
 
-    def __init__(self, node: Drivers, short_dir: str) -> None:
+    def __init__(self, node: LocalNode, short_dir: str) -> None:
         self._node = node
         self._short_dir = short_dir
 

@@ -43,7 +43,7 @@ from userspace_cni.host import borrowed_sockets, link, probe_directories
 from userspace_cni.host.probe_directories import PREFIX, Run
 
 if TYPE_CHECKING:
-    from userspace_cni.node.drivers import Drivers
+    from userspace_cni.node.local import LocalNode
 
 TIMEOUT_S: Final = 15.0
 """Seconds for one call: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
@@ -148,7 +148,7 @@ class ProbePorts:
     does not answer, SwitchRefused with what it says.
     """
 
-    def __init__(self, node: Drivers, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, node: LocalNode, purpose: str = "probe", *, timeout_s: float = TIMEOUT_S) -> None:
         self._settings = node.settings
         self._purpose = purpose
         self._timeout_s = timeout_s

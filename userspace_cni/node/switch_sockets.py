@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from userspace_cni.base.deadline import Deadline
 
 if TYPE_CHECKING:
-    from userspace_cni.node.drivers import Drivers
+    from userspace_cni.node.local import LocalNode
 
 
-def free_name(name: str, node: Drivers, deadline: Deadline) -> None:
+def free_name(name: str, node: LocalNode, deadline: Deadline) -> None:
     """Remove a dead socket at the path where OVS makes the socket of a port of that name."""
     free_source(f"{node.sockdir(deadline)}/{name}", node, deadline)
 
 
-def free_source(path: str, node: Drivers, deadline: Deadline) -> bool:
+def free_source(path: str, node: LocalNode, deadline: Deadline) -> bool:
     """Remove a dead socket at `path`, where OVS makes the port's; whether there was one. `path` ends in the port's name.
 
     Not under a daemon that has failed to bind there: OVS 3.1 does not unregister it, DPDK 22.11 has closed its descriptor and

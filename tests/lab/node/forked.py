@@ -18,9 +18,9 @@ IMPORTED: Final = (
     "userspace_cni.host.leases",
     "userspace_cni.host.mounts",
     "userspace_cni.host.placement",
-    "userspace_cni.kube.client",
+    "userspace_cni.kube.notes",
     "userspace_cni.kube.watch",
-    "userspace_cni.node.drivers",
+    "userspace_cni.node.local",
 )
 """What a verb or an agent imports, most of it when it is first used."""
 

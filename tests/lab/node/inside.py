@@ -23,7 +23,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni.call import Answer
 from userspace_cni.host.link import boot_id
-from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.local import LocalNode
 
 Watch = Callable[[str], None]
 """Called with each point that is passed; it may raise there."""
@@ -116,7 +116,7 @@ class _TrippedJournal(Journal):
         self._trip("after writing holders")
 
 
-class TrippedDrivers(Drivers):
+class TrippedDrivers(LocalNode):
     """This node, telling `trip` of every step and of every write of the journal."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], trip: Watch) -> None:
@@ -142,9 +142,9 @@ class TrippedDrivers(Drivers):
 
 def answer(environ: Mapping[str, str], stdin: bytes, trip: Watch) -> Answer:
     """One verb in this process, its session with OVSDB closed afterwards."""
-    made: list[Drivers] = []
+    made: list[LocalNode] = []
 
-    def node() -> Drivers:
+    def node() -> LocalNode:
         made.append(TrippedDrivers(load(environ), environ, trip))
         return made[0]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from userspace_cni.base.settings import Settings
-from userspace_cni.node.drivers import Drivers
+from userspace_cni.node.local import LocalNode
 from userspace_cni.node.probes import ProbePorts
 
 
 @contextmanager
 def probing(settings: Settings, purpose: str = "probe", **limits: float) -> Iterator[ProbePorts]:
     """The probes of one run, and the end of its session after them."""
-    with closing(Drivers(settings, {}, resident=True)) as node, ProbePorts(node, purpose, **limits) as ports:
+    with closing(LocalNode(settings, {}, resident=True)) as node, ProbePorts(node, purpose, **limits) as ports:
         yield ports

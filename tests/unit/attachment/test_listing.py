@@ -24,7 +24,7 @@ from userspace_cni.attachment.steps import (
     VhostUserClient,
     VhostUserServer,
 )
-from userspace_cni.base.bridges import Vlan
+from userspace_cni.base.vlans import Vlan
 
 CONTAINER = "c0ffee0123456789"
 POD_DIR = "/pods/uid/shared-dir"

@@ -30,10 +30,10 @@ from userspace_cni.attachment.records import (
     step_to_json,
 )
 from userspace_cni.attachment.steps import STORED_TYPES, Directory, OvsPort, PortRef, Step, VhostUserClient, VhostUserServer
-from userspace_cni.base.bridges import Vlan
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import RecordRefused, UserspaceError
-from userspace_cni.node.step_drivers import MAKERS
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.node.drivers import MAKERS
 
 QUICK = settings(
     max_examples=60,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.base.bridges import Vlan, carried
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_port
+from userspace_cni.base.vlans import Vlan, carried
 
 WHERE = "settings file /c.toml"
 USUAL = ("/usual",)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OvsPort, VhostUserClient, VhostUserServer
-from userspace_cni.base.bridges import Vlan
+from userspace_cni.base.vlans import Vlan
 from userspace_cni.dataplane.ovsdb.rows import columns, marks, port
 from userspace_cni.dataplane.ovsdb.rows.port import PortRow
 

@@ -17,8 +17,9 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.kube.client import Clients, KubeClient, PodNoteDriver
+from userspace_cni.kube.client import Clients, KubeClient
 from userspace_cni.kube.kubeconfig import CONTAINERS, Bounds, Kubeconfig
+from userspace_cni.kube.notes import PodNoteDriver
 
 HOSTS = "/var/lib/kubelet/pods/0123-uid/etc-hosts"
 BOUNDS = Bounds.of(Settings())

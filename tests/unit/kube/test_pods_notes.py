@@ -16,8 +16,9 @@ from tests.lab.switch.switch import wait_until
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable
-from userspace_cni.kube.client import MIRROR, Clients, PodNoteDriver
+from userspace_cni.kube.client import MIRROR, Clients
 from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.notes import PodNoteDriver
 from userspace_cni.kube.watch import PodWatch
 from userspace_cni.pod import document
 

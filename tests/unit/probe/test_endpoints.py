@@ -20,10 +20,10 @@ from tests.lab.node.ports import changed
 from tests.unit.cli.test_cli_commands import CONTAINER, OTHER, Town
 from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, SocketFile, VhostUserServer
-from userspace_cni.base.bridges import Vlan
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HERE
+from userspace_cni.base.vlans import Vlan
 from userspace_cni.fastpath.errors import SocketRefused, TimedOut
 from userspace_cni.fastpath.vhost.front_end import FrontEndOptions
 from userspace_cni.fastpath.vhost.sockets import Access

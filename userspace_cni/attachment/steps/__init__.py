@@ -1,9 +1,9 @@
-"""The step types. To add one: a type here, a driver, and a row in `node.step_drivers`."""
+"""The step types. To add one: a type here, a driver, and a row in `node.drivers`."""
 
-from userspace_cni.attachment.steps.addresses import Lease
 from userspace_cni.attachment.steps.directories import Directory, PodMount
 from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, PodNote
 from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
+from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
 from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal
 
 from userspace_cni.attachment.steps.step import Step
-from userspace_cni.base.bridges import Vlan
 from userspace_cni.base.stages import Stage
+from userspace_cni.base.vlans import Vlan
 
 OWNER: Final = "userspace-cni"
 """Value of the mark `owner` on every row that we make."""

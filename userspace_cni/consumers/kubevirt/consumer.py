@@ -18,7 +18,7 @@ from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.options import Access, Role, Warn
 from userspace_cni.cni.request import Request, typed
-from userspace_cni.consumers import kubelet
+from userspace_cni.consumers import pod_volumes
 from userspace_cni.pod import launcher
 
 _WITH_CONSUMER: Final = "with consumer 'kubevirt'"
@@ -66,7 +66,7 @@ class KubevirtConsumer:
                 "CNI_ARGS holds no K8S_POD_UID, and consumer 'kubevirt' needs the pod's UID",
                 "a runtime that does not send it needs a 'kubeconfig' in the network; this network is for virt-launcher pods",
             )
-        volume = kubelet.empty_dir(settings, pod.uid, launcher.VOLUME)
+        volume = pod_volumes.empty_dir(settings, pod.uid, launcher.VOLUME)
         if not root.is_directory(volume):
             raise DirectoryRefused(
                 f"the pod's emptyDir '{launcher.VOLUME}' is not at {volume}",

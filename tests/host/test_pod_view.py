@@ -20,7 +20,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.root import HostRoot
 from userspace_cni.host.placement import PlacedSocketDriver
-from userspace_cni.host.sight import unseen
+from userspace_cni.host.pod_view import unseen
 
 INSIDE = "/shared/volume"
 driver = PlacedSocketDriver()
