@@ -1,7 +1,7 @@
 #!/bin/bash
 # The whole suite: `bash tests/run.sh`. On a fresh Debian 12 as root it installs what it needs.
 #
-#   tests/run.sh                 everything; a test that can not run is a failure
+#   tests/run.sh                 everything; a test that cannot run is a failure
 #   tests/run.sh unit            the rootless part, in seconds
 #   tests/run.sh KIND [ARG...]   one directory of tests/, with arguments for pytest
 set -euo pipefail

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve()
+ROOT = HERE.parents[2]
 PACKAGES = ("userspace_cni", "localdb", "kubevirt")
 TESTS = ROOT / "tests"
 LINES_MAX = 500
@@ -24,6 +26,9 @@ def name_of(path: Path) -> str:
 
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if not path.stem.endswith("_pb2"))
 TEST_SOURCES = sorted(TESTS.rglob("*.py"))
+C_SOURCES = sorted(path for room in (ROOT / "userspace_cni", TESTS) for path in room.rglob("*.[ch]"))
+PROSE = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *C_SOURCES])
+VAGUE = re.compile(r"\b([Cc]an not|[Ss]omebody|[Ww]hoever|[Aa]nybody|[Ee]verybody)\b|(?<!user )(?<!-of-)\b[Nn]obody\b")
 TEST_FILES = [path for path in TEST_SOURCES if path.name.startswith("test_")]
 
 
@@ -52,6 +57,19 @@ def test_the_house_is_found() -> None:
 def test_size_of_a_module(path: Path) -> None:
     """A module has 500 lines at most: a longer one has two subjects."""
     assert len(path.read_text().splitlines()) <= LINES_MAX
+
+
+@pytest.mark.parametrize("path", [each for each in (*SOURCES, *TEST_SOURCES, *PROSE) if each != HERE], ids=name_of)
+def test_plain_words(path: Path) -> None:
+    """ "cannot" is one word, and a sentence names who acts."""
+    lines = enumerate(path.read_text().splitlines(), 1)
+    assert [f"{number}: {line.strip()}" for number, line in lines if VAGUE.search(line)] == []
+
+
+def test_vague_words_are_found() -> None:
+    """The pattern finds what it is for, and leaves the Unix user alone."""
+    assert all(VAGUE.search(line) for line in ("it can not be", "Somebody else's", "told nobody", "for whoever asks"))
+    assert not any(VAGUE.search(line) for line in ("it cannot be", "the user nobody", "root-of-nobody", "NOBODY = 65534"))
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *TEST_SOURCES], ids=name_of)
