@@ -154,14 +154,19 @@ def _build(kind: type[T], values: Mapping[str, Any]) -> T:
     known: dict[str, Any] = {}
     for name, value in values.items():
         if name not in checks:
-            raise MalformedRecord(f"{kind.__name__} has no field {name!r}")
+            raise MalformedRecord(f"{_name_of(kind)} has no field {name!r}")
         if not checks[name](value):
-            raise MalformedRecord(f"{kind.__name__}.{name} is {repr_short(value)}")
+            raise MalformedRecord(f"{_name_of(kind)}.{name} is {repr_short(value)}")
         known[name] = tuple(value) if isinstance(value, list) else value
     try:
         return kind(**known)
     except TypeError as error:
         raise MalformedRecord(str(error)) from error
+
+
+def _name_of(kind: type[Any]) -> str:
+    """What messages call the type: a stored form by what it is the form of."""
+    return kind.__name__.removeprefix("Stored")
 
 
 @cache

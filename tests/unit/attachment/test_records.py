@@ -138,6 +138,18 @@ AS_WRITTEN: dict[str, tuple[dict[str, Any], Step]] = {
             foreign_bridge=True,
         ),
     ),
+    "client whose path was lost": (
+        {**CLIENT_PORT, "server_path": ""},
+        OvsPort(
+            "br0",
+            "c-net1",
+            VhostUserClient("", 9000),
+            Vlan(100, (5, 7), "native-untagged"),
+            "02:00:00:00:00:01",
+            MARKS,
+            foreign_bridge=True,
+        ),
+    ),
     "server": (SERVER_PORT, OvsPort("br0", "c-net1", VhostUserServer(), marks=MARKS)),
     "to be deleted": (TO_BE_DELETED, PortRef("c-net1", marks=MARKS)),
     "to be deleted from a bridge": ({**TO_BE_DELETED, "bridge": "br7"}, PortRef("c-net1", "br7", MARKS)),

@@ -53,7 +53,7 @@ at a path that ends in the port's name, which has to be free."""
 class StoredPort(Step):
     """The stored form of a port, or of a reference to one. It is the same in all releases, so that each reads others' records.
 
-    A client port without a path is never made: it is the stored form of a reference.
+    A client port with neither path nor MAC is never made: it is the stored form of a reference.
     """
 
     kind: ClassVar[str] = "port"
@@ -73,7 +73,7 @@ class StoredPort(Step):
     def restored(self) -> OvsPort | PortRef:
         """The port or reference of which this is the stored form."""
         is_client = self.interface_type == VhostUserClient.type
-        if self.legacy or (is_client and not self.server_path):
+        if self.legacy or (is_client and not self.server_path and not self.mac):
             return PortRef(self.name, self.bridge, self.marks, self.legacy)
         interface = VhostUserClient(self.server_path, self.mtu) if is_client else VhostUserServer(self.mtu)
         vlan = Vlan(self.tag, self.trunks, self.vlan_mode)
