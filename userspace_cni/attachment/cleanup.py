@@ -190,12 +190,12 @@ def _call_of(entry: Entry) -> tuple[Environment, Network]:
 
 def _carry_out(entry: Entry, environment: Environment, network: Network, node: Node) -> bool:
     """Record what the DEL is to remove, and drop the entry; whether there was anything. The caller holds the container's lock."""
-    marked = _deleted_by(entry, environment, network, node)
-    if marked:
+    record = _deleted_by(entry, environment, network, node)
+    if record:
         say("info", "a DEL that was called without an agent is carried out")
-        node.journal.keep(marked)
+        node.journal.keep(record.to("deleting"))
     node.spool.remove(entry.name)
-    return marked is not None
+    return record is not None
 
 
 def undo(entry: Entry, node: Node, deadline: Deadline) -> None:
@@ -213,11 +213,11 @@ def undo(entry: Entry, node: Node, deadline: Deadline) -> None:
 
 
 def _deleted_by(entry: Entry, environment: Environment, network: Network, node: Node) -> Record | None:
-    """The record, in state `deleting`, of what the DEL is to remove; None when there is nothing to remove."""
+    """The record of what the DEL is to remove, as it is stored or made up of traces; None when there is nothing to remove."""
     record = node.journal.read(environment.container_id, environment.ifname)
     if record:
         stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node)
-        return None if stale else record.to("deleting")
+        return None if stale else record
     record = unrecorded(environment.container_id, environment.ifname, network.name, node)
     if not network.ipam:
         return record

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.node.calls import call_plugin
-from tests.lab.node.world import World
+from tests.lab.node.world import World, no_fault
 from userspace_cni.attachment import cleanup
-from userspace_cni.attachment.spool import Spool
+from userspace_cni.attachment.spool import Entry, Spool
+from userspace_cni.attachment.steps import Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import Answer
@@ -245,3 +246,26 @@ def test_a_live_del_that_waited(world: World, boottime_ns: int, left: list[str])
     environ = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": CONTAINER, "CNI_IFNAME": "net1"}
     answer = call_plugin(environ, lambda: STDIN, lambda: world, Called("boot-1", boottime_ns))
     assert (answer.code, [record.state for record in world.journal.records()]) == (0, left)
+
+
+class Died(BaseException):
+    """The agent was killed."""
+
+
+@pytest.mark.parametrize("kind", ["lease", "directory", "port", "config-file"])
+def test_an_agent_that_dies_while_it_undoes_an_add(world: World, kind: str) -> None:
+    """An ADD whose caller has gone is recorded as being deleted before anything of it goes: the next pass ends it."""
+    environ = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
+    assert call_plugin(environ, lambda: WITH_IPAM, lambda: world).code == 0
+
+    def die(when: str, step: Step) -> None:
+        if (when, step.kind) == ("after undo", kind):
+            raise Died
+
+    world.fault = die
+    with pytest.raises(Died):
+        cleanup.undo(Entry("", environ, WITH_IPAM, Called("boot-1", 100)), world, Deadline.after(5))
+    world.fault = no_fault
+    assert [record.state for record in world.journal.records()] == ["deleting"]
+    cleanup.finish(world, Deadline.after(5))
+    assert (world.true, world.journal.records()) == (set(), [])
