@@ -303,7 +303,7 @@ class Journal:
             recorded = {key for key, _ in self._store.items(_ATTACHMENTS)}
             stray = [key for key, _ in self._live.items(_STATES) if key not in recorded]
         for key in stray:
-            lock = self.try_container_lock(key.rpartition("@")[0])
+            lock = self.try_container_lock(key.partition("@")[0])
             if lock is None:
                 continue
             with lock, _translated(f"sweeping the state of {key}"):

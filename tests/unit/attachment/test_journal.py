@@ -314,15 +314,16 @@ def test_rows_of_another_boot_without_a_record(world: World) -> None:
     }
 
 
-def test_states_without_a_record_are_swept(world: World) -> None:
-    """A state that was written before its undo file could be is removed, unless its container is being worked on."""
+@pytest.mark.parametrize("ifname", ["net1", "net@1"])
+def test_states_without_a_record_are_swept(world: World, ifname: str) -> None:
+    """A state that was written before its undo file could be is removed, unless another call works on its container."""
     journal = world.journal
     journal.identity()
     for name in ("a", "b"):
-        journal.advance(Record("pending", "n", name, "net1"))
+        journal.advance(Record("pending", "n", name, ifname))
     with journal.container_lock("b", Deadline.after(1)):
         world.journal.sweep()
-        assert [path.name for path in live(world.directory, "states")] == ["b@net1.json"]
+        assert [path.name for path in live(world.directory, "states")] == [f"b@{ifname}.json"]
     world.journal.sweep()
     assert live(world.directory, "states") == []
 
