@@ -223,6 +223,12 @@ def test_blast(wire: Wire, load: Load) -> None:
     assert sum(each.tx_frames for each in counted) == one.sent + both.sent
 
 
+def test_the_shortest_load_takes_time(wire: Wire) -> None:
+    """A load of less than a nanosecond, as is left of a longer one that is cut into slices, ends, and has taken time."""
+    with wire.run():
+        assert blast(*ends(wire), Load(FRAME, seconds=1e-10)).seconds > 0
+
+
 def test_blast_foreign(wire: Wire) -> None:
     """Frames without the mark do not count as received."""
     wire.pairs[0].send_frames([FRAME] * 20)

@@ -18,8 +18,8 @@ SLICE_S: Final = 0.2
 WINDOW_NS: Final = 1_000_000
 DRAIN_S: Final = 0.05
 """After the last frame was sent, frames are awaited until none has come for so long."""
-SILENT_SLICES: Final = 5
-"""After so many slices without a received frame, the way counts as cut."""
+SILENT_S: Final = 1.0
+"""After so many seconds without a received frame, the way counts as cut; a slice may be much shorter than `SLICE_S`."""
 
 
 @dataclass
@@ -81,7 +81,7 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, report: Callable[[
     """Send for `way.seconds` and fill `flow`, also when it ends with an exception; calls `report` each second."""
     from userspace_cni.fastpath.errors import FastPathError
 
-    second, silent = Count(), 0
+    second, silent = Count(), 0.0
     try:
         while flow.total.seconds < way.seconds and not flow.problem:
             ending.check()
@@ -89,8 +89,8 @@ def measure(pair: Pair, way: Course, flow: Flow, seat: Cores, report: Callable[[
                 count = _blast(pair, way, min(SLICE_S, way.seconds - flow.total.seconds), flow)
             flow.total.add(count)
             second.add(count)
-            silent = 0 if count.received else silent + 1
-            flow.problem = pair.hung_up() or (pair.cut("no frame arrives any more") if silent >= SILENT_SLICES else "")
+            silent = 0.0 if count.received else silent + count.seconds
+            flow.problem = pair.hung_up() or (pair.cut("no frame arrives any more") if silent >= SILENT_S else "")
             if second.seconds >= 1.0 - SLICE_S / 2:
                 flow.each_second.append(second)
                 second = Count()

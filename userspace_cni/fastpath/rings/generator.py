@@ -7,6 +7,7 @@ and at the end of a load's `seconds`.
 
 from __future__ import annotations
 
+import math
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -103,7 +104,7 @@ def _blast(ways: list[tuple[QueuePair, QueuePair]], load: Load) -> Slice:
     order: Any = ffi.new("struct fp_load *")
     order.frame, order.back, order.length = held, held_back, len(frame)
     order.batch, order.copy, order.touch = load.batch, load.copy, load.touch
-    order.duration_ns, order.window_ns = int(load.seconds * SECOND), load.window_ns
+    order.duration_ns, order.window_ns = math.ceil(load.seconds * SECOND), load.window_ns
     order.windows, order.window_count = windows, len(windows)
     sources = ffi.new("struct fp_queue *[]", [source.tx for source, _ in ways])
     sinks = ffi.new("struct fp_queue *[]", [sink.rx for _, sink in ways])
