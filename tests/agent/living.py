@@ -30,7 +30,7 @@ from userspace_cni.node.local import LocalNode
 from userspace_cni.shim import BUILT
 
 ENDED_S = 20
-"""How long an agent that was told to end is waited for."""
+"""How long an agent that was told to end is waited for: several times what it may take, and less than a verb's deadline."""
 
 
 class LiveNode(Node):

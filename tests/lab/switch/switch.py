@@ -21,6 +21,8 @@ SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 START_SECONDS = 60
 CTL_SECONDS = 15
+FOR_EVER_S = 600.0
+"""Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
