@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 source deploy/stages.sh
 
 kind=${1:-all}
-lanes=2   # tests run side by side, each process with a switch of its own: more would starve the polling threads
+lanes=2   # tests run side by side, each process with a switch of its own: more would starve the polling threads. The rootless ones
+          # have none and mostly wait, so they run beside these, in a lane of their own
 shift || true
 started=$SECONDS
 say() { printf '\n== %s (%ds)\n' "$*" $((SECONDS - started)); }
@@ -59,12 +60,20 @@ stage_over
 alone=(tests/ovs/test_cli_ping.py tests/ovs/test_cli_load.py tests/cni/test_page_commands.py tests/kubevirt)
 beds=/tmp/userspace-cni-beds.$$
 ((make_base) || :; make_beds) >"$beds" 2>&1 &
+beds_made=$!
+rootless=/tmp/userspace-cni-rootless.$$
+env --default-signal=INT .venv/bin/python -m pytest -q --durations=10 tests/unit "$@" >"$rootless" 2>&1 &   # bash has it ignored here
+rootless_done=$!
 status=0
-say "tests; meanwhile what the image and the virtual machines need is made"
-.venv/bin/python -m pytest -q -n "$lanes" --dist loadfile "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?
+say "tests; meanwhile the rootless ones, and what the image and the virtual machines need is made"
+.venv/bin/python -m pytest -q -n "$lanes" --dist loadfile --ignore=tests/unit "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?
+say "the rootless tests, which ran meanwhile"
+wait "$rootless_done" || status=$?
+cat "$rootless"
+rm -f "$rootless"
 say "tests that run alone"
 stage "waiting for what they need to be made"
-wait $! || echo "run: it could not be made" >&2
+wait "$beds_made" || echo "run: it could not be made" >&2
 stage_over
 cat "$beds" >&2
 rm -f "$beds"

@@ -378,7 +378,7 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
     """
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"
     live.settings["USERSPACE_CNI_MOUNT_POD_DIRS"] = "always"
-    live.start()
+    live.start(APART_S=0.5)
     pod, network = Pod(), live.network("1.0.0", ipam=live.host_local())
     volume = live.empty_dir(pod.uid)
     with in_memory(volume), mortal_sandbox(sandbox) as (path, end):

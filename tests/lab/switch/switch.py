@@ -21,6 +21,8 @@ SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 START_SECONDS = 60
 CTL_SECONDS = 15
+STATISTICS_MS = 5000
+"""ovs-vswitchd's default, and its shortest."""
 FOR_EVER_S = 600.0
 """Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
 
@@ -45,6 +47,7 @@ class Switch:
         self.dir = directory if directory is not None else Path(tempfile.mkdtemp(prefix="psw-", dir="/tmp"))
         self._options = [] if huge else ["--no-huge"]
         self._environment = os.environ | (environment or {})
+        self._statistics_ms = STATISTICS_MS
 
     @property
     def ovsdb(self) -> str:
@@ -144,6 +147,11 @@ class Switch:
     def appctl(self, *args: str) -> str:
         """Output of ovs-appctl, by default of ovs-vswitchd."""
         return _run("ovs-appctl", f"--timeout={CTL_SECONDS}", *args, environment=os.environ | {"OVS_RUNDIR": self.rundir})
+
+    def write_statistics(self) -> None:
+        """Have ovs-vswitchd write what it has counted into OVSDB now: it begins anew when its interval is another one."""
+        self._statistics_ms += 1
+        self.vsctl("set", "Open_vSwitch", ".", f"other_config:stats-update-interval={self._statistics_ms}")
 
     def bridges(self) -> list[str]:
         """Names of all bridges."""
