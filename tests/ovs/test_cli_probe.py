@@ -10,14 +10,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from tests.cni.spec import paused_vswitchd
-from tests.lab.node.node import Node, clean
+from tests.lab.node.node import Node
 from tests.lab.node.served import ServedNode
 from tests.lab.switch.probing import probing
 from tests.lab.switch.switch import Switch, wait_until
@@ -41,15 +39,6 @@ def probe(node: Node, *arguments: str, code: int = 0, **environ: str) -> subproc
 def told(node: Node, *arguments: str, code: int = 0, **environ: str) -> Any:
     """Its JSON."""
     return json.loads(probe(node, *arguments, "--json", code=code, **environ).stdout)
-
-
-@pytest.fixture(scope="module")
-def warm(switch: Switch) -> None:
-    """The first vhost-user connection of a switch is behind it: for that one it takes memory, and is silent for seconds."""
-    switch.vsctl("add-br", "br-first", "--", "set", "Bridge", "br-first", NETDEV)
-    with TemporaryDirectory(prefix="uc-") as directory, clean(Node(Path(directory) / "n", switch)) as node:
-        probe(node, "br-first", "--count", "1", "--timeout", "50")
-        switch.vsctl("del-br", "br-first")
 
 
 @pytest.fixture
