@@ -66,7 +66,7 @@ def test_with_an_add_that_comes_to_its_end(live: LiveNode, sandbox: str) -> None
         live.ask_to_end()
         wait_until(lambda: not os.path.lexists(live.socket), what="no socket")
         refused(live.run("STATUS", live.network()), 50, live.socket)
-        refused(live.run("ADD", live.network(), sandbox, container(1)), 11, live.socket)
+        refused(live.run("GC", {**live.network(), "cni.dev/valid-attachments": []}), 11, live.socket)
         live.ask_to_end()
     succeeded(finish(process, "ADD"))
     assert live.await_end() == 0

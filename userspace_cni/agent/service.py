@@ -107,9 +107,18 @@ class Agent:
         self.scrapes = Scrapes(settings.metrics_listen, metrics) if settings.metrics_listen else None
 
     def start(self) -> None:
-        """Read the node's state, carry out the spooled DELs, and only then take calls."""
+        """Read the node's state, carry out the spooled DELs, and only then take calls: those that come before wait."""
         self.server.claim()
         self._claim_records()
+        self.server.listen()
+        try:
+            self._begin()
+        except BaseException:
+            self.server.close()  # a socket that stays would look like that of an agent that died
+            raise
+        say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
+
+    def _begin(self) -> None:
         _raise_descriptor_limit()
         for sentence in self.node.missing():
             say("warning", "this agent lacks something", missing=sentence)
@@ -122,7 +131,6 @@ class Agent:
         self.flusher.start()
         self.watchdog.start()  # before the server: /healthz must not find it dead
         self.server.start()
-        say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
 
     def stop(self) -> None:
         """Take no more calls, and end."""
