@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol
 
 from userspace_cni.attachment.listing import SwitchPort
+from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import UNEXPECTED
 from userspace_cni.base.exposition import family, labels
 from userspace_cni.base.metrics import Registry
@@ -57,8 +58,8 @@ class Counted(Protocol):
 class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
-    `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports. All are
-    called at each scrape, not before.
+    `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports; `dead`
+    gives the ports whose sockets are dead. All are called at each scrape, not before.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Metrics:
         ports: Callable[[], Iterable[SwitchPort]],
         gauges: Mapping[str, Callable[[], float]],
         counters: Callable[[], Iterable[Counted]] = tuple,
+        dead: Callable[[], Iterable[PortRef]] = tuple,
     ) -> None:
         self._registry = registry = Registry()
         text = "Seconds that CNI calls took, by verb, stage (total is all of it) and outcome"
@@ -79,6 +81,7 @@ class Metrics:
             registry.gauge(name, _HELP.get(name, name.replace("_", " ")), look)
         self._ports = ports
         self._counters = counters
+        self._dead = dead
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
@@ -108,7 +111,8 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return all series, as CONTENT_TYPE."""
-        rendered = self._registry.render()
+        dead = self._registry.ask("dead sockets", lambda: list(self._dead()))
+        rendered = self._registry.render() + _of_sockets(dead or []).encode(errors="replace")
         ports = self._registry.ask("ports", lambda: list(self._ports()))
         if not ports:
             return rendered
@@ -166,6 +170,12 @@ def _of_ports(ports: list[SwitchPort]) -> Iterator[str]:
     yield family("userspace_cni_vhost_negotiated", "gauge", text, zip(where, negotiated, strict=True))
 
 
+def _of_sockets(dead: list[PortRef]) -> str:
+    """The sockets that no process has; nothing of the others, which are most."""
+    text = "1 for a port whose socket no process has: an application or ovs-vswitchd was killed and left it"
+    return family("userspace_cni_socket_dead", "gauge", text, [(_owned(port, port.bridge), 1) for port in dead])
+
+
 _WAYS: Final = (("rx", "the switch received from the application"), ("tx", "the switch sent to the application"))
 _COUNTED: Final[Mapping[str, str]] = {
     "packets": "Packets that {}",
@@ -192,7 +202,7 @@ def _of_traffic(attached: list[tuple[str, Mapping[str, int]]]) -> Iterator[str]:
             yield family(f"userspace_cni_port_{key}_total", "counter", f"{text.format(direction)}, by port", samples)
 
 
-def _owned(port: Counted, bridge: str) -> str:
+def _owned(port: Counted | PortRef, bridge: str) -> str:
     whose = {label: port.marks.get(mark, "") for label, mark in _OWNER.items()}
     return labels({"bridge": bridge, "port": port.name, **whose})
 

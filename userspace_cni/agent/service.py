@@ -35,7 +35,9 @@ from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.cleanup import drain, sweep, undo
 from userspace_cni.attachment.listing import SwitchPort, describe_all
+from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.spool import Entry
+from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.log import about, begin, bound, collected_warnings, say
@@ -88,7 +90,7 @@ class Agent:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
-        self.metrics = Metrics(self._ports, self._gauges(), self._counters)
+        self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead)
         self.node = LocalNode(
             settings, environ, resident=True, on_group=self.metrics.observe_group, on_disconnect=self._on_disconnect
         )
@@ -162,6 +164,9 @@ class Agent:
 
     def _counters(self) -> list[Counted]:
         return list(self.node.counters())
+
+    def _dead(self) -> list[PortRef]:
+        return list(self.watchdog.dead_sockets)
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         return {
@@ -252,7 +257,8 @@ class Agent:
 
     def _attachments(self) -> Content:
         records, ports = self.node.journal.records(), self.node.known_ports()
-        return Content(200, _json(describe_all(records, ports, boot_id=self.node.boot_id(), vswitchd=self.node.vswitchd())))
+        dead, boot_id, vswitchd = dead_sockets(records, self.node), self.node.boot_id(), self.node.vswitchd()
+        return Content(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
 
     def _reconciled(self) -> Content:
         return Content(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))

@@ -9,7 +9,7 @@ alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,6 +18,7 @@ from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.node import DeadProbe, Marks
 from userspace_cni.attachment.records import Record, record_key
+from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
@@ -176,12 +177,19 @@ class Reconciliation:
         self._suspected: dict[str, float] = {}
         self._logged: dict[tuple[str, str], float] = {}
         self._foreign: frozenset[str] = frozenset()
+        self._dead: Mapping[str, PortRef] = {}
+
+    @property
+    def dead_sockets(self) -> Collection[PortRef]:
+        """The ports of attachments whose sockets were dead at the last look, and could not be put right in it."""
+        return self._dead.values()
 
     def run(self) -> None:
         """Run one pass. Never fails: what could not be done is logged, and left for the next pass."""
         cleanup.drain(self._node, Deadline.after(cleanup.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
+        left: list[Record] = []
         begun: list[_Begun] = []
         try:
             for found in findings(self._node):
@@ -190,12 +198,15 @@ class Reconciliation:
                 elif found.problem == "foreign":
                     foreign.add(found.record.key)
                 elif not found.needs_proof or self._is_proven(f"{found.problem} {found.record.key}", suspected):
+                    if found.problem == "lost" and found.record.socket in found.steps:
+                        left.append(found.record)
                     self._attempt(found.record, lambda found=found: self._act(found, begun))  # type: ignore[misc]
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
         for each in begun:
             self._attempt(each.record, lambda each=each: self._finish(each))  # type: ignore[misc]
         self._suspected = suspected
+        self._dead = self._still_dead(left)
         self._log_foreign(foreign)
 
     def look_at(self, port: str) -> None:
@@ -211,6 +222,13 @@ class Reconciliation:
         seen = Seen()
         if steps := _select(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
             self._attempt(record, lambda: self._act(Finding("lost", record, steps), []))
+            self._dead = {**self._dead, **self._still_dead([record])}
+
+    def _still_dead(self, records: Iterable[Record]) -> Mapping[str, PortRef]:
+        """The ports of those whose sockets are dead now, by key of record."""
+        every = list(records)
+        dead = dead_sockets(every, self._node)
+        return {record.key: record.port_ref for record in every if record.key in dead and record.port_ref}
 
     def _is_proven(self, key: str, suspected: dict[str, float]) -> bool:
         """Whether an earlier pass suspected it too, at least `apart_s` ago; the suspicion is kept for the next pass."""

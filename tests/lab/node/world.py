@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.attachment.drift import Absent, Drift
+from userspace_cni.attachment.drift import Absent, Dead, Drift
 from userspace_cni.attachment.facts import Facts, Place, Pod
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.node import DeadProbe
@@ -71,6 +71,8 @@ class MemoryDriver(Driver[Step]):
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
         """Missing or not."""
         is_there = name_of(step) in self.world.true or isinstance(step, Lease)
+        if isinstance(step, SocketFile) and step.name in self.world.dead:
+            return [Drift(name_of(step), "", "an application, or nothing", Dead("a dead socket"))]
         return [] if is_there else [Drift(name_of(step), "", "what ADD made", Absent())]
 
     def present(self, step: Step) -> bool:

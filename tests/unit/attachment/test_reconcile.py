@@ -347,6 +347,28 @@ def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) ->
     assert agent.actions == ["again-socket-file"] * 2
 
 
+def test_a_dead_socket_that_stays_is_named(agent: Agent) -> None:
+    """The port of a dead socket that cannot be put right is named, by a pass or a look, until a pass has put it right."""
+    [socket_file] = (step for step in agent.record.steps if isinstance(step, SocketFile))
+
+    def refuse(when: str, step: Step) -> None:
+        if (when, step) == ("before apply", socket_file):
+            raise Unavailable("the pod's directory cannot be written")
+
+    agent.world.fault = refuse
+    for look in (agent.passes, lambda: agent.reconciliation.look_at(agent.port.name)):
+        agent.world.dead = {socket_file.name}
+        look()
+        assert [port.name for port in agent.reconciliation.dead_sockets] == [agent.port.name]
+        agent.world.dead = set()
+        agent.passes()
+        assert not agent.reconciliation.dead_sockets
+    agent.world.fault = no_fault
+    agent.world.dead = {socket_file.name}
+    agent.passes()
+    assert not agent.reconciliation.dead_sockets
+
+
 def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:
     """The mounts of a gone sandbox whose pod may exist are undone after two looks, once; its lost things are not made again."""
     agent.rewrite(pod_uid="uid")
