@@ -406,7 +406,7 @@ def test_sockets_of_another_sandbox_stay(pod: Pod, sandbox: Callable[[str], None
 
 
 def test_each_interface_is_freed(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
-    """What keeps the application from one interface's name is told, and the names of the others are freed; arguments are printed."""
+    """What keeps the application from one name is told, the other names are freed, and the arguments are printed."""
     entries = [entry(f"net{number}", mode="server", socketfile=f"s{number}") for number in (1, 2, 3)]
     pod.refresh({**noted(*entries), document.MAPPED_DIR: f"{pod.directory}/"})
     (pod.directory / "s1").touch()
