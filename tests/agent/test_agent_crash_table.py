@@ -144,11 +144,15 @@ def test_vswitchd_dies(live: LiveNode, sandbox: str) -> None:
             refused(live.run("ADD", live.network(), sandbox, container(3)), 11, "ovs-vswitchd is dead")
             assert len(live.states()) == 3
             assert not any(map(connects, placed))
+            assert sum(each["socket_dead"] for each in live.page("/api/v1/attachments")[1]) == 2
+            live.tick()
+            assert [live.metric("socket_dead", port=port_of(container(number))) for number in (1, 2)] == [1, 1]
         finally:
             switch.restart_vswitchd()
         wait_until(lambda: open_ports(switch) == names, RESTART_S, "the ports")
         wait_until(lambda: all(map(connects, placed)), RESTART_S, "the sockets")
         assert live.done("again-placed-socket") >= 2
+        wait_until(lambda: live.metric("socket_dead") == 0, RESTART_S, "no dead socket")
         assert live.done("again-port") == 0
         assert rows_of(switch) == before
         assert {name: switch.interface(name)["_uuid"] for name in names} == uuids
