@@ -10,6 +10,8 @@ import socket
 import pytest
 
 from tests.lab.node.agentless import (
+    BODY_MAX,
+    NETWORK,
     RESULT,
     Agent,
     Caller,
@@ -116,11 +118,12 @@ def test_stopped_while_it_waits(caller: Caller, number: int) -> None:
         signal.signal(number, before)
 
 
+@pytest.mark.parametrize("size", [len(NETWORK), BODY_MAX], ids=["small", "more than fits into the socket"])
 @pytest.mark.parametrize("verb", ["ADD", "CHECK"])
-def test_an_agent_that_never_had_the_request(caller: Caller, verb: str) -> None:
-    """A connection that was closed with bytes of the request unread is opened once more, and not a third time."""
+def test_an_agent_that_never_had_the_request(caller: Caller, verb: str, size: int) -> None:
+    """A connection that was closed with bytes of the request unread or unsent is opened once more, and not a third time."""
     with Agent(caller.socket, resets, answers(200, RESULT)) as agent:
-        assert caller.run(verb).stdout == RESULT
+        assert caller.run(verb, NETWORK.ljust(size)).stdout == RESULT
         assert len(agent.received) == 2
     caller.socket.unlink()
     with Agent(caller.socket, resets) as agent:

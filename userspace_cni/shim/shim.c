@@ -1216,7 +1216,9 @@ static void log_warnings(void)
 	}
 }
 
-/* Why there is no answer when the kernel resets the connection: it was closed with bytes unread (unix_release_sock() in Linux) */
+/* Why there is no answer to a request that the agent never had whole: not all of it could be sent, or the kernel resets the
+ * connection, which it does when it was closed with bytes unread (unix_release_sock() in Linux)
+ */
 static const char unserved[] = "it broke the connection before it had answered";
 
 /**
@@ -1230,7 +1232,8 @@ static const char unserved[] = "it broke the connection before it had answered";
  */
 static const char *exchange(int fd, int64_t until)
 {
-	size_t sent = 0, total = request.head_len + request.body_len;
+	const size_t whole = request.head_len + request.body_len;
+	size_t sent = 0, total = whole;
 
 	answer.len = 0;
 	answer.status = 0;
@@ -1257,7 +1260,7 @@ static const char *exchange(int fd, int64_t until)
 			if (state)
 				return state > 0 ? NULL : "what it says is no answer of an agent";
 		} else if (n == 0) {
-			return "it closed the connection before it had answered";
+			return sent < whole ? unserved : "it closed the connection before it had answered";
 		} else if (errno != EAGAIN && errno != EINTR) {
 			return unserved;
 		}
