@@ -75,6 +75,7 @@ class Metrics:
         self._groups = registry.histogram("ovsdb_group_size", "Calls that shared one OVSDB transaction", buckets=_GROUPS)
         self._actions = registry.counter("reconcile_actions", "What reconcile did, by action", "action")
         self._flushes = registry.counter("flush_failures", "Flushes behind DEL that the disk refused")
+        self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
         registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
         for name, look in gauges.items():
@@ -104,6 +105,10 @@ class Metrics:
     def count_flush_failure(self) -> None:
         """Count a flush that failed."""
         self._flushes.inc()
+
+    def count_dropped_events(self, number: int) -> None:
+        """Count notices that no pod was told."""
+        self._events.inc(number)
 
     def count_reconnect(self) -> None:
         """Count a connection to OVSDB that replaces a lost one."""

@@ -38,6 +38,7 @@ from userspace_cni.attachment.listing import SwitchPort, describe_all
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.spool import Entry
 from userspace_cni.attachment.steps import PortRef
+from userspace_cni.base import notices
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.log import about, begin, bound, collected_warnings, say
@@ -46,7 +47,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.stages import collected
 from userspace_cni.cni import call, protocol
-from userspace_cni.cni.request import Called, subject_of
+from userspace_cni.cni.request import Called, recipient_of, subject_of
 from userspace_cni.node.local import LocalNode
 
 AGENT_S: Final = 40.0
@@ -92,7 +93,12 @@ class Agent:
         self._settings = settings
         self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead)
         self.node = LocalNode(
-            settings, environ, resident=True, on_group=self.metrics.observe_group, on_disconnect=self._on_disconnect
+            settings,
+            environ,
+            resident=True,
+            on_group=self.metrics.observe_group,
+            on_disconnect=self._on_disconnect,
+            on_untold=self.metrics.count_dropped_events,
         )
         self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
@@ -246,12 +252,13 @@ class Agent:
         if exchange.hung_up and exchange.verb == "ADD":
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
-        with collected() as stages, collected_warnings() as warnings:
+        with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
             called = protocol.called(exchange.head)
             answer = call.answer(environ, lambda: exchange.body, lambda request: verbs.serve(request, self.node, called))
         seconds = time.perf_counter() - began  # before the answer: after it the caller and the server's thread run
         exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, seconds, stages)
+        self.node.tell(recipient_of(environ), told)
 
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import about, bound, say
+from userspace_cni.base.notices import PORT_DEGRADED, PORT_RESTORED, Notice
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -156,9 +157,13 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
 
 @dataclass(frozen=True)
 class _Begun:
-    """An attachment whose lost steps are being made again: what remains to be awaited, and the steps to be applied after that."""
+    """An attachment whose lost steps are being made again.
+
+    `first`: those that are begun, `rests`: what remains to be awaited of them, `later`: those to be applied after that.
+    """
 
     record: Record
+    first: list[Step]
     rests: list[Rest]
     later: list[Step]
 
@@ -198,13 +203,14 @@ class Reconciliation:
                 elif found.problem == "foreign":
                     foreign.add(found.record.key)
                 elif not found.needs_proof or self._is_proven(f"{found.problem} {found.record.key}", suspected):
-                    if found.problem == "lost" and found.record.socket in found.steps:
+                    lost = found.problem == "lost"
+                    if lost and found.record.socket in found.steps:
                         left.append(found.record)
-                    self._attempt(found.record, lambda found=found: self._act(found, begun))  # type: ignore[misc]
+                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=lost)  # type: ignore[misc]
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
         for each in begun:
-            self._attempt(each.record, lambda each=each: self._finish(each))  # type: ignore[misc]
+            self._attempt(each.record, lambda each=each: self._finish(each), told=True)  # type: ignore[misc]
         self._suspected = suspected
         self._dead = self._still_dead(left)
         self._log_foreign(foreign)
@@ -235,12 +241,15 @@ class Reconciliation:
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None]) -> None:
-        """Act on one finding; a failure is logged once an hour and does not stop the pass."""
+    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: bool = False) -> None:
+        """Act on one finding; a failure is logged once an hour and does not stop the pass. `told`: the pod is told of it."""
         with bound(self._node.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
+                if told and isinstance(left, Record):
+                    text = f"what this interface has lost cannot be made again: {error}"
+                    self._node.tell(left.recipient, (Notice(PORT_DEGRADED, text),))
                 if self._is_new(left.key, error.message):
                     say("warning", "an attachment could not be put right now", error=error)
 
@@ -283,7 +292,7 @@ class Reconciliation:
         first = [step for step in found.steps if not step.from_switch]
         rests = turn.begin(found.record, first, Deadline.after(cleanup.TURN_S))
         self._report_again(first)
-        return _Begun(found.record, rests, [step for step in found.steps if step.from_switch])
+        return _Begun(found.record, first, rests, [step for step in found.steps if step.from_switch])
 
     def _finish(self, begun: _Begun) -> None:
         """Await what was begun, and apply the later steps. Does nothing if a DEL came in between: it has removed everything."""
@@ -294,6 +303,9 @@ class Reconciliation:
             turn.settle(begun.rests)
             turn.settle(turn.begin(record, begun.later, Deadline.after(cleanup.PLACE_S)))
             self._report_again(begun.later)
+            if record.port and record.port in begun.first:
+                text = f"port {record.port.name} of bridge {record.port.bridge} was lost or closed, and is there again"
+                self._node.tell(record.recipient, (Notice(PORT_RESTORED, text),))
 
     def _report_again(self, steps: Iterable[Step]) -> None:
         for step in steps:

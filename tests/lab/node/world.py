@@ -5,7 +5,7 @@ It takes the place of switch, file system and API server in tests of the order o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.consumers import CONSUMERS
@@ -149,11 +150,17 @@ class World:
     """Names of placed sockets that are mounts; gone with `undo`."""
     gone: set[str] = field(default_factory=set)
     """Paths of namespaces and UIDs of pods that are proven gone."""
+    told: list[tuple[Recipient, Notice]] = field(default_factory=list)
+    """What pods were told."""
 
     ports: MemoryPorts = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.ports = MemoryPorts(self)
+
+    def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+        """Remember it."""
+        self.told += [(recipient, notice) for notice in notices]
 
     def unwritable(self, path: str) -> str:
         """A directory that is none cannot be written."""
