@@ -81,6 +81,7 @@ def test_a_pod_is_seen_with_volumes_mounts_and_annotations(client: KubeClient) -
         mounts={"shared-dir": ("/a", "/b"), "info": ("/etc/podinfo",)},
         annotations={"k": "v"},
         deleting=False,
+        lacks_hugepages=True,
     )
 
 
