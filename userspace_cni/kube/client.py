@@ -41,7 +41,7 @@ _NEEDED = "the account needs the verbs get on pods and patch (or update) on pods
 
 HUGEPAGES = "hugepages-"
 """How the names of the resources begin that a container asks for to have hugepages."""
-MODESTY = re.compile(r"--no-huge|userspace-cni tap")
+MODESTY = re.compile(r"--no-huge|userspace[-_]cni tap|^tap( |$)")
 """What in a container's command says that it does without hugepages: DPDK's option, or the program of ours that needs none."""
 
 

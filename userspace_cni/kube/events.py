@@ -29,7 +29,7 @@ from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Answer, Session
 COMPONENT: Final = "userspace-cni"
 MESSAGE_MAX: Final = 1024
 """Characters of an Event's message, as the API has them."""
-STOP_S: Final = 1.0
+STOP_S: Final = 0.2
 _INTERFACES_MAX: Final = 4
 _POD_NAME_MAX: Final = 230
 _REFUSED: Final = "the account needs the verbs create and patch on events, in all namespaces"
@@ -112,7 +112,7 @@ class Events:
         start(self._thread, "sending events")
 
     def stop(self) -> None:
-        """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
+        """End the thread; waits 0.2 s at most: a thread that hangs in a request ends with the process."""
         with self._wake:
             self._stopping = True
             self._wake.notify_all()

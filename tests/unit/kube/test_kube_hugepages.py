@@ -29,6 +29,7 @@ SERVED: dict[str, dict[str, Any]] = {
     "all-devices": {"volumes": [{"name": "d", "hostPath": {"path": "/dev/"}}], "containers": [{"name": "app"}]},
     "without": {"containers": [{"name": "app", "command": ["sh", "-c"], "args": ["exec testpmd --no-huge -m 512"]}]},
     "tap": {"containers": [{"name": "app", "command": ["userspace-cni", "tap"]}]},
+    "tap-of-the-image": {"containers": [{"name": "app", "args": ["tap", "--pid", "1"]}]},
     "unknown": {},
 }
 
