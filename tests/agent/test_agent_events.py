@@ -84,6 +84,21 @@ def test_places(live: LiveNode, sandbox: str, api: ApiServer) -> None:
     assert not set(api.events.of("p4")) & {"VolumeMissing"}
 
 
+def test_an_allocated_device_is_a_place(live: LiveNode, sandbox: str, api: ApiServer) -> None:
+    """A pod for which a device plugin has allocated a socket needs no volume: that plugin mounts its directory."""
+    pod = Pod()
+    pod.create(api)
+    info = live.device_info / "cni" / "one"
+    info.parent.mkdir(parents=True)
+    allocated = {"type": "vhost-user", "version": "1.1.0", "vhost-user": {"mode": "server", "path": "/run/sockets/one"}}
+    info.write_text(json.dumps(allocated))
+    live.start()
+    network = live.network(runtimeConfig={"CNIDeviceInfoFile": str(info)})
+    succeeded(live.run("ADD", network, sandbox, CNI_ARGS=pod.args))
+    succeeded(live.run("DEL", network, sandbox, CNI_ARGS=pod.args))
+    assert set(events(api, "HugepagesMissing")) == {"HugepagesMissing"}
+
+
 def test_not_required(live: LiveNode, sandbox: str, api: ApiServer) -> None:
     """With `require_volume` false the pod is attached in the default directory, and told that it does not see it."""
     live.settings["USERSPACE_CNI_REQUIRE_VOLUME"] = "false"
@@ -174,6 +189,16 @@ def test_a_static_pod(live: LiveNode, sandbox: str, api: ApiServer) -> None:
     api.add_pod(manifest)
     live.start()
     refused(live.run("ADD", live.network(), sandbox, CNI_ARGS=pod.args), 106)
+    assert events(api, "VolumeMissing")["VolumeMissing"]["involvedObject"]["uid"] == pod.uid
+
+
+def test_a_runtime_that_sends_no_uid(live: LiveNode, sandbox: str, api: ApiServer) -> None:
+    """The Event has the UID of the pod of that name which the watch knows."""
+    pod = Pod()
+    api.add_pod({**pod.manifest(), "spec": {"nodeName": "n1", "containers": [{"name": "app"}]}})
+    live.start()
+    args = f"K8S_POD_NAMESPACE={pod.namespace};K8S_POD_NAME={pod.name}"
+    refused(live.run("ADD", live.network(), sandbox, CNI_ARGS=args), 106)
     assert events(api, "VolumeMissing")["VolumeMissing"]["involvedObject"]["uid"] == pod.uid
 
 
