@@ -2,17 +2,18 @@
 
 For who writes tests here:
 
-- `cluster` (tests/lab/cluster/cluster.py) is Ready and has no agent; `deployed` has the agent's DaemonSet, Ready too. They are there
-  once per run: a test leaves them as it found them. `clean` is `deployed` for one test: at its end all pods of the namespace
-  default are deleted, and what is left of them on the node (ports, mounts, records, leases, namespaces) is a failure.
-- Pods come from tests/lab/cluster/pods.py: `pod(name, *command)` and, for DPDK, `dpdk_pod(name, *forwarding("rxonly"))`. Every pod
-  has eth0 on a bridge. `with cluster.networks(list_of_ours, …):` gives those made meanwhile eth1 and so on. There is no Multus: the
-  node's networks are every pod's, so each pod that is made meanwhile needs a place for its sockets.
-- There is no registry. The images are the agent's, and tests/lab/runtimes/images.IMAGE: busybox, and with the volumes of `dpdk_pod`
-  this machine's /usr and this checkout. kubectl is 1.20.
+- `cluster` (tests/lab/cluster/cluster.py) is Ready and has no agent; `deployed` has the agent's DaemonSet, Ready too. They are
+  there once per run: a test leaves them as it found them. `clean` is `deployed` for one test: at its end all pods of the
+  namespace default are deleted, and what is left of them on the node (ports, mounts, records, leases, namespaces) is a failure.
+- Pods come from tests/lab/cluster/pods.py: `pod(name, *command)` and, for DPDK, `dpdk_pod(name, *forwarding("rxonly"))`. Every
+  pod has eth0 on a bridge. `clean.join(network("dpdk-net"), …)` gives those made from then on eth1 and so on; the end of the test
+  takes that back. There is no Multus: the node's networks are every pod's, so each pod then needs a place for its sockets.
+- There is no registry. The images are the agent's, and tests/lab/runtimes/images.IMAGE: busybox, and with the volumes of
+  `dpdk_pod` this machine's /usr and this checkout. kubectl is 1.20.
 - `cluster.switch` speaks to the node's switch by ovs-vsctl, `cluster.path("/etc/…")` opens a file of the node, and
   `cluster.node_shell(…)` runs a command on it. Process ids in the node's files are those of its own namespace.
-- `python -m tests.lab.cluster.cluster` starts a cluster to look at, and prints how to speak to it. Its daemons' logs are in `cluster.top`.
+- `python -m tests.lab.cluster.cluster` starts a cluster to look at, and prints how to speak to it. Its daemons' logs are in
+  `cluster.top`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from tests.lab.cluster.control import NODE_NAME, Control
 from tests.lab.cluster.machine import MachineError
 from tests.lab.cluster.node import ClusterNode
 from tests.lab.guests.roots import CACHE
+from tests.lab.kube.pods import CONFIGURATION_DATA
 from tests.lab.runtimes import agent_image
 from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.runtimes.images import write_image
@@ -40,10 +41,10 @@ class Cluster:
     def __init__(self, top: Path, pages: int) -> None:
         self.top = top
         programs = binaries.directory()
-        self.control = Control(top / "control", programs)
-        self.node = ClusterNode(top, self.control, programs, pages, [CACHE, ROOT])
         self._images = [agent_image.archive(), top / "image.tar"]
         write_image(self._images[1])
+        self.control = Control(top / "control", programs)
+        self.node = ClusterNode(top, self.control, programs, pages, [CACHE, ROOT])
 
     def start(self) -> None:
         """Start it; the node is Ready when this returns."""
@@ -99,6 +100,13 @@ class Cluster:
         metadata = self.agent_pod()["metadata"]
         return self.exec(metadata["name"], "userspace-cni", *command, container="agent", namespace=metadata["namespace"])
 
+    def join(self, *lists: Mapping[str, Any]) -> None:
+        """Let each pod made from now on join these networks, as eth1, eth2 and so on: files in the node's /etc/cni/net.d.
+
+        containerd detaches a pod from those that it has then: so they stay until the pods are gone, which `leave_nothing` sees to.
+        """
+        self.node.join(*lists)
+
     def pod(self, name: str, namespace: str = "default") -> dict[str, Any]:
         """A pod; {} if there is none."""
         return self.get("pod", name, f"--namespace={namespace}")
@@ -130,13 +138,29 @@ class Cluster:
         """What a container of the pod has printed."""
         return self.kubectl("logs", pod, f"--namespace={namespace}", *([f"--container={container}"] if container else []))
 
+    def port_of(self, pod: str, ifname: str = "eth1") -> str:
+        """The pod's port on the switch, as its note says."""
+        entries = json.loads(self.pod(pod)["metadata"]["annotations"][CONFIGURATION_DATA])
+        [entry] = [entry for entry in entries if entry["ifName"] == ifname]
+        return f"{entry['containerId'][:12]}-{ifname}"
+
+    def wait_connected(self, pod: str, ifname: str = "eth1") -> None:
+        """Wait until the pod's application is connected to the switch; AssertionError has what it printed."""
+        port = self.port_of(pod, ifname)
+        try:
+            wait_until(lambda: self.switch.interface(port).get("link_state") == "up", RUNNING_S, f"{pod} connected")
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.logs(pod)}") from error
+
     def leave_nothing(self) -> None:
-        """Delete all pods of the namespace default; nothing may be left of them on the node."""
+        """Delete all pods of the namespace default, and then the networks; nothing may be left of the pods on the node."""
         self.delete("pods", "--all", "--grace-period=1")
         try:
             wait_until(lambda: not self.node.leftovers(), LEFT_S, "nothing left of the pods")
         except AssertionError as error:
             raise AssertionError(f"{error}: {json.dumps(self.node.leftovers(), indent=1)}") from error
+        finally:
+            self.node.join()
 
     # what happens to nodes
 
@@ -152,15 +176,6 @@ class Cluster:
     def path(self, path: str) -> Path:
         """A file of the node as the test opens it."""
         return self.node.machine.path(path)
-
-    @contextmanager
-    def networks(self, *lists: Mapping[str, Any]) -> Iterator[None]:
-        """Meanwhile each pod made on the node joins these networks as eth1, eth2 and so on: its files in /etc/cni/net.d."""
-        self.node.write_networks(*lists)
-        try:
-            yield
-        finally:
-            self.node.write_networks()
 
     def wait_ready(self, seconds: float = RUNNING_S) -> None:
         """Wait until the node is Ready."""
@@ -184,7 +199,7 @@ class Cluster:
             self.node.start_kubelet()
 
     def reboot(self) -> None:
-        """Cut the node's power and put it on: processes, mounts, network and /run are gone, and the boot id is another one."""
+        """Cut the node's power and put it on: processes, mounts, network and /run are gone."""
         self.node.power_off()
         self.node.power_on()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.lab.cluster.machine import Daemon, Machine
@@ -47,19 +48,22 @@ openssl ecparam -name prime256v1 -genkey -noout -out accounts.key
 class Control:
     """The control plane with everything that it writes below the new `directory`; `programs` is where its binaries are."""
 
+    machine: Machine
+
     def __init__(self, directory: Path, programs: Path) -> None:
         self.directory = directory
         self._programs = programs
         self._daemons: dict[str, Daemon] = {}
-        etcd = directory / "etcd"
-        etcd.mkdir(parents=True)
+        self._etcd = directory / "etcd"
+        self._etcd.mkdir(parents=True)
+        self._ending = ExitStack()
         subprocess.run(["bash", "-ec", _CERTIFICATES, "make", API], cwd=directory, capture_output=True, check=True)
         self._write_users()
-        self.machine = Machine("bash", "-ec", _BOOT, "boot", str(etcd), API)
 
     def start(self) -> None:
         """Start it all; the API server answers when this returns."""
-        self._start("etcd", f"--data-dir={self.directory}/etcd/data", "--listen-peer-urls=http://127.0.0.1:2380")
+        self.machine = self._ending.enter_context(Machine("bash", "-ec", _BOOT, "boot", str(self._etcd), API))
+        self._start("etcd", f"--data-dir={self._etcd}/data", "--listen-peer-urls=http://127.0.0.1:2380")
         self._start(
             "kube-apiserver",
             "--etcd-servers=http://127.0.0.1:2379",
@@ -101,8 +105,8 @@ class Control:
         return [*enter, str(self._programs / "kubectl"), *options, *arguments]
 
     def end(self) -> None:
-        """End it all."""
-        self.machine.end()
+        """End it all, as far as it was started."""
+        self._ending.close()
 
     def _answers(self) -> bool:
         for name, daemon in self._daemons.items():

@@ -23,7 +23,6 @@ exec "$@"
 """What starts a command in the cgroups of the machine's first process: namespaces alone are entered otherwise."""
 _STOP_S = 20.0
 _RUN_S = 60.0
-_BOOT_S = 30.0
 
 
 class MachineError(Exception):
@@ -69,9 +68,11 @@ class Machine:
         argv = ["unshare", "--fork", "--kill-child", *namespaces, *boot]
         pipe = subprocess.PIPE
         self._first = subprocess.Popen(argv, stdin=pipe, stdout=pipe, text=True)
+        self._started: list[subprocess.Popen[bytes]] = []
         assert self._first.stdout
         if not self._first.stdout.readline():
-            raise MachineError(f"{' '.join(argv)}: exit {self._first.wait(_BOOT_S)} before it was ready")
+            self.end()
+            raise MachineError(f"{' '.join(argv)}: exit {self._first.returncode} before it was ready")
         self.pid = _child(self._first.pid)
         """Its first process, as this machine knows it."""
 
@@ -84,7 +85,8 @@ class Machine:
     def end(self) -> None:
         """Kill every process in it, as a power cut does; mounts and network go with them."""
         self._first.kill()
-        self._first.wait(_STOP_S)
+        for process in (self._first, *self._started):
+            process.wait(_STOP_S)
         for stream in (self._first.stdin, self._first.stdout):
             assert stream
             stream.close()
@@ -113,6 +115,7 @@ class Machine:
         with log.open("ab") as file:
             null = subprocess.DEVNULL
             made = subprocess.Popen(self.command(*argv), stdin=null, stdout=file, stderr=file, env=environ)
+        self._started.append(made)
         return Daemon(made, log)
 
 

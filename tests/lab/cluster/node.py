@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.lab.node.node import PLUGINS
 from tests.lab.runtimes.containerd_host import remove_cgroup
 from tests.lab.runtimes.cri import Cri
 from tests.lab.runtimes.images import IMAGE
-from tests.lab.switch.switch import Switch
+from tests.lab.switch.switch import Switch, wait_until
 
 ADDRESS, GATEWAY = "172.30.0.2", "172.30.0.1"
 PODS = "10.244.0.0/24"
@@ -85,14 +84,15 @@ class ClusterNode:
         self._ovs = top / "disk" / "ovs"
         self._environment = {"PRIVATE_SWITCH_APP_PAGES": str(pages)}
         self._ovs.mkdir(parents=True)
+        self._ending = ExitStack()
 
     def power_on(self, images: Sequence[Path] = ()) -> None:
         """Start it; its switch and its containerd answer, which has `images` beside those on the disk, and its kubelet begins."""
         binds = [str(path) for path in (*self._binds, self._programs)]
-        self.machine = Machine(str(_BOOT), str(self.top), NODE_NAME, str(uuid.uuid4()), *binds)
+        self.machine = self._ending.enter_context(Machine(str(_BOOT), str(self.top), NODE_NAME, *binds))
         self._plug_in()
         if not list(self.machine.path(_NETWORKS).iterdir()):
-            self.write_networks()
+            self._write_networks()
         self._link_plugins()
         first = not (self._ovs / "conf.db").exists()
         self.switch = Switch(self._ovs, environment=self._environment, prefix=self.machine.command())
@@ -108,13 +108,14 @@ class ClusterNode:
 
     def power_off(self) -> None:
         """Cut its power: every process ends at once, and what is in memory is lost; hugepages stay taken."""
-        self.machine.end()
+        self._ending.close()
         remove_cgroup(f"/{self.top.name}")
 
     def end(self) -> None:
         """The same, for good: hugepages go back."""
         self.power_off()
-        Switch(self._ovs).stop()
+        if (self._ovs / ".private-switch").exists():
+            Switch(self._ovs).stop()
 
     def start_containerd(self) -> None:
         """Start containerd, which answers when this returns."""
@@ -144,8 +145,14 @@ class ClusterNode:
         """A client of its containerd."""
         return Cri(self.machine.path(CONTAINERD), "/")
 
-    def write_networks(self, *lists: Mapping[str, Any]) -> None:
+    def join(self, *lists: Mapping[str, Any]) -> None:
         """Let each pod that is made from now on join these networks beside the default one, as eth1, eth2 and so on."""
+        self._write_networks(*lists)
+        wanted = [each["name"] for each in (DEFAULT_NETWORK, *lists)]
+        with self.cri() as cri:
+            wait_until(lambda: cri.networks() == wanted, what=f"containerd to read the networks {wanted}")
+
+    def _write_networks(self, *lists: Mapping[str, Any]) -> None:
         directory = self.machine.path(_NETWORKS)
         for path in directory.iterdir():
             path.unlink()

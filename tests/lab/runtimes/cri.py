@@ -71,6 +71,11 @@ class Cri:
         conditions = self._call("Status").status.conditions
         return any(condition.type == "NetworkReady" and condition.status for condition in conditions)
 
+    def networks(self) -> list[str]:
+        """Names of the networks that it has read, in the order in which a sandbox joins them."""
+        found = json.loads(self._call("Status", verbose=True).info["cniconfig"])["Networks"] or ()
+        return [network["Config"]["Name"] for network in found if network["IFName"] != "lo"]
+
     def run(self, pod: Pod, handler: str = "", annotations: Mapping[str, str] | None = None, attempt: int = 0) -> str:
         """RunPodSandbox; the new sandbox's ID. `attempt` counts the sandboxes that were made for the pod before."""
         request: dict[str, Any] = {"config": self._config(pod, annotations, attempt), "runtime_handler": handler}
