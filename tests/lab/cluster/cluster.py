@@ -101,9 +101,9 @@ class Cluster:
         return self.exec(metadata["name"], "userspace-cni", *command, container="agent", namespace=metadata["namespace"])
 
     def join(self, *lists: Mapping[str, Any]) -> None:
-        """Let each pod made from now on join these networks, as eth1, eth2 and so on: files in the node's /etc/cni/net.d.
+        """Let each pod made from now on join these networks, as eth1, eth2 and so on: files in the node's net.d.
 
-        containerd detaches a pod from those that it has then: so they stay until the pods are gone, which `leave_nothing` sees to.
+        containerd takes a pod from the networks that it has by then: so they stay until the pods are gone (`leave_nothing`).
         """
         self.node.join(*lists)
 

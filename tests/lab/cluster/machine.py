@@ -85,8 +85,9 @@ class Machine:
     def end(self) -> None:
         """Kill every process in it, as a power cut does; mounts and network go with them."""
         self._first.kill()
-        for process in (self._first, *self._started):
-            process.wait(_STOP_S)
+        self._first.wait(_STOP_S)
+        for started in self._started:
+            started.wait(_STOP_S)
         for stream in (self._first.stdin, self._first.stdout):
             assert stream
             stream.close()
