@@ -1,7 +1,7 @@
 """The agent's drivers in a container: a real one, made by runc, on a host of its own (a mount and a process-id namespace).
 
-The container has what deploy/kubernetes/agent.yaml asks for: the host's / at /host with shared mounts, the host's process ids and
-network, and of all capabilities only those that the agent names as missing when they are.
+The container has what deploy/cluster/daemonset.yaml asks for: the host's / at /host with shared mounts, the host's process ids
+and network, and of all capabilities only those that the agent names as missing when they are.
 """
 
 from __future__ import annotations

@@ -79,9 +79,9 @@ def calls(page: Path) -> list[list[str]]:
         lexer = shlex.shlex(line.replace("…", ""), posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words = list(lexer)
-        starts = [
-            at for at, word in enumerate(words) if word.rpartition("/")[2] == "userspace-cni" and not word.startswith("ds/")
-        ]
+        pairs = zip(["", *words], words, strict=False)
+        named = [word.rpartition("/")[2] == "userspace-cni" and before != "-n" for before, word in pairs]
+        starts = [at for at, word in enumerate(words) if named[at] and not word.startswith("ds/")]
         for start in starts:
             rest = words[start + 1 :]
             ends = [at for at, word in enumerate(rest) if set(word) <= set("|&;<>()") or word.startswith("2>")]

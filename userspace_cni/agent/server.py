@@ -164,6 +164,7 @@ class Server:
         self._accepting = False
         self._look_at = _NEVER
         self._displaced = ""
+        self._beat = 0.0
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._ending = False
@@ -189,7 +190,8 @@ class Server:
             self.listen()
         self._epoll.register(self._wake, select.EPOLLIN)
         self._accepting = True
-        self._look_at = time.monotonic() + self._door.watch_s
+        self._beat = time.monotonic()
+        self._look_at = self._beat + self._door.watch_s
         start(self._thread, "the server")
 
     def stop_accepting(self) -> None:
@@ -221,6 +223,11 @@ class Server:
         return self._thread.is_alive()
 
     @property
+    def beat(self) -> float:
+        """When its latest round began, by time.monotonic(). While it accepts, the next one begins after the door's `watch_s`."""
+        return self._beat
+
+    @property
     def connections(self) -> int:
         """How many connections there are now."""
         return len(self._all)
@@ -234,6 +241,7 @@ class Server:
 
     def _run(self) -> None:
         while not self._ending:
+            self._beat = time.monotonic()
             connecting = False
             for fd, events in self._epoll.poll(self._patience(), _EVENTS):
                 exchange = self._all.get(fd)

@@ -27,9 +27,9 @@ from userspace_cni.agent.flusher import Flusher
 from userspace_cni.agent.listener import Listener
 from userspace_cni.agent.metrics import Counted, Metrics
 from userspace_cni.agent.pages import Content, Page
-from userspace_cni.agent.scrapes import Scrapes
 from userspace_cni.agent.server import Server
 from userspace_cni.agent.singleton import Singleton
+from userspace_cni.agent.tcp import TcpPages
 from userspace_cni.agent.watchdog import Watchdog
 from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
@@ -54,6 +54,8 @@ AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
 PASS_S: Final = 300.0
 """A pass of reconciliation that takes longer than this is stuck."""
+ROUND_S: Final = 30.0
+"""A round of the server's thread, which blocks in nothing but epoll, that takes longer than this never ends."""
 FINISH_S: Final = 3.0
 UNDO_S: Final = 1.0
 START_S: Final = 5.0
@@ -106,13 +108,19 @@ class Agent:
         self._singleton = Singleton()
         self.server = Server(Listener(self.node.root.path(settings.agent_socket)), self._dispatch, self._undo)
         metrics = Page("/metrics", lambda: Content(200, self.metrics.render(), CONTENT_TYPE))
+        ready = Page("/readyz", lambda: _health(self.problems() + self.obstacles()))
+        health = Page("/healthz", lambda: _health(self.problems()))
         self.pages = {
             ("GET", "/metrics"): metrics,
-            ("GET", "/readyz"): Page("/readyz", lambda: _health(self.problems() + self.obstacles())),
+            ("GET", "/readyz"): ready,
             ("GET", "/api/v1/attachments"): Page("the attachments", self._attachments),
             ("POST", "/api/v1/reconcile"): Page("reconciliation", self._reconciled),
         }
-        self.scrapes = Scrapes(settings.metrics_listen, metrics) if settings.metrics_listen else None
+        over_tcp = (
+            ("metrics_listen", settings.metrics_listen, {"/metrics": metrics}),
+            ("health_listen", settings.health_listen, {"/healthz": health, "/readyz": ready}),
+        )
+        self.over_tcp = tuple(TcpPages(setting, listen, pages) for setting, listen, pages in over_tcp if listen)
 
     def start(self) -> None:
         """Read the node's state, carry out the spooled DELs, and only then take calls: those that come before wait."""
@@ -134,8 +142,8 @@ class Agent:
         gc.freeze()  # what is there now stays: no collection has to look at it again
         sweep(self.node)
         drain(self.node, Deadline.after(START_S), self.metrics.count_action)
-        if self.scrapes:
-            self.scrapes.start()
+        for pages in self.over_tcp:
+            pages.start()
         self.flusher.start()
         self.watchdog.start()  # before the server: /healthz must not find it dead
         self.server.start()
@@ -150,8 +158,8 @@ class Agent:
             self.workers.drain(UNDO_S)
         self.workers.close()
         self.flusher.stop()
-        if self.scrapes:
-            self.scrapes.close()
+        for pages in self.over_tcp:
+            pages.close()
         self.server.close()
         self.node.close()
         self._singleton.release()
@@ -193,8 +201,9 @@ class Agent:
         found += [f"{name} has been in the making for {seconds:.0f} s" for name, seconds in slow if seconds > AGENT_S]
         if not self.server.alive:
             found.append("the server's thread is dead")
-        if self.scrapes and not self.scrapes.alive:
-            found.append("the thread that serves metrics over TCP is dead")
+        elif time.monotonic() - self.server.beat > ROUND_S:
+            found.append(f"the server's thread has not come round for {ROUND_S:.0f} s")
+        found += [f"the thread that serves {pages.setting} is dead" for pages in self.over_tcp if not pages.alive]
         if not self.flusher.alive:
             found.append("the thread that flushes records is dead")
         if self.workers.dead:

@@ -1,7 +1,7 @@
-"""The settings of a node's administrator: one table, from a TOML file and the environment.
+"""The settings of a node's administrator: one table, from TOML files and the environment.
 
-The environment overrides the file, the file the defaults. An unknown key or a value of the wrong type is an error that names
-file (or variable), key and value: a typo must never silently become a default.
+The environment overrides the node's file, that the cluster's, and that the defaults, key by key. An unknown key or a value of the
+wrong type is an error that names file (or variable), key and value: a typo must never silently become a default.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from userspace_cni.base.log import FORMATS, LEVELS
 from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules
 from userspace_cni.base.whereabouts import (
     BOOLEANS,
+    CLUSTER_FILE,
     CONFIG_FILE,
     FILE_MAX,
     PREFIX,
@@ -107,6 +108,8 @@ class Settings:
     """DELs that are kept while the agent is away."""
     metrics_listen: str = ""
     """`host:port` for metrics over TCP; "" for none."""
+    health_listen: str = ""
+    """`host:port` for /healthz and /readyz over TCP; "" for none."""
     log_level: str = "info"
     """The least important level that is logged: a key of log.LEVELS."""
     log_format: str = "text"
@@ -136,7 +139,9 @@ def load(environ: Mapping[str, str]) -> Settings:
     Raises Unavailable when the file cannot be read now.
     """
     named = environ.get(f"{PREFIX}CONFIG", "")
-    values = _from_file(named or CONFIG_FILE, required=bool(named))
+    values: dict[str, Any] = {}
+    for path in (named,) if named else (CLUSTER_FILE, CONFIG_FILE):
+        values |= _from_file(path, required=bool(named))
     for item in fields(Settings):
         if item.name == _RULES:
             continue
@@ -167,7 +172,9 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"settings file {path} is not TOML", str(error)) from error
     known = {item.name: item.default for item in fields(Settings) if item.name != _RULES}
-    values: dict[str, Any] = {_RULES: read_rules(raw.pop("rule", []), f"settings file {path}")}
+    values: dict[str, Any] = {}
+    if "rule" in raw:
+        values[_RULES] = read_rules(raw.pop("rule"), f"settings file {path}")
     for key, value in raw.items():
         if key not in known:
             raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {', '.join(known)}, rule")
@@ -214,7 +221,7 @@ def _checked(key: str, value: object, where: str) -> object:
     reason = ""
     if key in _CHOICES and value not in _CHOICES[key]:
         reason = f"it can be one of {', '.join(_CHOICES[key])}"
-    elif key == "metrics_listen" and value and not _is_address(str(value)):
+    elif key.endswith("_listen") and value and not _is_address(str(value)):
         reason = "it must be HOST:PORT, with an IPv6 address as [ADDRESS]:PORT"
     elif key == "ovsdb" and not _is_remote(str(value)):
         reason = f"it must be unix:/PATH, with a path of at most {SUN_PATH_MAX} bytes, or tcp:IP:PORT"

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Final
 
+CLUSTER_FILE: Final = "/etc/userspace-cni-cluster/config.toml"
+"""What holds for all nodes of a cluster: deploy/cluster mounts its ConfigMap there."""
 CONFIG_FILE: Final = "/etc/userspace-cni/config.toml"
+"""What the node's administrator says, over CLUSTER_FILE key by key."""
 FILE_MAX: Final = 1 << 20
 """Bytes of the settings file."""
 PREFIX: Final = "USERSPACE_CNI_"
@@ -37,8 +40,14 @@ class Whereabouts:
 
 def whereabouts(environ: Mapping[str, str]) -> Whereabouts | None:
     """The agent by this environment and its settings file; None where they say `hand_over = false` or hold a wrong value."""
-    values = _from_file(environ.get(f"{PREFIX}CONFIG", ""))
-    if values is None or not _are_good(values):
+    named = environ.get(f"{PREFIX}CONFIG", "")
+    values = dict(_DEFAULTS)
+    for path in (named,) if named else (CLUSTER_FILE, CONFIG_FILE):
+        found = _from_file(path, required=bool(named))
+        if found is None:
+            return None
+        values |= found
+    if not _are_good(values):
         return None
     for key in _DEFAULTS:
         text = environ.get(PREFIX + key.upper(), "")
@@ -81,24 +90,23 @@ def normalized(path: str) -> str:
     return os.path.normpath(f"/{path.lstrip('/')}")
 
 
-def _from_file(named: str) -> dict[str, object] | None:
-    """The settings file's values over the defaults; None for a file that cannot be used."""
-    values = dict(_DEFAULTS)
+def _from_file(path: str, *, required: bool) -> dict[str, object] | None:
+    """The settings file's values of these keys; None for a file that cannot be used."""
     try:
-        with open(named or CONFIG_FILE, "rb") as file:  # noqa: PTH123 -- pathlib costs 3 ms
+        with open(path, "rb") as file:  # noqa: PTH123 -- pathlib costs 3 ms
             content = file.read(FILE_MAX + 1)
     except FileNotFoundError:
-        return None if named else values
+        return None if required else {}
     except OSError:
         return None
     if len(content) > FILE_MAX:
         return None
-    if b"\\" not in content and not any(key.encode() in content for key in values):
-        return values  # a file without a backslash spells keys literally: none of them is in it
+    if b"\\" not in content and not any(key.encode() in content for key in _DEFAULTS):
+        return {}  # a file without a backslash spells keys literally: none of them is in it
     import tomllib
 
     try:
         raw = tomllib.loads(content.decode())
     except (ValueError, RecursionError):
         return None
-    return values | {key: raw[key] for key in values if key in raw}
+    return {key: raw[key] for key in _DEFAULTS if key in raw}

@@ -1,4 +1,4 @@
-"""The DaemonSet's pod on podman: what deploy/kubernetes/agent.yaml says of its containers, as podman's arguments.
+"""The DaemonSet's pod on podman: what deploy/cluster/daemonset.yaml says of its containers, as podman's arguments.
 
 The manifest is what is tested: no mount, variable, argument or privilege is repeated here. What it says of a container and this
 does not translate is an error, so that nothing is silently left out.
@@ -14,20 +14,22 @@ import yaml
 
 from tests.lab.runtimes.dockerfile import ROOT
 
-MANIFEST = ROOT / "deploy" / "kubernetes" / "agent.yaml"
+CLUSTER = ROOT / "deploy" / "cluster"
+MANIFEST = CLUSTER / "daemonset.yaml"
+CONFIG = CLUSTER / "config.toml"
+"""What the ConfigMap is made of."""
 NODE_NAME = "node-of-the-test"
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}
 _FIELDS = {"spec.nodeName": NODE_NAME}
-_OF_THE_SCHEDULER = {"imagePullPolicy", "livenessProbe", "name", "readinessProbe", "startupProbe"}
+_OF_THE_KUBELET = {"imagePullPolicy", "livenessProbe", "name", "ports", "readinessProbe", "startupProbe"}
 """What does not say how the container is made."""
 
 
 class DaemonSet:
-    """The manifest's pod on the host whose root is the directory `host`."""
+    """The manifest's pod on the host whose root is the directory `host`, and whose own settings file is there."""
 
     def __init__(self, host: Path) -> None:
-        documents = {document["kind"]: document for document in yaml.safe_load_all(MANIFEST.read_text())}
-        self._pod: Mapping[str, Any] = documents["DaemonSet"]["spec"]["template"]["spec"]
+        self._pod: Mapping[str, Any] = yaml.safe_load(MANIFEST.read_text())["spec"]["template"]["spec"]
         self._host = host
 
     @property
@@ -47,13 +49,13 @@ class DaemonSet:
         """What the agent has to end by itself, in seconds."""
         return int(self._pod["terminationGracePeriodSeconds"])
 
-    def probe(self, kind: str) -> list[str]:
-        """The command of `startupProbe`, `livenessProbe` or `readinessProbe`."""
-        return list(self.agent[kind]["exec"]["command"])
+    def probe(self, kind: str) -> str:
+        """The page that `startupProbe`, `livenessProbe` or `readinessProbe` asks for; where it does is the host's own."""
+        return str(self.agent[kind]["httpGet"]["path"])
 
     def arguments(self, container: Mapping[str, Any], image: str) -> list[str]:
         """Options of `podman run` for this container, the image, and the container's arguments."""
-        left = {key: value for key, value in container.items() if key not in _OF_THE_SCHEDULER}
+        left = {key: value for key, value in container.items() if key not in _OF_THE_KUBELET}
         assert left.pop("image")
         options = [
             "--pid=host" if self._pod["hostPID"] else "--pid=private",
@@ -69,11 +71,13 @@ class DaemonSet:
 
     def _volume(self, mount: Mapping[str, Any]) -> str:
         [volume] = [volume for volume in self._pod["volumes"] if volume["name"] == mount["name"]]
+        mode = "ro" if mount.get("readOnly") else "rw"
+        if "configMap" in volume:
+            return f"{CONFIG}:{mount['mountPath']}/{CONFIG.name}:{mode}"
         source = self._host / volume["hostPath"]["path"].lstrip("/")
         if volume["hostPath"]["type"] == "DirectoryOrCreate":
             source.mkdir(parents=True, exist_ok=True)
         assert source.is_dir()
-        mode = "ro" if mount.get("readOnly") else "rw"
         return f"{source}:{mount['mountPath']}:{mode},{_PROPAGATION[mount.get('mountPropagation', 'None')]}"
 
 

@@ -8,6 +8,7 @@ untouched; what is mounted in the node's directory is seen on both.
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ class TreeNode(Node):
     """
 
     tree: Path
+    ports: tuple[int, int]
+    """For metrics and health: those of the cluster's settings may be in use on the machine."""
 
     @property
     def environ(self) -> dict[str, str]:
@@ -47,11 +50,14 @@ class TreeNode(Node):
             "default_shared_dir": str(self.shared),
             "kubelet_dir": str(self.kubelet),
             "legacy_state_dir": str(self.directory / "legacy"),
+            "metrics_listen": f"127.0.0.1:{self.ports[0]}",
+            "health_listen": f"127.0.0.1:{self.ports[1]}",
         }
 
     def furnish(self, tree: Path) -> None:
         """Have `tree` for the host: its settings file, and what runs the binary in it."""
         self.tree = tree
+        self.ports = _free_port(), _free_port()
         lines = [f"{key} = {json.dumps(value)}\n" for key, value in self.settings_of_the_host.items()]
         (tree / "etc/userspace-cni/config.toml").write_text("".join(lines))
         Path(self.plugin).write_text(f'#!/bin/sh\nexec chroot "{tree}" /opt/cni/bin/userspace\n')
@@ -76,6 +82,11 @@ def host_tree(switch: Switch, directory: Path) -> Iterator[TreeNode]:
                 _mount("--bind", str(seen), str(there))
             node.furnish(tree)
             yield node
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def _mount(*arguments: str) -> None:

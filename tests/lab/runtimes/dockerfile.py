@@ -12,7 +12,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "deploy" / "images" / "Dockerfile"
 SIDECAR = ROOT / "deploy" / "images" / "kubevirt-sidecar.Dockerfile"
-PROBE = ROOT / "deploy" / "images" / "probe"
 BUILD = "build"
 """The stage of both that puts together what the image is made of."""
 _MADE_HERE = shutil.ignore_patterns("__pycache__", "*.so", "_native.c", "userspace")

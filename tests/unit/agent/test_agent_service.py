@@ -16,7 +16,8 @@ import pytest
 from tests.lab.node.front import ADD, SECONDS, answer_on
 from tests.lab.switch.switch import wait_until
 from tests.unit.agent.test_agent_pages import CROWD, METRICS
-from userspace_cni.agent import pages
+from userspace_cni.agent import pages, service
+from userspace_cni.agent.exchange import Exchange
 from userspace_cni.agent.service import Agent
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni import protocol
@@ -40,6 +41,7 @@ class Served:
             default_shared_dir=f"{directory}/shared",
             kubelet_dir=f"{directory}/kubelet",
             deadline_s=0.2,
+            health_listen="127.0.0.1:0",
         )
         self.agent = Agent(settings, {})
         self.path = settings.agent_socket
@@ -96,6 +98,34 @@ def test_a_page_that_hangs_takes_nothing_from_the_verbs(served: Served, method: 
         go.set()
         assert {answer_on(client).status for client in crowd} <= {200, 503}
     assert len(made) == 2
+
+
+def test_a_thread_that_hangs_is_told_to_a_probe(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the thread of the socket does not come round, the kubelet's probe is answered all the same, and told so."""
+    monkeypatch.setattr(service, "ROUND_S", 0.05)
+    over, hung = threading.Event(), threading.Event()
+
+    def hang(exchange: Exchange) -> None:
+        hung.set()
+        over.wait(SECONDS)
+        exchange.answer(200, b"")
+
+    served.agent.server._serve = hang
+    [probes] = served.agent.over_tcp
+    probes.start()
+    with ExitStack() as stack:
+        stack.callback(probes.close)
+        stack.callback(over.set)
+        stack.enter_context(served.send(STATUS))
+        assert hung.wait(SECONDS)
+
+        def told() -> bool:
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", probes.port), SECONDS))
+            client.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
+            answer = answer_on(client)
+            return answer.status == 503 and b"server's thread has not come round" in answer.body
+
+        wait_until(told, SECONDS, "the hung thread to be told")
 
 
 def test_every_other_page_is_refused(served: Served) -> None:

@@ -37,6 +37,8 @@ from tests.lab.node.agentless import (
     vanishes,
 )
 from tests.lab.switch.switch import wait_until
+from userspace_cni.base import settings as of_all
+from userspace_cni.base import whereabouts as of_the_agent
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.settings import load
 from userspace_cni.base.whereabouts import whereabouts
@@ -388,6 +390,22 @@ def test_the_same_agent_as_by_all_settings(tmp_path: Path, kind: str, environmen
         return
     assert meant
     assert (meant.socket, meant.state_dir, meant.run_dir) == (settings.agent_socket, settings.state_dir, settings.run_dir)
+
+
+def test_the_cluster_s_file_and_the_node_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two files, too, the agent is the one that the settings mean: the node's wins key by key."""
+    for module in (of_the_agent, of_all):
+        monkeypatch.setattr(module, "CLUSTER_FILE", str(tmp_path / "cluster.toml"))
+        monkeypatch.setattr(module, "CONFIG_FILE", str(tmp_path / "node.toml"))
+    (tmp_path / "cluster.toml").write_text('state_dir = "/cluster/s"\nrun_dir = "/cluster/r"\n')
+    for text in (None, "", 'run_dir = "/node/r"\n'):
+        if text is not None:
+            (tmp_path / "node.toml").write_text(text)
+        meant, settings = whereabouts({}), load({})
+        assert meant
+        assert (meant.socket, meant.state_dir, meant.run_dir) == (settings.agent_socket, settings.state_dir, settings.run_dir)
+    (tmp_path / "cluster.toml").write_text("state_dir = 1\n")
+    assert whereabouts({}) is None
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

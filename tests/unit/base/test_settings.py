@@ -41,10 +41,11 @@ DEFAULTS = {
     "deadline_s": 30.0,
     "spool_max": 1024,
     "metrics_listen": "",
+    "health_listen": "",
     "log_level": "info",
     "log_format": "text",
 }
-AGENT_ONLY = {"host_root", "tick_s", "metrics_listen"}
+AGENT_ONLY = {"host_root", "tick_s", "metrics_listen", "health_listen"}
 NAMES = {
     **{key: f"USERSPACE_CNI_{key.upper()}" for key in DEFAULTS},
     "ovs_rundir": "OVS_RUNDIR",
@@ -67,6 +68,7 @@ OTHER_VALUES: dict[str, Value] = {
     "deadline_s": 2.5,
     "spool_max": 7,
     "metrics_listen": "127.0.0.1:9100",
+    "health_listen": "[::1]:9101",
     "log_level": "debug",
     "log_format": "json",
     "node_name": "node-7",
@@ -78,6 +80,14 @@ def usual_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of the file that is read when none is named; absent at first."""
     path = tmp_path / "config.toml"
     monkeypatch.setattr(settings, "CONFIG_FILE", str(path))
+    return path
+
+
+@pytest.fixture
+def cluster_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of the file with what holds for all nodes; absent at first."""
+    path = tmp_path / "cluster.toml"
+    monkeypatch.setattr(settings, "CLUSTER_FILE", str(path))
     return path
 
 
@@ -129,8 +139,24 @@ def test_environment_wins_over_file(usual_file: Path) -> None:
     assert (read.log_level, read.shared_volume) == ("debug", "of-file")
 
 
-def test_named_file_replaces_the_usual_one(usual_file: Path, tmp_path: Path) -> None:
-    """The file that USERSPACE_CNI_CONFIG names is read instead of the usual one, not over it."""
+def test_node_wins_over_cluster(cluster_file: Path, usual_file: Path) -> None:
+    """The node's file wins over the cluster's key by key, and its rules, if it has any, are all."""
+    rule = "[[rule]]\nnamespaces = ['*']\nbridges = [{}]\n"
+    cluster_file.write_text('log_level = "error"\ntick_s = 5\n' + rule.format("'br-cluster'"))
+    assert (load({}).tick_s, load({}).rules[0].bridges) == (5.0, ("br-cluster",))
+    usual_file.write_text('log_level = "debug"\n')
+    read = load({})
+    assert (read.log_level, read.tick_s, read.rules[0].bridges) == ("debug", 5.0, ("br-cluster",))
+    usual_file.write_text(rule.format("'br-node'"))
+    assert [rule.bridges for rule in load({}).rules] == [("br-node",)]
+    cluster_file.write_text("tock_s = 5\n")
+    with pytest.raises(InvalidConfig, match=str(cluster_file)):
+        load({})
+
+
+def test_named_file_replaces_the_usual_ones(cluster_file: Path, usual_file: Path, tmp_path: Path) -> None:
+    """The file that USERSPACE_CNI_CONFIG names is read instead of the usual ones, not over them."""
+    cluster_file.write_text('log_level = "debug"\n')
     usual_file.write_text('log_level = "error"\n')
     named = tmp_path / "named.toml"
     named.write_text("deadline_s = 5\n")

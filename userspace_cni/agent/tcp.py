@@ -1,13 +1,15 @@
-"""The TCP port with the metrics, for every peer that reaches it.
+"""A TCP port with pages of the agent, for every peer that reaches it: metrics for scrapers, health for a kubelet's probes.
 
 The same server as that of the agent's own socket (`server`), with a thread and bounds of its own: its peers must never take a
-thread or a connection from a verb. Malformed requests are answered and not logged: any peer could fill the log with them.
+thread or a connection from a verb, nor those of one port from another. It must serve no verb. Malformed requests are answered and
+not logged: any peer could fill the log with them.
 """
 
 from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -40,10 +42,11 @@ class TcpDoor:
     exchange = TcpExchange
     watch_s = float("inf")
 
-    def __init__(self, listen: str) -> None:
+    def __init__(self, setting: str, listen: str) -> None:
         self.listening: socket.socket | None = None
+        self._setting = setting
         self._listen = listen
-        self._host, self._port = parse_listen(listen)
+        self._host, self._port = parse_listen(setting, listen)
 
     def claim(self) -> None:
         """Do nothing: `listen` claims the port."""
@@ -57,7 +60,7 @@ class TcpDoor:
             self.listening = socket.create_server(where, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise Unavailable(f"listening for metrics on {self._listen}: {reason}", "setting metrics_listen") from error
+            raise Unavailable(f"listening on {self._listen}: {reason}", f"setting {self._setting}") from error
         self.listening.setblocking(False)
         return self.listening
 
@@ -79,12 +82,13 @@ class TcpDoor:
     release = close
 
 
-class Scrapes:
-    """Serves the page `metrics` on the port, from `start` to `close`."""
+class TcpPages:
+    """Serves `pages`, by their paths, on the port that `setting` names, from `start` to `close`."""
 
-    def __init__(self, listen: str, page: Page) -> None:
-        self._page = page
-        self._door = TcpDoor(listen)
+    def __init__(self, setting: str, listen: str, pages: Mapping[str, Page]) -> None:
+        self.setting = setting
+        self._pages = pages
+        self._door = TcpDoor(setting, listen)
         self._server = Server(self._door, self._serve, limits=_LIMITS)
 
     def start(self) -> None:
@@ -112,16 +116,17 @@ class Scrapes:
 
     def _serve(self, exchange: Exchange) -> None:
         try:
-            if exchange.method != "GET" or exchange.target.partition("?")[0] != "/metrics":
+            page = self._pages.get(exchange.target.partition("?")[0])
+            if exchange.method != "GET" or page is None:
                 raise MalformedRequest(404, f"{exchange.method} {exchange.target[:80]} is not served")
-            self._page.ask(exchange)
+            page.ask(exchange)
         except UserspaceError as error:
             exchange.refuse(error)
 
 
-def parse_listen(listen: str) -> tuple[str, int]:
-    """Parse `host:port` or `[IPv6]:port` into host and port. Raises InvalidConfig."""
+def parse_listen(setting: str, listen: str) -> tuple[str, int]:
+    """Parse `host:port` or `[IPv6]:port`, the value of `setting`, into host and port. Raises InvalidConfig."""
     found = _LISTEN.fullmatch(listen)
     if found is None or int(found[3]) > 65535:
-        raise InvalidConfig(f"metrics_listen is {listen!r}", "it must be HOST:PORT, as 127.0.0.1:9090 or [::1]:9090")
+        raise InvalidConfig(f"{setting} is {listen!r}", "it must be HOST:PORT, as 127.0.0.1:9090 or [::1]:9090")
     return found[1] or found[2], int(found[3])

@@ -1,4 +1,4 @@
-"""Metrics over TCP: for all who reach the port, whatever others do there, and without a word in the log."""
+"""Pages over TCP: for all who reach the port, whatever others do there, and without a word in the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.lab.node.front import SECONDS
 from tests.lab.switch.switch import wait_until
 from userspace_cni.agent.pages import Content, Page
-from userspace_cni.agent.scrapes import Scrapes, parse_listen
+from userspace_cni.agent.tcp import TcpPages, parse_listen
 from userspace_cni.base.errors import InvalidConfig, Unavailable
 
 BODY = b"x 1\n" * 300_000
@@ -36,9 +36,10 @@ GARBAGE = {
 
 
 @contextmanager
-def scrapes(host: str = "127.0.0.1", body: bytes = BODY) -> Iterator[Scrapes]:
+def scrapes(host: str = "127.0.0.1", body: bytes = BODY) -> Iterator[TcpPages]:
     """The port with such a page."""
-    served = Scrapes(f"{host}:0", Page("/metrics", lambda: Content(200, body, "text/plain; version=0.0.4")))
+    page = Page("/metrics", lambda: Content(200, body, "text/plain; version=0.0.4"))
+    served = TcpPages("metrics_listen", f"{host}:0", {"/metrics": page})
     served.start()
     try:
         yield served
@@ -46,12 +47,12 @@ def scrapes(host: str = "127.0.0.1", body: bytes = BODY) -> Iterator[Scrapes]:
         served.close()
 
 
-def connect(served: Scrapes) -> socket.socket:
+def connect(served: TcpPages) -> socket.socket:
     """A connection."""
     return socket.create_connection(("127.0.0.1", served.port), SECONDS)
 
 
-def well(served: Scrapes, target: str = "/metrics") -> bool:
+def well(served: TcpPages, target: str = "/metrics") -> bool:
     """Whether a scrape gets everything."""
     with urllib.request.urlopen(f"http://127.0.0.1:{served.port}{target}", timeout=SECONDS) as answer:
         return bool(answer.read() == BODY)
@@ -128,8 +129,8 @@ def test_a_taken_port_is_named() -> None:
     """A port that another program has is an error with the setting's name in it."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         listen = f"127.0.0.1:{other.getsockname()[1]}"
-        served = Scrapes(listen, Page("/metrics", lambda: Content(200, b"")))
-        with pytest.raises(Unavailable, match=listen):
+        served = TcpPages("health_listen", listen, {})
+        with pytest.raises(Unavailable, match=f"{listen}.*health_listen"):
             served.start()
         served.close()
 
@@ -137,14 +138,14 @@ def test_a_taken_port_is_named() -> None:
 @pytest.mark.parametrize("host", ["a..b", "[1::2::3]", "no-such-host.invalid"])
 def test_a_host_that_is_none_is_named(host: str) -> None:
     """A host without an address is an error with the setting's name in it."""
-    with pytest.raises(Unavailable, match="listening for metrics on"), scrapes(host):
+    with pytest.raises(Unavailable, match="listening on"), scrapes(host):
         pass
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:9090", "[::1]:9090", "0.0.0.0:1", "node-1.example:65535"])
 def test_what_metrics_listen_may_be(listen: str) -> None:
     """Host and port; IPv6 in brackets."""
-    host, port = parse_listen(listen)
+    host, port = parse_listen("metrics_listen", listen)
     assert listen in (f"{host}:{port}", f"[{host}]:{port}")
 
 
@@ -154,4 +155,4 @@ def test_what_metrics_listen_may_be(listen: str) -> None:
 def test_what_metrics_listen_may_not_be(listen: str) -> None:
     """Anything else is refused by name."""
     with pytest.raises(InvalidConfig, match="metrics_listen"):
-        parse_listen(listen)
+        parse_listen("metrics_listen", listen)
