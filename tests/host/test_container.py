@@ -1,6 +1,6 @@
 """The agent's drivers in a container: a real one, made by runc, on a host of its own (a mount and a process-id namespace).
 
-The container has what deploy/cluster/daemonset.yaml asks for: the host's / at /host with shared mounts, the host's process ids
+The container has what deploy/cluster/base asks for: the host's / at /host with shared mounts, the host's process ids
 and network, and of all capabilities only those that the agent names as missing when they are.
 """
 

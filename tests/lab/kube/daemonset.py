@@ -1,4 +1,4 @@
-"""The DaemonSet's pod on podman: what deploy/cluster/daemonset.yaml says of its containers, as podman's arguments.
+"""The DaemonSet's pod on podman: what deploy/cluster/base says of its containers, as podman's arguments.
 
 The manifest is what is tested: no mount, variable, argument or privilege is repeated here. What it says of a container and this
 does not translate is an error, so that nothing is silently left out.
@@ -15,8 +15,9 @@ import yaml
 from tests.lab.runtimes.dockerfile import ROOT
 
 CLUSTER = ROOT / "deploy" / "cluster"
-MANIFEST = CLUSTER / "daemonset.yaml"
-CONFIG = CLUSTER / "config.toml"
+BASE = CLUSTER / "base"
+MANIFEST = BASE / "daemonset.yaml"
+CONFIG = BASE / "config.toml"
 """What the ConfigMap is made of."""
 NODE_NAME = "node-of-the-test"
 _PROPAGATION = {"None": "rprivate", "HostToContainer": "rslave", "Bidirectional": "rshared"}

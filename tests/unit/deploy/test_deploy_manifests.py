@@ -10,7 +10,7 @@ import pytest
 import yaml
 from kubernetes.client import ApiClient
 
-from tests.lab.kube.daemonset import CLUSTER, CONFIG, MANIFEST
+from tests.lab.kube.daemonset import BASE, CONFIG, MANIFEST
 from tests.lab.runtimes.dockerfile import AGENT, ROOT, copies
 from userspace_cni.base import whereabouts
 from userspace_cni.base.settings import Settings, load
@@ -22,14 +22,14 @@ KINDS = ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Se
 @pytest.fixture(scope="module")
 def kustomization() -> dict[str, Any]:
     """What is built of the base."""
-    found: dict[str, Any] = yaml.safe_load((CLUSTER / "kustomization.yaml").read_text())
+    found: dict[str, Any] = yaml.safe_load((BASE / "kustomization.yaml").read_text())
     return found
 
 
 @pytest.fixture(scope="module")
 def documents(kustomization: dict[str, Any]) -> dict[str, Any]:
     """The base's objects by their kind, as their files have them."""
-    read = [yaml.safe_load((CLUSTER / name).read_text()) for name in kustomization["resources"]]
+    read = [yaml.safe_load((BASE / name).read_text()) for name in kustomization["resources"]]
     found = {document["kind"]: document for document in read}
     assert list(found) == KINDS
     return found
@@ -132,7 +132,7 @@ def test_the_image_is_named_once(kustomization: dict[str, Any], pod: dict[str, A
     """Containers have a name that only the kustomization makes an image of."""
     (named,) = kustomization["images"]
     assert {container["image"] for container in (*pod["initContainers"], *pod["containers"])} == {named["name"]}
-    assert [path.name for path in CLUSTER.glob("*.yaml") if f":{named['newTag']}" in path.read_text()] == []
+    assert [path.name for path in BASE.glob("*.yaml") if f":{named['newTag']}" in path.read_text()] == []
 
 
 def test_the_plugin_is_installed_on_the_host(pod: dict[str, Any]) -> None:
