@@ -7,7 +7,7 @@ agent's `reconcile` does it on every tick.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 TURN_S: Final = 2.0
 """Seconds for one record: an IPAM plugin has to start, and the API server's client costs 150 ms of CPU."""
+GIVE_UP_S: Final = 10.0
+"""Seconds for one record when there will be no other time for it."""
 PLACE_S: Final = 0.05
 """Seconds for placing a socket again: OVS has made it anew, or there is nothing to wait for. A pod that removes its own socket
 must not delay every call on its node."""
@@ -130,8 +132,48 @@ def _sweep_rows(node: Node, deadline: Deadline) -> None:
         with try_turn(container_id, ifname, node) as turn:
             if turn and turn.read() is None:
                 say("info", "removing a port of another boot", port=port.name, container=container_id)
-                steps = traces(container_id, ifname, port, node)
-                turn.remove(Record("deleting", port.marks.get("network", ""), container_id, ifname, steps=steps), deadline)
+                turn.remove(_record_of(port, node), deadline)
+
+
+def unrecorded_ports(node: Node) -> list[PortRef]:
+    """The ports with the mark of our state directory that no record names; none while the switch cannot be asked."""
+    try:
+        found = node.marked_ports(None, Deadline.after(TURN_S))
+    except UserspaceError as error:
+        say("warning", "the switch cannot be asked for its ports", error=error)
+        return []
+    store = node.journal.identity()
+    recorded = {record.key for record in node.journal.records()}
+    return [port for port in found if port.marks.get("store") == store and _key_of(port) not in recorded]
+
+
+def _key_of(port: PortRef) -> str:
+    return record_key(port.marks.get("container-id", ""), port.marks.get("ifname", ""))
+
+
+def give_up(node: Node) -> Iterator[tuple[Record, UserspaceError | None]]:
+    """Undo every attachment, also those of living pods, and ports of ours without a record; each, with why that failed.
+
+    For an installation that is taken away: no DEL will be served any more. Raises RecordRefused.
+    """
+    ports = unrecorded_ports(node)
+    for record in [*node.journal.records(), *(_record_of(port, node) for port in ports)]:
+        with about(record.subject):
+            try:
+                deadline = Deadline.after(GIVE_UP_S)
+                with await_turn(record.container_id, record.ifname, node, deadline) as turn:
+                    turn.remove(turn.read() or record, deadline)
+            except UserspaceError as error:
+                yield record, error
+            else:
+                yield record, None
+
+
+def _record_of(port: PortRef, node: Node) -> Record:
+    """What is known of the attachment of a port without a record."""
+    container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
+    steps = traces(container_id, ifname, port, node)
+    return Record("deleting", port.marks.get("network", ""), container_id, ifname, steps=steps)
 
 
 def drain(node: Node, deadline: Deadline, report: Report = lambda _: None) -> None:

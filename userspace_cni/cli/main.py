@@ -22,6 +22,7 @@ from userspace_cni.cli.node.check import check_command
 from userspace_cni.cli.node.gc import gc_command
 from userspace_cni.cli.node.install import InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.status import status_command
+from userspace_cni.cli.node.uninstall import uninstall_command
 from userspace_cni.cli.site import FOUND, INTERRUPTED
 from userspace_cni.cli.view import plain, progress
 
@@ -78,6 +79,7 @@ for command in (
     status_command,
     lint_command,
     agent_command,
+    uninstall_command,
     probe_command,
     ping_command,
     load_command,

@@ -1,0 +1,104 @@
+"""The plugin taken away from a node that had an agent: nothing of it is left, and nothing is torn from a living pod."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.lab.node.agent import running
+from tests.lab.node.node import Node, mounts_below
+from tests.lab.switch.switch import wait_until
+
+UID = "7d1a2c00-0000-4000-8000-000000000002"
+POD = f"IgnoreUnknown=1;K8S_POD_UID={UID}"
+
+
+def uninstall(node: Node, *options: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the command on that node."""
+    argv = [sys.executable, "-m", "userspace_cni", "uninstall", f"--bin-dir={Path(node.plugin).parent}", *options]
+    done = subprocess.run(argv, env=node.environ, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def left(node: Node) -> list[str]:
+    """What of the installation is on the node."""
+    places = (Path(node.plugin), node.state, node.directory / "run", node.short)
+    return [str(path) for path in places if path.exists()]
+
+
+def attached(node: Node, sandbox: str) -> None:
+    """A pod in the sandbox is attached, with an address."""
+    node.empty_dir(UID)
+    assert node.run("ADD", node.network("1.0.0", ipam=node.host_local()), sandbox, CNI_ARGS=POD).status == 0
+
+
+def test_not_while_something_is_attached(node: Node, sandbox: str) -> None:
+    """While the agent serves, and then while a pod is attached, nothing is removed; after its DEL nothing is left."""
+    with running(node) as agent:
+        attached(node, sandbox)
+        code, _, told = uninstall(node)
+        assert (code, "an agent serves this node" in told, str(agent.pid) in told) == (3, True, True)
+    code, told, _ = uninstall(node)
+    assert (code, "net1: attached to net" in told) == (1, True)
+    assert Path(node.plugin).exists()
+    assert mounts_below(node.short) != []
+    assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0  # kept: no agent answers
+    assert uninstall(node)[:2] == (0, "")
+    assert left(node) == []
+    assert node.leftovers() == {}
+    assert uninstall(node)[:2] == (0, "")
+    assert left(node) == []
+
+
+def test_with_force(node: Node, sandbox: str) -> None:
+    """With --force a living pod is detached: its port, mount and address go, and its own directory stays."""
+    with running(node):
+        attached(node, sandbox)
+    assert uninstall(node, "--force")[:2] == (0, "")
+    assert left(node) == []
+    assert node.leftovers() == {}
+    assert mounts_below(node.short) == []
+
+
+def test_what_is_not_ours_stays(node: Node, sandbox: str) -> None:
+    """Another plugin of that name, a file beside the records, and one in a directory mounted there are left, and named."""
+    with running(node):
+        attached(node, sandbox)
+        assert node.run("DEL", node.network("1.0.0", ipam=node.host_local()), sandbox).status == 0
+    foreign = node.state / "backup.tar"
+    foreign.touch()
+    Path(node.plugin).write_text("#!/bin/sh\n")
+    code, told, notes = uninstall(node)
+    assert (code, told) == (0, "")
+    assert [name for name in (node.plugin, foreign.name) if name not in notes] == []
+    assert foreign.exists()
+    assert Path(node.plugin).exists()
+
+
+def test_an_agent_that_ends_meanwhile_is_awaited(node: Node) -> None:
+    """With --wait the command begins when the agent has ended."""
+    with running(node) as agent:
+        argv = [sys.executable, "-m", "userspace_cni", "uninstall", f"--bin-dir={Path(node.plugin).parent}", "--wait=60"]
+        command = subprocess.Popen(argv, env=node.environ)
+        wait_until(lambda: "userspace" in Path(f"/proc/{command.pid}/cmdline").read_text(), 20, "the command to run")
+        assert agent.stop() == 0
+        assert command.wait(60) == 0
+    assert left(node) == []
+
+
+def test_a_second_try_after_a_kill(node: Node, sandbox: str) -> None:
+    """Cut short after the plugin, or amid the records, the command does the rest when it is run again."""
+    with running(node):
+        attached(node, sandbox)
+    assert uninstall(node)[0] == 1
+    identity = (node.state / "identity").read_bytes()
+    Path(node.plugin).unlink()
+    (node.directory / "run" / "agent.sock.new").touch()
+    assert uninstall(node, "--force")[:2] == (0, "")
+    assert (left(node), node.leftovers()) == ([], {})
+    node.state.mkdir(mode=0o700)
+    (node.state / "identity").write_bytes(identity)
+    (node.state / "spool").mkdir()
+    assert uninstall(node)[:2] == (0, "")
+    assert left(node) == []

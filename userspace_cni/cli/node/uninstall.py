@@ -1,0 +1,156 @@
+"""`uninstall`: takes the plugin and everything of it away from a node on which nothing is attached any more.
+
+The plugin goes only when no attachment is left: without it no runtime can delete the pod of one, and a port that OVS still polls
+would belong to nothing. It may be run again after a kill: it looks at what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from userspace_cni.agent.singleton import Singleton
+from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.listing import name_of
+from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.log import bound
+from userspace_cni.base.root import HostRoot
+from userspace_cni.cli import view
+from userspace_cni.cli.node.gc import collect, look
+from userspace_cni.cli.node.install import NAME
+from userspace_cni.cli.node.installed import USUAL, plugins
+from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Refused, Site, open_site
+from userspace_cni.node import belongings
+
+_PAUSE_S: Final = 0.2
+"""Between two looks at whether the agent has ended."""
+
+
+@click.command("uninstall", cls=NodeCommand, short_help="Take the plugin and all of it away from this node.")
+@click.option(
+    "--bin-dir",
+    "bin_dirs",
+    multiple=True,
+    metavar="DIR",
+    help="The runtime's directory of CNI plugins, as the host calls it; may be repeated. Else the usual ones.",
+)
+@click.option(
+    "--wait", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help="For a running agent to end; else not at all."
+)
+@click.option("--force", is_flag=True, help="Detach what is attached, also living pods.")
+@click.pass_context
+def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float, force: bool) -> None:
+    """Take the plugin, its records, sockets and mounts away from this node, and what dead calls left of ports and addresses.
+
+    Stop the agent first, and delete the pods that are attached: while there is one, nothing of the installation is removed.
+    With --force they are detached, and live on without their interfaces; without the plugin the runtime cannot delete them.
+    Settings, a plugin of another origin in DIR, and files that are not ours stay, and are named on stderr.
+
+    Exit code: 0 when nothing of ours is left, 1 when something is attached or could not be removed, 3 while an agent runs.
+    """
+    site = open_site(ctx)
+    site.require_root("taking the plugin away from this node")
+    agent = Singleton()
+    with view.progress("waiting for the agent to end"):
+        _claim(agent, site, time.monotonic() + wait)
+    try:
+        with view.progress("looking at what is attached") as show:
+            _collect(site, show)
+            attached = _attached(site)
+        if attached and not force:
+            _show(attached)
+            view.note("nothing of the installation is removed: delete these pods first, or give --force")
+            ctx.exit(FOUND)
+        failed = _detach(site)
+        others = _remove_plugins(site, bin_dirs)
+        left, foreign = belongings.remove(site.settings, _root(site))
+    finally:
+        agent.release()
+    for sentence in [*others, *foreign]:
+        view.note(f"left alone: {sentence}")
+    _show([*failed, *left])
+    view.note("this could not be removed" if failed or left else "nothing of ours is left on this node")
+    ctx.exit(FOUND if failed or left else 0)
+
+
+def _root(site: Site) -> HostRoot:
+    return HostRoot(site.settings.host_root)
+
+
+def _claim(agent: Singleton, site: Site, until: float) -> None:
+    """Be the only process that works on the records as a whole. Raises Refused while an agent does, `until` that time."""
+    state, run = site.node.journal.directory, site.settings.run_dir
+    while True:
+        try:
+            agent.claim(state, run)
+        except Unavailable as error:
+            if time.monotonic() >= until:
+                raise Refused(f"an agent serves this node: {error}; stop it first", UNREACHABLE) from error
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _collect(site: Site, show: Callable[[str], None]) -> None:
+    """Finish what dead calls left, as `gc` does."""
+    found = look(site)
+    if found.due:
+        collect(site, show)
+    if found.away:
+        view.note(f"the switch cannot be asked, so ports without a record were not looked for: {found.away}")
+
+
+def _attached(site: Site) -> list[str]:
+    """What is attached or may be, one sentence each."""
+    with bound("error"):
+        found = [f"{name_of(record)}: attached to {record.network}" for record in site.node.journal.records()]
+        found += [f"{port.name}: a port of ours without a record" for port in cleanup.unrecorded_ports(site.node)]
+    return found + belongings.in_doubt(site.settings, _root(site))
+
+
+def _detach(site: Site) -> list[str]:
+    """Undo what is attached; what could not be undone, one sentence each."""
+    failed = []
+    with view.progress("detaching"):
+        for record, error in cleanup.give_up(site.node):
+            if error:
+                failed.append(f"{name_of(record)}: {error}")
+    return failed
+
+
+def _remove_plugins(site: Site, bin_dirs: tuple[str, ...]) -> list[str]:
+    """Remove the plugin, and what a killed `install` left beside it; what is not ours, one sentence each. Raises Refused."""
+    others = []
+    where = bin_dirs or USUAL
+    for plugin in plugins(site, where):
+        if plugin.kind == "other":
+            others.append(f"{plugin.path}: it is not ours{f': {plugin.problem}' if plugin.problem else ''}")
+        else:
+            _unlink(Path(site.seen(plugin.path)))
+    for directory in where:
+        for temporary in _temporaries(Path(site.seen(directory))):
+            _unlink(temporary)
+    return others
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise Refused(f"removing {path}: {error.strerror}", FOUND) from error
+
+
+def _temporaries(directory: Path) -> Iterable[Path]:
+    """Half-written plugins: `install` writes them beside the plugin, with its process's number."""
+    found = directory.glob(f".{NAME}.*") if os.path.isdir(directory) else ()  # noqa: PTH112 -- a name may be too long for pathlib
+    return [path for path in found if path.name.rpartition(".")[2].isdigit()]
+
+
+def _show(sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        click.echo(view.plain(sentence))
