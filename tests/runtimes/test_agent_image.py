@@ -21,7 +21,7 @@ from tests.lab.kube.daemonset import DaemonSet
 from tests.lab.node.agent import spooled
 from tests.lab.node.host_tree import TreeNode, host_tree
 from tests.lab.node.node import CONTAINER, clean, mounts_below
-from tests.lab.runtimes import agent_image
+from tests.lab.runtimes import agent_image, image_base, image_inside
 from tests.lab.runtimes.agent_image import IMAGE
 from tests.lab.runtimes.containerd_host import mount_points, remove_cgroup
 from tests.lab.runtimes.podman import Storage
@@ -31,6 +31,9 @@ from tests.lab.switch.switch import Switch, wait_until
 pytestmark = pytest.mark.timeout(900)  # the first run on a machine makes a Debian
 START_S = 60.0
 RUNS = 12
+ABOVE_THE_BASE = 200_000_000
+"""Bytes that the image may be larger than its base: each node pulls them."""
+CGROUP = "/userspace-cni-image"
 UID = "7d1a2c00-0000-4000-8000-000000000001"
 PORT = f"{CONTAINER[:12]}-net1"
 
@@ -136,6 +139,19 @@ def late_sandbox(pod: Pod) -> Iterator[str]:
     """A network namespace made after the agent's container, as the runtime's are."""
     with netns(below=pod.node.directory) as path:
         yield path
+
+
+def test_what_is_in_the_image(images: Storage) -> None:
+    """It is small, and has what any module imports anywhere and what any command needs; its bytecode depends on no time."""
+    size, base = (int(images.call("image", "inspect", "--format={{.Size}}", name)) for name in (IMAGE, BASE))
+    print(f"image: {(size - base) / 1e6:.0f} MB above the base of {base / 1e6:.0f} MB")
+    assert size - base < ABOVE_THE_BASE
+    python = ["--rm", "--network=none", "--entrypoint=/opt/userspace-cni/bin/python", IMAGE]
+    found = json.loads(images.call("run", f"--cgroup-parent={CGROUP}", *python, "-c", Path(image_inside.__file__).read_text()))
+    remove_cgroup(CGROUP)
+    assert (found["missing"], found["by_time"]) == ([], [])
+    assert found["modules"] > 100
+    assert "userspace-cni kubevirt doctor" in found["commands"]
 
 
 def test_the_manifest_is_enough(pod: Pod) -> None:

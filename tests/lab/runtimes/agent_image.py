@@ -39,8 +39,8 @@ def _make(part: Path) -> None:
         with Storage(top / "podman") as podman:
             try:
                 podman.call("import", str(image_base.archive()), _BASE)
-                options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", f"--build-arg=BASE={_BASE}"]
-                what = [f"--file={AGENT}", f"--tag={IMAGE}", str(ROOT)]
+                options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", "--timestamp=315532800"]
+                what = [f"--build-arg=BASE={_BASE}", f"--file={AGENT}", f"--tag={IMAGE}", str(ROOT)]
                 podman.call("build", *options, *image_base.way_out(top), *what, seconds=_BUILD_S)
                 podman.call("save", f"--output={part / _ARCHIVE}", IMAGE)
             finally:

@@ -1,0 +1,74 @@
+"""The manifests as `kubectl apply -k` builds them, with the oldest kubectl that is supported and with this machine's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes.client import ApiClient
+
+from tests.lab.kube.daemonset import CLUSTER
+from tests.lab.kube.kubectl import build, kubectls
+
+BUILT = [CLUSTER, *sorted(path.parent for path in CLUSTER.glob("overlays/*/kustomization.yaml"))]
+OF_OTHERS = {"KubeVirt", "PodMonitor", "SecurityContextConstraints"}
+"""Kinds of which Kubernetes' own client has no model."""
+HASH = re.compile(r"(userspace-cni-settings)-[a-z0-9]{10}")
+
+
+@pytest.fixture(scope="module")
+def programs(machine_as_it_was: None) -> dict[str, str]:
+    """Each kubectl by its version."""
+    found = kubectls()
+    assert any(version.startswith("v1.20.") for version in found)
+    return found
+
+
+def plain(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """The objects by kind and name, without the hash of the settings, which each kustomize computes in its own way."""
+    text = HASH.sub(r"\1", json.dumps(objects))
+    return {f"{each['kind']} {each['metadata']['name']}": _stripped(each) for each in json.loads(text)}
+
+
+def _stripped(found: dict[str, Any]) -> dict[str, Any]:
+    found["metadata"] = {key: value for key, value in found["metadata"].items() if value != {}}
+    if found["kind"] == "DaemonSet":
+        found["spec"]["template"]["spec"]["volumes"].sort(key=lambda volume: volume["name"])
+    return found
+
+
+@pytest.mark.parametrize("directory", BUILT, ids=lambda path: path.name)
+def test_it_is_built(programs: dict[str, str], directory: Path) -> None:
+    """Each kustomize builds the same of it, and every field is one that Kubernetes knows and of its type."""
+    made = [plain(build(program, directory)) for program in programs.values()]
+    assert all(each == made[0] for each in made)
+    client = ApiClient()
+    for found in made[0].values():
+        if found["kind"] in OF_OTHERS:
+            continue
+        model = f"V1{found['kind']}"
+        read = client.deserialize(json.dumps(found), model, "application/json")
+        assert client.sanitize_for_serialization(read) == found  # type: ignore[no-untyped-call]
+
+
+def test_another_image_and_other_settings_in_an_overlay(programs: dict[str, str], tmp_path: Path) -> None:
+    """As deploy/cluster/README.md says: one name of the image changes every container, and settings are replaced and renamed."""
+    (tmp_path / "base").mkdir()
+    for source in (CLUSTER / "base").iterdir():
+        (tmp_path / "base" / source.name).write_bytes(source.read_bytes())
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    [text] = re.findall(r"```yaml\n(.*?)```", (CLUSTER / "README.md").read_text(), re.DOTALL)
+    (mine / "kustomization.yaml").write_text(re.sub(r"\[.*/base\]", "[../base]", text))
+    (mine / "config.toml").write_text('log_level = "debug"\n')
+    for program in programs.values():
+        objects = {each["kind"]: each for each in build(program, mine)}
+        pod = objects["DaemonSet"]["spec"]["template"]["spec"]
+        images = {container["image"] for container in (*pod["initContainers"], *pod["containers"])}
+        assert images == {"registry.example/userspace-cni:0.1.0"}
+        assert objects["ConfigMap"]["data"] == {"config.toml": 'log_level = "debug"\n'}
+        [settings] = [volume["configMap"]["name"] for volume in pod["volumes"] if "configMap" in volume]
+        assert settings == objects["ConfigMap"]["metadata"]["name"] != "userspace-cni-settings"

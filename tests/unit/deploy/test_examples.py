@@ -1,0 +1,60 @@
+"""deploy/examples: each file is right, and says how it is applied and what to expect."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from kubernetes.client import ApiClient
+
+from tests.lab.runtimes.dockerfile import ROOT
+from userspace_cni.cli.main import userspace_cni
+
+EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
+NAMES = ["non-root", "pair", "several-networks", "tap", "trunk", "vm"]
+IMAGE = re.compile(r"image: (?:&\w+ )?([a-z][^\s*]*)$", re.MULTILINE)
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    """The objects of the file."""
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def test_names() -> None:
+    """The examples that there are to be."""
+    assert [path.stem for path in EXAMPLES] == NAMES
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example(path: Path) -> None:
+    """Its networks are what ADD takes, pods name networks of the file, the image is named once, and it says how it is applied."""
+    linted = CliRunner().invoke(userspace_cni, ["lint", str(path)])
+    assert linted.exit_code == 0, linted.output
+    text = path.read_text()
+    assert f"kubectl apply -f deploy/examples/{path.name}" in text.partition("apiVersion")[0]
+    images = IMAGE.findall(re.sub(r" +#.*", "", text))
+    assert len(images) == len(set(images)) == 1
+    found = documents(path)
+    networks = {each["metadata"]["name"] for each in found if each["kind"] == "NetworkAttachmentDefinition"}
+    for each in found:
+        if each["kind"] == "Deployment":
+            client = ApiClient()
+            read = client.deserialize(json.dumps(each), "V1Deployment", "application/json")
+            assert client.sanitize_for_serialization(read) == each  # type: ignore[no-untyped-call]
+            asked = each["spec"]["template"]["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"]
+            assert set(re.split(", *", asked)) == networks
+
+
+def test_the_vm_is_the_generators() -> None:
+    """It is what `kubevirt manifests` prints, and `kubevirt lint` finds nothing in it beside its registration."""
+    [path] = [path for path in EXAMPLES if path.stem == "vm"]
+    printed = CliRunner().invoke(userspace_cni, ["kubevirt", "manifests", "nad", "vm"]).output
+    assert documents(path) == list(yaml.safe_load_all(printed))
+    binding = ROOT / "deploy" / "cluster" / "overlays" / "kubevirt" / "kubevirt.yaml"
+    linted = CliRunner().invoke(userspace_cni, ["kubevirt", "lint", str(binding), str(path)])
+    assert linted.exit_code == 0, linted.output
