@@ -7,7 +7,7 @@
 ARG BASE=docker.io/library/debian:12-slim
 FROM ${BASE}
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends dpdk-dev librte-net-virtio23 python3-minimal \
+    && apt-get install -y --no-install-recommends dpdk-dev python3-minimal \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/*
 COPY userspace_cni/pod /usr/local/lib/userspace_cni/userspace_cni/pod
 ENV PYTHONPATH=/usr/local/lib/userspace_cni

@@ -99,7 +99,7 @@ def test_the_registration_is_the_generators() -> None:
 
 
 def test_uninstall_runs_as_the_agent_did(daemonset: dict[str, Any]) -> None:
-    """It sees what the agent saw: the same root, settings and node; the script replaces texts that are there; fields are known."""
+    """It sees what the agent saw: the same root, settings and node; the texts of the script are there; fields are known."""
     text = (CLUSTER / "uninstall.yaml").read_text()
     script = (CLUSTER / "uninstall.sh").read_text()
     assert [name for name in ("IMAGE", "BIN", "SETTINGS", ', \\"FORCE\\"') if f"s|{name}|" not in script] == []
