@@ -135,6 +135,25 @@ def test_second_agent(node: Node) -> None:
     assert not Path(first.socket).exists()
 
 
+def test_an_agent_after_another(node: Node) -> None:
+    """An agent that is started while the former one ends serves in its place; told to stop before that, it ends in good order."""
+    install_shim(node)
+    first = Agent(node).start()
+    second, third = Agent(node), Agent(node)
+    try:
+        third.start(wait=False)
+        wait_until(lambda: third.log.read_text().count("the agent starts") == 2, 20, "the third one to start")
+        second.start(wait=False)
+        assert third.stop() == 0
+        assert first.stop() == 0
+        wait_until(second.answers, 20, "the second one to serve")
+        assert second.get("/healthz")[0] == 200
+        assert node.run("STATUS", node.network()).status == 0
+    finally:
+        for agent in (first, second, third):
+            agent.close()
+
+
 def test_a_socket_that_can_not_be(node: Node) -> None:
     """An agent whose socket's place is taken by a file says so and exits with 2; the file stays."""
     run = node.directory / "run"

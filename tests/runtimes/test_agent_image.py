@@ -30,6 +30,7 @@ from tests.lab.switch.switch import Switch, wait_until
 
 pytestmark = pytest.mark.timeout(900)  # the first run on a machine makes a Debian
 START_S = 60.0
+END_S = 10.0
 RUNS = 12
 ABOVE_THE_BASE = 200_000_000
 """Bytes that the image may be larger than its base: each node pulls them."""
@@ -94,7 +95,7 @@ class Pod:
         Not by `podman stop`: where processes have the host's ids, that signals all of the container's at once.
         """
         self._podman.call("kill", "--signal=TERM", self._agent)
-        code = int(self._podman.call("wait", self._agent, seconds=self.manifest.grace_s))
+        code = int(self._podman.call("wait", self._agent, seconds=END_S))
         self._podman.call("rm", "--force", "--time=0", self._agent)
         return code
 

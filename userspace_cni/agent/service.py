@@ -56,6 +56,9 @@ PASS_S: Final = 300.0
 """A pass of reconciliation that takes longer than this is stuck."""
 ROUND_S: Final = 30.0
 """A round of the server's thread, which blocks in nothing but epoll, that takes longer than this never ends."""
+FORMER_S: Final = 5.0
+"""How long an agent that still has the locks is awaited: a rollout starts the next one while the former one ends."""
+FORMER_LOOK_S: Final = 0.1
 FINISH_S: Final = 3.0
 UNDO_S: Final = 1.0
 START_S: Final = 5.0
@@ -81,6 +84,8 @@ def serve(settings: Settings, environ: Mapping[str, str]) -> int:
         say("info", "the agent starts", state_dir=settings.state_dir, ovsdb=settings.ovsdb)
         agent = Agent(settings, environ)
         Signals(lambda _number, _frame: agent.watchdog.ask(), (signal.SIGHUP,), ignored_too=True).hear()
+        if not agent.claim(stopping):
+            return 0
         agent.start()
         while not stopping.is_set():
             os.read(woken, 64)
@@ -121,6 +126,24 @@ class Agent:
             ("health_listen", settings.health_listen, {"/healthz": health, "/readyz": ready}),
         )
         self.over_tcp = tuple(TcpPages(setting, listen, pages) for setting, listen, pages in over_tcp if listen)
+
+    def claim(self, stopping: threading.Event) -> bool:
+        """Become the node's agent, for which a former one that is ending is awaited; False when told to stop meanwhile.
+
+        Raises Unavailable when another one goes on, InvalidConfig for a socket that cannot be used.
+        """
+        until = time.monotonic() + FORMER_S
+        while True:
+            try:
+                self.server.claim()
+                self._claim_records()
+            except Unavailable:
+                if time.monotonic() > until:
+                    raise
+            else:
+                return True
+            if stopping.wait(FORMER_LOOK_S):
+                return False
 
     def start(self) -> None:
         """Read the node's state, carry out the spooled DELs, and only then take calls: those that come before wait."""

@@ -45,11 +45,6 @@ class DaemonSet:
         [container] = self._pod["containers"]
         return dict(container)
 
-    @property
-    def grace_s(self) -> int:
-        """What the agent has to end by itself, in seconds."""
-        return int(self._pod["terminationGracePeriodSeconds"])
-
     def probe(self, kind: str) -> str:
         """The page that `startupProbe`, `livenessProbe` or `readinessProbe` asks for; where it does is the host's own."""
         return str(self.agent[kind]["httpGet"]["path"])
