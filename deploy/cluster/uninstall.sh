@@ -22,20 +22,23 @@ say() { printf 'uninstall: %s\n' "$*" >&2; }
 ours() { kubectl --namespace "$namespace" "$@"; }
 # of AGENTS JSONPATH: a value of the agents' pod template
 of() { ours get daemonset userspace-cni --output "jsonpath={.spec.template.spec.$1}"; }
+in_agent() { ours exec "$1" --container agent -- userspace-cni "${@:2}"; }
+# nothing_on POD: whether nothing is attached on the agent's node; what is left of pods that have gone is removed first
+nothing_on() {
+    [[ $(in_agent "$1" list --json 2>/dev/null) == "[]" ]] && return
+    in_agent "$1" gc >/dev/null 2>&1 || true
+    [[ $(in_agent "$1" list --json) == "[]" ]]
+}
 there() { [[ -n $(ours get daemonset "$1" --ignore-not-found --output name) ]]; }
 
 if there userspace-cni; then
     if ((${#force[@]} == 0)); then
         attached=0
         for pod in $(ours get pods --selector app.kubernetes.io/name=userspace-cni --field-selector status.phase=Running --output name); do
-            found=$(ours exec "$pod" --container agent -- userspace-cni list --json) || {
-                say "$pod cannot say what is attached on its node; repair it, or give --force"
-                exit 1
-            }
-            [[ $found == "[]" ]] && continue
+            nothing_on "$pod" && continue
             attached=1
             say "attached on the node of $pod:"
-            ours exec "$pod" --container agent -- userspace-cni list
+            in_agent "$pod" list
         done
         ((attached == 0)) || {
             say "nothing was changed: delete these pods first, or give --force"
