@@ -24,7 +24,7 @@ from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.runtimes.images import write_image
 from tests.lab.switch.switch import Switch, wait_until
 
-AGENT = ROOT / "deploy" / "kubernetes" / "agent.yaml"
+AGENT = ROOT / "deploy" / "cluster"
 """What an administrator applies, a file or a directory for kustomize."""
 AGENT_LABEL = "app.kubernetes.io/name=userspace-cni"
 RUNNING_S = 90.0
