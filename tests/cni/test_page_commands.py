@@ -18,12 +18,13 @@ from tests.lab.switch.switch import SCRIPT
 
 pytestmark = pytest.mark.timeout(300)
 
-README, NETWORK, METRICS = PAGES[0], ROOT / "docs" / "network.md", ROOT / "docs" / "metrics.md"
+README = PAGES[0]
+NETWORK, METRICS, SWITCH = (ROOT / "docs" / name for name in ("network.md", "metrics.md", "ovs-dpdk.md"))
 ELSEWHERE = {ROOT / "docs" / "kubevirt-by-hand.md": ROOT / "tests" / "kubevirt" / "test_walkthrough.py"}
 """Pages that another test runs, because they need more than this one makes."""
 WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(page)) and page not in ELSEWHERE]
-ENTER = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"]
-"""Whatever a page mounts or leaves running ends with its shell."""
+ENTER = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
+"""Whatever a page mounts or leaves running ends with its shell; links that a switch makes are not the machine's."""
 PORT_COUNTER = r"userspace_cni_port_[rt]x_(packets|bytes|dropped|errors)_total"
 SECONDS = 240
 """Of patience with what takes 20 on a quiet machine."""
@@ -34,7 +35,7 @@ SMALL_SWITCH = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_SOCKET_MEM": "128
 MACHINE = f"""
 touch /run/private-switch.lock lock && mount --bind /run/private-switch.lock lock
 mkdir layers && mount -t tmpfs layers layers
-for place in /etc /opt /run /usr/local /var/lib; do
+for place in /etc /opt /run /usr/local /var/lib /var/log; do
     mkdir -p layers$place layers/.work$place
     mount -t overlay -o lowerdir=$place,upperdir=layers$place,workdir=layers/.work$place overlay $place
 done
@@ -46,7 +47,16 @@ mount --bind {ROOT}/.venv /opt/userspace-cni
 mkdir clone && ln -s {ROOT}/deploy clone/deploy && cd clone
 """
 
-# What all pages but the README speak of: a node with the plugin, an agent, and three pods of one network.
+# What the page on OVS-DPDK begins with: a Debian whose Open vSwitch was never started. The number of hugepages stays the
+# machine's: those that the page reserves are what a switch beside it leaves to applications.
+NEVER_STARTED = """
+export PATH=/opt/userspace-cni/bin:$PATH
+PRIVATE_SWITCH_APP_PAGES=512 deploy/private-switch start $(mktemp -d)
+touch pages && mount --bind pages /proc/sys/vm/nr_hugepages
+rm -rf /run/openvswitch /etc/openvswitch/conf.db
+"""
+
+# What all other pages but the README speak of: a node with the plugin, an agent, and three pods of one network.
 NODE = """
 export PATH=/opt/userspace-cni/bin:$PATH OVS_RUNDIR=$(mktemp -d) CNI_PATH=/opt/cni/bin
 deploy/private-switch start $OVS_RUNDIR
@@ -65,6 +75,9 @@ for pod in dpdk-app a b; do
         CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$pod;K8S_POD_UID=$uid" /opt/cni/bin/userspace
 done
 """
+
+BEGINNINGS = {README: "", SWITCH: NEVER_STARTED}
+"""Of the pages that do not begin on a node with the plugin."""
 
 
 @pytest.fixture
@@ -87,7 +100,7 @@ def run(room: Path, page: Path) -> tuple[dict[Block, str], str]:
     chosen = [block for block in blocks(page) if block.is_run]
     steps = [f"echo '=== {block.place}'\n{block.text}" for block in chosen] + ["echo '=== the end'\nuserspace-cni list\n"]
     script = room / "commands.sh"
-    script.write_text("".join([MACHINE, NODE if page != README else "", "cat > net.yaml <<'END'\n", network(), "END\n", *steps]))
+    script.write_text("".join([MACHINE, BEGINNINGS.get(page, NODE), "cat > net.yaml <<'END'\n", network(), "END\n", *steps]))
     done = subprocess.run(
         [*ENTER, "bash", "-e", "-o", "pipefail", script],
         cwd=room,
@@ -109,14 +122,18 @@ def test_every_command_of_the_page_succeeds(room: Path, page: Path) -> None:
     """The page's blocks of commands end with 0, one after the other in one shell, and detach what they attached."""
     told, attached = run(room, page)
     assert "Traceback" not in "".join(told.values())
-    if page != README:
+    if page not in BEGINNINGS:
         assert re.findall(r"^default/([\w-]+) +net1 ", attached, re.MULTILINE) == ["a", "b", "dpdk-app"]
     else:
         assert "no attachments on this node" in attached
+    if page == README:
         [added] = [text for block, text in told.items() if "CNI_COMMAND=ADD" in block.text]
         result = json.loads(added[added.index("{") : added.rindex("}") + 1])
         assert result["interfaces"][0]["name"] == "net1"
         assert "demo0001" in "".join(text for block, text in told.items() if "userspace-cni list" in block.text)
+    if page == SWITCH:
+        assert 'true\n"DPDK ' in "".join(told.values())
+        assert re.search(r"^br0 +forwards ", "".join(told.values()), re.MULTILINE)
     if page == METRICS:
         [exposed] = told.values()
         known = set(re.findall(r"^# TYPE (userspace_cni_\w+) (?:gauge|counter|histogram)$", exposed, re.MULTILINE))

@@ -30,8 +30,11 @@ NETWORK = ROOT / "docs" / "network.md"
 OPERATIONS = ROOT / "docs" / "operations.md"
 PROGRAMS = ("userspace_cni.pod", "kubevirt", "tests.crash.storm")
 """Modules with options of their own, which the pages name too."""
-OTHERS = {"--single-file-segments"}
-"""Options of other programs that pages name: DPDK's."""
+OTHERS = {
+    *("--huge-dir", "--in-memory", "--no-huge", "--no-pci", "--no-telemetry", "--single-file-segments"),
+    "--total-num-mbufs",
+}
+"""Options of other programs that pages name: DPDK's, and its testpmd's."""
 _OPTION = re.compile(r"--?[a-z][a-z-]*")
 _PLACEHOLDER = re.compile(r"[A-Z]+")
 
