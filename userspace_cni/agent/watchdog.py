@@ -36,13 +36,24 @@ APART_S: Final = 5.0
 
 
 class Watchdog:
-    """The thread. It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first."""
+    """The thread. It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first.
 
-    def __init__(self, node: Node, count: Callable[[str], None], reconnected: Callable[[], None], tick_s: float) -> None:
+    `looked` is called in each round, after session and switch were looked at; it must not wait.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        count: Callable[[str], None],
+        reconnected: Callable[[], None],
+        tick_s: float,
+        looked: Callable[[], None] = lambda: None,
+    ) -> None:
         self._node = node
         self._count = count
         self._reconnected = reconnected
         self._tick_s = tick_s
+        self._looked = looked
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
@@ -152,6 +163,7 @@ class Watchdog:
         if now >= self._watched:
             due = self._is_restarted() or due
             self._watched = now + (WATCH_S if self._lives else 0.0)
+        self._looked()
         with self._wake:
             due = due or self._asked > 0
         if due:

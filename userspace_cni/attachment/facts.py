@@ -44,6 +44,10 @@ class Place:
     mount_name: str = ""
     """Name of the mount below short_dir; "" derives one from the path."""
     parents: bool = False
+    subdirectory: str = ""
+    """The directory in the container, relative to the pod's mapped directory, with a trailing slash; "" for that one itself."""
+    closed: bool = False
+    """Whether containers see only what is made in the directory itself, and nothing that is mounted there later."""
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,11 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, and for a device plugin's
     allocation that contradicts the configuration.
     """
-    role = _ovs_role(options, consumer, facts.allocation)
+    role = _ovs_role(options, consumer, facts)
     derived = consumer.socket_file(request.environment.ifname)
-    socket_file = _checked_name(derived or _given_name(request, options, facts.allocation), request, consumer)
     place, access = facts.place, options.access
-    pod_path = facts.allocation.path if facts.allocation and not derived else facts.mapped_dir + socket_file
+    socket_file = _checked_name(derived or _given_name(request, options, facts.allocation), request, consumer)
+    pod_path = facts.allocation.path if facts.allocation and not derived else facts.mapped_dir + place.subdirectory + socket_file
     _fits(pod_path, "the path in the pod")
     if not _is_text(request.environment.ifname):
         raise BadEnvironment(f"CNI_IFNAME {request.environment.ifname!a} is not UTF-8", "OVSDB takes no other names")
@@ -125,10 +125,14 @@ def _marks(request: Request, consumer: Consumer, facts: Facts) -> dict[str, str]
     return {key: value for key, value in marks.items() if value and _is_text(value)}
 
 
-def _ovs_role(options: Options, consumer: Consumer, allocation: Allocation | None) -> Role:
-    """OVS's role: the configuration's, or the opposite of the role that a device plugin gave the application."""
+def _ovs_role(options: Options, consumer: Consumer, facts: Facts) -> Role:
+    """OVS's role: the configuration's, or the opposite of the role that a device plugin gave the application.
+
+    In a closed place it is client unless the network asks for the other one: only a socket that the application makes is there.
+    """
+    allocation = facts.allocation
     if allocation is None:
-        return options.ovs_role
+        return _role_in(facts.place, options)
     consumer.check_allocation(allocation)
     role: Role = "server" if allocation.mode == "client" else "client"
     if options.role_given and role != options.ovs_role:
@@ -137,6 +141,17 @@ def _ovs_role(options: Options, consumer: Consumer, allocation: Allocation | Non
             "they contradict each other; see the file runtimeConfig.CNIDeviceInfoFile",
         )
     return role
+
+
+def _role_in(place: Place, options: Options) -> Role:
+    if not place.closed or options.ovs_role == "client":
+        return options.ovs_role
+    if options.mode_given:
+        raise InvalidConfig(
+            f"'host.vhost.mode' makes OVS the server, and the pod's socket is in the directory of a device, {place.path}",
+            "a container does not see a socket that is mounted there later: say 'client', or give the pod the volume for sockets",
+        )
+    return "client"
 
 
 def _given_name(request: Request, options: Options, allocation: Allocation | None) -> str:
@@ -221,7 +236,9 @@ def _documents(request: Request, options: Options, consumer: Consumer, facts: Fa
     steps: list[Step] = []
     if facts.device_info_file:
         steps.append(_device_info(facts, view))
-    entry = render_file(_entry(request, options, view))
+    # a note's names begin at the pod's mapped directory, a file's where the file is
+    name = facts.place.subdirectory + view.socket_file if facts.noted else view.socket_file
+    entry = render_file(_entry(request, options, view, name))
     if facts.noted:
         steps.append(
             PodNote(
@@ -255,10 +272,10 @@ def _device_info(facts: Facts, view: _ApplicationView) -> DeviceInfo:
     )
 
 
-def _entry(request: Request, options: Options, view: _ApplicationView) -> dict[str, Any]:
+def _entry(request: Request, options: Options, view: _ApplicationView, socket_file: str) -> dict[str, Any]:
     """One element of userspace/configuration-data: the `container` block, completed as the application needs it."""
     block = options.application.block
-    vhost = {**(block.get("vhost") or {}), "mode": view.mode, "socketfile": view.socket_file}
+    vhost = {**(block.get("vhost") or {}), "mode": view.mode, "socketfile": socket_file}
     config: dict[str, Any] = {key: block[key] for key in ("engine", "iftype", "netType", "memif", "bridge") if key in block}
     config = {
         **config,
