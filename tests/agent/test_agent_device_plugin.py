@@ -64,7 +64,7 @@ def test_which_bridges_have_devices(live: LiveNode, kubelet: Kubelet, sandbox: s
 
 
 def test_health_follows_the_datapath(live: LiveNode, kubelet: Kubelet) -> None:
-    """Devices are unhealthy while ovs-vswitchd is dead; those of a removed bridge become so and are withdrawn until it is back."""
+    """Devices are unhealthy while ovs-vswitchd is dead; a removed bridge's become so and are withdrawn until it is back."""
     switch = switch_of(live)
     kubelet.start()
     live.start()

@@ -126,32 +126,27 @@ def _marks(request: Request, consumer: Consumer, facts: Facts) -> dict[str, str]
 
 
 def _ovs_role(options: Options, consumer: Consumer, facts: Facts) -> Role:
-    """OVS's role: the configuration's, or the opposite of the role that a device plugin gave the application.
+    """OVS's role: the opposite of the one that a device plugin gave the application, else the configuration's.
 
-    In a closed place it is client unless the network asks for the other one: only a socket that the application makes is there.
+    In a closed place only a socket that the application makes is seen: there OVS is client, unless the network says otherwise.
     """
-    allocation = facts.allocation
-    if allocation is None:
-        return _role_in(facts.place, options)
-    consumer.check_allocation(allocation)
-    role: Role = "server" if allocation.mode == "client" else "client"
-    if options.role_given and role != options.ovs_role:
+    allocation, closed = facts.allocation, facts.place.closed
+    role = "client" if closed and not options.mode_given else options.ovs_role
+    if allocation is not None:
+        consumer.check_allocation(allocation)
+        role = "server" if allocation.mode == "client" else "client"
+        if options.role_given and role != options.ovs_role:
+            raise InvalidConfig(
+                f"the device plugin allocated mode {allocation.mode!r}, and 'host.vhost.mode' makes OVS the {options.ovs_role}",
+                "they contradict each other; see the file runtimeConfig.CNIDeviceInfoFile",
+            )
+    if closed and role == "server":
         raise InvalidConfig(
-            f"the device plugin allocated mode {allocation.mode!r}, and 'host.vhost.mode' makes OVS the {options.ovs_role}",
-            "they contradict each other; see the file runtimeConfig.CNIDeviceInfoFile",
+            f"OVS is to be the server, and the pod's socket is in the directory of a device, {facts.place.path}",
+            "a container does not see a socket that is mounted there later: 'host.vhost.mode' has to be 'client', or the pod "
+            "needs the volume for sockets",
         )
     return role
-
-
-def _role_in(place: Place, options: Options) -> Role:
-    if not place.closed or options.ovs_role == "client":
-        return options.ovs_role
-    if options.mode_given:
-        raise InvalidConfig(
-            f"'host.vhost.mode' makes OVS the server, and the pod's socket is in the directory of a device, {place.path}",
-            "a container does not see a socket that is mounted there later: say 'client', or give the pod the volume for sockets",
-        )
-    return "client"
 
 
 def _given_name(request: Request, options: Options, allocation: Allocation | None) -> str:
