@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,17 @@ def test_only_as_a_client(live: LiveNode, kubelet: Kubelet, sandbox: str) -> Non
     assert (volume / port_of()).exists()
 
 
+@contextmanager
+def hung(live: LiveNode) -> Iterator[None]:
+    """A kubelet that takes connections and says nothing."""
+    path = live.kubelet / "pod-resources" / "kubelet.sock"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+        yield
+
+
 def test_the_kubelets_word_is_awaited(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
     """While the kubelet does not answer, a pod without a volume is told to try again; with its answer it is attached."""
     kubelet.give("blue/app", RESOURCE, "br-dev-0")
@@ -145,6 +158,8 @@ def test_the_kubelets_word_is_awaited(live: LiveNode, kubelet: Kubelet, sandbox:
     for network in (on(live), asking(live, "br-dev-0")):
         refused(live.run("ADD", network, sandbox, CNI_ARGS=POD.args), 11, "asking the kubelet for the devices of pod blue/app")
     assert live.page("/readyz")[0] == 200
+    with hung(live):
+        refused(live.run("ADD", on(live), sandbox, CNI_ARGS=POD.args), 11, "DEADLINE_EXCEEDED")
     kubelet.start()
     succeeded(live.run("ADD", on(live), sandbox, CNI_ARGS=POD.args))
 

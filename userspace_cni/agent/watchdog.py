@@ -163,7 +163,7 @@ class Watchdog:
         if now >= self._watched:
             due = self._is_restarted() or due
             self._watched = now + (WATCH_S if self._lives else 0.0)
-        self._looked()
+        self._guarded(self._looked, "telling of session and switch")
         with self._wake:
             due = due or self._asked > 0
         if due:
@@ -181,11 +181,11 @@ class Watchdog:
             self._passes, self._in_pass = self._passes + 1, False
             self._wake.notify_all()
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, work: Callable[[], object], what: str = "reconciliation") -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 -- a bug in one pass must not end all of them
-            say("error", "reconciliation failed", error=repr(error))
+            say("error", f"{what} failed", error=repr(error))
 
     def _connect(self) -> bool:
         """Open the session with OVSDB if needed; whether it is a new one."""
