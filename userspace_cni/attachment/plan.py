@@ -188,9 +188,15 @@ def _is_text(value: str) -> bool:
 
 
 def _mount_target(facts: Facts, socket_file: str) -> str:
-    """The mount below short_dir through which OVS is given the pod's directory; "" for the directory itself."""
+    """The mount below short_dir through which OVS is given the pod's directory; "" for the directory itself.
+
+    A closed place is always mounted: the next pod gets another directory at its path, which this pod's port must never reach.
+    """
     place = facts.place
-    if not facts.mount_always and len(f"{place.path}/{socket_file}".encode("utf-8", "surrogateescape")) <= SUN_PATH_MAX:
+    if (
+        not (facts.mount_always or place.closed)
+        and len(f"{place.path}/{socket_file}".encode("utf-8", "surrogateescape")) <= SUN_PATH_MAX
+    ):
         return ""
     digest = hashlib.sha256(place.path.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{facts.short_dir}/{place.mount_name or digest[:16]}"

@@ -177,6 +177,7 @@ def test_device_of_the_pod(host: dict[str, Any] | None) -> None:
     assert only(attachment, OvsPort).server_path == f"/var/lib/vhost_sockets/beef/{CID}-net1"
     path = json.loads(only(attachment, DeviceInfo).content)["vhost-user"]["path"]
     assert path == f"{MAPPED}br0-3/{CID}-net1"
+    assert only(planned(replace(DEVICE, mount_always=False), **keys), PodMount) == attachment.steps[2]
     note = only(attachment, PodNote)
     assert note.mapped_dir + parse_entry(note.entry)["config"]["vhost"]["socketfile"] == path
     file = only(planned(replace(DEVICE, noted=False), **keys), ConfigFile)
