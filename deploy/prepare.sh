@@ -3,7 +3,7 @@
 #
 #   deploy/prepare.sh            what is missing of OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, QEMU, libvirt, debootstrap, compilers,
 #                                Python; then .venv
-#   deploy/prepare.sh demo       without runtimes, QEMU, libvirt and the fuzzer's compiler
+#   deploy/prepare.sh demo       without runtimes, QEMU, libvirt, and the compilers of Go and of the fuzzer
 #   deploy/prepare.sh unit       only Python, for the rootless tests
 #
 # It changes no installed package and starts no service: the demo and the tests run a switch of their own.
@@ -22,6 +22,7 @@ fi
 if [[ -z ${1:-} ]]; then
     packages+=(containerd runc podman busybox-static curl iptables qemu-system-x86 ipxe-qemu)
     packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
+    packages+=(golang-go openssl)   # the cluster of the tests
     # libFuzzer's runtime comes with the compiler's version, which differs between Debian releases
     [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)
 fi

@@ -9,7 +9,8 @@ cd "$(dirname "$0")/.."
 source deploy/stages.sh
 
 kind=${1:-all}
-lanes=2   # tests run side by side, each process with a switch of its own: more would starve the polling threads
+lanes=2   # tests run side by side, each process with a switch of its own: more would starve the polling threads. The rootless ones
+          # have none and mostly wait, so they run beside these, in a lane of their own
 shift || true
 started=$SECONDS
 say() { printf '\n== %s (%ds)\n' "$*" $((SECONDS - started)); }
@@ -30,12 +31,17 @@ make_beds() {
     .venv/bin/python -m tests.lab.guests.guest >&2
     stage_over
 }
-make_base() {
-    stage "a minimal Debian 12 for the images"
-    .venv/bin/python -m tests.lab.runtimes.image_base >&2 && stage_over
+make_image() {
+    stage "the agent's image, from a minimal Debian 12"
+    .venv/bin/python -m tests.lab.runtimes.agent_image >&2 && stage_over
+}
+make_kubernetes() {
+    stage "Kubernetes from Debian's source, when this is the first time"
+    .venv/bin/python -m tests.lab.cluster.binaries >&2 && stage_over
 }
 if [[ $kind != all ]]; then
     [[ $kind != kubevirt ]] || make_beds
+    [[ $kind != cluster ]] || { make_image; make_kubernetes; }
     exec .venv/bin/python -m pytest -q "tests/$kind" "$@"
 fi
 
@@ -53,18 +59,26 @@ stage "lint-imports"
 rm -f "/tmp/userspace-cni-imports.$$"
 stage_over
 
-# What the image and the virtual machines need is made while other tests run. Those of the machines come last and alone, for a guest
-# takes both cores; so do those of ping and load, which look at every unix socket of the machine before they take a port, and those of
-# the commands in README and docs, ping and load among them
-alone=(tests/ovs/test_cli_ping.py tests/ovs/test_cli_load.py tests/cni/test_page_commands.py tests/kubevirt)
+# What the image, the virtual machines and the cluster need is made while other tests run. Those of the machines come last and alone, for
+# a guest takes both cores, and so does a cluster; so do those of ping and load, which look at every unix socket of the machine before
+# they take a port, and those of the commands in README and docs, ping and load among them
+alone=(tests/ovs/test_cli_ping.py tests/ovs/test_cli_load.py tests/cni/test_page_commands.py tests/cluster tests/kubevirt)
 beds=/tmp/userspace-cni-beds.$$
-((make_base) || :; make_beds) >"$beds" 2>&1 &
+((make_image) || :; (make_kubernetes) || :; make_beds) >"$beds" 2>&1 &
+beds_made=$!
+rootless=/tmp/userspace-cni-rootless.$$
+env --default-signal=INT .venv/bin/python -m pytest -q --durations=10 tests/unit "$@" >"$rootless" 2>&1 &   # bash has it ignored here
+rootless_done=$!
 status=0
-say "tests; meanwhile what the image and the virtual machines need is made"
-.venv/bin/python -m pytest -q -n "$lanes" --dist loadfile "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?
+say "tests; meanwhile the rootless ones, and what image, cluster and virtual machines need is made"
+.venv/bin/python -m pytest -q -n "$lanes" --dist loadfile --ignore=tests/unit "${alone[@]/#/--ignore=}" --durations=10 "$@" || status=$?
+say "the rootless tests, which ran meanwhile"
+wait "$rootless_done" || status=$?
+cat "$rootless"
+rm -f "$rootless"
 say "tests that run alone"
 stage "waiting for what they need to be made"
-wait $! || echo "run: it could not be made" >&2
+wait "$beds_made" || echo "run: it could not be made" >&2
 stage_over
 cat "$beds" >&2
 rm -f "$beds"

@@ -22,7 +22,7 @@ from tests.lab.node.node import CONTAINER, Node
 from tests.lab.node.stored import stored
 from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import wait_until
-from userspace_cni.agent import service
+from userspace_cni.agent import service, watchdog
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cni import protocol
 from userspace_cni.cni.call import Answer
@@ -30,7 +30,7 @@ from userspace_cni.node.local import LocalNode
 from userspace_cni.shim import BUILT
 
 ENDED_S = 20
-"""How long an agent that was told to end is waited for."""
+"""How long an agent that was told to end is waited for: several times what it may take, and less than a verb's deadline."""
 
 
 class LiveNode(Node):
@@ -76,7 +76,7 @@ class LiveNode(Node):
         return self._process.pid
 
     def start(self, *, until: str = "", **limits: float) -> LiveNode:
-        """Have an agent that serves. `limits`: constants of the service, by name.
+        """Have an agent that serves. `limits`: constants of the watchdog and the service, by name.
 
         `until`: it gets SIGKILL when one of its verbs first comes there; see tests.lab.node.inside.
         """
@@ -229,7 +229,7 @@ def _serve(environ: dict[str, str], log: str, until: str, limits: dict[str, floa
     os.environ.clear()
     os.environ.update(environ)
     for name, value in limits.items():
-        setattr(service, name, value)
+        setattr(watchdog if name in vars(watchdog) else service, name, value)
     if until:
         vars(service)["LocalNode"] = partial(_TrippedDrivers, until)
     sys.exit(service.serve(load(environ), environ))

@@ -112,9 +112,12 @@ def test_a_dead_socket_without_an_agent(live: LiveNode, sandbox: str) -> None:
         with run_testpmd(sandbox, volume, eal, "txonly"):
             wait_until(lambda: flowing(live), CONNECT_S, "its frames")
             assert live.run_standalone("CHECK", checked, sandbox).status == 0
+            assert [each["socket_dead"] for each in decoded(live, "list")] == [False]
         assert path.is_socket()
         assert live.run_standalone("CHECK", checked, sandbox).status == 1
         assert [drift["found"] for drift in decoded(live, "check", code=1)["drifts"]] == ["a dead socket"]
+        assert [each["socket_dead"] for each in decoded(live, "list")] == [True]
+        assert "dead: no process has it" in cli(live, "show", pod.name).stdout
         if way == "gc":
             cli(live, "gc")
         else:

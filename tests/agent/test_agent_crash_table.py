@@ -144,11 +144,15 @@ def test_vswitchd_dies(live: LiveNode, sandbox: str) -> None:
             refused(live.run("ADD", live.network(), sandbox, container(3)), 11, "ovs-vswitchd is dead")
             assert len(live.states()) == 3
             assert not any(map(connects, placed))
+            assert sum(each["socket_dead"] for each in live.page("/api/v1/attachments")[1]) == 2
+            live.tick()
+            assert [live.metric("socket_dead", port=port_of(container(number))) for number in (1, 2)] == [1, 1]
         finally:
             switch.restart_vswitchd()
         wait_until(lambda: open_ports(switch) == names, RESTART_S, "the ports")
         wait_until(lambda: all(map(connects, placed)), RESTART_S, "the sockets")
         assert live.done("again-placed-socket") >= 2
+        wait_until(lambda: live.metric("socket_dead") == 0, RESTART_S, "no dead socket")
         assert live.done("again-port") == 0
         assert rows_of(switch) == before
         assert {name: switch.interface(name)["_uuid"] for name in names} == uuids
@@ -378,7 +382,7 @@ def test_a_gone_sandbox_does_not_keep_its_pod(live: LiveNode, sandbox: str) -> N
     """
     live.settings["USERSPACE_CNI_TICK_S"] = "10000"
     live.settings["USERSPACE_CNI_MOUNT_POD_DIRS"] = "always"
-    live.start()
+    live.start(APART_S=0.5)
     pod, network = Pod(), live.network("1.0.0", ipam=live.host_local())
     volume = live.empty_dir(pod.uid)
     with in_memory(volume), mortal_sandbox(sandbox) as (path, end):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 from tests.agent.living import LiveNode, container, port_of, serving
@@ -116,15 +115,13 @@ def test_probes(live: LiveNode) -> None:
 
 def test_two_looks_take_one_command(live: LiveNode, sandbox: str) -> None:
     """gc waits for the second look and has the agent remove what is dead, though no tick comes."""
-    live.settings["USERSPACE_CNI_TICK_S"] = "30"
+    live.settings["USERSPACE_CNI_TICK_S"] = "600"
     live.start()
     gone = Path(sandbox).with_name("cni-gone")
     succeeded(live.run("ADD", live.network(), sandbox))
     record = next((live.state / "attachments").iterdir())
     text = record.read_text()
     record.write_text(text.replace(sandbox, str(gone)))
-    began = time.monotonic()
     done = decoded(live, "gc")
-    assert time.monotonic() - began < 30
     assert (done["actions"].get("removed-sandbox-gone", 0), done["remaining"]) == (1, [])
     live.require_clean()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 import urllib.request
 from pathlib import Path
 
@@ -27,11 +26,9 @@ from tests.cni.spec import (
 )
 from tests.lab.node.agent import get, value_of
 from tests.lab.node.inside import killed_at
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import FOR_EVER_S, wait_until
 
 SECONDS = "userspace_cni_verb_seconds"
-AT_ONCE_S = 3
-"""Far more than STATUS may take, and less than any deadline of a switch that hangs."""
 
 
 def problems(live: LiveNode, probe: str) -> list[str]:
@@ -80,19 +77,16 @@ def test_stuck_reconciliation(live: LiveNode, sandbox: str) -> None:
 def test_switch_hangs(live: LiveNode, sandbox: str) -> None:
     """While ovs-vswitchd is stopped STATUS answers at once, soon with 51, and readyz says why; neither writes anything."""
     switch = switch_of(live)
+    live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)  # who waits for the switch does not come back
     live.start()
     succeeded(live.run("ADD", live.network(), sandbox))
     answers = []
     with paused_vswitchd(switch):
         before = (switch.dir / "conf.db").stat().st_size, tree(live.state), tree(live.short)
-        began = time.monotonic()
         answers.append(live.run("STATUS", live.network()))
-        assert time.monotonic() - began < AT_ONCE_S
         wait_until(lambda: problems(live, "readyz"), what="readyz to fail")
         assert "ovs-vswitchd is silent" in problems(live, "readyz")[0]
-        began = time.monotonic()
         answers.append(live.run("STATUS", live.network()))
-        assert time.monotonic() - began < AT_ONCE_S
         refused(answers[-1], 51, "ovs-vswitchd is silent")
         assert problems(live, "healthz") == []
         assert ((switch.dir / "conf.db").stat().st_size, tree(live.state), tree(live.short)) == before
@@ -104,15 +98,14 @@ def test_switch_hangs(live: LiveNode, sandbox: str) -> None:
 
 def test_ovsdb_hangs(live: LiveNode, sandbox: str) -> None:
     """While ovsdb-server is stopped STATUS and the probes answer at once, and everything works again when it goes on."""
+    live.settings["USERSPACE_CNI_DEADLINE_S"] = str(FOR_EVER_S)  # who waits for the switch does not come back
     live.start()
     with paused_ovsdb(switch_of(live)):
-        began = time.monotonic()
         assert live.run("STATUS", live.network()).status in (0, 1)
         assert problems(live, "healthz") == []
         problems(live, "readyz")
         live.page("/api/v1/attachments")
         assert value_of(get(live.socket, "/metrics")[1].decode(), "userspace_cni_build_info") == 1
-        assert time.monotonic() - began < AT_ONCE_S
     wait_until(lambda: live.run("STATUS", live.network()).status == 0, what="STATUS")
     succeeded(live.run("ADD", live.network(), sandbox))
     succeeded(live.run("DEL", live.network(), sandbox))

@@ -218,7 +218,9 @@ def test_list_while_the_daemon_is_dead(pod: Node) -> None:
     try:
         listed = cli(pod, "list")
         assert listed.stderr.startswith("ovs-vswitchd is dead: ")
-        assert [line.split()[-3:] for line in listed.stdout.splitlines()[1:]] == [["dead", "unknown", "ready"]] * 2
+        client, server, problem = (line.split() for line in listed.stdout.splitlines()[1:])
+        assert (client[-3:], server[-4:]) == (["dead", "unknown", "ready"], ["dead", "unknown", "ready", "!"])
+        assert problem[-3:] == ["a", "dead", "socket"]
         for each in decoded(pod, "list"):
             assert (each["vswitchd"], each["link_state"], each["vhost"]["state"]) == ("dead", "unknown", "unknown")
         shown = cli(pod, "show", "dpdk-app/net1")

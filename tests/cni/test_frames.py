@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import succeeded, switch_of
+from tests.lab.frames.idle import THIS_RUN
 from tests.lab.frames.testpmd import MEMORY_MIB, Testpmd, eal_arguments, run_testpmd
 from tests.lab.kube.pods import MAPPED_DIR, Pod
 from tests.lab.node.node import Node, clean
@@ -73,7 +74,7 @@ class Attached:
 
 def attach(node: Node, netns: str, number: int, network: dict[str, Any]) -> Attached:
     """A pod with an emptyDir, attached to the network."""
-    pod, container = Pod(f"app-{number}"), f"{number:012x}" + "f" * 52
+    pod, container = Pod(f"app-{number}"), f"{number:04x}{THIS_RUN}" + "f" * 52
     volume = node.empty_dir(pod.uid)
     succeeded(node.run("ADD", network, netns, container, CNI_ARGS=pod.args))
     return Attached(node, pod, container, netns, volume)

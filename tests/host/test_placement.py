@@ -148,7 +148,9 @@ def test_a_dead_socket_is_never_placed(step: PlacedSocket, source: Path, placed:
         driver.apply(step, soon())
     with listening(source):
         pass
-    assert "a dead socket of a killed OVS" in str(driver.check(step, soon())[0].found)
+    found = driver.check(step, soon())[0].found
+    assert isinstance(found, Dead)
+    assert "a dead socket of a killed OVS" in found.words
     with pytest.raises(Unavailable, match="did not make it in time"):
         driver.apply(step, soon().within(0.03))
     assert is_source_dead(step.source)

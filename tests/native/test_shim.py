@@ -21,16 +21,15 @@ from tests.lab.node.agentless import (
     TROUBLE,
     Agent,
     Caller,
-    Process,
     answers,
     dribbles,
     finish,
     give_stdin,
     holds,
+    knocks,
     read_request,
     refused,
     reply,
-    waits,
 )
 from tests.lab.switch.switch import wait_until
 from userspace_cni.cni import protocol
@@ -330,7 +329,7 @@ def test_backlog_that_drains(caller: Caller) -> None:
     """The shim waits for an agent that accepts late."""
     with FullBacklog(caller.socket) as full, caller.start("ADD") as process:
         give_stdin(process)
-        wait_until(lambda: _knocks(process), what="the shim to find the backlog full")
+        wait_until(lambda: knocks(process), what="the shim to find the backlog full")
         for _ in full.waiting[:-1]:
             full.listener.accept()[0].close()
         client, _ = full.listener.accept()
@@ -338,10 +337,3 @@ def test_backlog_that_drains(caller: Caller) -> None:
             read_request(client)
             client.sendall(reply(200, RESULT))
         assert finish(process, None).stdout == RESULT
-
-
-def _knocks(process: Process) -> bool:
-    """Whether the process waits between two attempts to connect."""
-    return waits(process) and any(
-        str(path.readlink()).startswith("socket:") for path in Path(f"/proc/{process.pid}/fd").iterdir()
-    )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from tests.lab.node.node import Node
+from tests.lab.node.node import clean as clean_node
 from tests.lab.node.ports import port_with
 from tests.lab.switch.switch import Switch
 from userspace_cni.attachment.steps import OvsPort
@@ -29,6 +35,16 @@ def clean(switch: Switch) -> Iterator[None]:
     for bridge in switch.bridges():
         switch.vsctl("--no-wait", "del-br", bridge)
     switch.vsctl("--no-wait", "--", "--all", "destroy", "QoS")
+
+
+@pytest.fixture(scope="session")
+def warm(switch: Switch) -> None:
+    """The first vhost-user connection of a switch is behind it: for that one it takes memory, and is silent for seconds."""
+    switch.vsctl("add-br", "br-first", "--", "set", "Bridge", "br-first", "datapath_type=netdev")
+    with TemporaryDirectory(prefix="uc-") as directory, clean_node(Node(Path(directory) / "n", switch)) as node:
+        argv = [sys.executable, "-m", "userspace_cni", "probe", "br-first", "--count", "1", "--timeout", "50"]
+        subprocess.run(argv, env=node.environ, stdout=subprocess.DEVNULL, timeout=110, check=True)
+        switch.vsctl("del-br", "br-first")
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ LOAD = ("load", "--seconds", "0.5")
 
 
 @pytest.fixture
-def pods(node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
+def pods(warm: None, node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
     """A node without pods yet."""
     with pods_on(node, switch, sandbox) as made:
         yield made

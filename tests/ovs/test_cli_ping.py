@@ -26,7 +26,7 @@ FOREVER = ("--interval", "0.01", "--count", "1000000")
 
 
 @pytest.fixture
-def pods(node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
+def pods(warm: None, node: Node, switch: Switch, sandbox: str) -> Iterator[Pods]:
     """A node without pods yet."""
     with pods_on(node, switch, sandbox) as made:
         yield made

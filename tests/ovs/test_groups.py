@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.lab.switch.proxy import Proxy
-from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.switch import FOR_EVER_S, Switch, wait_until
 from tests.ovs.conftest import STORE, attach
 from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.deadline import Deadline
@@ -72,7 +71,6 @@ class Caller:
 
     thread: threading.Thread
     error: BaseException | None = None
-    seconds: float = 0.0
 
 
 @dataclass
@@ -85,12 +83,10 @@ class Callers:
         """Call it in a thread of its own."""
 
         def run() -> None:
-            begin = time.monotonic()
             try:
                 what()
             except BaseException as error:
                 caller.error = error
-            caller.seconds = time.monotonic() - begin
 
         caller = Caller(threading.Thread(target=run))
         self.all.append(caller)
@@ -313,17 +309,16 @@ def test_a_group_notices_that_another_session_took_the_last_port(
 
 
 def test_no_call_waits_for_the_deadline_of_another(own_switch: Switch, connect: Connect, port: MakePort) -> None:
-    """A hung server amid a group: a caller with half a second fails then, and one with more time gets its port."""
-    driver = connect(own_switch)
+    """A hung server amid a group: a caller with a second fails then, and one with more time gets its port."""
+    driver, patient = connect(own_switch), Deadline.after(FOR_EVER_S)
     with queued(driver) as callers:
         hasty = callers.call(lambda: driver.apply(port(1), Deadline.after(1)))
-        callers.call(lambda: attach(driver, port(2), Deadline.after(30)))
-        callers.call(lambda: driver.client.standing().transact([Pause(driver.client.standing(), own_switch)], Deadline.after(30)))
+        callers.call(lambda: attach(driver, port(2), patient))
+        callers.call(lambda: driver.client.standing().transact([Pause(driver.client.standing(), own_switch)], patient))
     try:
-        hasty.thread.join(10)
+        hasty.thread.join(60)
         assert isinstance(hasty.error, Unavailable)
         assert "unknown" in str(hasty.error)
-        assert hasty.seconds < 5
         assert callers.all[1].thread.is_alive()
     finally:
         own_switch.resume_ovsdb()

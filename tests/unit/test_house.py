@@ -17,6 +17,7 @@ TESTS = ROOT / "tests"
 LINES_MAX = 500
 SLEEPERS = frozenset({"wait_until", "eventually", "test_an_idle_polling_thread_sleeps"})
 """Functions that may sleep: they wait for a condition with a limit, or measure what happens in that time."""
+CLOCKS = frozenset({"monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "time"})
 
 
 def name_of(path: Path) -> str:
@@ -110,6 +111,38 @@ def test_no_test_sleeps(path: Path) -> None:
         if isinstance(node, ast.Call) and called(node) == "sleep" and id(node) not in allowed
     ]
     assert asleep == []
+
+
+def is_clock(node: ast.AST) -> bool:
+    """Whether a clock is read in it."""
+    return any(isinstance(each, ast.Call) and called(each) in CLOCKS for each in ast.walk(node))
+
+
+def upper_bounds(test: ast.expr) -> Iterator[ast.expr]:
+    """What is asserted to be less than something, sides of all comparisons in the expression."""
+    for compare in (node for node in ast.walk(test) if isinstance(node, ast.Compare)):
+        sides = [compare.left, *compare.comparators]
+        for left, comparison, right in zip(sides, compare.ops, sides[1:], strict=False):
+            if isinstance(comparison, ast.Lt | ast.LtE):
+                yield left
+            elif isinstance(comparison, ast.Gt | ast.GtE):
+                yield right
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=name_of)
+def test_no_test_is_in_a_hurry(path: Path) -> None:
+    """No assertion says how soon something is over: a busy machine makes it untrue. What hangs outlasts a test.
+
+    In a loop it is the bound of a wait.
+    """
+    tree = parsed(path)
+    waits = {id(node) for loop in ast.walk(tree) if isinstance(loop, ast.While) for node in ast.walk(loop)}
+    hurried = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert) and id(node) not in waits and any(map(is_clock, upper_bounds(node.test)))
+    ]
+    assert hurried == []
 
 
 def test_file_names_are_unique() -> None:

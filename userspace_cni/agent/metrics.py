@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol
 
 from userspace_cni.attachment.listing import SwitchPort
+from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import UNEXPECTED
 from userspace_cni.base.exposition import family, labels
 from userspace_cni.base.metrics import Registry
@@ -57,8 +58,8 @@ class Counted(Protocol):
 class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
-    `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports. All are
-    called at each scrape, not before.
+    `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports; `dead`
+    gives the ports whose sockets are dead. All are called at each scrape, not before.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Metrics:
         ports: Callable[[], Iterable[SwitchPort]],
         gauges: Mapping[str, Callable[[], float]],
         counters: Callable[[], Iterable[Counted]] = tuple,
+        dead: Callable[[], Iterable[PortRef]] = tuple,
     ) -> None:
         self._registry = registry = Registry()
         text = "Seconds that CNI calls took, by verb, stage (total is all of it) and outcome"
@@ -76,12 +78,14 @@ class Metrics:
         text = "Registrations of a bridge's devices with the kubelet, by outcome"
         self._registrations = registry.counter("device_registrations", text, "outcome")
         self._allocations = registry.counter("device_allocations", "Containers that were given devices, by outcome", "outcome")
+        self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
         registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
         for name, look in gauges.items():
             self.add_gauge(name, look)
         self._ports = ports
         self._counters = counters
+        self._dead = dead
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
@@ -117,13 +121,18 @@ class Metrics:
         """Count an allocation of devices to a container: "ok" or "failed"."""
         self._allocations.labels(outcome).inc()
 
+    def count_dropped_events(self, number: int) -> None:
+        """Count notices that no pod was told."""
+        self._events.inc(number)
+
     def count_reconnect(self) -> None:
         """Count a connection to OVSDB that replaces a lost one."""
         self._reconnects.inc()
 
     def render(self) -> bytes:
         """Return all series, as CONTENT_TYPE."""
-        rendered = self._registry.render()
+        dead = self._registry.ask("dead sockets", lambda: list(self._dead()))
+        rendered = self._registry.render() + _of_sockets(dead or []).encode(errors="replace")
         ports = self._registry.ask("ports", lambda: list(self._ports()))
         if not ports:
             return rendered
@@ -182,6 +191,12 @@ def _of_ports(ports: list[SwitchPort]) -> Iterator[str]:
     yield family("userspace_cni_vhost_negotiated", "gauge", text, zip(where, negotiated, strict=True))
 
 
+def _of_sockets(dead: list[PortRef]) -> str:
+    """The sockets that no process has; nothing of the others, which are most."""
+    text = "1 for a port whose socket no process has: an application or ovs-vswitchd was killed and left it"
+    return family("userspace_cni_socket_dead", "gauge", text, [(_owned(port, port.bridge), 1) for port in dead])
+
+
 _WAYS: Final = (("rx", "the switch received from the application"), ("tx", "the switch sent to the application"))
 _COUNTED: Final[Mapping[str, str]] = {
     "packets": "Packets that {}",
@@ -208,7 +223,7 @@ def _of_traffic(attached: list[tuple[str, Mapping[str, int]]]) -> Iterator[str]:
             yield family(f"userspace_cni_port_{key}_total", "counter", f"{text.format(direction)}, by port", samples)
 
 
-def _owned(port: Counted, bridge: str) -> str:
+def _owned(port: Counted | PortRef, bridge: str) -> str:
     whose = {label: port.marks.get(mark, "") for label, mark in _OWNER.items()}
     return labels({"bridge": bridge, "port": port.name, **whose})
 

@@ -178,10 +178,15 @@ class Server:
         """
         self._door.claim()
 
-    def start(self) -> None:
-        """Listen, and claim the door if it is not claimed. Raises as `claim` does."""
+    def listen(self) -> None:
+        """Let peers connect, and wait in the kernel's queue until `start`; claims the door if need be. Raises as `claim` does."""
         self._door.claim()
         self._epoll.register(self._door.listen(), select.EPOLLIN)
+
+    def start(self) -> None:
+        """Accept connections; listens if need be. Raises as `claim` does."""
+        if self._door.listening is None:
+            self.listen()
         self._epoll.register(self._wake, select.EPOLLIN)
         self._accepting = True
         self._look_at = time.monotonic() + self._door.watch_s

@@ -35,7 +35,10 @@ from userspace_cni.agent.workers import Job, Workers
 from userspace_cni.attachment import verbs
 from userspace_cni.attachment.cleanup import drain, sweep, undo
 from userspace_cni.attachment.listing import SwitchPort, describe_all
+from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.spool import Entry
+from userspace_cni.attachment.steps import PortRef
+from userspace_cni.base import notices
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, Unavailable, UserspaceError
 from userspace_cni.base.log import about, begin, bound, collected_warnings, say
@@ -44,7 +47,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.stages import collected
 from userspace_cni.cni import call, protocol
-from userspace_cni.cni.request import Called, subject_of
+from userspace_cni.cni.request import Called, recipient_of, subject_of
 from userspace_cni.node.local import LocalNode
 
 if TYPE_CHECKING:
@@ -91,9 +94,14 @@ class Agent:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
-        self.metrics = Metrics(self._ports, self._gauges(), self._counters)
+        self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead)
         self.node = LocalNode(
-            settings, environ, resident=True, on_group=self.metrics.observe_group, on_disconnect=self._on_disconnect
+            settings,
+            environ,
+            resident=True,
+            on_group=self.metrics.observe_group,
+            on_disconnect=self._on_disconnect,
+            on_untold=self.metrics.count_dropped_events,
         )
         self.devices = self._device_plugin()
         looked = self.devices.look if self.devices else lambda: None
@@ -112,9 +120,18 @@ class Agent:
         self.scrapes = Scrapes(settings.metrics_listen, metrics) if settings.metrics_listen else None
 
     def start(self) -> None:
-        """Read the node's state, carry out the spooled DELs, and only then take calls."""
+        """Read the node's state, carry out the spooled DELs, and only then take calls: those that come before wait."""
         self.server.claim()
         self._claim_records()
+        self.server.listen()
+        try:
+            self._begin()
+        except BaseException:
+            self.server.close()  # a socket that stays would look like that of an agent that died
+            raise
+        say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
+
+    def _begin(self) -> None:
         _raise_descriptor_limit()
         for sentence in self.node.missing():
             say("warning", "this agent lacks something", missing=sentence)
@@ -129,7 +146,6 @@ class Agent:
         self.server.start()
         if self.devices:
             self.devices.start()  # after the server: a pod that is given a device is attached next
-        say("info", "the agent serves", socket=self._settings.agent_socket, pid=os.getpid())
 
     def stop(self) -> None:
         """Take no more calls, and end."""
@@ -177,6 +193,9 @@ class Agent:
 
     def _counters(self) -> list[Counted]:
         return list(self.node.counters())
+
+    def _dead(self) -> list[PortRef]:
+        return list(self.watchdog.dead_sockets)
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         return {
@@ -258,18 +277,20 @@ class Agent:
         if exchange.hung_up and exchange.verb == "ADD":
             exchange.refuse(Unavailable("ADD: its caller has gone", "it waited too long for a thread"))
             return
-        with collected() as stages, collected_warnings() as warnings:
+        with collected() as stages, collected_warnings() as warnings, notices.collected() as told:
             called = protocol.called(exchange.head)
             answer = call.answer(environ, lambda: exchange.body, lambda request: verbs.serve(request, self.node, called))
         seconds = time.perf_counter() - began  # before the answer: after it the caller and the server's thread run
         exchange.answer(200 if answer.code == 0 else 500, answer.output, warnings=warnings)
         self.metrics.observe_call(environ["CNI_COMMAND"], answer.error, seconds, stages)
+        self.node.tell(recipient_of(environ), told)
 
     # -- on a page's thread -----------------------------------------------------------------------------------------------
 
     def _attachments(self) -> Content:
         records, ports = self.node.journal.records(), self.node.known_ports()
-        return Content(200, _json(describe_all(records, ports, boot_id=self.node.boot_id(), vswitchd=self.node.vswitchd())))
+        dead, boot_id, vswitchd = dead_sockets(records, self.node), self.node.boot_id(), self.node.vswitchd()
+        return Content(200, _json(describe_all(records, ports, boot_id=boot_id, vswitchd=vswitchd, dead=dead)))
 
     def _reconciled(self) -> Content:
         return Content(200, _json({"actions": dict(self.watchdog.reconcile(Deadline.after(AGENT_S)))}))

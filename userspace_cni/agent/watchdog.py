@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from userspace_cni.attachment.node import Node
 from userspace_cni.attachment.reconcile import Reconciliation
+from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import say
@@ -89,6 +90,11 @@ class Watchdog:
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()
+
+    @property
+    def dead_sockets(self) -> Collection[PortRef]:
+        """The ports whose sockets were dead when the last pass ended, and those whose application has ended since."""
+        return self._reconciliation.dead_sockets
 
     def on_disconnect(self, port: str) -> None:
         """Note that the connection of this port's application has ended. Never waits."""

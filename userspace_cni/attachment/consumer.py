@@ -26,6 +26,11 @@ class Consumer(Terms, Protocol):
         ...
 
     @property
+    def needs_hugepages(self) -> bool:
+        """Whether the containers of the pod usually need hugepages, so that the pod is told when its spec has none."""
+        ...
+
+    @property
     def naming_remedy(self) -> str:
         """What to do about an interface whose name cannot be part of its socket's."""
         ...

@@ -20,6 +20,7 @@ class Volume:
 class Pod:
     """The pod as far as it is known; a field is empty while its value is not known.
 
+    `lacks_hugepages`: its spec is known, and says that no container of it can have hugepages, nor means to do without.
     `mounts`: volume name -> mountPaths in the containers, in order; initContainers are left out. `uid` is the UID that the node
     knows: K8S_POD_UID, and the kubelet's directories. The API has another UID for a static pod.
     """
@@ -31,6 +32,7 @@ class Pod:
     mounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
+    lacks_hugepages: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Place:
     mount_name: str = ""
     """Name of the mount below short_dir; "" derives one from the path."""
     parents: bool = False
+    unseen: str = ""
+    """Why no container of the pod is expected to see this directory, as far as its spec is known; "" where one is."""
     subdirectory: str = ""
     """The directory in the container, relative to the pod's mapped directory, with a trailing slash; "" for that one itself."""
     closed: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort, PortInterface, VhostUserClient, VhostUserServer
 
@@ -69,13 +70,18 @@ class Unresolved(Exception):
 
 
 def describe(
-    record: Record, ports: Mapping[str, SwitchPort] | None, *, boot_id: str = "", vswitchd: str = "unknown"
+    record: Record,
+    ports: Mapping[str, SwitchPort] | None,
+    *,
+    boot_id: str = "",
+    vswitchd: str = "unknown",
+    dead: Drift | None = None,
 ) -> dict[str, Any]:
     """Describe an attachment as JSON values.
 
     `ports`: what the switch says, by name of port; None when it could not be asked. `boot_id`: the present boot, to recognise
     attachments of an earlier one; "" leaves that out. `vswitchd`: `alive`, `dead`, `silent` or `unknown`; while it is dead or
-    silent, what OVSDB has of links and applications is out of date and left out.
+    silent, what OVSDB has of links and applications is out of date and left out. `dead`: of its socket, see `sockets`.
     """
     step, ref = record.port, record.port_ref
     port = ports.get(ref.name) if ports is not None and ref else None
@@ -86,7 +92,7 @@ def describe(
         "ifname": record.ifname,
         "network": record.network,
         "state": record.state,
-        "problems": _problems(record, port, asked=ports is not None, boot_id=boot_id),
+        "problems": [*_problems(record, port, asked=ports is not None, boot_id=boot_id), *([sentence(dead)] if dead else [])],
         "pod": _pod(record),
         "netns": record.netns,
         "bridge": ref.bridge if ref else "",
@@ -94,6 +100,7 @@ def describe(
         "interface_type": step.interface.type if step else "",
         "role": _ROLES.get(type(step.interface), "") if step else "",
         "socket": _socket(record),
+        "socket_dead": dead is not None,
         "mac": step.mac if step else "",
         "addresses": addresses(record),
         "vlan": _vlan(step),
@@ -109,12 +116,18 @@ def describe(
 
 
 def describe_all(
-    records: Iterable[Record], ports: Iterable[SwitchPort] | None, *, boot_id: str = "", vswitchd: str = "unknown"
+    records: Iterable[Record],
+    ports: Iterable[SwitchPort] | None,
+    *,
+    boot_id: str = "",
+    vswitchd: str = "unknown",
+    dead: Mapping[str, Drift] | None = None,
 ) -> list[dict[str, Any]]:
-    """All of them, by pod, container and interface; see `describe`."""
+    """All of them, by pod, container and interface; see `describe`. `dead`: of their sockets, by key of record."""
     known = None if ports is None else {port.name: port for port in ports}
     ordered = sorted(records, key=lambda record: (record.pod_namespace, record.pod_name, record.container_id, record.ifname))
-    return [describe(record, known, boot_id=boot_id, vswitchd=vswitchd) for record in ordered]
+    drifts = dead or {}
+    return [describe(record, known, boot_id=boot_id, vswitchd=vswitchd, dead=drifts.get(record.key)) for record in ordered]
 
 
 def name_of(record: Record) -> str:

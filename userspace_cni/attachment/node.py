@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.spool import Spool
     from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
     from userspace_cni.base.deadline import Deadline
+    from userspace_cni.base.notices import Notice, Recipient
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Environment, Request, Verb
 
@@ -97,6 +98,10 @@ class Node(Protocol):
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
         """The record of this attachment that the plugin which this one replaces left."""
+        ...
+
+    def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+        """Have the pod told, if this process lives on and there is a pod and an API server. Never waits and never fails."""
         ...
 
     # -- sandboxes --------------------------------------------------------------------------------------------------------

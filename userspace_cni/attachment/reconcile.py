@@ -9,7 +9,7 @@ alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -18,10 +18,12 @@ from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.node import DeadProbe, Marks
 from userspace_cni.attachment.records import Record, record_key
+from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import about, bound, say
+from userspace_cni.base.notices import PORT_DEGRADED, PORT_RESTORED, Notice
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -155,9 +157,13 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
 
 @dataclass(frozen=True)
 class _Begun:
-    """An attachment whose lost steps are being made again: what remains to be awaited, and the steps to be applied after that."""
+    """An attachment whose lost steps are being made again.
+
+    `first`: those that are begun, `rests`: what remains to be awaited of them, `later`: those to be applied after that.
+    """
 
     record: Record
+    first: list[Step]
     rests: list[Rest]
     later: list[Step]
 
@@ -176,12 +182,19 @@ class Reconciliation:
         self._suspected: dict[str, float] = {}
         self._logged: dict[tuple[str, str], float] = {}
         self._foreign: frozenset[str] = frozenset()
+        self._dead: Mapping[str, PortRef] = {}
+
+    @property
+    def dead_sockets(self) -> Collection[PortRef]:
+        """The ports of attachments whose sockets were dead at the last look, and could not be put right in it."""
+        return self._dead.values()
 
     def run(self) -> None:
         """Run one pass. Never fails: what could not be done is logged, and left for the next pass."""
         cleanup.drain(self._node, Deadline.after(cleanup.TURN_S), self._report)
         suspected: dict[str, float] = {}
         foreign: set[str] = set()
+        left: list[Record] = []
         begun: list[_Begun] = []
         try:
             for found in findings(self._node):
@@ -190,12 +203,16 @@ class Reconciliation:
                 elif found.problem == "foreign":
                     foreign.add(found.record.key)
                 elif not found.needs_proof or self._is_proven(f"{found.problem} {found.record.key}", suspected):
-                    self._attempt(found.record, lambda found=found: self._act(found, begun))  # type: ignore[misc]
+                    lost = found.problem == "lost"
+                    if lost and found.record.socket in found.steps:
+                        left.append(found.record)
+                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=lost)  # type: ignore[misc]
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
         for each in begun:
-            self._attempt(each.record, lambda each=each: self._finish(each))  # type: ignore[misc]
+            self._attempt(each.record, lambda each=each: self._finish(each), told=True)  # type: ignore[misc]
         self._suspected = suspected
+        self._dead = self._still_dead(left)
         self._log_foreign(foreign)
 
     def look_at(self, port: str) -> None:
@@ -211,18 +228,28 @@ class Reconciliation:
         seen = Seen()
         if steps := _select(record, lambda step: step.left_by_application and _is_lost(step, seen, self._node)):
             self._attempt(record, lambda: self._act(Finding("lost", record, steps), []))
+            self._dead = {**self._dead, **self._still_dead([record])}
+
+    def _still_dead(self, records: Iterable[Record]) -> Mapping[str, PortRef]:
+        """The ports of those whose sockets are dead now, by key of record."""
+        every = list(records)
+        dead = dead_sockets(every, self._node)
+        return {record.key: record.port_ref for record in every if record.key in dead and record.port_ref}
 
     def _is_proven(self, key: str, suspected: dict[str, float]) -> bool:
         """Whether an earlier pass suspected it too, at least `apart_s` ago; the suspicion is kept for the next pass."""
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None]) -> None:
-        """Act on one finding; a failure is logged once an hour and does not stop the pass."""
+    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: bool = False) -> None:
+        """Act on one finding; a failure is logged once an hour and does not stop the pass. `told`: the pod is told of it."""
         with bound(self._node.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
+                if told and isinstance(left, Record):
+                    text = f"what this interface has lost cannot be made again: {error}"
+                    self._node.tell(left.recipient, (Notice(PORT_DEGRADED, text),))
                 if self._is_new(left.key, error.message):
                     say("warning", "an attachment could not be put right now", error=error)
 
@@ -265,7 +292,7 @@ class Reconciliation:
         first = [step for step in found.steps if not step.from_switch]
         rests = turn.begin(found.record, first, Deadline.after(cleanup.TURN_S))
         self._report_again(first)
-        return _Begun(found.record, rests, [step for step in found.steps if step.from_switch])
+        return _Begun(found.record, first, rests, [step for step in found.steps if step.from_switch])
 
     def _finish(self, begun: _Begun) -> None:
         """Await what was begun, and apply the later steps. Does nothing if a DEL came in between: it has removed everything."""
@@ -276,6 +303,9 @@ class Reconciliation:
             turn.settle(begun.rests)
             turn.settle(turn.begin(record, begun.later, Deadline.after(cleanup.PLACE_S)))
             self._report_again(begun.later)
+            if record.port and record.port in begun.first:
+                text = f"port {record.port.name} of bridge {record.port.bridge} was lost or closed, and is there again"
+                self._node.tell(record.recipient, (Notice(PORT_RESTORED, text),))
 
     def _report_again(self, steps: Iterable[Step]) -> None:
         for step in steps:

@@ -15,6 +15,7 @@ from reprlib import repr as repr_short
 from typing import Any, Final, Literal, TypeVar, cast, get_args
 
 from userspace_cni.attachment.steps import STORED_TYPES, Directory, OvsPort, PodMount, PodNote, PortRef, Socket, Step, first_of
+from userspace_cni.base.notices import Recipient
 
 State = Literal["pending", "applying", "ready", "deleting"]
 """pending: addresses are being leased. applying: the first steps are true. ready: all steps are true, and ADD was answered or is
@@ -61,6 +62,11 @@ class Record:
         """The keys of a log line by which it names the attachment."""
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
         return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
+
+    @property
+    def recipient(self) -> Recipient:
+        """Whom a notice about the attachment is for."""
+        return Recipient(self.pod_namespace, self.pod_name, self.pod_uid, self.ifname)
 
     @property
     def port(self) -> OvsPort | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment import cleanup
@@ -26,6 +27,7 @@ from userspace_cni.base.errors import (
     combined,
 )
 from userspace_cni.base.log import about, bound, learn, say
+from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
 from userspace_cni.cni.options import Options, read_log_level, read_options
 from userspace_cni.cni.request import (
@@ -64,7 +66,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     environment, journal = request.environment, node.journal
     deadline = Deadline.after(node.deadline_s)
     netns_inode = node.sandbox(environment)
-    options = read_options(request, node.consumers, lambda text: say("warning", text))
+    options = read_options(request, node.consumers, partial(give, KEY_IGNORED), partial(say, "warning"))
     consumer = node.consumers[options.consumer]
     raw_previous = request.network.raw.get("prevResult")
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None

@@ -8,6 +8,7 @@
     │   ├── UnreadableInput         5   stdin could not be read
     │   ├── Undecodable             6   not JSON, or a field of the wrong JSON type
     │   ├── InvalidConfig           7   decodes, but is not valid
+    │   │   └── BridgeRefused       7   the administrator's rules do not allow the bridge or its VLANs
     │   └── HostNamespace           8   CNI_NETNS is the host's own
     ├── ContainerGone               3   the sandbox vanished before anything was done
     ├── Unavailable                11   transient: a lock, OVS, the API server, threads or descriptors; try again later
@@ -20,6 +21,7 @@
     │   ├── SwitchRefused         104   OVS took the rows and reports an error
     │   ├── NameTaken             105   the port is not this container's
     │   ├── DirectoryRefused      106   a directory, mount, socket or file of the pod
+    │   │   └── VolumeMissing     106   the pod has no place in which it would see its socket
     │   ├── NoteRefused           107   the pod's annotations
     │   ├── DelegateBroken        108   the IPAM plugin gave no usable answer
     │   ├── RecordRefused         109   our own store cannot be written
@@ -114,6 +116,10 @@ class InvalidConfig(BadRequest):
     default_code = 7
 
 
+class BridgeRefused(InvalidConfig):
+    """The administrator's rules do not allow the pod this port on this bridge."""
+
+
 class HostNamespace(BadRequest):
     """CNI_NETNS is the namespace the runtime itself lives in."""
 
@@ -182,6 +188,10 @@ class DirectoryRefused(StepFailed):
     """A directory, mount, socket or file for the pod could not be made or removed."""
 
     default_code = 106
+
+
+class VolumeMissing(DirectoryRefused):
+    """The pod has no place for its socket that its containers would see; raised before any effect."""
 
 
 class NoteRefused(StepFailed):

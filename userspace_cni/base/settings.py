@@ -83,6 +83,8 @@ class Settings:
     """Kubelet's root directory."""
     shared_volume: str = "shared-dir"
     """Name of the pod volume that takes the sockets."""
+    require_volume: bool = True
+    """Whether ADD refuses a pod whose spec is known and gives its socket no place; false: such a pod is warned."""
     node_name: str = ""
     """This node's name in the API; "" for the host name. Environment: also NODE_NAME."""
     kubeconfig: str = ""

@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, Final
 
-from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.errors import BridgeRefused, InvalidConfig
 from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, carried, vlan_range
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
@@ -95,12 +95,12 @@ def read_rules(raw: object, where: str) -> tuple[Rule, ...]:
 
 
 def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan) -> None:
-    """Raise InvalidConfig unless a pod of the namespace may have such a port on the bridge; "" is no namespace and not bound."""
+    """Raise BridgeRefused unless a pod of the namespace may have such a port on the bridge; "" is no namespace and not bound."""
     ruling = [rule for rule in rules if namespace and rule.bridges is not None and rule.is_for(namespace)]
     naming = [rule for rule in ruling if _matches(bridge, rule.bridges or ())]
     refused = f"which pods of namespace {namespace!r} cannot have"
     if ruling and not naming:
-        raise InvalidConfig(
+        raise BridgeRefused(
             f"key 'host.bridge.bridgeName' is {bridge!r}, {refused}",
             _allowing((rule, ", ".join(rule.bridges or ())) for rule in ruling),
         )
@@ -109,11 +109,11 @@ def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan)
         return
     allowing = _allowing((rule, ", ".join(map(_span, rule.vlans or ()))) for rule in naming)
     if vlans is None:
-        raise InvalidConfig(
+        raise BridgeRefused(
             f"the port would carry all VLANs of bridge {bridge!r}, {refused}",
             f"give the network a 'host.bridge.vlanId', or 'host.bridge.trunks' with the VLANs that it needs; {allowing}",
         )
-    raise InvalidConfig(
+    raise BridgeRefused(
         f"the port would carry VLAN {_shown(sorted(vlans))} of bridge {bridge!r}, {refused}",
         f"{allowing}; one rule must allow all VLANs of a port (0 are frames without a tag)",
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from userspace_cni.base.errors import UNEXPECTED, UserspaceError
 from userspace_cni.base.log import bound, learn, say
+from userspace_cni.base.notices import give_failure
 from userspace_cni.cni.request import Request, decode, read_environment, read_network, read_verb, subject_of, version_of
 from userspace_cni.cni.result import LATEST, error_json, version_answer
 
@@ -50,6 +51,8 @@ def _answer(environ: Mapping[str, str], read_stdin: Callable[[], bytes], serve: 
     except Exception as error:  # noqa: BLE001 -- the contract with the runtime: JSON, never a traceback
         failure = UserspaceError(f"unexpected {type(error).__name__}: {error}", _where(error), code=UNEXPECTED)
     say("error", failure.message, details=failure.details, code=failure.code)
+    if verb == "ADD":
+        give_failure(failure)
     output = error_json(failure, version_of(stdin) if stdin else LATEST, for_del=verb == "DEL")
     return Answer(1, output, failure.code)
 

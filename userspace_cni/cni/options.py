@@ -116,10 +116,11 @@ class Terms(Protocol):
         ...
 
 
-def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn) -> Options:
+def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, advise: Warn | None = None) -> Options:
     """Read and validate everything that ADD needs of the configuration; `warn` is called for what is ignored.
 
-    `consumers`: the terms of each, by its name in key `consumer`.
+    `consumers`: the terms of each, by its name in key `consumer`. `advise` is called for what is served but should be otherwise;
+    without it `warn` is.
     """
     raw = request.network.raw
     keys.check(raw, warn)
@@ -145,7 +146,10 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn) -
             )
     if typed(top, "logLevel", str, "") and not read_log_level(raw):
         warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
-    _warn_of_roles(ovs_role, _read_mode_of(_part(container, "vhost"), "container"), warn)
+    if ovs_role == "server":
+        text = "OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it"
+        (advise or warn)(text)
+    _warn_of_role(ovs_role, _read_mode_of(_part(container, "vhost"), "container"), warn)
     if typed(top, "logFile", str, ""):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
     return Options(
@@ -227,11 +231,9 @@ def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
     return mode
 
 
-def _warn_of_roles(ovs_role: Role, own: str, warn: Warn) -> None:
-    if ovs_role == "server":
-        warn("OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it")
+def _warn_of_role(ovs_role: Role, own: str, warn: Warn) -> None:
     if own and (own == "client") == (ovs_role == "client"):
-        warn(f"key 'container.vhost.mode' is {own!r}, OVS's own role: the application is told the other one")
+        warn(f"key 'container.vhost.mode' is {own!r}, OVS's own role, and ignored: the application is told the other one")
 
 
 def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:

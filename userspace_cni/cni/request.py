@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
+from userspace_cni.base.notices import Recipient
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
 from userspace_cni.pod.strict_json import Reader
 
@@ -109,6 +110,13 @@ def subject_of(environ: Mapping[str, str]) -> dict[str, str]:
         "container": environ.get("CNI_CONTAINERID", ""),
         "interface": environ.get("CNI_IFNAME", ""),
     }
+
+
+def recipient_of(environ: Mapping[str, str]) -> Recipient:
+    """The pod that the call is for, as `subject_of`: each of its texts may be ""."""
+    args = _read_args(environ.get("CNI_ARGS", ""), strict=False)
+    namespace, name, uid = (args.get(f"K8S_POD_{part}", "") for part in ("NAMESPACE", "NAME", "UID"))
+    return Recipient(namespace, name, uid, environ.get("CNI_IFNAME", ""))
 
 
 def read_verb(environ: Mapping[str, str]) -> Verb:

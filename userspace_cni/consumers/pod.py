@@ -2,15 +2,16 @@
 
 Its directory is found by the rules of the plugin that this one replaces, in this order: the pod volume of the configured name
 (an emptyDir, found by the pod's UID without asking the API; or a hostPath, known from the pod's spec), the directory of a device
-that the kubelet gave to the pod (`node.devices`), `sharedDir`, the default directory. We never make or own a directory that a
-pod's spec names: the pod's author wrote the spec, and we are root. A user of a namespace writes `sharedDir`, too: for a pod of a
-cluster it must be in a directory that the administrator allows.
+that the kubelet gave to the pod (`node.devices`), `sharedDir`, the default directory, which the pod sees only if a hostPath of it
+has that directory. A further kind of place is found before that last one; only a place that is `unseen` can be refused. We never
+make or own a directory that a pod's spec names: the pod's author wrote the spec, and we are root. A user of a namespace writes
+`sharedDir`, too: for a pod of a cluster it must be in a directory that the administrator allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from userspace_cni.attachment.facts import Allocation, Place, Pod, Volume
 from userspace_cni.base.errors import DirectoryRefused, InvalidConfig
@@ -23,12 +24,16 @@ from userspace_cni.cni.request import Request
 from userspace_cni.consumers import pod_volumes
 from userspace_cni.pod import document, mac
 
+_SHOWN_MAX: Final = 8
+"""Names of volumes in a message."""
+
 
 class PodConsumer:
     """The consumer in pods, with the former plugin's terms: either side may make the socket, by default OVS."""
 
     default_role: Role = "server"
     reads_note = True
+    needs_hugepages = True
     naming_remedy = "give 'host.vhost.socketfile'"
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:
@@ -46,7 +51,7 @@ class PodConsumer:
         """
         if pod.uid and root.is_directory(pod_volumes.empty_dir(settings, pod.uid, settings.shared_volume)):
             return _empty_dir_place(settings, pod.uid)
-        volume = next((volume for volume in pod.volumes if volume.name == settings.shared_volume), None)
+        volume = _shared_volume(pod, settings)
         if volume and volume.kind == "emptyDir":
             raise DirectoryRefused(
                 f"the pod's emptyDir '{volume.name}' is not at {pod_volumes.empty_dir(settings, pod.uid, volume.name)}",
@@ -54,8 +59,6 @@ class PodConsumer:
             )
         if volume and volume.kind == "hostPath":
             return _host_path_place(volume, root)
-        if volume:
-            say("warning", "the pod's shared volume is neither an emptyDir nor a hostPath and is not used", volume=volume.name)
         expected = pod_volumes.pod_directory(settings, pod.uid)
         if pod.uid and not root.is_directory(expected):
             say("warning", "the kubelet's directory of this pod is not where it should be", expected=expected)
@@ -63,13 +66,8 @@ class PodConsumer:
         if shared_dir and bounds:
             return _place_within(shared_dir, bounds, name, root)
         base = shared_dir.rstrip("/") or settings.default_shared_dir
-        if not shared_dir:
-            say(
-                "warning",
-                "the pod has no shared volume and the network no sharedDir: using the default directory",
-                directory=base,
-            )
-        return Place(f"{base}/{name}", trusted=base, create=True, own=False)
+        unseen = "" if shared_dir or _sees(pod, base, root) else _why_unseen(pod, settings)
+        return Place(f"{base}/{name}", trusted=base, create=True, own=False, unseen=unseen)
 
     def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
         """Where the pod has no volume for its sockets, an emptyDir or a hostPath of the configured name."""
@@ -100,6 +98,24 @@ class PodConsumer:
     def marks(self, pod: Pod) -> Mapping[str, str]:  # noqa: ARG002
         """No further marks."""
         return {}
+
+
+def _shared_volume(pod: Pod, settings: Settings) -> Volume | None:
+    return next((volume for volume in pod.volumes if volume.name == settings.shared_volume), None)
+
+
+def _sees(pod: Pod, directory: str, root: HostRoot) -> bool:
+    """Whether a hostPath of the pod, whatever its name, has the directory in it."""
+    path = root.resolved(directory)
+    return any(_is_in(path, root.resolved(volume.path).rstrip("/")) for volume in pod.volumes if volume.path)
+
+
+def _why_unseen(pod: Pod, settings: Settings) -> str:
+    volume = _shared_volume(pod, settings)
+    if volume:
+        return f"its volume '{volume.name}' is of kind '{volume.kind}', neither an emptyDir nor a hostPath, and is not used"
+    others = ", ".join(volume.name for volume in pod.volumes[:_SHOWN_MAX])
+    return f"it has no volume '{settings.shared_volume}'" + (f" (but {others})" if others else "")
 
 
 def _empty_dir_place(settings: Settings, uid: str) -> Place:

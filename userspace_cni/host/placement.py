@@ -122,7 +122,8 @@ class PlacedSocketDriver(Driver[PlacedSocket]):
             dead = dirfd is not None and sockets.is_dead(dirfd, step.name)
         newer = self._newer(step)
         if newer:
-            drift.append(Drift(what, "", "OVS to listen on it", f"{newer} at {step.source}"))
+            words = f"{newer} at {step.source}"
+            drift.append(Drift(what, "", "OVS to listen on it", Dead(words) if dead else words))
         elif dead:
             drift.append(Drift(what, "", "OVS to listen on it", Dead("a dead socket"), _DEAD))
         return drift

@@ -39,6 +39,12 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NEEDED = "the account needs the verbs get on pods and patch (or update) on pods/status"
 
 
+HUGEPAGES = "hugepages-"
+"""How the names of the resources begin that a container asks for to have hugepages."""
+MODESTY = re.compile(r"--no-huge|userspace[-_]cni tap|^tap( |$)")
+"""What in a container's command says that it does without hugepages: DPDK's option, or the program of ours that needs none."""
+
+
 def in_cluster(environ: Mapping[str, str], service_account: str = SERVICE_ACCOUNT) -> bool:
     """Whether this process has the credentials of a pod.
 
@@ -172,6 +178,30 @@ def view_of(pod: Mapping[str, Any]) -> Pod:
         mounts=mounts,
         annotations=annotations_of(pod),
         deleting=bool(metadata.get("deletionTimestamp")),
+        lacks_hugepages=bool(spec.get("containers")) and not _may_have_hugepages(spec),
+    )
+
+
+def containers_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The containers of a pod's spec, with those that run before or beside the others."""
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def command_of(container: Mapping[str, Any]) -> str:
+    """What a container runs, as far as the spec says it."""
+    return " ".join(str(word) for word in (*(container.get("command") or ()), *(container.get("args") or ())))
+
+
+def _may_have_hugepages(spec: Mapping[str, Any]) -> bool:
+    """Whether a container of the pod may have hugepages, or says that it needs none. In doubt it may."""
+    containers = containers_of(spec)
+    asked = [name for holder in (spec, *containers) for name in (holder.get("resources") or {}).get("limits") or ()]
+    volumes = [volume for volume in spec.get("volumes") or () if volume.get("hostPath")]
+    paths = [str(volume["hostPath"].get("path", "")) for volume in volumes]
+    return (
+        any(name.startswith(HUGEPAGES) for name in asked)
+        or any(path.rstrip("/") in ("", "/dev") or "huge" in path for path in paths)
+        or any(MODESTY.search(command_of(container)) for container in containers)
     )
 
 
@@ -196,9 +226,13 @@ def annotations_of(pod: Mapping[str, Any]) -> dict[str, str]:
     return pod["metadata"].get("annotations") or {}
 
 
+def is_named(namespace: str, name: str) -> bool:
+    """Whether a pod can have this name. It becomes part of a path: ".." would lead to another one, with our credentials."""
+    return bool(_NAME.fullmatch(namespace) and _NAME.fullmatch(name))
+
+
 def _path(namespace: str, name: str) -> str:
-    # A name is part of the path: ".." would lead to another path, with our credentials.
-    if not _NAME.fullmatch(namespace) or not _NAME.fullmatch(name):
+    if not is_named(namespace, name):
         raise InvalidConfig(f"{namespace!r}/{name!r} is no name of a pod", "K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS")
     return f"/api/v1/namespaces/{quote(namespace)}/pods/{quote(name)}"
 

@@ -275,16 +275,24 @@ class _Connection:
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    from urllib3.exceptions import HTTPError, SSLError
+    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
 
     try:
         yield
     except SSLError as error:
         raise _TlsFailed(_reason(error)) from None
     except (HTTPError, OSError, ValueError) as error:
+        late = isinstance(error, TimeoutError | ConnectTimeoutError | ReadTimeoutError)
+        if late and not isinstance(error, NewConnectionError):  # the library counts "refused" among the time-outs
+            raise _late(what, "is the API server up, and its name resolved?") from None
         raise Unavailable(
             f"{what}: the API server cannot be reached: {_reason(error)}", "is it up, and its name resolved?"
         ) from None
+
+
+def _late(what: str, look_at: str) -> Unavailable:
+    """The error of a request whose time is over: the same whether its own thread notices first, or the one that waits for it."""
+    return Unavailable(f"{what}: no answer in time", look_at)
 
 
 class TooLong(Unavailable):
@@ -313,7 +321,7 @@ class _Call(Generic[T]):
         """Return or raise what the function did. Raises Unavailable when that takes longer than `deadline`."""
         self._thread.join(deadline.require(what))
         if not self.done:
-            raise Unavailable(f"{what}: no answer in time", look_at)
+            raise _late(what, look_at)
         if self._error is not None:
             raise self._error
         return self._value
@@ -364,7 +372,8 @@ def _read(answer: Any, what: str, deadline: Deadline) -> bytes:
     pieces = bytearray()
     while piece := answer.read1(65536):
         pieces += piece
-        deadline.require(what)
+        if not deadline.remaining():
+            raise _late(what, "an answer began, and came too slowly")
         if len(pieces) > ANSWER_LIMIT:
             raise TooLong(f"{what}: the answer is longer than {ANSWER_LIMIT} bytes", "is this an API server?")
     return bytes(pieces)

@@ -31,7 +31,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.threads import start
-from userspace_cni.kube.client import MIRROR, is_pod, view_of
+from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, command_of, is_pod, view_of
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
 from userspace_cni.pod import document, launcher
 
@@ -360,18 +360,33 @@ def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {name: pod["metadata"][name] for name in _KEPT_METADATA if pod["metadata"].get(name)}
     annotations = pod["metadata"].get("annotations") or {}
     metadata["annotations"] = {name: annotations[name] for name in _KEPT_ANNOTATIONS if name in annotations}
-    containers = [
-        {"volumeMounts": [{"name": mount["name"], "mountPath": mount["mountPath"]} for mount in container["volumeMounts"]]}
-        for container in spec.get("containers") or ()
-        if container.get("volumeMounts")
-    ]
+    begin = [_kept_memory(container) for container in spec.get("initContainers") or ()]
+    containers = [_kept_container(container) for container in spec.get("containers") or ()]
     volumes = [
         {"name": volume.get("name", ""), kind: {"path": (source or {}).get("path", "")} if kind == "hostPath" else {}}
         for volume in spec.get("volumes") or ()
         for kind, source in volume.items()
         if kind != "name"
     ]
-    return {"metadata": metadata, "spec": {"volumes": volumes, "containers": containers}}
+    kept = {"volumes": volumes, "initContainers": [each for each in begin if each], "containers": containers}
+    return {"metadata": metadata, "spec": {**_kept_resources(spec), **kept}}
+
+
+def _kept_container(container: Mapping[str, Any]) -> dict[str, Any]:
+    mounts = [{"name": mount["name"], "mountPath": mount["mountPath"]} for mount in container.get("volumeMounts") or ()]
+    return {**({"volumeMounts": mounts} if mounts else {}), **_kept_memory(container)}
+
+
+def _kept_memory(container: Mapping[str, Any]) -> dict[str, Any]:
+    """The hugepages that the container asks for, and of its command the words that say that it needs none."""
+    said = MODESTY.search(command_of(container))
+    return {**({"args": [said.group()]} if said else {}), **_kept_resources(container)}
+
+
+def _kept_resources(holder: Mapping[str, Any]) -> dict[str, Any]:
+    limits = (holder.get("resources") or {}).get("limits") or {}
+    asked = {name: str(amount) for name, amount in limits.items() if name.startswith(HUGEPAGES)}
+    return {"resources": {"limits": asked}} if asked else {}
 
 
 def _text(value: object) -> str:

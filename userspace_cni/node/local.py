@@ -6,7 +6,7 @@ Heavy modules are imported when they are first used: a process that lives for on
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +15,9 @@ from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step, port_name
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError
+from userspace_cni.base.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
+from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, Notice, Recipient, give
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import require_port
@@ -36,11 +37,16 @@ if TYPE_CHECKING:
     from userspace_cni.host.devices import DeviceDirectories
     from userspace_cni.host.leases import LeaseDriver
     from userspace_cni.kube.client import Clients
+    from userspace_cni.kube.events import Events
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.probes import DeadRuns
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _SOURCES_S: Final = 5.0
+_HUGEPAGES: Final = (
+    "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
+    "shared memory an application cannot connect; see resources.limits and a volume with medium HugePages"
+)
 _COUNTERS_S: Final = 2.0
 """Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
 
@@ -50,7 +56,7 @@ class LocalNode:
 
     `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
     all our ports are known. `on_group` is called with the number of ports of each transaction, `on_disconnect` with the name of a
-    port whose application has disconnected; neither may wait.
+    port whose application has disconnected, `on_untold` with the number of notices that no pod was told; none of them may wait.
     """
 
     def __init__(
@@ -61,14 +67,17 @@ class LocalNode:
         resident: bool = False,
         on_group: Callable[[int], None] = lambda _: None,
         on_disconnect: Callable[[str], None] = lambda _: None,
+        on_untold: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.resident = resident
         self.root = HostRoot(settings.host_root) if resident else HERE
         self._on_group = on_group
         self._on_disconnect = on_disconnect
+        self._on_untold = on_untold
         self._environ = environ
         self._watch: PodWatch | None = None
+        self._events: Events | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
 
     @property
@@ -186,6 +195,10 @@ class LocalNode:
         place = self._device_place(request, options, consumer, pod, deadline)
         mapped_dir = DEFAULT_MAPPED_DIR if place else consumer.mapped_dir(pod, settings)
         place = place or consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root)
+        if place.unseen and not allocation:
+            self._require_seen(place, pod, known=known is not None)
+        if pod.lacks_hugepages and consumer.needs_hugepages:
+            give(HUGEPAGES_MISSING, _HUGEPAGES)
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
@@ -231,6 +244,16 @@ class LocalNode:
         from userspace_cni.host.devices import DeviceDirectories
 
         return DeviceDirectories(self.settings.run_dir, self.root)
+
+    def _require_seen(self, place: Place, pod: Pod, *, known: bool) -> None:
+        """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
+        volume = self.settings.shared_volume
+        text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
+        if known and self.settings.require_volume:
+            remedy = f"give it an emptyDir volume '{volume}' and mount that, as at {DEFAULT_MAPPED_DIR}"
+            named = f"pod {pod.namespace}/{pod.name}: " if pod.name else ""
+            raise VolumeMissing(named + text, f"{remedy}; the node's setting require_volume decides whether it is refused")
+        give(VOLUME_MISSING, f"{text}; using the default directory, {place.path} on the node")
 
     def _has_account(self) -> bool:
         """Whether there are credentials of our own: the setting's, or those of the pod in which this process runs."""
@@ -350,11 +373,16 @@ class LocalNode:
         from socket import gethostname
 
         from userspace_cni.attachment import plan  # noqa: F401
+        from userspace_cni.kube.events import Events
         from userspace_cni.kube.watch import PodWatch
 
-        if self._has_account() and self.settings.netconf_kubeconfig != "always":
-            self._watch = PodWatch(self.clients.of("").session, self.settings.node_name or gethostname().lower())
-            self._watch.start()
+        if self._has_account():
+            session, name = self.clients.of("").session, self.settings.node_name or gethostname().lower()
+            self._events = Events(session, name, self._on_untold)
+            self._events.start()
+            if self.settings.netconf_kubeconfig != "always":
+                self._watch = PodWatch(session, name)
+                self._watch.start()
         for kind, make in MAKERS.items():
             self._made[kind] = make(self)
         try:
@@ -363,6 +391,17 @@ class LocalNode:
             say("warning", "there is no session with OVSDB yet", error=error)
         if self._watch and not self._watch.wait_synced(deadline):
             say("warning", "the pods of this node are not known yet", problem=self._watch.problem)
+
+    def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+        """Have the pod told by Events of the API; without a UID it is the pod of that name which the watch knows."""
+        if not self._events or not notices:
+            return
+        if not recipient.uid and self._watch:
+            from userspace_cni.kube.client import view_of
+
+            known = self._watch.get(recipient.namespace, recipient.name)
+            recipient = replace(recipient, uid=view_of(known).uid if known else "")
+        self._events.tell(recipient, notices)
 
     def connect(self, deadline: Deadline) -> int:
         """Open the session with OVSDB unless one is open; how many were opened so far. Raises Unavailable."""
@@ -436,6 +475,8 @@ class LocalNode:
 
     def close(self) -> None:
         """End the session with OVSDB and the watch; calls that wait for the switch fail."""
+        if self._events:
+            self._events.stop()
         if self._watch:
             self._watch.stop()
         if "ports" in vars(self):

@@ -19,7 +19,7 @@ from . import eal
 from .document import DEFAULT_MAPPED_DIR, DocumentError
 from .interface import Interface
 from .name import free_name
-from .source import ANNOTATIONS_FILES, Sources, own_sandbox_ids
+from .source import ANNOTATIONS_FILES, Sources, is_of, own_sandbox_ids
 from .waiting import Waiting
 
 DEFAULT_WAIT_S = 120
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen, trouble = _choose(sources, options)
         if not trouble:
             waiting.over(f"found {', '.join(interface.ifname for interface in chosen)}")
-            _free_names(chosen)
+            _free_names([interface for interface in chosen if is_of(interface.container_id, own_sandbox_ids())])
             return _print(chosen, options.json)
         if time.monotonic() >= ends:
             return _complain(trouble, options)
@@ -63,16 +63,12 @@ def _choose(sources: Sources, options: argparse.Namespace) -> tuple[list[Interfa
     return chosen, ""
 
 
-def _free_names(chosen: list[Interface]) -> None:
-    """Remove dead sockets, so that the application can bind after the one before it was killed."""
-    for interface in chosen:
-        if interface.mode != "server":
-            continue
-        try:
-            if free_name(interface.path):
-                _say(f"{interface.path}: removed the socket of an application that was killed")
-        except OSError as error:
-            _say(f"{interface.path}: {error.strerror or error}")
+def _free_names(own: list[Interface]) -> None:
+    """Remove this sandbox's dead sockets, so that the application can bind after the one before it was killed."""
+    for interface in own:
+        said = free_name(interface.path) if interface.mode == "server" else ""
+        if said:
+            _say(f"{interface.path}: {said}")
 
 
 def _print(chosen: list[Interface], as_json: bool) -> int:
@@ -119,7 +115,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Examples:\n"
         "  dpdk-testpmd -l 2,3 $(python -m userspace_cni.pod --wait) -- --forward-mode=mac\n"
         "  python -m userspace_cni.pod --json --interface net1\n\n"
-        "The dead socket of an application that was killed is removed, where the application makes it.\n\n"
+        "The dead socket of an application that was killed is removed, where the application makes it and the interface is\n"
+        "of this sandbox; what keeps the application from binding is told on stderr.\n\n"
         "Exit status: 0 printed, 1 nothing found or not in time, 2 wrong usage.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -109,7 +109,12 @@ class Sources:
         container = entry["containerId"]
         if self.container_id:
             return str(container).startswith(self.container_id)
-        return not self.own_ids or container in self.own_ids or not _FULL_ID.fullmatch(container)
+        return is_of(container, self.own_ids)
+
+
+def is_of(container: str, sandboxes: frozenset[str]) -> bool:
+    """Whether an entry's containerId is one of `sandboxes`, or may be: none are known, or it is no full ID."""
+    return not sandboxes or container in sandboxes or not _FULL_ID.fullmatch(container)
 
 
 def own_sandbox_ids(mountinfo: str = MOUNTINFO) -> frozenset[str]:

@@ -20,6 +20,10 @@
  *   ADD   whose answer cannot be written to stdout is undone by a DEL of our own, because the runtime has not learned of it. (An
  *         ADD that is killed or gives up closes the connection: the agent sees that and undoes it.)
  *
+ * An agent that is restarted refuses connections for a moment. ADD and CHECK wait for it, for a runtime that is told "try again"
+ * comes again after 15 s. They wait only where an agent was since the boot: the file of its socket's lock stays when it ends. A
+ * connection that the kernel resets was closed with bytes unread, so that no verb has run: the request is sent once more.
+ *
  * A file of the spool is complete and durable before it has its name: temporary name, fsync, rename, fsync of the directory. All of
  * that, and the counting before it, is done under a lock on the directory. So the bound is exact, and a temporary file seen under
  * the lock has no living writer. The lock is the kernel's and dies with its holder.
@@ -91,6 +95,10 @@
 #ifndef BACKLOG_MS
 #define BACKLOG_MS	5000	/* how long to try to connect to an agent that does not accept */
 #endif
+#ifndef RETURN_MS
+#define RETURN_MS	3000	/* how long an agent that has ended may take to come back */
+#endif
+#define NAP_MS		32	/* the longest pause between two attempts to connect */
 
 #define STDIN_MAX	(4 << 20)
 #define ANSWER_MAX	(16 << 20)
@@ -100,6 +108,7 @@
 #define NUMBER_MAX	16
 #define DIRECTORY_MAX	250				/* of a setting, with the NUL */
 #define SOCKET_NAME	"/agent.sock"			/* below run_dir */
+#define LOCK_SUFFIX	".lock"				/* behind the socket's path */
 #define SPOOL_NAME	"/spool"			/* below state_dir */
 #define SPOOL_PATH_MAX	(DIRECTORY_MAX + sizeof(SPOOL_NAME) - 1)
 #define AGENT_DIRS_MAX	(2 * DIRECTORY_MAX)		/* both directories that the agent must have */
@@ -156,13 +165,14 @@ static const struct verb {
 	const char *path;
 	int away_code;	/* code of the error when the agent does not answer */
 	int patience;	/* when to give up, in milliseconds since the start */
+	int absence;	/* how long to wait for an agent that has ended, in milliseconds */
 } verbs[] = {
-	{ "ADD",	"add",		ERROR_AGAIN,		PATIENCE_MS },
-	{ "DEL",	"del",		ERROR_AGAIN,		PATIENCE_MS },
-	{ "CHECK",	"check",	ERROR_AGAIN,		PATIENCE_MS },
-	{ "GC",		"gc",		ERROR_AGAIN,		PATIENCE_MS },
-	{ "STATUS",	"status",	ERROR_NOT_SERVING,	STATUS_MS },
-	{ "VERSION",	"",		0,			0 },
+	{ "ADD",	"add",		ERROR_AGAIN,		PATIENCE_MS,	RETURN_MS },
+	{ "DEL",	"del",		ERROR_AGAIN,		PATIENCE_MS,	0 },
+	{ "CHECK",	"check",	ERROR_AGAIN,		PATIENCE_MS,	RETURN_MS },
+	{ "GC",		"gc",		ERROR_AGAIN,		PATIENCE_MS,	0 },
+	{ "STATUS",	"status",	ERROR_NOT_SERVING,	STATUS_MS,	0 },
+	{ "VERSION",	"",		0,			0,		0 },
 };
 #define ADD		(&verbs[0])
 #define DEL		(&verbs[1])
@@ -970,29 +980,52 @@ static void make_head(const char *path, const struct settings *settings)
 /* -- agent -------------------------------------------------------------------------------------------------------------------- */
 
 /**
+ * was_here() - Whether an agent has listened on a socket since the boot
+ * @path:	The socket
+ *
+ * Return: true when the file of its lock is there: it stays when the agent ends, in whatever way
+ */
+static bool was_here(const char *path)
+{
+	char lock[SOCKET_PATH_MAX + sizeof(LOCK_SUFFIX)];
+
+	sprintf(lock, "%s" LOCK_SUFFIX, path);
+
+	return !access(lock, F_OK);
+}
+
+/**
  * connect_agent() - Open a connection to the agent
  * @path:	Its socket
+ * @absence:	How long to wait for an agent that has ended, in milliseconds
  * @until:	When to give up, in milliseconds since the start
  *
- * A full backlog is no refusal: the agent may be busy. The kernel does not signal when there is room, so we try again and again.
+ * A full backlog is no refusal: the agent may be busy. The kernel does not signal when there is room, nor when an agent listens
+ * again, so we try again and again.
  *
  * Return: file descriptor, else -1 with errno set
  */
-static int connect_agent(const char *path, int64_t until)
+static int connect_agent(const char *path, int absence, int64_t until)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), error;
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	int64_t nap = 1, backlog_end = elapsed() + BACKLOG_MS;
+	int64_t nap = 1, began = elapsed();
 
 	if (fd < 0)
 		return -1;
 
 	strcpy(address.sun_path, path);
 	while (connect(fd, (struct sockaddr *)&address, sizeof(address))) {
+		int64_t end = began;
+
 		error = errno;
-		if (error == EAGAIN && elapsed() + nap < backlog_end && elapsed() + nap < until) {
+		if (error == EAGAIN)
+			end += BACKLOG_MS;
+		else if ((error == ECONNREFUSED || error == ENOENT) && absence && was_here(path))
+			end += absence;
+		if (elapsed() + nap < end && elapsed() + nap < until) {
 			await(-1, 0, elapsed() + nap);
-			nap += nap < 16 ? nap : 0;
+			nap += nap < NAP_MS ? nap : 0;
 			if (!stopped)
 				continue;
 		}
@@ -1183,6 +1216,11 @@ static void log_warnings(void)
 	}
 }
 
+/* Why there is no answer to a request that the agent never had whole: not all of it could be sent, or the kernel resets the
+ * connection, which it does when it was closed with bytes unread (unix_release_sock() in Linux)
+ */
+static const char unserved[] = "it broke the connection before it had answered";
+
 /**
  * exchange() - Send the request and read the answer
  * @fd:		Connection
@@ -1190,11 +1228,12 @@ static void log_warnings(void)
  *
  * An agent may answer before it has read the whole request (too large), and then close: its answer is still read.
  *
- * Return: NULL when the answer is whole, else the reason
+ * Return: NULL when the answer is whole, else the reason; unserved when the agent has not had the whole request and never will
  */
 static const char *exchange(int fd, int64_t until)
 {
-	size_t sent = 0, total = request.head_len + request.body_len;
+	const size_t whole = request.head_len + request.body_len;
+	size_t sent = 0, total = whole;
 
 	answer.len = 0;
 	answer.status = 0;
@@ -1221,9 +1260,9 @@ static const char *exchange(int fd, int64_t until)
 			if (state)
 				return state > 0 ? NULL : "what it says is no answer of an agent";
 		} else if (n == 0) {
-			return "it closed the connection before it had answered";
+			return sent < whole ? unserved : "it closed the connection before it had answered";
 		} else if (errno != EAGAIN && errno != EINTR) {
-			return "it broke the connection before it had answered";
+			return unserved;
 		}
 	}
 }
@@ -1231,7 +1270,7 @@ static const char *exchange(int fd, int64_t until)
 /**
  * ask_agent() - Call the agent
  * @settings:	Settings
- * @verb:	Verb: the answer to ADD must have a body, like every refusal
+ * @verb:	Verb: how long it waits for an agent that has ended; the answer to ADD must have a body, like every refusal
  * @until:	When to give up, in milliseconds since the start
  * @why:	Set to the reason for a failure
  *
@@ -1239,15 +1278,21 @@ static const char *exchange(int fd, int64_t until)
  */
 static bool ask_agent(const struct settings *settings, const struct verb *verb, int64_t until, struct note *why)
 {
-	int fd = connect_agent(settings->socket, until);
+	int attempts = verb->absence ? 2 : 1;
 	const char *problem;
 
-	if (fd < 0) {
-		note(why, "connecting: %s", reason(errno));
-		return false;
-	}
-	problem = exchange(fd, until);
-	close(fd);
+	do {
+		int64_t began = elapsed();
+		int fd = connect_agent(settings->socket, verb->absence, until);
+
+		if (fd < 0) {
+			note(why, "connecting for %d ms: %s", (int)(elapsed() - began), reason(errno));
+			return false;
+		}
+		problem = exchange(fd, until);
+		close(fd);
+	} while (problem == unserved && --attempts);
+
 	if (!problem) {
 		log_warnings();
 		if (!answer.body_len && (verb == ADD || answer.status >= 300))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from typing import Any
 from tests.lab.node.node import Node
 from tests.lab.switch.switch import Switch, wait_until
 
+THIS_RUN = secrets.token_hex(4)
+"""Part of a measured port's name: ping and load take a port of that name for used when a socket so called has a peer anywhere."""
 SECONDS = 60
 """What a command may take; the first attach after a start of the switch takes a while."""
 
@@ -51,7 +54,7 @@ class Pods:
         number = len(self.made) + 1
         uid = f"0d0a1b2c-1111-2222-3333-{number:012d}"
         args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME={pod};K8S_POD_UID={uid}"
-        container = f"{number:012x}" + "d" * 52
+        container = f"{number:04x}{THIS_RUN}" + "d" * 52
         volume = self.node.empty_dir(uid)
         call = self.node.run("ADD", network, self.netns, container, CNI_ARGS=args)
         assert call.status == 0, call

@@ -12,6 +12,7 @@ from tempfile import mkdtemp
 
 CACHE = Path("/var/cache/userspace-cni")
 _PART = ".part"
+_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
 def kept(name: str, recipe: object, make: Callable[[Path], None]) -> Path:
@@ -36,7 +37,7 @@ def debootstrap(options: Sequence[str], suite: str, root: Path, log: Path) -> No
     RuntimeError with the end of the log when that fails. Needs root.
     """
     # in a mount namespace of its own: what it mounts in the root goes with it, also when it is killed
-    argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", *options, suite, str(root), _mirror()]
+    argv = ["unshare", "--mount", "debootstrap", "--variant=minbase", *options, suite, str(root), _suite()[1]]
     with log.open("wb") as told:
         done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=told, stderr=told, check=False)
     if done.returncode:
@@ -44,13 +45,33 @@ def debootstrap(options: Sequence[str], suite: str, root: Path, log: Path) -> No
     log.unlink()
 
 
-def _mirror() -> str:
-    """Where apt has this machine's own Debian from."""
+def debian_source(source: str, packages: Sequence[str], directory: Path) -> str:
+    """Fetch `source` as Debian publishes it, and binary `packages`, verified, to `directory`; return the source's version.
+
+    apt's own lists stay as they are: most machines have none of sources. RuntimeError has apt's words.
+    """
+    codename, mirror = _suite()
+    lists = directory / "lists"
+    lists.mkdir(parents=True)
+    told = directory / "apt.sources"
+    told.write_text(f"Types: deb deb-src\nURIs: {mirror}\nSuites: {codename}\nComponents: main\nSigned-By: {_KEYRING}\n")
+    options = [f"Dir::Etc::sourcelist={told}", "Dir::Etc::sourceparts=-", f"Dir::State::Lists={lists}", "APT::Sandbox::User=root"]
+    apt = ["apt-get", "-qq", *(part for option in options for part in ("-o", option))]
+    for arguments in (["update"], ["source", "--download-only", source], ["download", *packages]):
+        done = subprocess.run([*apt, *arguments], cwd=directory, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"apt-get {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}")
+    [description] = directory.glob(f"{source}_*.dsc")
+    return description.stem.partition("_")[2]
+
+
+def _suite() -> tuple[str, str]:
+    """The Debian release that apt has this machine's own packages from, and where."""
     codename = next(line for line in Path("/etc/os-release").read_text().splitlines() if line.startswith("VERSION_CODENAME="))
     own = (codename.partition("=")[2], "stable", "oldstable")
     argv = ["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages", "Component: main"]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = [uri for release, _, uri in (line.partition(" ") for line in told) if release in own]
+    found = [(release, uri) for release, _, uri in (line.partition(" ") for line in told) if release in own]
     if not found:
         raise RuntimeError(f"apt has no source of {' or '.join(own)}, component main: see apt-get indextargets")
     return found[0]

@@ -1,4 +1,4 @@
-"""A kube-apiserver for tests, as far as pods go: a real HTTP server in a thread, with the real one's rules for writing.
+"""A kube-apiserver for tests, as far as pods and Events go: a real HTTP server in a thread, with the rules of the real one.
 
 The rules that matter to a writer of annotations, each as the real server has it: every write gives a new resourceVersion; a write
 that carries an old one, or another pod's UID, is answered 409; a write to /status takes `status` and the metadata and ignores
@@ -25,13 +25,15 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
-from tests.lab.kube.podstore import PodStore, Refusal, Selection, merged_pod
+from tests.lab.kube.eventstore import EventStore
+from tests.lab.kube.podstore import PodStore, Refusal, Selection, merged
 
 TOKEN = "lab-token"
 WATCH_S = 1800.0
 """How long a watch lasts that names no timeoutSeconds."""
 
 _POD = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?P<status>/status)?")
+_EVENTS = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/events(?:/(?P<name>[^/]+))?")
 _LIST = re.compile(r"/api/v1/(?:namespaces/(?P<namespace>[^/]+)/)?pods")
 
 
@@ -39,7 +41,7 @@ _LIST = re.compile(r"/api/v1/(?:namespaces/(?P<namespace>[^/]+)/)?pods")
 class Fault:
     """What happens to the next `times` requests (None: to all) of `method` ("" for any), instead of an answer or before it.
 
-    `method` is GET, LIST, WATCH, PATCH, PUT or DELETE, as `Request.verb` has it. Exactly one of: `status` is answered; the
+    `method` is GET, LIST, WATCH, PATCH, PUT, DELETE or EVENT, as `Request.verb` has it. Exactly one of: `status` is answered; the
     connection is closed; nothing is sent for `hang` seconds, and then the connection is closed; the answer is sent at a byte per
     `drip` seconds; the body of the answer is `cut` after so many bytes and the connection closed; `garbage` is sent as the body.
     """
@@ -65,8 +67,10 @@ class Request:
 
     @property
     def verb(self) -> str:
-        """The method, with GET told apart: GET of one pod, LIST, WATCH."""
+        """The method, with GET told apart: GET of one pod, LIST, WATCH. EVENT is every request about Events."""
         parts = urlsplit(self.path)
+        if _EVENTS.fullmatch(parts.path):
+            return "EVENT"
         if self.method != "GET" or not _LIST.fullmatch(parts.path):
             return self.method
         return "WATCH" if parse_qs(parts.query).get("watch", [""])[0] in ("1", "true") else "LIST"
@@ -100,6 +104,7 @@ class ApiServer:
         self.gone_in_stream = True
         self.silent = False
         self.store = PodStore()
+        self.events = EventStore()
         self._guard = threading.Lock()
         self._open: list[_Open] = []
         self._certificate = _certificate(tls) if tls else None
@@ -213,6 +218,8 @@ class ApiServer:
         path = urlsplit(request.path).path
         if match := _POD.fullmatch(path):
             return self._one(request, match["namespace"], match["name"], bool(match["status"]))
+        if match := _EVENTS.fullmatch(path):
+            return self._event(request, match["namespace"], match["name"])
         if _LIST.fullmatch(path) and request.method == "GET":
             return self.store.page(_selection(request), int(request.option("limit") or 0), request.option("continue"))
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -285,8 +292,18 @@ class ApiServer:
                 kind = request.headers.get("Content-Type", "")
                 if kind not in ("application/merge-patch+json", "application/strategic-merge-patch+json"):
                     raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}")
-                return self.store.write(old, merged_pod(old, request.body), request.body, status)
+                return self.store.write(old, merged(old, request.body), request.body, status)
         raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+
+    def _event(self, request: Request, namespace: str, name: str | None) -> dict[str, Any]:
+        """Make or change an Event: an account for that has neither get nor list."""
+        if not isinstance(request.body, dict):
+            raise Refusal(403, "Forbidden", 'User "node" cannot read resource "events"')
+        if request.method == "POST" and name is None:
+            return self.events.create(namespace, request.body)
+        if request.method == "PATCH" and name is not None:
+            return self.events.patch(namespace, name, request.body)
+        raise Refusal(403, "Forbidden", 'User "node" cannot do this with resource "events"')
 
     def _delete(self, request: Request, old: dict[str, Any]) -> dict[str, Any]:
         """With a grace period a deletion only begins; the kubelet ends it with one of 0."""
@@ -343,6 +360,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
+    def do_POST(self) -> None:
+        self._serve()
+
     def do_PUT(self) -> None:
         self._serve()
 
@@ -370,7 +390,8 @@ class _Handler(BaseHTTPRequestHandler):
             if request.verb == "WATCH":
                 self._watch(request, fault)
             else:
-                self._answer(200, fault.garbage or json.dumps(api.answer(request)).encode(), fault)
+                answer = fault.garbage or json.dumps(api.answer(request)).encode()
+                self._answer(201 if request.method == "POST" else 200, answer, fault)
         except Refusal as refusal:
             self._answer(refusal.status, json.dumps(refusal.body()).encode(), Fault())
 

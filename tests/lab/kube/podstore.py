@@ -21,15 +21,15 @@ _FIELDS = frozenset({"spec.nodeName", "metadata.name", "metadata.namespace"})
 
 
 class Refusal(Exception):
-    """An answer other than 200: a status code, and the reason and message of the Status object."""
+    """An answer other than 200: a status code, and the reason, message and details of the Status object."""
 
-    def __init__(self, status: int, reason: str, message: str) -> None:
+    def __init__(self, status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
-        self.status, self.reason, self.message = status, reason, message
+        self.status, self.reason, self.message, self.details = status, reason, message, details or {}
 
     def body(self) -> dict[str, Any]:
         """The Status object."""
-        facts = {"message": self.message, "reason": self.reason, "code": self.status}
+        facts = {"message": self.message, "reason": self.reason, "code": self.status, "details": dict(self.details)}
         return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", **facts}
 
 
@@ -199,8 +199,8 @@ class PodStore:
         self.changed.notify_all()
 
 
-def merged_pod(pod: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The pod with a merge patch (RFC 7386) applied; the arguments stay as they are."""
+def merged(pod: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """The object with a merge patch (RFC 7386) applied; the arguments stay as they are."""
     return cast("dict[str, Any]", _merged(pod, patch))
 
 

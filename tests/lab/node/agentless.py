@@ -30,7 +30,7 @@ NETWORK: Final = b'{"cniVersion":"1.1.0","name":"net","type":"userspace"}'
 STRICT: Final = ("-std=c11", "-Wall", "-Wextra", "-Werror")
 PLAIN: Final = ("musl-gcc", *STRICT, "-Os", "-static", "-s")
 SANITIZED: Final = ("gcc", *STRICT, "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-IMPATIENT: Final = ("-DDEADLINE_MS=2500", "-DPATIENCE_MS=1500", "-DSTATUS_MS=1000", "-DBACKLOG_MS=300")
+IMPATIENT: Final = ("-DDEADLINE_MS=2500", "-DPATIENCE_MS=1500", "-DSTATUS_MS=1000", "-DBACKLOG_MS=300", "-DRETURN_MS=600")
 HEAD_END: Final = b"\r\n\r\n"
 
 
@@ -157,6 +157,13 @@ def give_stdin(process: Process, stdin: bytes = NETWORK) -> None:
 def waits(process: Process) -> bool:
     """Whether the process is waiting in poll(2)."""
     return "poll" in Path(f"/proc/{process.pid}/wchan").read_text()
+
+
+def knocks(process: Process) -> bool:
+    """Whether the process waits between two attempts to connect, or for what it is connected to."""
+    return waits(process) and any(
+        str(path.readlink()).startswith("socket:") for path in Path(f"/proc/{process.pid}/fd").iterdir()
+    )
 
 
 Script = Callable[[socket.socket], object]

@@ -5,14 +5,14 @@ It takes the place of switch, file system and API server in tests of the order o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.attachment.drift import Absent, Drift
+from userspace_cni.attachment.drift import Absent, Dead, Drift
 from userspace_cni.attachment.facts import Facts, Place, Pod
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.node import DeadProbe
@@ -31,6 +31,7 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.consumers import CONSUMERS
@@ -71,6 +72,8 @@ class MemoryDriver(Driver[Step]):
     def check(self, step: Step, deadline: Deadline) -> list[Drift]:
         """Missing or not."""
         is_there = name_of(step) in self.world.true or isinstance(step, Lease)
+        if isinstance(step, SocketFile) and step.name in self.world.dead:
+            return [Drift(name_of(step), "", "an application, or nothing", Dead("a dead socket"))]
         return [] if is_there else [Drift(name_of(step), "", "what ADD made", Absent())]
 
     def present(self, step: Step) -> bool:
@@ -147,11 +150,17 @@ class World:
     """Names of placed sockets that are mounts; gone with `undo`."""
     gone: set[str] = field(default_factory=set)
     """Paths of namespaces and UIDs of pods that are proven gone."""
+    told: list[tuple[Recipient, Notice]] = field(default_factory=list)
+    """What pods were told."""
 
     ports: MemoryPorts = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.ports = MemoryPorts(self)
+
+    def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:
+        """Remember it."""
+        self.told += [(recipient, notice) for notice in notices]
 
     def unwritable(self, path: str) -> str:
         """A directory that is none cannot be written."""

@@ -14,6 +14,7 @@ import grpc
 
 from tests.lab.kube.pods import Pod
 from tests.lab.runtimes.images import IMAGE
+from tests.lab.switch.switch import wait_until
 
 READY_S = 20.0
 _IMPATIENT = [(f"grpc.{kind}_reconnect_backoff_ms", 50) for kind in ("min", "initial", "max")]
@@ -53,13 +54,27 @@ class Cri:
         self._channel.close()
 
     def await_ready(self) -> None:
-        """Wait until it answers; CriError when it does not."""
-        self._call("Version", timeout=READY_S, wait_for_ready=True)
+        """Wait until it answers; CriError when it does not. containerd listens before it has made what answers here."""
+        wait_until(self._is_made, READY_S, "the runtime to have made its CRI server")
+
+    def _is_made(self) -> bool:
+        try:
+            self._call("Version", timeout=READY_S, wait_for_ready=True)
+        except CriError as error:
+            if "not initialized yet" not in str(error):
+                raise
+            return False
+        return True
 
     def network_ready(self) -> bool:
         """Whether it has a network to put sandboxes on."""
         conditions = self._call("Status").status.conditions
         return any(condition.type == "NetworkReady" and condition.status for condition in conditions)
+
+    def networks(self) -> list[str]:
+        """Names of the networks that it has read, in the order in which a sandbox joins them."""
+        found = json.loads(self._call("Status", verbose=True).info["cniconfig"])["Networks"] or ()
+        return [network["Config"]["Name"] for network in found if network["IFName"] != "lo"]
 
     def run(self, pod: Pod, handler: str = "", annotations: Mapping[str, str] | None = None, attempt: int = 0) -> str:
         """RunPodSandbox; the new sandbox's ID. `attempt` counts the sandboxes that were made for the pod before."""

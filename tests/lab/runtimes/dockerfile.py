@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -43,6 +44,20 @@ def copies(dockerfile: Path) -> list[Copy]:
             *sources, destination = [word for word in words[1:] if not word.startswith("--")]
             found.append(Copy(stage, tuple(sources), destination))
     return found
+
+
+def copied_files(dockerfile: Path) -> list[Path]:
+    """Every file of a clean checkout that the Dockerfile copies."""
+    found: set[Path] = set()
+    for name in {name for copy in copies(dockerfile) for name in copy.sources}:
+        source = ROOT / name
+        if source.is_file():
+            found.add(source)
+        for directory, names, files in os.walk(source):
+            left_out = _MADE_HERE(directory, [*names, *files])
+            names[:] = [each for each in names if each not in left_out]
+            found.update(Path(directory) / each for each in files if each not in left_out)
+    return sorted(found)
 
 
 def lay_out(copied: Iterable[Copy], directory: Path) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +21,10 @@ SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "private-switch"
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 START_SECONDS = 60
 CTL_SECONDS = 15
+STATISTICS_MS = 5000
+"""ovs-vswitchd's default, and its shortest."""
+FOR_EVER_S = 600.0
+"""Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
 
 
 def wait_until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
@@ -35,14 +39,24 @@ def wait_until(condition: Callable[[], Any], seconds: float = 10.0, what: str = 
 class Switch:
     """ovsdb-server and ovs-vswitchd of our own below `dir`; started by `start` or by entering it.
 
-    Without `directory` it makes one and removes it again. `environment`: the PRIVATE_SWITCH_* variables of the script.
+    Without `directory` it makes one and removes it again. `environment`: the PRIVATE_SWITCH_* variables of the script. `prefix`
+    is what every command is started by: one that enters namespaces, in which `directory` has the same path.
     """
 
-    def __init__(self, directory: Path | None = None, *, huge: bool = True, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path | None = None,
+        *,
+        huge: bool = True,
+        environment: dict[str, str] | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        self._prefix = prefix
         self._made = directory is None
         self.dir = directory if directory is not None else Path(tempfile.mkdtemp(prefix="psw-", dir="/tmp"))
         self._options = [] if huge else ["--no-huge"]
         self._environment = os.environ | (environment or {})
+        self._statistics_ms = STATISTICS_MS
 
     @property
     def ovsdb(self) -> str:
@@ -137,11 +151,17 @@ class Switch:
 
     def vsctl(self, *args: str) -> str:
         """Output of ovs-vsctl without the last newline; RuntimeError has its stderr."""
-        return _run("ovs-vsctl", f"--db={self.ovsdb}", f"--timeout={CTL_SECONDS}", *args)
+        return _run(*self._prefix, "ovs-vsctl", f"--db={self.ovsdb}", f"--timeout={CTL_SECONDS}", *args)
 
     def appctl(self, *args: str) -> str:
         """Output of ovs-appctl, by default of ovs-vswitchd."""
-        return _run("ovs-appctl", f"--timeout={CTL_SECONDS}", *args, environment=os.environ | {"OVS_RUNDIR": self.rundir})
+        environment = os.environ | {"OVS_RUNDIR": self.rundir}
+        return _run(*self._prefix, "ovs-appctl", f"--timeout={CTL_SECONDS}", *args, environment=environment)
+
+    def write_statistics(self) -> None:
+        """Have ovs-vswitchd write what it has counted into OVSDB now: it begins anew when its interval is another one."""
+        self._statistics_ms += 1
+        self.vsctl("set", "Open_vSwitch", ".", f"other_config:stats-update-interval={self._statistics_ms}")
 
     def bridges(self) -> list[str]:
         """Names of all bridges."""
@@ -179,7 +199,7 @@ class Switch:
 
     def _script(self, command: str, *options: str) -> None:
         done = subprocess.run(
-            [str(SCRIPT), command, *options, str(self.dir)],
+            [*self._prefix, str(SCRIPT), command, *options, str(self.dir)],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

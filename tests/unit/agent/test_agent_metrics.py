@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from userspace_cni.agent.metrics import Metrics, outcome_of
 from userspace_cni.attachment.listing import SwitchPort
+from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.metrics import CONTENT_TYPE
 from userspace_cni.base.stages import STAGES
@@ -161,6 +162,15 @@ def test_traffic_of_attachments() -> None:
     names = {name for name, _ in read(text) if name.startswith("userspace_cni_port_")}
     assert names == {f"userspace_cni_port_{each}_total" for each in ("rx_packets", "tx_bytes", "rx_dropped")}
     assert b"HELP userspace_cni_port_rx_packets_total Packets that the switch received from the application, by port" in text
+
+
+def test_dead_sockets_are_named() -> None:
+    """A port whose socket is dead has a series with pod and VM; a living one has none."""
+    dead = [PortRef("a", "br0", marks=MARKS)]
+    told = Metrics(lambda: PORTS, {}, dead=lambda: dead)
+    assert value(text_of(told), "userspace_cni_socket_dead", **LABELS) == 1
+    dead.clear()
+    assert not [name for name, _ in read(text_of(told)) if name == "userspace_cni_socket_dead"]
 
 
 def test_a_port_that_is_given_to_another() -> None:

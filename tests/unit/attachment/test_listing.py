@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from userspace_cni.attachment.drift import Dead, Drift
 from userspace_cni.attachment.listing import Unresolved, describe, describe_all, name_of, select
 from userspace_cni.attachment.records import Record, State
 from userspace_cni.attachment.steps import (
@@ -92,6 +93,7 @@ def test_a_client_port_with_everything() -> None:
         "interface_type": "dpdkvhostuserclient",
         "role": "server",
         "socket": {"host": f"{POD_DIR}/s", "ovs": "/short/uid/s", "pod": "/var/lib/cni/usrspcni/s"},
+        "socket_dead": False,
         "mac": "02:00:00:00:00:01",
         "addresses": ["10.1.2.3/24", "fd00::3/64"],
         "vlan": {"tag": 100, "trunks": [1, 2], "mode": ""},
@@ -104,6 +106,16 @@ def test_a_client_port_with_everything() -> None:
         "created": {"boot": "boot-1", "boottime_ns": 42},
         "steps": ["lease", "directory", "socket-file", "pod-mount", "port", "pod-note"],
     }
+
+
+def test_a_dead_socket() -> None:
+    """It is a problem of its attachment alone, and a field for programs."""
+    dead = Drift("socket /s", "", "an application that listens, or nothing", Dead("a dead socket"))
+    [shown, other] = describe_all([RECORD, replace(RECORD, ifname="net2")], [Seen()], dead={RECORD.key: dead})
+    assert shown["socket_dead"]
+    assert "socket /s: expected an application that listens, or nothing, found a dead socket" in shown["problems"]
+    assert not other["socket_dead"]
+    assert not [problem for problem in other["problems"] if "dead" in problem]
 
 
 @pytest.mark.parametrize("state", ["dead", "silent"])

@@ -17,7 +17,8 @@ from userspace_cni.attachment.reconcile import Finding, Reconciliation
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import OvsPort, PlacedSocket, PortRef, SocketFile, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.base.notices import PORT_DEGRADED, PORT_RESTORED
 
 CONTAINER = "c0ffee0123456789"
 NETNS = "/run/netns/x"
@@ -120,6 +121,24 @@ def test_lost_port(agent: Agent) -> None:
     assert agent.passes() == ["again-port"]
     assert agent.is_whole
     assert agent.passes() == []
+    [(recipient, notice)] = agent.world.told
+    assert recipient == agent.record.recipient
+    assert (notice.reason, agent.port.name in notice.text) == (PORT_RESTORED, True)
+
+
+def test_lost_port_that_cannot_be_made_again(agent: Agent) -> None:
+    """The pod is told that its port is degraded, in each pass; of what else fails it is told nothing."""
+
+    def refuse(when: str, step: Step) -> None:
+        raise SwitchRefused(f"port {agent.port.name}: no memory")
+
+    agent.world.true.discard(name_of(agent.port))
+    agent.world.fault = refuse
+    agent.passes(2)
+    agent.rewrite(state="deleting")
+    agent.passes()
+    texts = [f"what this interface has lost cannot be made again: port {agent.port.name}: no memory"] * 2
+    assert [(notice.reason, notice.text) for _, notice in agent.world.told] == [(PORT_DEGRADED, text) for text in texts]
 
 
 def test_lost_mount(agent: Agent) -> None:
@@ -345,6 +364,29 @@ def test_a_dead_application(agent: Agent, capsys: pytest.CaptureFixture[str]) ->
     agent.reconciliation.look_at(agent.port.name)
     assert agent.world.dead
     assert agent.actions == ["again-socket-file"] * 2
+    assert agent.world.told == []
+
+
+def test_a_dead_socket_that_stays_is_named(agent: Agent) -> None:
+    """The port of a dead socket that cannot be put right is named, by a pass or a look, until a pass has put it right."""
+    [socket_file] = (step for step in agent.record.steps if isinstance(step, SocketFile))
+
+    def refuse(when: str, step: Step) -> None:
+        if (when, step) == ("before apply", socket_file):
+            raise Unavailable("the pod's directory cannot be written")
+
+    agent.world.fault = refuse
+    for look in (agent.passes, lambda: agent.reconciliation.look_at(agent.port.name)):
+        agent.world.dead = {socket_file.name}
+        look()
+        assert [port.name for port in agent.reconciliation.dead_sockets] == [agent.port.name]
+        agent.world.dead = set()
+        agent.passes()
+        assert not agent.reconciliation.dead_sockets
+    agent.world.fault = no_fault
+    agent.world.dead = {socket_file.name}
+    agent.passes()
+    assert not agent.reconciliation.dead_sockets
 
 
 def test_a_gone_namespace_makes_nothing_again(agent: Agent) -> None:

@@ -27,6 +27,7 @@ class Process:
 
     default_role: Role = "client"
     reads_note = False
+    needs_hugepages = False
     naming_remedy = "name the interface after the process"
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from userspace_cni.attachment.facts import Pod
+from userspace_cni.attachment.facts import Pod, Volume
 from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.root import HERE
 from userspace_cni.base.settings import Settings
 from userspace_cni.consumers import CONSUMERS
 
@@ -20,3 +23,31 @@ def test_the_shared_directory_is_the_last_containers_mount() -> None:
     assert POD.mapped_dir(Pod(), Settings()) == "/var/lib/cni/usrspcni/"
     with pytest.raises(InvalidConfig, match="default/x"):
         POD.mapped_dir(Pod("default", "x", "u", mounts={"v": ("/a b",)}), Settings(shared_volume="v"))
+
+
+@pytest.mark.parametrize(
+    ("volumes", "unseen"),
+    [
+        ((), "it has no volume 'shared-dir'"),
+        (
+            (Volume("shared-dri", "emptyDir"), Volume("info", "downwardAPI")),
+            "it has no volume 'shared-dir' (but shared-dri, info)",
+        ),
+        ((Volume("shared-dir", "ephemeral"),), "its volume 'shared-dir' is of kind 'ephemeral'"),
+        ((Volume("any", "hostPath", "{top}/base/below"),), "it has no volume"),
+        ((Volume("any", "hostPath", "{top}/bas"),), "it has no volume"),
+        ((Volume("any", "hostPath", "{top}/base/"),), ""),
+        ((Volume("any", "hostPath", "{top}/link"),), ""),
+        ((Volume("any", "hostPath", "/"),), ""),
+    ],
+)
+def test_who_sees_the_default_directory(tmp_path: Path, volumes: tuple[Volume, ...], unseen: str) -> None:
+    """A hostPath of the pod has it in it, links followed; else the place says why no container sees it."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    placed = tuple(Volume(each.name, each.kind, each.path.replace("{top}", str(tmp_path))) for each in volumes)
+    settings = Settings(default_shared_dir=str(tmp_path / "base"))
+    place = POD.find_place(Pod("default", "app", volumes=placed), "c0ffee", "", settings, HERE)
+    assert place.path == f"{tmp_path}/base/c0ffee"
+    assert place.unseen.startswith(unseen)
+    assert bool(place.unseen) == bool(unseen)

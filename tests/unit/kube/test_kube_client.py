@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 
 from tests.lab.kube.apiserver import TOKEN, ApiServer, Fault
 from tests.lab.node.scarce import scarce
+from tests.lab.switch.switch import FOR_EVER_S
 from userspace_cni.attachment.facts import Pod, Volume
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
@@ -80,6 +81,7 @@ def test_a_pod_is_seen_with_volumes_mounts_and_annotations(client: KubeClient) -
         mounts={"shared-dir": ("/a", "/b"), "info": ("/etc/podinfo",)},
         annotations={"k": "v"},
         deleting=False,
+        lacks_hugepages=True,
     )
 
 
@@ -119,14 +121,13 @@ def test_what_does_not_pass_is_unavailable(client: KubeClient, api: ApiServer, f
         read(client)
 
 
-@pytest.mark.parametrize("fault", [Fault(hang=30), Fault(drip=0.05)], ids=["hangs", "drips"])
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("fault", [Fault(hang=FOR_EVER_S), Fault(drip=1.0)], ids=["hangs", "drips"])
 def test_a_server_that_hangs_or_drips_ends_at_the_deadline(client: KubeClient, api: ApiServer, fault: Fault) -> None:
-    """Neither silence nor an answer byte by byte outlasts the time given."""
+    """Neither silence nor an answer byte by byte outlasts the time given, and both are said to be no answer in time."""
     api.faults.append(fault)
-    started = time.monotonic()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="no answer in time"):
         read(client, soon(0.5))
-    assert 0.4 < time.monotonic() - started < 1.5
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -222,13 +223,16 @@ def test_a_failing_exec_plugin_is_not_quoted(
 
 def test_a_hanging_exec_plugin_ends_at_the_deadline_and_runs_once(api: ApiServer, tmp_path: Path) -> None:
     """Callers wait for the same plugin instead of starting one each, and none waits longer than it may."""
-    client = kubeconfig(api, tmp_path, **plugin(tmp_path, "echo x >> runs; exec sleep 3"))
-    started = time.monotonic()
-    for _ in range(2):
-        with pytest.raises(Unavailable, match="exec plugin"):
-            read(client, soon(0.6))
-    assert time.monotonic() - started < 2.5
-    assert (tmp_path / "runs").read_text() == "x\n"
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    client = kubeconfig(api, tmp_path, **plugin(tmp_path, "echo x >> runs; : < gate"))
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="exec plugin"):
+                read(client, soon(0.6))
+        assert (tmp_path / "runs").read_text() == "x\n"
+    finally:
+        os.close(os.open(gate, os.O_RDWR))  # the plugin ends
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "a: b: c", '{"clusters": []}', "\x00", "users: !!python/object:os.system x"])

@@ -14,6 +14,7 @@ import pytest
 
 from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.pods import at_once, busy_kubelet
+from tests.lab.switch.switch import FOR_EVER_S
 from userspace_cni.attachment.drift import Absent, Drift, Other
 from userspace_cni.attachment.steps import PodNote
 from userspace_cni.base.deadline import Deadline
@@ -24,8 +25,6 @@ from userspace_cni.kube.notes import PodNoteDriver
 from userspace_cni.pod import document
 
 OLD, NEW = "a" * 64, "b" * 64
-FOR_EVER_S = 600.0
-"""Longer than a test may take."""
 STATUS = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True"}], "futureField": {"x": [1, 2.5, None]}}
 
 
@@ -197,6 +196,7 @@ def test_conflicts_without_end_are_given_up(driver: PodNoteDriver, api: ApiServe
 
 
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
+@pytest.mark.usefixtures("patient")
 def test_a_hanging_server_ends_at_the_deadline(driver: PodNoteDriver, api: ApiServer, note: PodNote, method: str) -> None:
     """Whether it hangs when reading or when writing: for longer than this test may take."""
     api.faults.append(Fault(method, hang=FOR_EVER_S))
@@ -263,6 +263,7 @@ def test_a_pod_on_its_way_out_is_left_alone_by_del(driver: PodNoteDriver, api: A
     ],
     ids=str,
 )
+@pytest.mark.usefixtures("patient")
 def test_del_tries_once_for_a_second_at_most(
     driver: PodNoteDriver, api: ApiServer, note: PodNote, fault: Fault, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.lab.kube.apiserver import TOKEN, ApiServer, Fault
-from tests.lab.switch.switch import wait_until
+from tests.lab.switch.switch import FOR_EVER_S, wait_until
 from userspace_cni.kube import credentials
 from userspace_cni.kube import watch as pods
 from userspace_cni.kube.client import KubeClient
@@ -115,7 +115,7 @@ def test_a_server_that_hangs_is_left(
 ) -> None:
     """No answer at all is waited for as long as for any request."""
     monkeypatch.setattr(pods, "REQUEST_LIMIT_S", 0.3)
-    api.faults.append(Fault(verb, hang=60, times=1))
+    api.faults.append(Fault(verb, hang=FOR_EVER_S, times=1))
     watch = begin()
     wait_until(lambda: is_watching(api, watch) and up_to_date(api, watch))
 
@@ -328,18 +328,19 @@ def test_a_missing_permission_is_said_once(
     assert (watch.synced, watch.uids(), watch.alive) == (False, None, True)
 
 
-@pytest.mark.parametrize("fault", [None, Fault("LIST", hang=60), Fault("WATCH", hang=60), Fault(status=500)], ids=str)
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    "fault", [None, Fault("LIST", hang=FOR_EVER_S), Fault("WATCH", hang=FOR_EVER_S), Fault(status=500)], ids=str
+)
 def test_stopping_is_prompt_and_quiet(
     api: ApiServer, begin: Callable[..., PodWatch], fault: Fault | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Amid a quiet watch, a hanging request or a long pause: stop comes back soon, and the watch asks nothing more."""
     api.faults += [fault] if fault else []
-    watch = begin(Pace(pause_min_s=30))
+    watch = begin(Pace(pause_min_s=FOR_EVER_S))
     wait_until(lambda: api.count(fault.method or "LIST") if fault else is_watching(api, watch))
     capfd.readouterr()
-    started = time.monotonic()
     watch.stop()
-    assert time.monotonic() - started < 5
     asked = len(api.requests)
     watch.stop()
     told = capfd.readouterr()

@@ -10,6 +10,7 @@ import click
 
 from userspace_cni.attachment.listing import NOT_SERVING, SwitchPort, describe_all, name_of
 from userspace_cni.attachment.records import Record, record_key, step_to_json
+from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import (
     Step,
 )
@@ -61,7 +62,8 @@ def list_command(ctx: click.Context, names: tuple[str, ...], network: str | None
     with view.progress("reading the records and asking the switch"):
         records = [record for record in site.records(names) if network in (None, record.network)]
         ports, vswitchd = _asked(site) if records else ([], "unknown")
-    described = describe_all(records, ports, boot_id=site.node.boot_id(), vswitchd=vswitchd)
+    dead = dead_sockets(records, site.node)
+    described = describe_all(records, ports, boot_id=site.node.boot_id(), vswitchd=vswitchd, dead=dead)
     if as_json or output == "json":
         view.show_json(described)
     elif not described:
@@ -90,7 +92,8 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
     with view.progress("reading the records and asking the switch"):
         records = {record.key: record for record in site.records(names)}
         ports, vswitchd = _asked(site)
-        listed = describe_all(records.values(), ports, boot_id=site.node.boot_id(), vswitchd=vswitchd)
+        dead = dead_sockets(records.values(), site.node)
+        listed = describe_all(records.values(), ports, boot_id=site.node.boot_id(), vswitchd=vswitchd, dead=dead)
     status = {port.name: dict(port.status) for port in ports or () if vswitchd not in NOT_SERVING}
     details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
     if as_json or output:
@@ -235,7 +238,7 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
     pod += [f"seen as {socket['pod']}"] if socket["pod"] else []
     stations = [("pod", pod)]
     if socket["host"]:
-        stations.append(("socket", [socket["host"]]))
+        stations.append(("socket", [socket["host"], *([Cell("dead: no process has it", "red")] if each["socket_dead"] else [])]))
     if record.mount:
         stations.append(("mount", [record.mount.target]))
     if socket["ovs"] and each["role"] == "client":

@@ -31,6 +31,7 @@ class KubevirtConsumer:
 
     default_role: Role = "client"
     reads_note = False
+    needs_hugepages = False  # the VM's definition says what its memory is, and `kubevirt lint` looks at that
     naming_remedy = "KubeVirt's are pod… or net…"
 
     def check(self, top: Mapping[str, Any], vhost: Mapping[str, Any], warn: Warn) -> None:

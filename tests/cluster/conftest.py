@@ -1,0 +1,50 @@
+"""A cluster of one node: Kubernetes 1.20 from Debian's source, containerd, OVS-DPDK, and the agent's DaemonSet as it is deployed.
+
+For who writes tests here:
+
+- `cluster` (tests/lab/cluster/cluster.py) is Ready and has no agent; `deployed` has the agent's DaemonSet, Ready too. They are
+  there once per run: a test leaves them as it found them. `clean` is `deployed` for one test: at its end all pods of the
+  namespace default are deleted, and what is left of them on the node (ports, mounts, records, leases, namespaces) is a failure.
+- Pods come from tests/lab/cluster/pods.py: `pod(name, *command)` and, for DPDK, `dpdk_pod(name, *forwarding("rxonly"))`. Every
+  pod has eth0 on a bridge. `clean.join(network("dpdk-net"), …)` gives those made from then on eth1 and so on; the end of the test
+  takes that back. There is no Multus: the node's networks are every pod's, so each pod then needs a place for its sockets.
+- There is no registry. The images are the agent's, and tests/lab/runtimes/images.IMAGE: busybox, and with the volumes of
+  `dpdk_pod` this machine's /usr and this checkout. kubectl is 1.20.
+- `cluster.switch` speaks to the node's switch by ovs-vsctl, `cluster.path("/etc/…")` opens a file of the node, and
+  `cluster.node_shell(…)` runs a command on it. Process ids in the node's files are those of its own namespace.
+- `python -m tests.lab.cluster.cluster` starts a cluster to look at, and prints how to speak to it. Its daemons' logs are in
+  `cluster.top`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.cluster.cluster import Cluster, one_cluster
+from tests.lab.frames.testpmd import MEMORY_MIB
+
+APPLICATIONS = 3
+"""So many of a test's pods may have hugepages at the same time."""
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """The run's cluster."""
+    with one_cluster(APPLICATIONS * MEMORY_MIB // 2) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def deployed(cluster: Cluster) -> Cluster:
+    """The same with the agent, which is Ready."""
+    cluster.deploy()
+    return cluster
+
+
+@pytest.fixture
+def clean(deployed: Cluster) -> Iterator[Cluster]:
+    """The same; nothing is left of the test's pods at the end."""
+    yield deployed
+    deployed.leave_nothing()

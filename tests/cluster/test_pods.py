@@ -1,0 +1,39 @@
+"""The agent's DaemonSet as it is deployed, and pods with vhost-user interfaces, on a node with the real kubelet."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.lab.cluster.cluster import Cluster, is_ready
+from tests.lab.cluster.control import NODE_NAME
+from tests.lab.cluster.pods import BRIDGE, dpdk_pod, forwarding, network
+from tests.lab.switch.switch import wait_until
+
+pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
+COUNTED_S = 60.0
+"""OVSDB has a port's counters some seconds later, on a loaded machine much later."""
+
+
+def test_node_and_agent_are_ready(deployed: Cluster) -> None:
+    """The manifest is applied as it is written: its pod becomes Ready, lacks nothing, and is refused nothing."""
+    assert is_ready(deployed.get("node", NODE_NAME))
+    assert json.loads(deployed.agent("list", "--json")) == []
+    metadata = deployed.agent_pod()["metadata"]
+    log = deployed.logs(metadata["name"], metadata["namespace"], "agent")
+    assert [line for line in log.splitlines() if "lacks" in line or "forbidden" in line.lower()] == []
+
+
+def test_frames_from_pod_to_pod(clean: Cluster) -> None:
+    """Two pods as in the guide: what the one's application sends arrives at the other's; deleted, they leave nothing."""
+    clean.join(network("dpdk-net"))
+    for name, mode in (("receiver", "rxonly"), ("sender", "txonly")):
+        clean.apply(dpdk_pod(name, *forwarding(mode)))
+        clean.wait_running(name)
+        clean.wait_connected(name)
+    ports = [clean.port_of(name) for name in ("receiver", "sender")]
+    assert sorted(clean.switch.ports(BRIDGE)) == sorted(ports)
+    receiver = ports[0]
+    wait_until(lambda: clean.switch.interface(receiver)["statistics"].get("tx_packets"), COUNTED_S, "frames to the receiver")
+    assert clean.agent("check") == ""

@@ -1,0 +1,239 @@
+"""A cluster of one node for tests: what an administrator does with it, and what happens to nodes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from tests.lab.cluster import binaries
+from tests.lab.cluster.control import NODE_NAME, Control
+from tests.lab.cluster.machine import MachineError
+from tests.lab.cluster.node import ClusterNode
+from tests.lab.guests.roots import CACHE
+from tests.lab.kube.pods import CONFIGURATION_DATA
+from tests.lab.runtimes import agent_image
+from tests.lab.runtimes.dockerfile import ROOT
+from tests.lab.runtimes.images import write_image
+from tests.lab.switch.switch import Switch, wait_until
+
+AGENT = ROOT / "deploy" / "kubernetes" / "agent.yaml"
+"""What an administrator applies, a file or a directory for kustomize."""
+AGENT_LABEL = "app.kubernetes.io/name=userspace-cni"
+RUNNING_S = 90.0
+"""How long is waited for what a node does; a loaded machine starts a pod in some seconds."""
+LEFT_S = 30.0
+"""The same for what a pod leaves after its end."""
+_KUBECTL_S = 120.0
+_PAGES_BY_HAND = 256
+
+
+class Cluster:
+    """The control plane and one node, with all that they write below the new directory `top`."""
+
+    def __init__(self, top: Path, pages: int) -> None:
+        self.top = top
+        programs = binaries.directory()
+        self._images = [agent_image.archive(), top / "image.tar"]
+        write_image(self._images[1])
+        self.control = Control(top / "control", programs)
+        self.node = ClusterNode(top, self.control, programs, pages, [CACHE, ROOT])
+
+    def start(self) -> None:
+        """Start it; the node is Ready when this returns."""
+        self.control.start()
+        self.node.power_on(self._images)
+        self.wait_ready()
+
+    def end(self) -> None:
+        """End it; nothing is left of it on the machine but its logs below `top`."""
+        try:
+            self.node.end()
+        finally:
+            self.control.end()
+
+    # what an administrator does
+
+    def kubectl(self, *arguments: str, told: str = "") -> str:
+        """What kubectl prints; MachineError with its stderr. `told` is its stdin."""
+        argv = self.control.kubectl(*arguments)
+        done = subprocess.run(argv, input=told, capture_output=True, text=True, timeout=_KUBECTL_S, check=False)
+        if done.returncode:
+            raise MachineError(f"kubectl {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """An object, or a list, as `kubectl get` has it in JSON; {} if there is none."""
+        return dict(json.loads(self.kubectl("get", *arguments, "--ignore-not-found", "-o", "json") or "{}"))
+
+    def apply(self, *manifests: Path | Mapping[str, Any]) -> None:
+        """`kubectl apply`: -f of files, -k of directories, or objects."""
+        for manifest in manifests:
+            if isinstance(manifest, Path):
+                self.kubectl("apply", "-k" if manifest.is_dir() else "-f", str(manifest))
+            else:
+                self.kubectl("apply", "-f", "-", told=json.dumps(manifest))
+
+    def delete(self, *arguments: str) -> None:
+        """`kubectl delete`; returns when the objects are gone."""
+        self.kubectl("delete", *arguments)
+
+    def deploy(self) -> None:
+        """Apply the agent's DaemonSet as it is written, and wait until its pod is Ready."""
+        self.apply(AGENT)
+        wait_until(lambda: is_ready(self.agent_pod()), RUNNING_S, "the agent Ready")
+
+    def agent_pod(self) -> dict[str, Any]:
+        """The agent's pod; {} if there is none, or more than one."""
+        found = self.get("pods", "--all-namespaces", f"--selector={AGENT_LABEL}").get("items", [])
+        return dict(found[0]) if len(found) == 1 else {}
+
+    def agent(self, *command: str) -> str:
+        """What a command of `userspace-cni` prints in the agent's container."""
+        metadata = self.agent_pod()["metadata"]
+        return self.exec(metadata["name"], "userspace-cni", *command, container="agent", namespace=metadata["namespace"])
+
+    def join(self, *lists: Mapping[str, Any]) -> None:
+        """Let each pod made from now on join these networks, as eth1, eth2 and so on: files in the node's net.d.
+
+        containerd takes a pod from the networks that it has by then: so they stay until the pods are gone (`leave_nothing`).
+        """
+        self.node.join(*lists)
+
+    def pod(self, name: str, namespace: str = "default") -> dict[str, Any]:
+        """A pod; {} if there is none."""
+        return self.get("pod", name, f"--namespace={namespace}")
+
+    def pods(self, selector: str, namespace: str = "default") -> list[dict[str, Any]]:
+        """The pods that a label selector chooses."""
+        return list(self.get("pods", f"--selector={selector}", f"--namespace={namespace}")["items"])
+
+    def wait_running(self, *names: str, namespace: str = "default", seconds: float = RUNNING_S) -> None:
+        """Wait until the pods are Running and Ready; AssertionError tells of their events."""
+        for name in names:
+            try:
+                wait_until(lambda: is_ready(self.pod(name, namespace)), seconds, f"pod {name} Ready")  # noqa: B023 -- at once
+            except AssertionError as error:
+                raise AssertionError(f"{error}\n" + "\n".join(self.events(name, namespace))) from error
+
+    def events(self, name: str, namespace: str = "default") -> list[str]:
+        """Events of the object, the oldest first: "REASON: message (count)"."""
+        found = self.get("events", f"--field-selector=involvedObject.name={name}", f"--namespace={namespace}")["items"]
+        found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+        return [f"{event['reason']}: {event.get('message', '')} ({event.get('count')})" for event in found]
+
+    def exec(self, pod: str, *command: str, container: str = "", namespace: str = "default") -> str:
+        """What a command prints in a container of the pod."""
+        chosen = [f"--container={container}"] if container else []
+        return self.kubectl("exec", pod, f"--namespace={namespace}", *chosen, "--", *command)
+
+    def logs(self, pod: str, namespace: str = "default", container: str = "") -> str:
+        """What a container of the pod has printed."""
+        return self.kubectl("logs", pod, f"--namespace={namespace}", *([f"--container={container}"] if container else []))
+
+    def port_of(self, pod: str, ifname: str = "eth1") -> str:
+        """The pod's port on the switch, as its note says."""
+        entries = json.loads(self.pod(pod)["metadata"]["annotations"][CONFIGURATION_DATA])
+        [entry] = [entry for entry in entries if entry["ifName"] == ifname]
+        return f"{entry['containerId'][:12]}-{ifname}"
+
+    def wait_connected(self, pod: str, ifname: str = "eth1") -> None:
+        """Wait until the pod's application is connected to the switch; AssertionError has what it printed."""
+        port = self.port_of(pod, ifname)
+        try:
+            wait_until(lambda: self.switch.interface(port).get("link_state") == "up", RUNNING_S, f"{pod} connected")
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.logs(pod)}") from error
+
+    def leave_nothing(self) -> None:
+        """Delete all pods of the namespace default, and then the networks; nothing may be left of the pods on the node."""
+        self.delete("pods", "--all", "--grace-period=1")
+        try:
+            wait_until(lambda: not self.node.leftovers(), LEFT_S, "nothing left of the pods")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {json.dumps(self.node.leftovers(), indent=1)}") from error
+        finally:
+            self.node.join()
+
+    # what happens to nodes
+
+    @property
+    def switch(self) -> Switch:
+        """The node's OVS-DPDK as it was started last."""
+        return self.node.switch
+
+    def node_shell(self, *command: str) -> str:
+        """What a command prints on the node, outside of any container."""
+        return self.node.machine.run(*command)
+
+    def path(self, path: str) -> Path:
+        """A file of the node as the test opens it."""
+        return self.node.machine.path(path)
+
+    def wait_ready(self, seconds: float = RUNNING_S) -> None:
+        """Wait until the node is Ready."""
+        wait_until(lambda: is_ready(self.get("node", NODE_NAME)), seconds, f"node Ready; see {self.node.top}/kubelet.log")
+
+    def restart_kubelet(self) -> None:
+        """End the kubelet in good order, and start it."""
+        self.node.kubelet.stop()
+        self.node.start_kubelet()
+
+    def kill(self, *daemons: str) -> None:
+        """SIGKILL for "kubelet" and "containerd", as named; `start_daemons` starts them."""
+        for name in daemons:
+            {"kubelet": self.node.kubelet, "containerd": self.node.containerd}[name].kill()
+
+    def start_daemons(self) -> None:
+        """Start those of containerd and kubelet that do not run."""
+        if not self.node.containerd.runs():
+            self.node.start_containerd()
+        if not self.node.kubelet.runs():
+            self.node.start_kubelet()
+
+    def reboot(self) -> None:
+        """Cut the node's power and put it on: processes, mounts, network and /run are gone."""
+        self.node.power_off()
+        self.node.power_on()
+
+
+def is_ready(thing: Mapping[str, Any]) -> bool:
+    """Whether a pod or a node has the condition Ready."""
+    conditions = thing.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+@contextmanager
+def one_cluster(pages: int) -> Iterator[Cluster]:
+    """A cluster that is Ready, with `pages` hugepages of 2 MiB for pods."""
+    top = Path(mkdtemp(prefix="uc-cluster-", dir="/var/tmp"))
+    try:
+        made = Cluster(top, pages)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.end()
+    finally:
+        shutil.rmtree(top)
+
+
+def main() -> None:
+    """Start a cluster with the agent, print how to speak to it, and end it with stdin."""
+    with one_cluster(_PAGES_BY_HAND) as made:
+        made.deploy()
+        print("kubectl:", shlex.join(made.control.kubectl()))
+        print("on the node:", shlex.join(made.node.machine.command("bash")))
+        print("logs:", made.top, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

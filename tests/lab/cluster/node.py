@@ -1,0 +1,193 @@
+"""The node: kubelet, containerd and OVS-DPDK in a machine of their own, on a disk that outlives its boots.
+
+`start` is a power-on and `power_off` a power cut; between them lies what is on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.lab.cluster.control import NODE_NAME, Control
+from tests.lab.cluster.machine import Daemon, Machine
+from tests.lab.node.node import PLUGINS
+from tests.lab.runtimes.containerd_host import remove_cgroup
+from tests.lab.runtimes.cri import Cri
+from tests.lab.runtimes.images import IMAGE
+from tests.lab.switch.switch import Switch, wait_until
+
+ADDRESS, GATEWAY = "172.30.0.2", "172.30.0.1"
+PODS = "10.244.0.0/24"
+SHORT_DIR = "/var/lib/vhost_sockets"
+CONTAINERD = "/run/containerd/containerd.sock"
+DEFAULT_NETWORK: Mapping[str, Any] = {
+    "cniVersion": "0.4.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": True,
+            "ipam": {"type": "host-local", "ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]},
+        }
+    ],
+}
+"""The network that every pod has as eth0."""
+_NETWORKS = "/etc/cni/net.d"
+_BOOT = Path(__file__).with_name("boot-node")
+_CONTAINERD = f"""\
+version = 2
+disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
+    "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.tracing"]
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{IMAGE}"
+  disable_apparmor = true
+  disable_tcp_service = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    max_conf_num = 0
+"""
+_KUBELET: Mapping[str, Any] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    "cgroupDriver": "cgroupfs",
+    "failSwapOn": False,
+    "oomScoreAdj": 0,
+    "nodeStatusUpdateFrequency": "1s",
+    "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
+    "imageGCHighThresholdPercent": 100,
+}
+
+
+class ClusterNode:
+    """The node of the cluster `control`, with all that it writes below the new `top`; `programs` is where the kubelet is.
+
+    `switch` is its OVS-DPDK, beside which `pages` hugepages are left to pods. In it are `binds`, read-only, at their own paths.
+    """
+
+    machine: Machine
+    switch: Switch
+    containerd: Daemon
+    kubelet: Daemon
+
+    def __init__(self, top: Path, control: Control, programs: Path, pages: int, binds: Sequence[Path] = ()) -> None:
+        self.top = top
+        self._control = control
+        self._programs = programs
+        self._binds = binds
+        self._ovs = top / "disk" / "ovs"
+        self._environment = {"PRIVATE_SWITCH_APP_PAGES": str(pages)}
+        self._ovs.mkdir(parents=True)
+        self._ending = ExitStack()
+
+    def power_on(self, images: Sequence[Path] = ()) -> None:
+        """Start it; its switch and its containerd answer, which has `images` beside those on the disk, and its kubelet begins."""
+        binds = [str(path) for path in (*self._binds, self._programs)]
+        self.machine = self._ending.enter_context(Machine(str(_BOOT), str(self.top), NODE_NAME, *binds))
+        self._plug_in()
+        if not list(self.machine.path(_NETWORKS).iterdir()):
+            self._write_networks()
+        self._link_plugins()
+        first = not (self._ovs / "conf.db").exists()
+        self.switch = Switch(self._ovs, environment=self._environment, prefix=self.machine.command())
+        if first:
+            self.switch.start()
+        else:
+            self.switch.restart_ovsdb()
+            self.switch.restart_vswitchd()
+        self.start_containerd()
+        for archive in images:
+            self.machine.run("ctr", "--namespace=k8s.io", "images", "import", str(archive))
+        self.start_kubelet()
+
+    def power_off(self) -> None:
+        """Cut its power: every process ends at once, and what is in memory is lost; hugepages stay taken."""
+        self._ending.close()
+        remove_cgroup(f"/{self.top.name}")
+
+    def end(self) -> None:
+        """The same, for good: hugepages go back."""
+        self.power_off()
+        if (self._ovs / ".private-switch").exists():
+            Switch(self._ovs).stop()
+
+    def start_containerd(self) -> None:
+        """Start containerd, which answers when this returns."""
+        config = self.machine.path("/etc/containerd/config.toml")
+        config.parent.mkdir(exist_ok=True)
+        config.write_text(_CONTAINERD)
+        self.containerd = self.machine.start(self.top / "containerd.log", "containerd")
+        with self.cri() as cri:
+            cri.await_ready()
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet."""
+        config = self.top / "kubelet.json"
+        config.write_text(json.dumps(_KUBELET))
+        self.kubelet = self.machine.start(
+            self.top / "kubelet.log",
+            str(self._programs / "kubelet"),
+            f"--config={config}",
+            f"--kubeconfig={self._control.kubeconfig('kubelet')}",
+            f"--hostname-override={NODE_NAME}",
+            f"--node-ip={ADDRESS}",
+            "--container-runtime=remote",
+            f"--container-runtime-endpoint=unix://{CONTAINERD}",
+        )
+
+    def cri(self) -> Cri:
+        """A client of its containerd."""
+        return Cri(self.machine.path(CONTAINERD), "/")
+
+    def join(self, *lists: Mapping[str, Any]) -> None:
+        """Let each pod that is made from now on join these networks beside the default one, as eth1, eth2 and so on."""
+        self._write_networks(*lists)
+        wanted = [each["name"] for each in (DEFAULT_NETWORK, *lists)]
+        with self.cri() as cri:
+            wait_until(lambda: cri.networks() == wanted, what=f"containerd to read the networks {wanted}")
+
+    def _write_networks(self, *lists: Mapping[str, Any]) -> None:
+        directory = self.machine.path(_NETWORKS)
+        for path in directory.iterdir():
+            path.unlink()
+        for number, each in enumerate((DEFAULT_NETWORK, *lists)):
+            (directory / f"{number:02}-{each['name']}.conflist").write_text(json.dumps(each))
+
+    def leftovers(self) -> dict[str, list[str]]:
+        """What attachments of pods left: ports, records, mounts, sockets, leases and namespaces. Empty when clean."""
+        path = self.machine.path
+        mounts = path("/proc/1/mountinfo").read_text().splitlines()
+        found = {
+            "ports": [port for bridge in self.switch.bridges() for port in self.switch.ports(bridge)],
+            "records": _files(path("/var/lib/cni/userspace/attachments")),
+            "spool": _files(path("/var/lib/cni/userspace/spool")),
+            "mounts": [line for line in mounts if SHORT_DIR in line],
+            "sockets": _files(path(SHORT_DIR)),
+            "leases": [each for each in _files(path("/var/lib/cni/networks")) if Path(each).name[0].isdigit()],
+            "namespaces": _files(path("/run/netns")),
+        }
+        return {kind: items for kind, items in found.items() if items}
+
+    def _link_plugins(self) -> None:
+        directory = self.machine.path("/opt/cni/bin")
+        for plugin in Path(PLUGINS).iterdir():
+            with suppress(FileExistsError):
+                (directory / plugin.name).symlink_to(plugin)
+
+    def _plug_in(self) -> None:
+        """A cable to the control plane. It goes with either machine."""
+        here, there = self.machine, self._control.machine
+        ends = ["eth0", "netns", str(here.pid), "type", "veth", "peer", "name", "node0", "netns", str(there.pid)]
+        subprocess.run(["ip", "link", "add", *ends], check=True)
+        there.run("sh", "-ec", f"ip address add {GATEWAY}/24 dev node0; ip link set node0 up; ip route add {PODS} via {ADDRESS}")
+        here.run("sh", "-ec", f"ip address add {ADDRESS}/24 dev eth0; ip link set eth0 up; ip route add default via {GATEWAY}")
+
+
+def _files(directory: Path) -> list[str]:
+    return [str(path) for path in directory.rglob("*") if not path.is_dir()]

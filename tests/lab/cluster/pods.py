@@ -1,0 +1,78 @@
+"""Pods for tests of a cluster: of the image that every node of the lab has, with this machine's programs and this checkout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.lab.frames.testpmd import MEMORY_MIB
+from tests.lab.kube.pods import MAPPED_DIR
+from tests.lab.runtimes.dockerfile import ROOT
+from tests.lab.runtimes.images import IMAGE
+
+READER = f"{sys.executable} -I -m userspace_cni.pod"
+"""The reader in the pod, as a shell has it."""
+BRIDGE = "br-test"
+SUBNET = "10.56.217.0/24"
+_SLEEP = ("sleep", "2147483647")
+
+
+def pod(name: str, *command: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    """A pod with one container `app`, which sleeps unless there is a command; `spec` is put over the pod's spec."""
+    container = {"name": "app", "image": IMAGE, "command": list(command or _SLEEP)}
+    metadata = {"name": name, "labels": {"app": name}, "annotations": dict(annotations or {})}
+    body = {
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "dnsPolicy": "Default",
+        "containers": [container],
+        **spec,
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
+
+
+def dpdk_pod(name: str, *command: str, **context: Any) -> dict[str, Any]:
+    """A pod for vhost-user interfaces as docs/network.md has it: volumes for sockets and annotations, and hugepages.
+
+    It sees this machine's programs and this checkout, and has a part of a core, which it would poll all of. `context` is its
+    container's security context.
+    """
+    made = pod(name, *command)
+    container = made["spec"]["containers"][0]
+    mounts = {"/usr": "usr", str(ROOT): "checkout", MAPPED_DIR: "shared-dir", "/etc/podinfo": "podinfo", "/tmp": "tmp"}
+    container["volumeMounts"] = [{"name": volume, "mountPath": path} for path, volume in mounts.items()]
+    for mount in container["volumeMounts"]:
+        if mount["name"] in ("usr", "checkout"):
+            mount["readOnly"] = True
+        if mount["name"] == "shared-dir":
+            mount["mountPropagation"] = "HostToContainer"
+    container["env"] = [{"name": "RUNTIME_DIRECTORY", "value": "/tmp"}]
+    container["resources"] = {"limits": {"hugepages-2Mi": f"{MEMORY_MIB}Mi", "memory": "256Mi", "cpu": "300m"}}
+    container["securityContext"] = context
+    container["stdin"] = True
+    made["spec"]["volumes"] = [
+        {"name": "usr", "hostPath": {"path": "/usr"}},
+        {"name": "checkout", "hostPath": {"path": str(ROOT)}},
+        {"name": "shared-dir", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+        {
+            "name": "podinfo",
+            "downwardAPI": {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]},
+        },
+    ]
+    return made
+
+
+def network(name: str, **host: Any) -> dict[str, Any]:
+    """A network of ours as a file of the node, with client ports on BRIDGE; `host` is put over its block of that name."""
+    block = {"vhost": {"mode": "client"}, "bridge": {"bridgeName": BRIDGE}, **host}
+    plugin = {"type": "userspace", "host": block, "ipam": {"type": "host-local", "subnet": SUBNET}}
+    return {"cniVersion": "1.0.0", "name": name, "plugins": [plugin]}
+
+
+def forwarding(mode: str, *options: str, expect: int = 1, reader: str = READER) -> Sequence[str]:
+    """The command of a container in which testpmd opens `expect` interfaces and forwards frames, on the first core alone."""
+    eal = f"--lcores=0@0,1@0 --no-pci -m {MEMORY_MIB} $({reader} --wait --expect {expect})"
+    run = f"--total-num-mbufs=4096 --no-mlockall --forward-mode={mode} --stats-period=1 {' '.join(options)}"
+    return ("sh", "-c", f"exec dpdk-testpmd {eal} -- {run}")

@@ -1,0 +1,75 @@
+"""The agent's image as its Dockerfile makes it, in an archive that podman and containerd import: built once of the same sources.
+
+`python -m tests.lab.runtimes.agent_image` makes it while other tests run. The base is a Debian made by `image_base`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.lab.guests.roots import kept
+from tests.lab.runtimes import image_base
+from tests.lab.runtimes.containerd_host import mount_points
+from tests.lab.runtimes.dockerfile import AGENT, ROOT, copied_files
+from tests.lab.runtimes.podman import Storage
+
+IMAGE = "docker.io/library/userspace-cni:0.1.0"
+"""What runtimes make of the name in the manifest."""
+_BASE = "localhost/userspace-cni-base:1"
+_BUILD_S = 600.0
+_ARCHIVE = "image.tar"
+
+
+def archive() -> Path:
+    """The archive with IMAGE, built now unless there is one of these sources; PodmanError says what failed. Needs root."""
+    base = image_base.archive()
+    return kept("agent-image", (_digest(), str(base), IMAGE), _make) / _ARCHIVE
+
+
+def _make(part: Path) -> None:
+    with TemporaryDirectory(prefix="uc-images-", dir="/var/tmp") as directory:
+        top = Path(directory)
+        with Storage(top / "podman") as podman:
+            try:
+                podman.call("import", str(image_base.archive()), _BASE)
+                options = ["--isolation=chroot", "--network=host", "--layers=false", "--jobs=2", f"--build-arg=BASE={_BASE}"]
+                what = [f"--file={AGENT}", f"--tag={IMAGE}", str(ROOT)]
+                podman.call("build", *options, *image_base.way_out(top), *what, seconds=_BUILD_S)
+                podman.call("save", f"--output={part / _ARCHIVE}", IMAGE)
+            finally:
+                for point in mount_points(top):
+                    subprocess.run(["umount", "--lazy", point], check=True)
+
+
+def _digest() -> str:
+    """Of the Dockerfile and every file that it copies, with its name and mode."""
+    digest = hashlib.sha256()
+    for path in _sources():
+        digest.update(f"{path.relative_to(ROOT)} {path.stat().st_mode:o} {path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[Path]:
+    yield AGENT
+    yield from copied_files(AGENT)
+
+
+def main() -> None:
+    """Make the archive, and print its path."""
+    began = time.monotonic()
+    made = archive()
+    with suppress(BrokenPipeError):
+        print(f"agent image: {made} after {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    main()

@@ -1,0 +1,254 @@
+"""Events on pods: one for each pod and reason, however often it is told, whatever becomes of the agent and the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.switch.switch import wait_until
+from userspace_cni.base.notices import HUGEPAGES_MISSING, KEY_IGNORED, VOLUME_MISSING, Notice, Recipient
+from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.events import MESSAGE_MAX, Events, Pace
+
+FAST = Pace(apart_s=0.0, repeat_min_s=0.05, repeat_max_s=0.05, pause_min_s=0.02, pause_max_s=0.05)
+RARE = Pace(apart_s=0.0, repeat_min_s=3600.0)
+APP = Recipient("default", "app", "u-1", "net1")
+MISSING = Notice(VOLUME_MISSING, "the pod has no place for its socket")
+IGNORED = Notice(KEY_IGNORED, "key 'x' is unknown and ignored")
+
+
+class Teller:
+    """Events of agents of node n1, one after the other; `dropped` counts for all."""
+
+    def __init__(self, api: ApiServer, directory: Path) -> None:
+        self.api = api
+        self.dropped = 0
+        self._session = KubeClient(api.kubeconfig(directory)).session
+        self._made: list[Events] = []
+
+    def agent(self, pace: Pace = FAST) -> Events:
+        """A new agent's."""
+        self._made.append(Events(self._session, "n1", self._drop, pace))
+        self._made[-1].start()
+        return self._made[-1]
+
+    def _drop(self, notices: int) -> None:
+        self.dropped += notices
+
+    def count(self, reason: str, pod: str = "app") -> int:
+        """How often the pod was told that, as the API server has it."""
+        event = self.api.events.of(pod).get(reason)
+        return int(event["count"]) if event else 0
+
+    def close(self) -> None:
+        """End all."""
+        for events in self._made:
+            events.stop()
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server."""
+    with ApiServer() as started:
+        yield started
+
+
+@pytest.fixture
+def teller(api: ApiServer, tmp_path: Path) -> Iterator[Teller]:
+    """Agents of it, ended at the end."""
+    made = Teller(api, tmp_path)
+    yield made
+    made.close()
+
+
+def test_an_event(api: ApiServer, teller: Teller) -> None:
+    """An Event names the pod by its UID on the node, its reason and type, and who says it on which node."""
+    events = teller.agent(RARE)
+    events.tell(APP, [MISSING, Notice(HUGEPAGES_MISSING, "none")])
+    wait_until(lambda: len(api.events.of("app")) == 2)
+    found = api.events.of("app")
+    event = found["VolumeMissing"]
+    assert event["involvedObject"] == {"kind": "Pod", "apiVersion": "v1", "namespace": "default", "name": "app", "uid": "u-1"}
+    assert (event["type"], found["HugepagesMissing"]["type"]) == ("Warning", "Normal")
+    assert event["message"] == "net1: the pod has no place for its socket"
+    assert event["source"] == {"component": "userspace-cni", "host": "n1"}
+    assert event["firstTimestamp"] == event["lastTimestamp"]
+    assert event["count"] == 1
+    assert teller.dropped == 0
+
+
+def test_a_hundred_retries(api: ApiServer, teller: Teller) -> None:
+    """Retries of an ADD raise the count of one Event, in few requests, and other reasons and pods have their own."""
+    events = teller.agent()
+    for _ in range(100):
+        events.tell(APP, [MISSING])
+    events.tell(APP, [IGNORED])
+    events.tell(Recipient("default", "app", "u-2", "net1"), [Notice(HUGEPAGES_MISSING, "x")])
+    wait_until(lambda: teller.count("VolumeMissing") == 100)
+    wait_until(lambda: len(api.events.of("app")) == 3)
+    assert api.count("EVENT") <= 10
+
+
+def test_repeats_are_rare(api: ApiServer, teller: Teller) -> None:
+    """What is told again soon waits, and costs no request."""
+    events = teller.agent(RARE)
+    events.tell(APP, [MISSING])
+    wait_until(lambda: teller.count("VolumeMissing") == 1)
+    for _ in range(50):
+        events.tell(APP, [MISSING])
+    events.tell(APP, [IGNORED])
+    wait_until(lambda: teller.count("KeyIgnored") == 1)
+    assert (teller.count("VolumeMissing"), api.count("EVENT")) == (1, 2)
+
+
+def test_two_interfaces(api: ApiServer, teller: Teller) -> None:
+    """Two interfaces with the same trouble share an Event, which tells of both, the latest first."""
+    events = teller.agent()
+    for interface, text in (("net1", "old"), ("net2", "key 'b'"), ("net1", "key 'a'")):
+        events.tell(Recipient("default", "app", "u-1", interface), [Notice(KEY_IGNORED, text)])
+    wait_until(lambda: teller.count("KeyIgnored") == 3)
+    assert api.events.of("app")["KeyIgnored"]["message"] == "net1: key 'a' | net2: key 'b'"
+
+
+def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
+    """A message is one line of what can be printed, and no longer than the API has it; so is a long pod's name."""
+    events = teller.agent()
+    name = "a" * 231 + "." + "b" * 21
+    events.tell(Recipient("default", name, "u-1", "net1"), [Notice(KEY_IGNORED, "a\n\x1b[31m\udcff" + "x" * 5000)])
+    wait_until(lambda: api.events.of(name))
+    event = api.events.of(name)["KeyIgnored"]
+    assert event["message"].startswith("net1: a  [31m x")
+    assert len(event["message"]) == MESSAGE_MAX
+    assert len(event["metadata"]["name"]) <= 253
+
+
+@pytest.mark.parametrize(("namespace", "name"), [("", ""), ("default", ""), ("..", "app"), ("default", "../x")])
+def test_no_pod(api: ApiServer, teller: Teller, namespace: str, name: str) -> None:
+    """What is no pod, as a call by hand, is told nothing, and its name leads to no other path."""
+    events = teller.agent()
+    events.tell(Recipient(namespace, name, "u-1", "net1"), [MISSING])
+    events.tell(APP, [MISSING])
+    wait_until(lambda: teller.count("VolumeMissing") == 1)
+    assert (api.count("EVENT"), teller.dropped) == (1, 0)
+
+
+def test_a_restarted_agent(api: ApiServer, teller: Teller) -> None:
+    """The next agent goes on with the Event of the last one, also after the last one was killed amid its work."""
+    first = teller.agent()
+    for _ in range(3):
+        first.tell(APP, [MISSING])
+    wait_until(lambda: teller.count("VolumeMissing") == 3)
+    started = api.events.of("app")["VolumeMissing"]["firstTimestamp"]
+    first.stop()
+    second = teller.agent()
+    second.tell(APP, [MISSING])
+    wait_until(lambda: teller.count("VolumeMissing") == 4)
+    second.tell(APP, [MISSING])
+    wait_until(lambda: teller.count("VolumeMissing") == 5)
+    assert api.events.of("app")["VolumeMissing"]["firstTimestamp"] == started
+
+
+def test_a_forgotten_event(api: ApiServer, teller: Teller) -> None:
+    """An Event that the server has forgotten is made anew."""
+    events = teller.agent()
+    events.tell(APP, [MISSING])
+    wait_until(lambda: teller.count("VolumeMissing") == 1)
+    api.events.expire()
+    events.tell(APP, [MISSING])
+    wait_until(lambda: teller.count("VolumeMissing") == 1)
+    assert teller.dropped == 0
+
+
+def test_the_server_is_away(api: ApiServer, teller: Teller, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is told while the server is away is sent when it is back, and the log says once that it waits."""
+    events = teller.agent()
+    api.stop()
+    for _ in range(20):
+        events.tell(APP, [MISSING])
+    wait_until(lambda: "cannot be sent now" in capsys.readouterr().err)
+    events.tell(APP, [IGNORED])
+    api.start()
+    wait_until(lambda: teller.count("VolumeMissing") == 20)
+    wait_until(lambda: teller.count("KeyIgnored") == 1)
+    assert teller.dropped == 0
+    assert "cannot be sent" not in capsys.readouterr().err
+
+
+def test_more_than_can_wait(api: ApiServer, teller: Teller) -> None:
+    """While the server is away, only so many Events wait; what has no room is counted, and what was sent makes room."""
+    api.stop()
+    events = teller.agent(Pace(apart_s=0.0, repeat_min_s=0.05, pause_min_s=0.02, pause_max_s=0.05, kept=4))
+    for number in range(7):
+        events.tell(Recipient("default", f"p{number}", "u", "net1"), [MISSING])
+    events.tell(Recipient("default", "p0", "u", "net1"), [MISSING])
+    assert teller.dropped == 3
+    api.start()
+    wait_until(lambda: teller.count("VolumeMissing", "p0") == 2)
+    wait_until(lambda: all(teller.count("VolumeMissing", f"p{number}") == 1 for number in (1, 2, 3)))
+    for number in range(4, 20):
+        events.tell(Recipient("default", f"p{number}", "u", "net1"), [MISSING])
+        wait_until(partial(api.events.of, f"p{number}"))
+    assert teller.dropped == 3
+
+
+def test_an_account_that_may_not(api: ApiServer, teller: Teller, capsys: pytest.CaptureFixture[str]) -> None:
+    """An account without the permission drops and counts; the log says once which verbs it needs, and none of it is repeated."""
+    api.faults.append(Fault("EVENT", status=403))
+    events = teller.agent()
+    events.tell(APP, [MISSING])
+    events.tell(APP, [IGNORED])
+    wait_until(lambda: teller.dropped == 2)
+    events.tell(APP, [IGNORED])
+    wait_until(lambda: teller.dropped == 3)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "create and patch on events" in said
+    api.faults.clear()
+    events.tell(APP, [IGNORED])
+    wait_until(lambda: teller.count("KeyIgnored") == 1)
+
+
+def test_a_namespace_that_ends(api: ApiServer, teller: Teller, capsys: pytest.CaptureFixture[str]) -> None:
+    """An Event in a namespace that is being deleted is dropped, and that is no complaint about permissions."""
+    api.events.ending.add("default")
+    events = teller.agent()
+    events.tell(APP, [MISSING])
+    wait_until(lambda: teller.dropped == 1)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("EVENT", status=500, times=3),
+        Fault("EVENT", status=429, times=3),
+        Fault("EVENT", close=True, times=3),
+        Fault("EVENT", hang=0.2, times=1),
+        Fault("EVENT", drip=0.001, times=2),
+        Fault("EVENT", cut=20, times=1),
+    ],
+    ids=["500", "429", "closed", "hangs", "slow", "cut"],
+)
+def test_a_server_in_trouble(api: ApiServer, teller: Teller, fault: Fault) -> None:
+    """Whatever the server's trouble is, there is one Event for each reason when it is over."""
+    api.faults.append(fault)
+    events = teller.agent()
+    events.tell(APP, [MISSING])
+    events.tell(APP, [IGNORED])
+    wait_until(lambda: teller.count("VolumeMissing") >= 1)
+    wait_until(lambda: teller.count("KeyIgnored") >= 1)
+    assert teller.dropped == 0
+
+
+def test_an_answer_that_is_none(api: ApiServer, teller: Teller) -> None:
+    """A server that answers what no API server answers ends nothing: later notices are sent."""
+    api.faults.append(Fault("EVENT", garbage=b"[1", times=1))
+    events = teller.agent()
+    events.tell(APP, [MISSING])
+    wait_until(lambda: api.count("EVENT") == 1)
+    events.tell(APP, [IGNORED])
+    wait_until(lambda: teller.count("KeyIgnored") == 1)

@@ -1,0 +1,107 @@
+"""What a pod is told of its network: notices, each with the reason that names its kind.
+
+Where something is found that the pod's author can put right, a notice is given; what becomes of it is decided by who collects
+them (an agent makes Events of the API of them). This module must never know how a pod is told, and giving a notice must never
+wait or fail. Without a collector, as in a process of one call, a notice is a line of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from userspace_cni.base import errors
+from userspace_cni.base.log import say
+
+_NOTICES_MAX: Final = 32
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A kind of notice. `name` is an Event's reason: programs compare it, so it never changes its meaning."""
+
+    name: str
+    severity: Literal["Warning", "Normal"] = "Warning"
+
+
+VOLUME_MISSING: Final = Reason("VolumeMissing")
+KEY_IGNORED: Final = Reason("KeyIgnored")
+HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "Normal")
+PORT_DEGRADED: Final = Reason("PortDegraded")
+PORT_RESTORED: Final = Reason("PortRestored", "Normal")
+
+_OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
+    (errors.VolumeMissing, VOLUME_MISSING),
+    (errors.DirectoryRefused, Reason("DirectoryRefused")),
+    (errors.BridgeRefused, Reason("BridgeRefused")),
+    (errors.BadRequest, Reason("NetworkRefused")),
+    (errors.SwitchRefused, Reason("PortRefused")),
+    (errors.NameTaken, Reason("NameTaken")),
+    (errors.NoteRefused, Reason("AnnotationsRefused")),
+    (errors.DelegateFailed, Reason("AddressRefused")),
+    (errors.DelegateBroken, Reason("AddressRefused")),
+)
+"""The reason for a failed ADD, by its error: the first match counts. Other errors are not the pod's or the network's fault."""
+
+REASONS: Final = (
+    *dict.fromkeys(reason for _, reason in _OF_ERRORS),
+    KEY_IGNORED,
+    HUGEPAGES_MISSING,
+    PORT_DEGRADED,
+    PORT_RESTORED,
+)
+"""All of them; docs/operations.md explains each."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One thing to be told; `text` says what was tried, what happened, what to look at."""
+
+    reason: Reason
+    text: str
+
+
+@dataclass(frozen=True)
+class Recipient:
+    """The pod that is told, by what the node knows (see `facts.Pod` of its `uid`), and which of its interfaces it is about."""
+
+    namespace: str
+    name: str
+    uid: str
+    interface: str
+
+
+_collector: ContextVar[list[Notice] | None] = ContextVar("notices", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[list[Notice]]:
+    """Within this block, notices are also put into the list that it gives, up to 32 of them."""
+    notices: list[Notice] = []
+    token = _collector.set(notices)
+    try:
+        yield notices
+    finally:
+        _collector.reset(token)
+
+
+def give(reason: Reason, text: str) -> None:
+    """Give a notice, and write it to the log."""
+    say("warning" if reason.severity == "Warning" else "info", text)
+    _collect(Notice(reason, text))
+
+
+def give_failure(error: errors.UserspaceError) -> None:
+    """Give the notice of a failed ADD, if it is one for the pod. Its error is in the log already."""
+    reason = next((reason for kind, reason in _OF_ERRORS if isinstance(error, kind)), None)
+    if reason is not None and error.code != errors.Unavailable.default_code:  # an IPAM plugin's "try again later"
+        _collect(Notice(reason, str(error)))
+
+
+def _collect(notice: Notice) -> None:
+    notices = _collector.get()
+    if notices is not None and len(notices) < _NOTICES_MAX and notice not in notices:
+        notices.append(notice)

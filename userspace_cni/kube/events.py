@@ -1,0 +1,295 @@
+"""Events of the API on pods: what a pod is told of its network, where its author looks first (`kubectl describe pod`).
+
+A runtime repeats a failed ADD for ever. So there is one Event for each pod and reason: later notices raise its `count`, at first
+after half a minute and then less and less often, and its message has the last text for each interface. Its name follows from pod
+and reason, so that an agent that was restarted goes on with the Event that its predecessor made; it needs no permission to read.
+
+Sending must never delay a verb and never fill the memory: `tell` only notes, one thread sends, and while the API server cannot
+be reached notices wait in a table of bounded size; what has no room in it is dropped and counted. Events are made with this
+process's own account only, never with a network's kubeconfig, in the namespace of the pod that the runtime named.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.notices import Notice, Reason, Recipient
+from userspace_cni.base.threads import start
+from userspace_cni.kube.client import is_named
+from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Answer, Session
+
+COMPONENT: Final = "userspace-cni"
+MESSAGE_MAX: Final = 1024
+"""Characters of an Event's message, as the API has them."""
+STOP_S: Final = 0.2
+_INTERFACES_MAX: Final = 4
+_POD_NAME_MAX: Final = 230
+_REFUSED: Final = "the account needs the verbs create and patch on events, in all namespaces"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often is sent, in seconds, and how much is kept.
+
+    Between two requests there are `apart_s`, and between two about the same Event `repeat_min_s`, which doubles up to
+    `repeat_max_s`. After a failure the pause doubles from `pause_min_s` to `pause_max_s`. `kept`: Events that are remembered.
+    """
+
+    apart_s: float = 0.05
+    repeat_min_s: float = 30.0
+    repeat_max_s: float = 600.0
+    pause_min_s: float = 1.0
+    pause_max_s: float = 60.0
+    kept: int = 512
+
+
+@dataclass
+class _Event:
+    """One Event. `count`: what the server has, 0 while that is not known. `waiting`: notices since then. `due`: not before it."""
+
+    recipient: Recipient
+    reason: Reason
+    first: float
+    last: float
+    due: float
+    pause_s: float
+    count: int = 0
+    waiting: int = 0
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Its name in the API: another one for each pod (also of the same name) and reason."""
+        pod = self.recipient
+        digest = hashlib.sha256(f"{pod.uid} {pod.namespace} {pod.name} {self.reason.name}".encode()).hexdigest()
+        return f"{pod.name[:_POD_NAME_MAX].rstrip('-.')}.{digest[:16]}"
+
+    @property
+    def message(self) -> str:
+        """The last text for each interface, the latest first."""
+        text = " | ".join(f"{interface}: {text}" if interface else text for interface, text in reversed(self.texts.items()))
+        return text if len(text) <= MESSAGE_MAX else f"{text[: MESSAGE_MAX - 1]}…"
+
+
+class _Refused(Exception):
+    """The server does not want this Event. `why`: for the log, "" for what is no fault of this installation."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+class Events:
+    """The Events of the pods of node `node` (as the API calls it). Safe to use from any thread.
+
+    `dropped` is called with the number of notices for which there is no Event; it must not wait. One daemon thread from `start`
+    to `stop`; what waits then is not sent: what is still wrong is told by the next agent.
+    """
+
+    def __init__(self, session: Session, node: str, dropped: Callable[[int], None], pace: Pace | None = None) -> None:
+        self._session = session
+        self._node = node
+        self._dropped = dropped
+        self._pace = pace or Pace()
+        self._wake = threading.Condition()
+        self._events: dict[tuple[str, ...], _Event] = {}
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name="events")
+        # only the thread uses these
+        self._pause_s = 0.0
+        self._problem = ""
+
+    def start(self) -> None:
+        """Start the thread; returns at once. Raises Unavailable."""
+        start(self._thread, "sending events")
+
+    def stop(self) -> None:
+        """End the thread; waits 0.2 s at most: a thread that hangs in a request ends with the process."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def tell(self, recipient: Recipient, notices: Iterable[Notice]) -> None:
+        """Note what the pod is to be told; a recipient that is no pod is told nothing. Never waits and never fails."""
+        if not is_named(recipient.namespace, recipient.name):
+            return
+        lost = 0
+        with self._wake:
+            for notice in notices:
+                lost += not self._note(recipient, notice)
+            self._wake.notify_all()
+        if lost:
+            self._drop(lost, "too many wait to be sent")
+
+    def _note(self, recipient: Recipient, notice: Notice) -> bool:
+        key = (recipient.uid, recipient.namespace, recipient.name, notice.reason.name)
+        now = time.time()
+        event = self._events.pop(key, None)
+        if event is None:
+            if not self._has_room():
+                return False
+            event = _Event(recipient, notice.reason, now, now, 0.0, self._pace.repeat_min_s)
+        self._events[key] = event  # the one that was used last is the last
+        event.last = now
+        event.waiting += 1
+        event.texts.pop(recipient.interface, None)
+        event.texts[recipient.interface] = _printable(notice.text)[:MESSAGE_MAX]
+        while len(event.texts) > _INTERFACES_MAX:
+            del event.texts[next(iter(event.texts))]
+        return True
+
+    def _has_room(self) -> bool:
+        """Make room for one more; False when all that are kept have to be sent yet."""
+        if len(self._events) < self._pace.kept:
+            return True
+        sent = next((key for key, event in self._events.items() if not event.waiting), None)
+        if sent is None:
+            return False
+        del self._events[sent]
+        return True
+
+    def _run(self) -> None:
+        while (event := self._await_due()) is not None:
+            with self._wake:
+                waiting, body = event.waiting, self._body(event)
+            try:
+                count = self._send(event, body, waiting)
+            except UserspaceError as error:
+                self._fail(event, error)
+            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it no pod is told anything
+                self._note_sent(event, 0, waiting)
+                self._drop(waiting, error.why if isinstance(error, _Refused) else f"{type(error).__name__}: {error}")
+                self._pause_s = 0.0
+            else:
+                self._note_sent(event, count, waiting)
+                self._problem, self._pause_s = "", 0.0
+            with self._wake:
+                self._wake.wait_for(lambda: self._stopping, self._pause_s or self._pace.apart_s)
+
+    def _await_due(self) -> _Event | None:
+        """The next Event to be sent, as soon as it is due; None when the thread is to end."""
+        with self._wake:
+            while not self._stopping:
+                waiting = [event for event in self._events.values() if event.waiting]
+                now = time.monotonic()
+                first = min(waiting, key=lambda event: event.due, default=None)
+                if first is not None and first.due <= now:
+                    return first
+                self._wake.wait(first.due - now if first is not None else None)
+        return None
+
+    def _note_sent(self, event: _Event, count: int, sent: int) -> None:
+        with self._wake:
+            event.count = count
+            event.waiting -= sent
+            event.due = time.monotonic() + event.pause_s
+            event.pause_s = min(2 * event.pause_s, self._pace.repeat_max_s)
+
+    def _send(self, event: _Event, body: Mapping[str, Any], notices: int) -> int:
+        """Make the Event, or add `notices` to its count; what that is now. Raises _Refused and UserspaceError."""
+        path = f"/api/v1/namespaces/{event.recipient.namespace}/events"
+        news = {key: body[key] for key in ("message", "lastTimestamp")}
+        count = event.count
+        if not count:
+            answer = self._ask("POST", path, body)
+            if answer.status != 409:
+                _require_taken(answer)
+                return notices
+            # an earlier agent made it: what its count is shows in the answer to a change that leaves that alone
+            answer = self._ask("PATCH", f"{path}/{event.name}", news)
+            if answer.status != 404:
+                _require_taken(answer)
+                count = _count(answer)
+        if count:
+            answer = self._ask("PATCH", f"{path}/{event.name}", {**news, "count": count + notices})
+            if answer.status != 404:
+                _require_taken(answer)
+                return count + notices
+        _require_taken(self._ask("POST", path, body))  # the server forgets Events, after an hour where nothing else is set
+        return notices
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any]) -> Answer:
+        return self._session.request(method, path, Deadline.after(REQUEST_LIMIT_S), body)
+
+    def _body(self, event: _Event) -> dict[str, Any]:
+        pod = event.recipient
+        about = {"kind": "Pod", "apiVersion": "v1", "namespace": pod.namespace, "name": pod.name}
+        return {
+            "kind": "Event",
+            "apiVersion": "v1",
+            "metadata": {"name": event.name, "namespace": pod.namespace},
+            # of a static pod the UID on the node, by which `kubectl describe` looks for its Events
+            "involvedObject": {**about, "uid": pod.uid} if pod.uid else about,
+            "reason": event.reason.name,
+            "message": event.message,
+            "type": event.reason.severity,
+            "source": {"component": COMPONENT, "host": self._node},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._node,
+            "firstTimestamp": _stamp(event.first),
+            "lastTimestamp": _stamp(event.last),
+            "count": event.waiting,
+        }
+
+    def _fail(self, event: _Event, error: UserspaceError) -> None:
+        """Pause, twice as long as after the last failure; what waits is kept. Other Events come first: they may be taken."""
+        self._pause_s = min(2 * self._pause_s, self._pace.pause_max_s) if self._pause_s else self._pace.pause_min_s
+        with self._wake:
+            event.due = time.monotonic() + self._pause_s
+        self._complain(f"events for pods cannot be sent now, and wait: {error}")
+
+    def _drop(self, notices: int, why: str) -> None:
+        self._dropped(notices)
+        if why:
+            self._complain(f"events for pods are dropped: {why}")
+
+    def _complain(self, problem: str) -> None:
+        """Log a problem once, until an Event was sent."""
+        if not self._problem:
+            self._problem = problem
+            say("warning", problem)
+
+
+def _require_taken(answer: Answer) -> None:
+    """Raise unless the server did it: Unavailable for what passes, else _Refused."""
+    if answer.status in (200, 201, 202):
+        return
+    if answer.status == 409:
+        raise Unavailable("writing an event: others changed it at the same time", "it is tried again")
+    if answer.status == 404 or _is_ending(answer):
+        raise _Refused("")
+    if answer.status in (401, 403):
+        raise _Refused(f"not allowed ({answer.status}); {_REFUSED}")
+    raise _Refused(f"the API server answered {answer.status}")
+
+
+def _is_ending(answer: Answer) -> bool:
+    """Whether the refusal's cause is that the pod's namespace is being deleted."""
+    details = answer.body.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    found = causes if isinstance(causes, list) else ()
+    return any(isinstance(cause, dict) and cause.get("reason") == "NamespaceTerminating" for cause in found)
+
+
+def _count(answer: Answer) -> int:
+    count = answer.body.get("count")
+    return count if isinstance(count, int) and count > 0 else 1
+
+
+def _printable(text: str) -> str:
+    """The text on one line, without what a terminal would obey: values in it are a tenant's."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
