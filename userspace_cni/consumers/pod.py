@@ -71,7 +71,7 @@ class PodConsumer:
 
     def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
         """Where the pod has no volume for its sockets, an emptyDir or a hostPath of the configured name."""
-        volume = next((volume for volume in pod.volumes if volume.name == settings.shared_volume), None)
+        volume = _shared_volume(pod, settings)
         known = volume is not None and volume.kind in ("emptyDir", "hostPath")
         return not known and not (pod.uid and root.is_directory(pod_volumes.empty_dir(settings, pod.uid, settings.shared_volume)))
 
