@@ -75,11 +75,14 @@ class Metrics:
         self._groups = registry.histogram("ovsdb_group_size", "Calls that shared one OVSDB transaction", buckets=_GROUPS)
         self._actions = registry.counter("reconcile_actions", "What reconcile did, by action", "action")
         self._flushes = registry.counter("flush_failures", "Flushes behind DEL that the disk refused")
+        text = "Registrations of a bridge's devices with the kubelet, by outcome"
+        self._registrations = registry.counter("device_registrations", text, "outcome")
+        self._allocations = registry.counter("device_allocations", "Containers that were given devices, by outcome", "outcome")
         self._events = registry.counter("events_dropped", "Notices for which no Event on the pod could be made")
         self._reconnects = registry.counter("ovsdb_reconnects", "Connections to OVSDB after the first")
         registry.constant("build_info", "Always 1", version=_version(), python=platform.python_version())
         for name, look in gauges.items():
-            registry.gauge(name, _HELP.get(name, name.replace("_", " ")), look)
+            self.add_gauge(name, look)
         self._ports = ports
         self._counters = counters
         self._dead = dead
@@ -105,6 +108,18 @@ class Metrics:
     def count_flush_failure(self) -> None:
         """Count a flush that failed."""
         self._flushes.inc()
+
+    def add_gauge(self, name: str, look: Callable[[], float]) -> None:
+        """Add a number that `look` gives at each scrape."""
+        self._registry.gauge(name, _HELP.get(name, name.replace("_", " ")), look)
+
+    def count_registration(self, outcome: str) -> None:
+        """Count a registration of a bridge's devices: "ok" or "failed"."""
+        self._registrations.labels(outcome).inc()
+
+    def count_allocation(self, outcome: str) -> None:
+        """Count an allocation of devices to a container: "ok" or "failed"."""
+        self._allocations.labels(outcome).inc()
 
     def count_dropped_events(self, number: int) -> None:
         """Count notices that no pod was told."""
@@ -153,6 +168,7 @@ _HELP: Final[Mapping[str, str]] = {
     "workers_queued": "Calls that wait for a thread",
     "workers_stuck": "Calls that have been running for longer than any deadline",
     "workers_dead": "Threads that are gone; the agent should be restarted",
+    "device_bridges": "Bridges whose devices the kubelet watches",
     "connections": "Connections to the agent's socket",
 }
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from userspace_cni.agent.addressee import require_addressee
 from userspace_cni.agent.exchange import Exchange, attempt
@@ -49,6 +49,9 @@ from userspace_cni.base.stages import collected
 from userspace_cni.cni import call, protocol
 from userspace_cni.cni.request import Called, recipient_of, subject_of
 from userspace_cni.node.local import LocalNode
+
+if TYPE_CHECKING:
+    from userspace_cni.deviceplugin.plugin import DevicePlugin
 
 AGENT_S: Final = 40.0
 """A verb that runs longer than this is stuck: its drivers had 30 s (setting deadline_s), and its shim gives up after 45 s."""
@@ -107,7 +110,9 @@ class Agent:
             on_disconnect=self._on_disconnect,
             on_untold=self.metrics.count_dropped_events,
         )
-        self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s)
+        self.devices = self._device_plugin()
+        looked = self.devices.look if self.devices else lambda: None
+        self.watchdog = Watchdog(self.node, self.metrics.count_action, self.metrics.count_reconnect, settings.tick_s, looked)
         self.flusher = Flusher(lambda: self.node.journal, self.metrics.count_flush_failure)
         self.workers = Workers()
         self._singleton = Singleton()
@@ -170,11 +175,15 @@ class Agent:
         self.flusher.start()
         self.watchdog.start()  # before the server: /healthz must not find it dead
         self.server.start()
+        if self.devices:
+            self.devices.start()  # after the server: a pod that is given a device is attached next
 
     def stop(self) -> None:
         """Take no more calls, and end."""
         self.server.stop_accepting()
         self.watchdog.stop()
+        if self.devices:
+            self.devices.stop()
         if not self.workers.drain(FINISH_S):
             say("warning", "calls are cut short; what they began is undone", running=self.workers.busy)
             self.node.close()
@@ -187,6 +196,20 @@ class Agent:
         self.node.close()
         self._singleton.release()
         say("info", "stopped")
+
+    def _device_plugin(self) -> DevicePlugin | None:
+        """The device plugin; None without one. An agent without one does not pay for gRPC."""
+        settings = self._settings
+        if not settings.devices_per_bridge:
+            return None
+        from userspace_cni.deviceplugin.plugin import Counting, DevicePlugin
+        from userspace_cni.node.devices import DeviceRoom
+
+        counting = Counting(self.metrics.count_registration, self.metrics.count_allocation)
+        directory = self.node.root.path(f"{settings.kubelet_dir}/device-plugins")
+        plugin = DevicePlugin(DeviceRoom(self.node), settings.devices_per_bridge, directory, counting)
+        self.metrics.add_gauge("device_bridges", lambda: plugin.registered)
+        return plugin
 
     def _claim_records(self) -> None:
         with suppress(UserspaceError):  # STATUS tells why the identity cannot be written
@@ -231,6 +254,8 @@ class Agent:
             found.append("the thread that flushes records is dead")
         if self.workers.dead:
             found.append(f"{self.workers.dead} worker threads are dead")
+        if self.devices and not self.devices.alive:
+            found.append("the thread that offers devices to the kubelet is dead")
         if not self.watchdog.alive:
             found.append("the watchdog's thread is dead")
         elif time.monotonic() - self.watchdog.beat > PASS_S:

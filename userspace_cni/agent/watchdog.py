@@ -37,13 +37,24 @@ APART_S: Final = 5.0
 
 
 class Watchdog:
-    """The thread. It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first."""
+    """The thread. It calls `count` with each action's name, and `reconnected` for each session with OVSDB after the first.
 
-    def __init__(self, node: Node, count: Callable[[str], None], reconnected: Callable[[], None], tick_s: float) -> None:
+    `looked` is called in each round, after session and switch were looked at; it must not wait.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        count: Callable[[str], None],
+        reconnected: Callable[[], None],
+        tick_s: float,
+        looked: Callable[[], None] = lambda: None,
+    ) -> None:
         self._node = node
         self._count = count
         self._reconnected = reconnected
         self._tick_s = tick_s
+        self._looked = looked
         self._reconciliation = Reconciliation(node, self._report, min(APART_S, tick_s / 2))
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
@@ -158,6 +169,7 @@ class Watchdog:
         if now >= self._watched:
             due = self._is_restarted() or due
             self._watched = now + (WATCH_S if self._lives else 0.0)
+        self._guarded(self._looked, "telling of session and switch")
         with self._wake:
             due = due or self._asked > 0
         if due:
@@ -175,11 +187,11 @@ class Watchdog:
             self._passes, self._in_pass = self._passes + 1, False
             self._wake.notify_all()
 
-    def _guarded(self, work: Callable[[], object]) -> None:
+    def _guarded(self, work: Callable[[], object], what: str = "reconciliation") -> None:
         try:
             work()
         except Exception as error:  # noqa: BLE001 -- a bug in one pass must not end all of them
-            say("error", "reconciliation failed", error=repr(error))
+            say("error", f"{what} failed", error=repr(error))
 
     def _connect(self) -> bool:
         """Open the session with OVSDB if needed; whether it is a new one."""

@@ -42,6 +42,10 @@ class Consumer(Terms, Protocol):
         """
         ...
 
+    def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
+        """Whether a device's directory is the place of its socket where the pod has one: the pod brings no directory itself."""
+        ...
+
     def mapped_dir(self, pod: Pod, settings: Settings) -> str:
         """That directory's path in the container, with a trailing slash. Raises InvalidConfig for a path unfit for a note."""
         ...

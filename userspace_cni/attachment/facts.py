@@ -48,6 +48,10 @@ class Place:
     parents: bool = False
     unseen: str = ""
     """Why no container of the pod is expected to see this directory, as far as its spec is known; "" where one is."""
+    subdirectory: str = ""
+    """The directory in the container, relative to the pod's mapped directory, with a trailing slash; "" for that one itself."""
+    closed: bool = False
+    """Whether containers see only what is made in the directory itself, and nothing that is mounted there later."""
 
 
 @dataclass(frozen=True)

@@ -58,11 +58,11 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     Raises BadEnvironment or InvalidConfig for names that cannot be part of a socket path, and for a device plugin's
     allocation that contradicts the configuration.
     """
-    role = _ovs_role(options, consumer, facts.allocation)
+    role = _ovs_role(options, consumer, facts)
     derived = consumer.socket_file(request.environment.ifname)
-    socket_file = _checked_name(derived or _given_name(request, options, facts.allocation), request, consumer)
     place, access = facts.place, options.access
-    pod_path = facts.allocation.path if facts.allocation and not derived else facts.mapped_dir + socket_file
+    socket_file = _checked_name(derived or _given_name(request, options, facts.allocation), request, consumer)
+    pod_path = facts.allocation.path if facts.allocation and not derived else facts.mapped_dir + place.subdirectory + socket_file
     _fits(pod_path, "the path in the pod")
     if not _is_text(request.environment.ifname):
         raise BadEnvironment(f"CNI_IFNAME {request.environment.ifname!a} is not UTF-8", "OVSDB takes no other names")
@@ -125,16 +125,26 @@ def _marks(request: Request, consumer: Consumer, facts: Facts) -> dict[str, str]
     return {key: value for key, value in marks.items() if value and _is_text(value)}
 
 
-def _ovs_role(options: Options, consumer: Consumer, allocation: Allocation | None) -> Role:
-    """OVS's role: the configuration's, or the opposite of the role that a device plugin gave the application."""
-    if allocation is None:
-        return options.ovs_role
-    consumer.check_allocation(allocation)
-    role: Role = "server" if allocation.mode == "client" else "client"
-    if options.role_given and role != options.ovs_role:
+def _ovs_role(options: Options, consumer: Consumer, facts: Facts) -> Role:
+    """OVS's role: the opposite of the one that a device plugin gave the application, else the configuration's.
+
+    In a closed place only a socket that the application makes is seen: there OVS is client, unless the network says otherwise.
+    """
+    allocation, closed = facts.allocation, facts.place.closed
+    role = "client" if closed and not options.mode_given else options.ovs_role
+    if allocation is not None:
+        consumer.check_allocation(allocation)
+        role = "server" if allocation.mode == "client" else "client"
+        if options.role_given and role != options.ovs_role:
+            raise InvalidConfig(
+                f"the device plugin allocated mode {allocation.mode!r}, and 'host.vhost.mode' makes OVS the {options.ovs_role}",
+                "they contradict each other; see the file runtimeConfig.CNIDeviceInfoFile",
+            )
+    if closed and role == "server":
         raise InvalidConfig(
-            f"the device plugin allocated mode {allocation.mode!r}, and 'host.vhost.mode' makes OVS the {options.ovs_role}",
-            "they contradict each other; see the file runtimeConfig.CNIDeviceInfoFile",
+            f"OVS is to be the server, and the pod's socket is in the directory of a device, {facts.place.path}",
+            "a container does not see a socket that is mounted there later: 'host.vhost.mode' has to be 'client', or the pod "
+            "needs the volume for sockets",
         )
     return role
 
@@ -178,9 +188,15 @@ def _is_text(value: str) -> bool:
 
 
 def _mount_target(facts: Facts, socket_file: str) -> str:
-    """The mount below short_dir through which OVS is given the pod's directory; "" for the directory itself."""
+    """The mount below short_dir through which OVS is given the pod's directory; "" for the directory itself.
+
+    A closed place is always mounted: the next pod gets another directory at its path, which this pod's port must never reach.
+    """
     place = facts.place
-    if not facts.mount_always and len(f"{place.path}/{socket_file}".encode("utf-8", "surrogateescape")) <= SUN_PATH_MAX:
+    if (
+        not (facts.mount_always or place.closed)
+        and len(f"{place.path}/{socket_file}".encode("utf-8", "surrogateescape")) <= SUN_PATH_MAX
+    ):
         return ""
     digest = hashlib.sha256(place.path.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{facts.short_dir}/{place.mount_name or digest[:16]}"
@@ -221,7 +237,9 @@ def _documents(request: Request, options: Options, consumer: Consumer, facts: Fa
     steps: list[Step] = []
     if facts.device_info_file:
         steps.append(_device_info(facts, view))
-    entry = render_file(_entry(request, options, view))
+    # a note's names begin at the pod's mapped directory, a file's where the file is
+    name = facts.place.subdirectory + view.socket_file if facts.noted else view.socket_file
+    entry = render_file(_entry(request, options, view, name))
     if facts.noted:
         steps.append(
             PodNote(
@@ -255,10 +273,10 @@ def _device_info(facts: Facts, view: _ApplicationView) -> DeviceInfo:
     )
 
 
-def _entry(request: Request, options: Options, view: _ApplicationView) -> dict[str, Any]:
+def _entry(request: Request, options: Options, view: _ApplicationView, socket_file: str) -> dict[str, Any]:
     """One element of userspace/configuration-data: the `container` block, completed as the application needs it."""
     block = options.application.block
-    vhost = {**(block.get("vhost") or {}), "mode": view.mode, "socketfile": view.socket_file}
+    vhost = {**(block.get("vhost") or {}), "mode": view.mode, "socketfile": socket_file}
     config: dict[str, Any] = {key: block[key] for key in ("engine", "iftype", "netType", "memif", "bridge") if key in block}
     config = {
         **config,

@@ -48,6 +48,8 @@ _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
+_DEVICES_MAX: Final = 1000
+"""The kubelet takes messages of 4 MiB, which hold many more; a node has fewer pods."""
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
 
@@ -96,6 +98,8 @@ class Settings:
     """Whether a kubeconfig that a network names may run programs (exec plugins), as root."""
     shared_dirs: tuple[str, ...] = ()
     """Directories below which `sharedDir` of a pod's network must lie; () for `usual_shared_dirs`."""
+    devices_per_bridge: int = 0
+    """Devices that the kubelet is offered of each bridge; 0 for no device plugin."""
     device_info_dir: str = "/var/run/k8s.cni.cncf.io/devinfo"
     """The directory below which device-info files are read and written."""
     host_root: str = "/"
@@ -233,11 +237,18 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = f"socket paths below it have to fit 107 bytes: at most {_SUN_PATH_SPARE} for itself"
     elif key == "shared_volume" and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
         reason = "it must be a volume name (RFC 1123 label)"
-    elif isinstance(value, (int, float)) and not isinstance(value, bool) and not 0 < value < 1e6:
-        reason = "it must be greater than 0 and less than a million"
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        reason = _out_of_range(key, value)
     if reason:
         raise InvalidConfig(f"{where}: '{key}' is {value!r}", reason)
     return normalized(str(value)) if value and key.endswith(_DIRECTORIES) else value
+
+
+def _out_of_range(key: str, value: float) -> str:
+    """Why the number cannot be the key's value; "" if it can."""
+    if key == "devices_per_bridge":
+        return "" if 0 <= value <= _DEVICES_MAX else f"it must be from 0 to {_DEVICES_MAX}"
+    return "" if 0 < value < 1e6 else "it must be greater than 0 and less than a million"
 
 
 def _is_address(text: str) -> bool:

@@ -61,6 +61,7 @@ class Asked:
     mac: str = ""
     ips: tuple[str, ...] = ()
     device_info_file: str = ""
+    device_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,14 @@ class Application:
 
 @dataclass(frozen=True)
 class Options:
-    """What the network and the runtime ask of this plugin. `ovs_role`: OVS's side of the connection; `consumer`: its name."""
+    """What the network and the runtime ask of this plugin. `ovs_role`: OVS's side of the connection; `consumer`: its name.
+
+    `role_given`: there is a `host` block, which has meant server where it says no mode; `mode_given`: it says one.
+    """
 
     ovs_role: Role
     role_given: bool
+    mode_given: bool
     bridge: str
     vlan: Vlan
     mtu: int | None
@@ -131,7 +136,8 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
     terms = consumers[consumer]
     terms.check(top, vhost, warn)
     role_given = "host" in top
-    mode = _read_mode_of(vhost, "host") or terms.default_role
+    asked_mode = _read_mode_of(vhost, "host")
+    mode = asked_mode or terms.default_role
     ovs_role: Role = "client" if not role_given or mode == "client" else "server"
     for key in ("queues", "queueSize"):
         if key in vhost:
@@ -149,6 +155,7 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
     return Options(
         ovs_role=ovs_role,
         role_given=role_given,
+        mode_given=bool(asked_mode),
         bridge=_matching(typed(bridge, "bridgeName", str, "") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"),
         vlan=_read_vlan(bridge),
         mtu=_in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
@@ -311,6 +318,7 @@ def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str,
         device_info_file=_absolute(
             typed(runtime, "CNIDeviceInfoFile", str, "", path="runtimeConfig."), "runtimeConfig.CNIDeviceInfoFile"
         ),
+        device_id=typed(runtime, "deviceID", str, "", path="runtimeConfig.") or typed(request.network.raw, "deviceID", str, ""),
     )
 
 

@@ -1,11 +1,11 @@
 """A pod's application as the consumer of an interface: a note describes everything to it, and it may be in any pod.
 
 Its directory is found by the rules of the plugin that this one replaces, in this order: the pod volume of the configured name
-(an emptyDir, found by the pod's UID without asking the API; or a hostPath, known from the pod's spec), `sharedDir`, the default
-directory, which the pod sees only if a hostPath of it has that directory. A further kind of place is found before that last one;
-only a place that is `unseen` can be refused. We never make or own a directory that a pod's spec names: the pod's author wrote
-the spec, and we are root. A user of a namespace writes `sharedDir`, too: for a pod of a cluster it must be in a directory that
-the administrator allows.
+(an emptyDir, found by the pod's UID without asking the API; or a hostPath, known from the pod's spec), the directory of a device
+that the kubelet gave to the pod (`node.devices`), `sharedDir`, the default directory, which the pod sees only if a hostPath of it
+has that directory. A further kind of place is found before that last one; only a place that is `unseen` can be refused. We never
+make or own a directory that a pod's spec names: the pod's author wrote the spec, and we are root. A user of a namespace writes
+`sharedDir`, too: for a pod of a cluster it must be in a directory that the administrator allows.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ class PodConsumer:
         base = shared_dir.rstrip("/") or settings.default_shared_dir
         unseen = "" if shared_dir or _sees(pod, base, root) else _why_unseen(pod, settings)
         return Place(f"{base}/{name}", trusted=base, create=True, own=False, unseen=unseen)
+
+    def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
+        """Where the pod has no volume for its sockets, an emptyDir or a hostPath of the configured name."""
+        volume = _shared_volume(pod, settings)
+        known = volume is not None and volume.kind in ("emptyDir", "hostPath")
+        return not known and not (pod.uid and root.is_directory(pod_volumes.empty_dir(settings, pod.uid, settings.shared_volume)))
 
     def mapped_dir(self, pod: Pod, settings: Settings) -> str:
         """The last mount of the shared volume, else upstream's default."""

@@ -234,6 +234,30 @@ class PortDriver(Driver[OvsPort]):
 
         return self.client.standing().look(known_ports)
 
+    @property
+    def dpdk(self) -> bool:
+        """Whether DPDK runs, from the replica of a resident driver. Raises Unavailable."""
+        return self.client.standing().replica.dpdk
+
+    def administrators_bridges(self) -> frozenset[str]:
+        """Names of the bridges that are not ours and can have vhost-user ports, from the replica of a resident driver.
+
+        Costs no lock. Raises Unavailable.
+        """
+        replica = self.client.standing().replica
+        marks = replica.bridge_marks.copy()
+        kinds = replica.datapaths.copy().items()
+        return frozenset(name for name, kind in kinds if kind == DATAPATH_TYPE and not is_ours(marks.get(name, {})))
+
+    def hardware(self) -> tuple[Mapping[str, tuple[str, ...]], str]:
+        """The device arguments of the NICs of each bridge, and other_config:pmd-cpu-mask, "" if unset.
+
+        From the replica of a resident driver. Raises Unavailable.
+        """
+        from userspace_cni.dataplane.ovsdb.commands import other_config, uplinks
+
+        return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
+
     def counters(self, deadline: Deadline) -> list[Counters]:
         """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
         from userspace_cni.dataplane import counters

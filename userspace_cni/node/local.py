@@ -25,6 +25,7 @@ from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import link
 from userspace_cni.node.drivers import MAKERS
+from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
     from userspace_cni.dataplane.ports import PortDriver
     from userspace_cni.dataplane.vswitchd import Lifeline
+    from userspace_cni.host.devices import DeviceDirectories
     from userspace_cni.host.leases import LeaseDriver
     from userspace_cni.kube.client import Clients
     from userspace_cni.kube.events import Events
@@ -190,12 +192,13 @@ class LocalNode:
         uid = environment.pod_uid or (known.uid if known else "")
         # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
-        place = consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root)
+        place = self._device_place(request, options, consumer, pod, deadline)
+        mapped_dir = DEFAULT_MAPPED_DIR if place else consumer.mapped_dir(pod, settings)
+        place = place or consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root)
         if place.unseen and not allocation:
             self._require_seen(place, pod, known=known is not None)
         if pod.lacks_hugepages and consumer.needs_hugepages:
             give(HUGEPAGES_MISSING, _HUGEPAGES)
-        mapped_dir = consumer.mapped_dir(pod, settings)
         return Facts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
@@ -214,10 +217,36 @@ class LocalNode:
             foreign_bridge=foreign_bridge,
         )
 
+    def _device_place(self, request: Request, options: Options, consumer: Consumer, pod: Pod, deadline: Deadline) -> Place | None:
+        """The directory of the device that the kubelet gave to this pod for this interface; None where it gave none."""
+        if not self.settings.devices_per_bridge or not consumer.takes_device(pod, self.settings, self.root):
+            return None
+        from userspace_cni.attachment.facts import Place
+        from userspace_cni.node.devices import device_of
+
+        device = device_of(request.environment, options, self, deadline)
+        if not device:
+            return None
+        directory = self.devices.present(device)
+        return Place(
+            directory.path,
+            directory.trusted,
+            create=False,
+            own=False,
+            mount_name=directory.identity,
+            subdirectory=f"{device}/",
+            closed=True,
+        )
+
+    @cached_property
+    def devices(self) -> DeviceDirectories:
+        """The directories that are offered to pods as devices."""
+        from userspace_cni.host.devices import DeviceDirectories
+
+        return DeviceDirectories(self.settings.run_dir, self.root)
+
     def _require_seen(self, place: Place, pod: Pod, *, known: bool) -> None:
         """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
-        from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
-
         volume = self.settings.shared_volume
         text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
         if known and self.settings.require_volume:

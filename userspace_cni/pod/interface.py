@@ -63,8 +63,8 @@ def _interface(entry: Entry, mapped_dir: str) -> Interface:
     mode, socketfile = vhost.get("mode"), vhost.get("socketfile")
     if mode not in ("server", "client"):
         raise DocumentError(f"interface {ifname}: vhost.mode is neither server nor client")
-    if not isinstance(socketfile, str) or not socketfile or "/" in socketfile:
-        raise DocumentError(f"interface {ifname}: vhost.socketfile is no file name")
+    if not isinstance(socketfile, str) or any(part in ("", ".", "..") for part in socketfile.split("/")):
+        raise DocumentError(f"interface {ifname}: vhost.socketfile is no name below the mapped directory")
     result = _block(entry, "ipResult")
     link = _link(result, ifname)
     network = entry.get("name")

@@ -38,6 +38,7 @@ from .interface import Interface, interfaces
 ANNOTATIONS_FILES = ("/etc/podinfo/annotations", "/etc/podnetinfo/annotations")
 MOUNTINFO = "/proc/self/mountinfo"
 
+_FILE = "configData-*.json"
 _FULL_ID = re.compile(r"[0-9a-f]{64}")
 _SANDBOX = re.compile(r"/(?:sandboxes|overlay-containers|containers)/([0-9a-f]{64})/")
 _OF_THE_SANDBOX = ("/etc/hostname", "/etc/resolv.conf", "/dev/shm")  # noqa: S108 -- looked up in mountinfo, never opened
@@ -87,8 +88,9 @@ class Sources:
 
     def _directory(self, path: str) -> Found:
         try:
-            files = [file for file in Path(path).iterdir() if file.match("configData-*.json")]
+            files = [file for file in Path(path).iterdir() if file.match(_FILE)]
             entries = [parse_entry(_text(file)) for file in files]
+            entries += [_from_below(file.parent.name, parse_entry(_text(file))) for file in Path(path).glob(f"*/{_FILE}")]
             entries.sort(key=lambda entry: _natural(entry["ifName"]))
             return self._judged(path, entries, path, {}) if entries else _nothing(path, "file configData-*.json")
         except (OSError, DocumentError) as error:
@@ -123,6 +125,15 @@ def own_sandbox_ids(mountinfo: str = MOUNTINFO) -> frozenset[str]:
         return frozenset()
     roots = [line[3] for line in lines if len(line) > 4 and line[4] in _OF_THE_SANDBOX]
     return frozenset(identifier for root in roots for identifier in _SANDBOX.findall(root))
+
+
+def _from_below(name: str, entry: Entry) -> Entry:
+    """The entry of a file in the directory `name`, whose names begin there, with names that begin above it."""
+    config = entry.get("config")
+    vhost = config.get("vhost") if isinstance(config, dict) else None
+    if not isinstance(config, dict) or not isinstance(vhost, dict) or not isinstance(vhost.get("socketfile"), str):
+        return entry
+    return {**entry, "config": {**config, "vhost": {**vhost, "socketfile": f"{name}/{vhost['socketfile']}"}}}
 
 
 def _nothing(source: str, missing: str) -> Found:

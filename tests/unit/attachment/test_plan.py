@@ -157,6 +157,41 @@ def test_places(place: Place, mount: str) -> None:
     assert only(attachment, OvsPort).server_path == f"/var/lib/vhost_sockets/{mount}/{CID}-net1"
 
 
+IN_DEVICE = Place(
+    "/run/userspace-cni/devices/br0-3", "/run/userspace-cni/devices", create=False, own=False,
+    mount_name="beef", subdirectory="br0-3/", closed=True,
+)  # fmt: skip
+DEVICE = replace(FACTS, place=IN_DEVICE)
+
+
+@pytest.mark.parametrize("host", [None, {}, {"vhost": {}}, client()])
+def test_device_of_the_pod(host: dict[str, Any] | None) -> None:
+    """In a device's directory OVS is the client where the network says nothing; names in a note begin above the directory."""
+    keys: dict[str, Any] = {} if host is None else {"host": host}
+    attachment = planned(DEVICE, runtimeConfig={"CNIDeviceInfoFile": f"{DEVICE_INFO_DIR}/x"}, **keys)
+    assert attachment.steps[:3] == (
+        Directory(IN_DEVICE.path, IN_DEVICE.trusted),
+        SocketFile(IN_DEVICE.path, IN_DEVICE.trusted, f"{CID}-net1"),
+        PodMount(IN_DEVICE.path, IN_DEVICE.trusted, "/var/lib/vhost_sockets/beef"),
+    )
+    assert only(attachment, OvsPort).server_path == f"/var/lib/vhost_sockets/beef/{CID}-net1"
+    path = json.loads(only(attachment, DeviceInfo).content)["vhost-user"]["path"]
+    assert path == f"{MAPPED}br0-3/{CID}-net1"
+    assert only(planned(replace(DEVICE, mount_always=False), **keys), PodMount) == attachment.steps[2]
+    note = only(attachment, PodNote)
+    assert note.mapped_dir + parse_entry(note.entry)["config"]["vhost"]["socketfile"] == path
+    file = only(planned(replace(DEVICE, noted=False), **keys), ConfigFile)
+    assert parse_entry(file.content)["config"]["vhost"]["socketfile"] == f"{CID}-net1"
+
+
+def test_server_in_a_device_of_the_pod() -> None:
+    """OVS cannot be the server there, whether the network says so or another plugin's device-info."""
+    with pytest.raises(InvalidConfig, match="OVS is to be the server"):
+        planned(DEVICE, host=server())
+    with pytest.raises(InvalidConfig, match="OVS is to be the server"):
+        planned(replace(DEVICE, allocation=Allocation("client", "/x/y", {"vhost-user": {}})))
+
+
 def test_short_paths_without_a_mount() -> None:
     """With mount_pod_dirs = long, a path that fits a socket is given to OVS as it is."""
     attachment = planned(replace(FACTS, place=IN_HOST_PATH, mount_always=False))

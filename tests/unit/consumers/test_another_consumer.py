@@ -45,6 +45,10 @@ class Process:
         """Always the same."""
         return Place("/run/process", "/run", create=True, own=True)
 
+    def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:
+        """It is in no pod."""
+        return False
+
     def mapped_dir(self, pod: Pod, settings: Settings) -> str:
         """As the host calls it."""
         return "/run/process/"

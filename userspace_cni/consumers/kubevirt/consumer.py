@@ -75,6 +75,10 @@ class KubevirtConsumer:
             )
         return Place(f"{volume}/{launcher.DIRECTORY}", trusted=settings.kubelet_dir, create=True, own=True)
 
+    def takes_device(self, pod: Pod, settings: Settings, root: HostRoot) -> bool:  # noqa: ARG002
+        """Never: QEMU's directory is in the launcher pod's volume, and a device only says where the VM is scheduled."""
+        return False
+
     def mapped_dir(self, pod: Pod, settings: Settings) -> str:  # noqa: ARG002
         """The directory as every launcher pod mounts it."""
         return launcher.MAPPED_DIR

@@ -266,6 +266,16 @@ def known_ports(session: Session) -> list[KnownPort]:
     return list(found)
 
 
+def uplinks(session: Session) -> dict[str, tuple[str, ...]]:
+    """Interface.options:dpdk-devargs of the ports of type dpdk, by bridge; "" where a port has none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for known in known_ports(session):
+        if known.interface_type == "dpdk":
+            options = value_of(session.row("Interface", known.name), "options")
+            found[known.bridge] = (*found.get(known.bridge, ()), options.get("dpdk-devargs", ""))
+    return found
+
+
 def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
     """Name and marks of the open ports with our owner mark, by bridge and OpenFlow number."""
     found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}

@@ -11,6 +11,8 @@
  *   mount_setattr()   sets flags on that detached mount (5.12; "nosymfollow" 5.14)
  *   move_mount()      gives it its mount point, named by a file descriptor, so that no path is walked again (5.2)
  *
+ * A directory of bounded size for a pod is a file system in memory of its own, made with mount().
+ *
  * All of them go through syscall(2): the libc of Debian 12 has wrappers for only some, other libcs have none. Each function
  * here is one system call, holds no state and allocates nothing; the caller takes every decision.
  *
@@ -99,6 +101,19 @@ int fp_move_mount(int tree, int target)
 	unsigned int flags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
 
 	return (int)syscall(SYS_move_mount, tree, "", target, "", flags);
+}
+
+/**
+ * fp_mount_tmpfs() - Mount a new, empty file system in memory
+ * @target:	Mount point, a directory that no pod can write
+ * @flags:	MS_NODEV and the like
+ * @options:	Options of tmpfs(5), as "size=1m,mode=0777"
+ *
+ * Return: 0, -1 on error (EINVAL: an option that the kernel does not know)
+ */
+int fp_mount_tmpfs(const char *target, unsigned long flags, const char *options)
+{
+	return (int)syscall(SYS_mount, "tmpfs", target, "tmpfs", flags, options);
 }
 
 /**

@@ -29,6 +29,8 @@ int fp_openat2(int dirfd, const char *path, uint64_t flags, uint64_t mode,
 int fp_open_tree(int dirfd, const char *path);
 int fp_mount_setattr(int fd, uint64_t attributes, uint64_t propagation);
 int fp_move_mount(int tree, int target);
+int fp_mount_tmpfs(const char *target, unsigned long flags,
+		   const char *options);
 int fp_umount2(const char *path, int flags);
 int fp_setns(int fd, int nstype);
 

@@ -57,6 +57,11 @@ def move_mount(tree: int, target: int) -> None:
     _checked(lib.fp_move_mount(tree, target), _name(target))
 
 
+def mount_tmpfs(target: str, options: str) -> None:
+    """Mount a new file system in memory, with options of tmpfs(5), that runs no program and has no devices."""
+    _checked(lib.fp_mount_tmpfs(_bytes(target), lib.MS_NOSUID | lib.MS_NODEV | lib.MS_NOEXEC, _bytes(options)), target)
+
+
 def umount2(path: str, flags: int) -> None:
     """Take the topmost mount off `path`."""
     _checked(lib.fp_umount2(_bytes(path), flags), path)

@@ -1,0 +1,146 @@
+"""The device plugin, as the kubelet meets it: what it is told of bridges, and what comes back after which death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.agent.living import LiveNode
+from tests.cni.spec import succeeded, switch_of
+from tests.lab.kube.kubelet import Kubelet
+from tests.lab.switch.switch import Switch, wait_until
+
+RESOURCE = "userspace-cni.io/br-dev"
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[Switch]:
+    """A switch that these tests kill."""
+    with Switch() as started:
+        yield started
+
+
+@pytest.fixture
+def kubelet(live: LiveNode) -> Iterator[Kubelet]:
+    """The node's kubelet, not started yet, to which an agent will offer two devices of each bridge, br-dev among them."""
+    live.settings["USERSPACE_CNI_DEVICES_PER_BRIDGE"] = "2"
+    make(live, "br-dev")
+    kubelet = Kubelet(live.kubelet)
+    yield kubelet
+    kubelet.kill()
+
+
+def make(live: LiveNode, bridge: str, datapath: str = "netdev") -> None:
+    """A bridge as an administrator makes it."""
+    switch_of(live).vsctl("add-br", bridge, "--", "set", "Bridge", bridge, f"datapath_type={datapath}")
+
+
+def said(live: LiveNode, text: str) -> int:
+    """How often the agent's log says it."""
+    return live.log.read_text().count(text)
+
+
+def test_which_bridges_have_devices(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
+    """An administrator's netdev bridges do; not ours, not the kernel's, nor one whose name no resource can have, told once."""
+    for bridge, datapath in (("br-dev_", "netdev"), ("br-kernel", "system"), ("br-b.2", "netdev")):
+        make(live, bridge, datapath)
+    kubelet.start()
+    live.start()
+    succeeded(live.run("ADD", live.network(), sandbox))
+    kubelet.await_health("userspace-cni.io/br-b.2", "Healthy")
+    kubelet.await_health(RESOURCE, "Healthy")
+    live.tick(2)
+    assert set(kubelet.registered) == {RESOURCE, "userspace-cni.io/br-b.2"}
+    assert set(kubelet.offered(RESOURCE)) == {"br-dev-0", "br-dev-1"}
+    wait_until(lambda: live.metric("device_bridges") == 2, what="both to be watched")
+    assert said(live, "its name cannot be part of a resource's") == 1
+    with pytest.raises(grpc.RpcError) as refused:
+        kubelet.allocate(RESOURCE, "br-dev-2")
+    assert "has no such device" in str(refused.value)
+    assert live.metric("device_allocations_total", outcome="failed") == 1
+
+
+def test_health_follows_the_datapath(live: LiveNode, kubelet: Kubelet) -> None:
+    """Devices are unhealthy while ovs-vswitchd is dead; a removed bridge's become so and are withdrawn until it is back."""
+    switch = switch_of(live)
+    kubelet.start()
+    live.start()
+    kubelet.await_health(RESOURCE, "Healthy")
+    switch.kill_vswitchd()
+    kubelet.await_health(RESOURCE, "Unhealthy")
+    switch.restart_vswitchd()
+    kubelet.await_health(RESOURCE, "Healthy")
+    assert kubelet.registered[RESOURCE] == 1
+    switch.restart_ovsdb()
+    live.tick()
+    assert kubelet.health(RESOURCE) == {"Healthy"}
+    assert (kubelet.registered[RESOURCE], len(kubelet.lists[RESOURCE])) == (1, 3)
+    switch.vsctl("del-br", "br-dev")
+    wait_until(lambda: kubelet.ended == [RESOURCE], 20, "the end of the list")
+    assert kubelet.health(RESOURCE) == {"Unhealthy"}
+    wait_until(lambda: not list(kubelet.plugins.glob("userspace-cni-*")), what="its socket gone")
+    make(live, "br-dev")
+    kubelet.await_health(RESOURCE, "Healthy")
+    assert kubelet.registered[RESOURCE] == 2
+
+
+def test_a_kubelet_that_comes_late_and_goes(live: LiveNode, kubelet: Kubelet) -> None:
+    """An agent is ready without a kubelet; each kubelet that comes, or is restarted, gets the devices once."""
+    live.start()
+    wait_until(lambda: said(live, "it is waited for") == 1, what="a line")
+    assert live.page("/readyz")[0] == 200
+    for times in (1, 2, 3):
+        kubelet.start()
+        wait_until(lambda: kubelet.registered.get(RESOURCE) == times, 20, f"registration {times}")  # noqa: B023 - called at once
+        wait_until(lambda: live.metric("device_bridges") == 1, what="a list that is watched")
+        kubelet.kill()
+        wait_until(lambda: live.metric("device_bridges") == 0, what="a list that is not watched")
+    assert live.page("/healthz")[0] == 200
+    assert live.end() == 0
+
+
+def test_a_kubelet_that_refuses(live: LiveNode, kubelet: Kubelet) -> None:
+    """What it refuses is tried again with growing pauses and told once; the metric counts each."""
+    kubelet.refuses = "no such version"
+    kubelet.start()
+    live.start()
+    wait_until(lambda: live.metric("device_registrations_total", outcome="failed") >= 2, 20, "two tries")
+    assert said(live, "no such version") == 1
+    kubelet.refuses = ""
+    kubelet.await_health(RESOURCE, "Healthy")
+    assert live.metric("device_registrations_total", outcome="ok") == 1
+
+
+def test_agents_one_after_the_other(live: LiveNode, other: LiveNode, kubelet: Kubelet) -> None:
+    """A second agent of other directories does not take the kubelet's devices from the first, but takes them over after it."""
+    other.settings |= {"USERSPACE_CNI_KUBELET_DIR": str(live.kubelet), "USERSPACE_CNI_DEVICES_PER_BRIDGE": "4"}
+    kubelet.start()
+    live.start()
+    kubelet.await_health(RESOURCE, "Healthy")
+    other.start()
+    wait_until(lambda: said(other, "another agent offers devices") == 1, what="a line")
+    other.tick(2)
+    assert kubelet.registered == {RESOURCE: 1}
+    live.kill()
+    wait_until(lambda: len(kubelet.offered(RESOURCE)) == 4, 20, "the second agent's devices")
+    live.start()
+    wait_until(lambda: said(live, "another agent offers devices") == 1, what="a line")
+    assert said(other, "another agent offers devices") == 1
+    assert other.metric("device_bridges") == 1
+
+
+def test_the_sockets_are_the_agents_own(live: LiveNode, kubelet: Kubelet) -> None:
+    """An agent that was killed leaves a dead socket, which the next one replaces; one that ends removes its own."""
+    kubelet.start()
+    live.start()
+    kubelet.await_health(RESOURCE, "Healthy")
+    live.kill()
+    [left] = kubelet.plugins.glob("userspace-cni-*")
+    assert left == Path(kubelet.plugins, "userspace-cni-br-dev.sock")
+    live.start()
+    wait_until(lambda: kubelet.registered[RESOURCE] == 2, 20, "a second registration")
+    assert live.end() == 0
+    assert not left.exists()

@@ -1,0 +1,280 @@
+"""Keeps the devices of this node's bridges registered with the kubelet.
+
+One thread speaks to the kubelet; the watchdog's round tells it, once a second and without waiting, of bridges that changed and of
+another kubelet. A bridge's devices are offered while a kubelet watches their list. When that ends, for whatever reason, they are
+registered again: at once with a kubelet that has just come, else after a pause that doubles with each try. A kubelet that is away
+is waited for; nothing of this may keep the agent from serving verbs, or make it not ready.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from userspace_cni.base.errors import DirectoryRefused, Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+from userspace_cni.deviceplugin.endpoint import Endpoint
+from userspace_cni.deviceplugin.kubelet import Identity, Kubelet
+from userspace_cni.deviceplugin.protocol import v1beta1_pb2 as v1beta1
+
+PAUSE_S: Final = 1.0
+PAUSE_MAX_S: Final = 30.0
+"""Pauses between two tries to register with the same kubelet."""
+WATCH_S: Final = 10.0
+"""How long a kubelet that took the registration may need until it watches the list."""
+STOP_S: Final = 3.0
+_HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
+
+
+class Bridge(Protocol):
+    """A bridge of which devices are offered."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its datapath works."""
+        ...
+
+    @property
+    def numa(self) -> int | None:
+        """The NUMA node of its NICs and polling threads; None where it is not known, or there are several."""
+        ...
+
+
+class Room(Protocol):
+    """What the node does for devices."""
+
+    def bridges(self) -> tuple[Bridge, ...] | None:
+        """The bridges now; None while they are not known. Waits for nothing."""
+        ...
+
+    def resource(self, bridge: str) -> str:
+        """The name of the bridge's resource; "" where it cannot have one."""
+        ...
+
+    def device(self, bridge: str, number: int) -> str:
+        """The ID of the bridge's device of that number."""
+        ...
+
+    def directory(self, device: str) -> str:
+        """The device's directory on the host, made anew. Raises UserspaceError."""
+        ...
+
+    def mapped(self, device: str) -> str:
+        """Where that directory is in containers."""
+        ...
+
+
+@dataclass(frozen=True)
+class Counting:
+    """What is called with the outcome, "ok" or "failed", of each registration and each allocation."""
+
+    registration: Callable[[str], None]
+    allocation: Callable[[str], None]
+
+
+class _Offer:
+    """The devices of one bridge, as `endpoint.Devices`, with the state of their registration."""
+
+    def __init__(self, bridge: Bridge, count: int, room: Room, counting: Counting) -> None:
+        self.bridge = bridge
+        self.resource = room.resource(bridge.name)
+        self.devices = [room.device(bridge.name, number) for number in range(count)]
+        self.due = 0.0
+        self.pause = PAUSE_S
+        self.gone = False
+        self._room = room
+        self._counting = counting
+
+    def listed(self) -> v1beta1.ListAndWatchResponse:
+        """Every device, with the bridge's health and NUMA node."""
+        bridge = self.bridge
+        topology = None if bridge.numa is None else v1beta1.TopologyInfo(nodes=[v1beta1.NUMANode(ID=bridge.numa)])
+        health = _HEALTH[bridge.healthy and not self.gone]
+        devices = [v1beta1.Device(ID=device, health=health, topology=topology) for device in self.devices]
+        return v1beta1.ListAndWatchResponse(devices=devices)
+
+    def allocated(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
+        """A mount for each device, and a variable that names where they are."""
+        try:
+            answer = self._mounts(devices)
+        except UserspaceError:
+            self._counting.allocation("failed")
+            raise
+        self._counting.allocation("ok")
+        return answer
+
+    def _mounts(self, devices: list[str]) -> v1beta1.ContainerAllocateResponse:
+        unknown = sorted(set(devices) - set(self.devices))
+        if unknown:
+            raise DirectoryRefused(f"device {unknown[0]!r}: {self.resource} has no such device", "setting devices_per_bridge")
+        mounts = [
+            v1beta1.Mount(container_path=self._room.mapped(device), host_path=self._room.directory(device)) for device in devices
+        ]
+        places = ":".join(mount.container_path for mount in mounts)
+        return v1beta1.ContainerAllocateResponse(envs={variable_of(self.resource): places}, mounts=mounts)
+
+
+class DevicePlugin:
+    """The plugin: `count` devices for each bridge of `room`. `directory`: the kubelet's for device plugins, as we see it."""
+
+    def __init__(self, room: Room, count: int, directory: str, counting: Counting) -> None:
+        self._room = room
+        self._count = count
+        self._kubelet = Kubelet(directory)
+        self._counting = counting
+        self._wake = threading.Condition()
+        self._woken = self._stopping = False
+        self._bridges: dict[str, Bridge] | None = None
+        self._seen: Identity | None = None
+        self._offers: dict[str, tuple[_Offer, Endpoint]] = {}
+        self._said: dict[str, tuple[str, str]] = {}
+        self._thread = threading.Thread(target=self._run, name="devices", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread. Raises Unavailable."""
+        start(self._thread, "the device plugin")
+
+    def stop(self) -> None:
+        """End; the kubelet sees the devices as unhealthy until the next agent registers them. Never fails."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(STOP_S)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def registered(self) -> int:
+        """How many bridges' devices the kubelet watches."""
+        return sum(endpoint.watched for _, endpoint in list(self._offers.values()))
+
+    def look(self) -> None:
+        """Wake the thread if bridges or kubelet have changed. Called once a second; waits for nothing."""
+        bridges, seen = self._room.bridges(), self._kubelet.seen()
+        known = None if bridges is None else {bridge.name: bridge for bridge in bridges}
+        with self._wake:
+            if (known is not None and known != self._bridges) or seen != self._seen:
+                self._bridges, self._seen = (self._bridges if known is None else known), seen
+                self._woken = True
+                self._wake.notify_all()
+
+    def _watched_or_not(self) -> None:
+        with self._wake:
+            self._woken = True
+            self._wake.notify_all()
+
+    # -- the thread -------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        kubelet: Identity | None = None
+        patience: float | None = None
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._woken or self._stopping, patience)
+                self._woken = False
+                if self._stopping:
+                    break
+                bridges, seen = dict(self._bridges or {}), self._seen
+            if seen != kubelet:
+                for offer, _ in self._offers.values():
+                    offer.due, offer.pause = 0.0, PAUSE_S
+                kubelet = seen
+            try:
+                patience = self._round(bridges, seen)
+            except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
+                self._tell("", "error", "offering devices to the kubelet failed", repr(error))
+                patience = PAUSE_MAX_S
+        for name in list(self._offers):
+            self._offers.pop(name)[1].close()
+        self._kubelet.let_go()
+
+    def _round(self, bridges: dict[str, Bridge], seen: Identity | None) -> float | None:
+        """Make the offers those of `bridges`, and register what no kubelet watches; seconds until something is due."""
+        for name in self._offers.keys() - bridges.keys():
+            offer, endpoint = self._offers.pop(name)
+            offer.gone = True
+            endpoint.retire()
+            say("info", "a bridge has gone, and its devices with it", bridge=name)
+        if seen is None:
+            self._tell("", "info", "the kubelet has no socket for device plugins; it is waited for", self._kubelet.directory)
+            return None
+        try:
+            if not self._kubelet.hold():
+                self._tell(
+                    "", "warning", "another agent offers devices to this kubelet; it is waited for", self._kubelet.directory
+                )
+                return PAUSE_S
+        except Unavailable as error:
+            self._tell("", "warning", "devices cannot be offered", str(error))
+            return PAUSE_MAX_S
+        self._said.pop("", None)
+        for bridge in bridges.values():
+            self._offer(bridge)
+        waits = []
+        for name, (offer, endpoint) in self._offers.items():
+            if endpoint.watched:
+                offer.pause = PAUSE_S
+            else:
+                waits.append(self._register(name, offer, endpoint))
+        return min(waits, default=None)
+
+    def _offer(self, bridge: Bridge) -> None:
+        known = self._offers.get(bridge.name)
+        if known:
+            offer, endpoint = known
+            changed, offer.bridge = offer.bridge != bridge, bridge
+            if changed:
+                say("info", "the devices of a bridge have changed", bridge=bridge.name, health=_HEALTH[bridge.healthy])
+                endpoint.tell()
+            return
+        offer = _Offer(bridge, self._count, self._room, self._counting)
+        if not offer.resource:
+            self._tell(bridge.name, "warning", "a bridge has no devices: its name cannot be part of a resource's", bridge.name)
+            return
+        path = f"{self._kubelet.directory}/userspace-cni-{bridge.name}.sock"
+        self._offers[bridge.name] = offer, Endpoint(offer, path, self._watched_or_not)
+
+    def _register(self, name: str, offer: _Offer, endpoint: Endpoint) -> float:
+        """Register an offer whose time has come; seconds until its next try."""
+        now = time.monotonic()
+        if now < offer.due:
+            return offer.due - now
+        pause, offer.pause = offer.pause, min(2 * offer.pause, PAUSE_MAX_S)
+        offer.due = now + pause
+        try:
+            endpoint.serve()
+            self._kubelet.register(offer.resource, endpoint.path.rpartition("/")[2])
+        except Unavailable as error:
+            self._counting.registration("failed")
+            self._tell(name, "warning", "devices cannot be registered; it is tried again", str(error))
+            return pause
+        self._counting.registration("ok")
+        self._said.pop(name, None)
+        say("info", "devices are registered with the kubelet", resource=offer.resource, devices=self._count)
+        offer.due = time.monotonic() + max(pause, WATCH_S)
+        return max(pause, WATCH_S)
+
+    def _tell(self, name: str, level: str, text: str, problem: str) -> None:
+        """Log a problem of a bridge, or of all with "", unless it was the last one."""
+        if self._said.get(name) != (text, problem):
+            self._said[name] = text, problem
+            say(level, text, problem=problem)
+
+
+def variable_of(resource: str) -> str:
+    """The environment variable that tells a container where the directories of its devices of a resource are."""
+    name = "".join(letter if letter.isalnum() else "_" for letter in resource.rpartition("/")[2])
+    return f"USERSPACE_CNI_DIRS_{name.upper()}"
