@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -32,6 +33,7 @@ RUNNING_S = 90.0
 LEFT_S = 30.0
 """The same for what a pod leaves after its end."""
 _KUBECTL_S = 120.0
+_SHOWN = 3000
 _PAGES_BY_HAND = 256
 
 
@@ -129,6 +131,11 @@ class Cluster:
         found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         return [f"{event['reason']}: {event.get('message', '')} ({event.get('count')})" for event in found]
 
+    def reasoned(self, name: str, reason: str, namespace: str = "default") -> list[dict[str, Any]]:
+        """The object's events with this reason."""
+        chosen = f"--field-selector=involvedObject.name={name},reason={reason}"
+        return list(self.get("events", chosen, f"--namespace={namespace}")["items"])
+
     def exec(self, pod: str, *command: str, container: str = "", namespace: str = "default") -> str:
         """What a command prints in a container of the pod."""
         chosen = [f"--container={container}"] if container else []
@@ -138,11 +145,15 @@ class Cluster:
         """What a container of the pod has printed."""
         return self.kubectl("logs", pod, f"--namespace={namespace}", *([f"--container={container}"] if container else []))
 
-    def port_of(self, pod: str, ifname: str = "eth1") -> str:
-        """The pod's port on the switch, as its note says."""
+    def note_of(self, pod: str, ifname: str = "eth1") -> dict[str, Any]:
+        """What the pod's annotations tell it of the interface."""
         entries = json.loads(self.pod(pod)["metadata"]["annotations"][CONFIGURATION_DATA])
         [entry] = [entry for entry in entries if entry["ifName"] == ifname]
-        return f"{entry['containerId'][:12]}-{ifname}"
+        return dict(entry)
+
+    def port_of(self, pod: str, ifname: str = "eth1") -> str:
+        """The pod's port on the switch, as its note says."""
+        return f"{self.note_of(pod, ifname)['containerId'][:12]}-{ifname}"
 
     def wait_connected(self, pod: str, ifname: str = "eth1") -> None:
         """Wait until the pod's application is connected to the switch; AssertionError has what it printed."""
@@ -151,6 +162,22 @@ class Cluster:
             wait_until(lambda: self.switch.interface(port).get("link_state") == "up", RUNNING_S, f"{pod} connected")
         except AssertionError as error:
             raise AssertionError(f"{error}:\n{self.logs(pod)}") from error
+
+    def wait_frames(self, pod: str, ports: int) -> None:
+        """Wait until frames arrive at each of the ports of the pod's testpmd; AssertionError has the end of what it printed."""
+        begun = self._received(pod)
+
+        def more() -> bool:
+            now = self._received(pod)
+            return len(now) == ports and all(count > begun.get(port, 0) for port, count in now.items())
+
+        try:
+            wait_until(more, RUNNING_S, f"frames at {ports} ports of {pod}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.logs(pod)[-_SHOWN:]}") from error
+
+    def _received(self, pod: str) -> dict[str, int]:
+        return {port: int(count) for port, count in re.findall(r"port (\d+) .*\n *RX-packets: (\d+)", self.logs(pod))}
 
     def leave_nothing(self) -> None:
         """Delete all pods of the namespace default, and then the networks; nothing may be left of the pods on the node."""
@@ -180,6 +207,22 @@ class Cluster:
     def wait_ready(self, seconds: float = RUNNING_S) -> None:
         """Wait until the node is Ready."""
         wait_until(lambda: is_ready(self.get("node", NODE_NAME)), seconds, f"node Ready; see {self.node.top}/kubelet.log")
+
+    def kill_container(self, pod: str, container: str) -> None:
+        """SIGKILL for the container's first process, and wait until the kubelet has started it again."""
+        before = self._container(pod, container)
+        task = before["containerID"].removeprefix("containerd://")
+        self.node_shell("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", task)
+        wait_until(lambda: self._runs_again(pod, before), RUNNING_S, f"container {container} of {pod} started again")
+
+    def _runs_again(self, pod: str, before: Mapping[str, Any]) -> bool:
+        now = self._container(pod, before["name"])
+        return bool(now["restartCount"] > before["restartCount"] and now["ready"])
+
+    def _container(self, pod: str, container: str) -> dict[str, Any]:
+        statuses = self.pod(pod)["status"]["containerStatuses"]
+        [status] = [status for status in statuses if status["name"] == container]
+        return dict(status)
 
     def restart_kubelet(self) -> None:
         """End the kubelet in good order, and start it."""
