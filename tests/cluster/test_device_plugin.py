@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.lab.cluster.cluster import RUNNING_S, Cluster, is_ready
+from tests.lab.cluster.cluster import Cluster, is_ready
 from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.pods import dpdk_pod, forwarding, network
 from tests.lab.kube.pods import MAPPED_DIR
-from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 BRIDGE = "br-dev"
@@ -29,7 +28,7 @@ def allocatable(cluster: Cluster) -> str:
 
 def wait_allocatable(cluster: Cluster, count: int) -> None:
     """Wait until the node has so many."""
-    wait_until(lambda: allocatable(cluster) == str(count), RUNNING_S, f"{count} devices")
+    cluster.wait(lambda: allocatable(cluster) == str(count), f"{count} devices")
 
 
 def end_agent(cluster: Cluster) -> None:
@@ -41,7 +40,7 @@ def end_agent(cluster: Cluster) -> None:
 def restart_agent(cluster: Cluster) -> None:
     """The same, and the next one is Ready."""
     end_agent(cluster)
-    wait_until(lambda: is_ready(cluster.agent_pod()), RUNNING_S, "the agent Ready")
+    cluster.wait(lambda: is_ready(cluster.agent_pod()), "the agent Ready")
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_frames_between_devices(offered: Cluster) -> None:
     offered.apply(with_devices("first", *command), with_devices("elsewhere", *command, resource=ABSENT))
     offered.wait_running("first")
     offered.wait_frames("first", OF_A_POD)
-    wait_until(lambda: any(f"Insufficient {ABSENT}" in each for each in offered.events("elsewhere")), RUNNING_S, "no such bridge")
+    offered.wait(lambda: any(f"Insufficient {ABSENT}" in each for each in offered.events("elsewhere")), "no such bridge")
 
     offered.switch.kill_vswitchd()
     wait_allocatable(offered, 0)
@@ -99,7 +98,7 @@ def test_frames_between_devices(offered: Cluster) -> None:
     sockets = {name for place in places for name in offered.exec("second", "ls", place).split()}
     assert {offered.port_of("second", ifname) for ifname in ("eth1", "eth2")} <= sockets
     offered.apply(with_devices("third", *command))
-    wait_until(lambda: any(f"Insufficient {RESOURCE}" in each for each in offered.events("third")), RUNNING_S, "no room")
+    offered.wait(lambda: any(f"Insufficient {RESOURCE}" in each for each in offered.events("third")), "no room")
     offered.kill_container("first", "app")
     offered.wait_frames("first", OF_A_POD)
-    assert offered.agent("check") == ""
+    assert offered.differences() == ""

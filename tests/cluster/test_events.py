@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.cluster.cluster import RUNNING_S, Cluster
+from tests.lab.cluster.cluster import Cluster
 from tests.lab.cluster.pods import network, pod, tap_pod
-from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 REFUSAL = "FailedCreatePodSandBox"
@@ -23,11 +22,11 @@ def test_a_pod_without_a_volume_and_a_key_that_has_no_effect(clean: Cluster) -> 
     clean.join(network("dpdk-net", colour="blue"))
     clean.apply(pod("bare"), tap_pod("painted", "eth1"))
     clean.wait_running("painted")
-    [told] = wait_until(lambda: clean.reasoned("painted", "KeyIgnored"), RUNNING_S, "the event of a key")
+    [told] = clean.wait(lambda: clean.reasoned("painted", "KeyIgnored"), "the event of a key")
     assert told["type"] == "Warning"
     assert "'host.colour' is unknown and ignored" in told["message"]
 
-    wait_until(lambda: attempts(clean, "bare") > 1, RUNNING_S, "a second attempt of the kubelet")
+    clean.wait(lambda: attempts(clean, "bare") > 1, "a second attempt of the kubelet")
     [refused] = clean.reasoned("bare", "VolumeMissing")
     assert refused["message"].startswith("eth1: ")
     described = clean.kubectl("describe", "pod", "bare")

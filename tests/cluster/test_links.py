@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lab.cluster.cluster import RUNNING_S, Cluster
+from tests.lab.cluster.cluster import Cluster
 from tests.lab.cluster.machine import MachineError
 from tests.lab.cluster.pods import network, tap_pod
-from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 BY_MODE = {"eth1": "client", "eth2": "server"}
@@ -26,7 +25,7 @@ def reached(cluster: Cluster, ifname: str) -> bool:
 def wait_reached(cluster: Cluster) -> None:
     """Wait until `right` answers over each of the networks."""
     for ifname in BY_MODE:
-        wait_until(lambda: reached(cluster, ifname), RUNNING_S, f"an answer over {ifname}")  # noqa: B023 -- at once
+        cluster.wait(lambda: reached(cluster, ifname), f"an answer over {ifname}")  # noqa: B023 -- at once
 
 
 def test_pings_outlive_a_killed_tap_and_a_restarted_switch(clean: Cluster) -> None:
@@ -43,6 +42,6 @@ def test_pings_outlive_a_killed_tap_and_a_restarted_switch(clean: Cluster) -> No
     wait_reached(clean)
     clean.switch.restart_vswitchd()
     wait_reached(clean)
-    wait_until(lambda: clean.agent("check") == "", RUNNING_S, "nothing that differs")
+    clean.wait(lambda: not clean.differences(), "nothing that differs")
     reasons = {event.partition(":")[0] for event in clean.events("left")}
     assert not reasons & {"HugepagesMissing", "VolumeMissing", "KeyIgnored", "PortDegraded"}

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -32,6 +32,8 @@ RUNNING_S = 90.0
 """How long is waited for what a node does; a loaded machine starts a pod in some seconds."""
 LEFT_S = 30.0
 """The same for what a pod leaves after its end."""
+_PAUSE_S = 0.2
+"""Between two questions of kubectl, which would take a core from what is waited for."""
 _KUBECTL_S = 120.0
 _SHOWN = 3000
 _PAGES_BY_HAND = 256
@@ -71,6 +73,10 @@ class Cluster:
             raise MachineError(f"kubectl {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
+    def wait(self, condition: Callable[[], Any], what: str, seconds: float = RUNNING_S) -> Any:
+        """The first true value of what takes programs to ask; AssertionError says `what` did not come."""
+        return wait_until(condition, seconds, what, _PAUSE_S)
+
     def get(self, *arguments: str) -> dict[str, Any]:
         """An object, or a list, as `kubectl get` has it in JSON; {} if there is none."""
         return dict(json.loads(self.kubectl("get", *arguments, "--ignore-not-found", "-o", "json") or "{}"))
@@ -90,7 +96,7 @@ class Cluster:
     def deploy(self) -> None:
         """Apply the agent's DaemonSet as it is written, and wait until its pod is Ready."""
         self.apply(AGENT)
-        wait_until(lambda: is_ready(self.agent_pod()), RUNNING_S, "the agent Ready")
+        self.wait(lambda: is_ready(self.agent_pod()), "the agent Ready")
 
     def agent_pod(self) -> dict[str, Any]:
         """The agent's pod; {} if there is none, or more than one."""
@@ -101,6 +107,13 @@ class Cluster:
         """What a command of `userspace-cni` prints in the agent's container."""
         metadata = self.agent_pod()["metadata"]
         return self.exec(metadata["name"], "userspace-cni", *command, container="agent", namespace=metadata["namespace"])
+
+    def differences(self) -> str:
+        """What `userspace-cni check` finds; "" when all attachments are as they were made."""
+        try:
+            return self.agent("check")
+        except MachineError as error:
+            return str(error)
 
     def join(self, *lists: Mapping[str, Any]) -> None:
         """Let each pod made from now on join these networks, as eth1, eth2 and so on: files in the node's net.d.
@@ -121,7 +134,7 @@ class Cluster:
         """Wait until the pods are Running and Ready; AssertionError tells of their events."""
         for name in names:
             try:
-                wait_until(lambda: is_ready(self.pod(name, namespace)), seconds, f"pod {name} Ready")  # noqa: B023 -- at once
+                self.wait(lambda: is_ready(self.pod(name, namespace)), f"pod {name} Ready", seconds)  # noqa: B023 -- at once
             except AssertionError as error:
                 raise AssertionError(f"{error}\n" + "\n".join(self.events(name, namespace))) from error
 
@@ -159,7 +172,7 @@ class Cluster:
         """Wait until the pod's application is connected to the switch; AssertionError has what it printed."""
         port = self.port_of(pod, ifname)
         try:
-            wait_until(lambda: self.switch.interface(port).get("link_state") == "up", RUNNING_S, f"{pod} connected")
+            self.wait(lambda: self.switch.interface(port).get("link_state") == "up", f"{pod} connected")
         except AssertionError as error:
             raise AssertionError(f"{error}:\n{self.logs(pod)}") from error
 
@@ -172,7 +185,7 @@ class Cluster:
             return len(now) == ports and all(count > begun.get(port, 0) for port, count in now.items())
 
         try:
-            wait_until(more, RUNNING_S, f"frames at {ports} ports of {pod}")
+            self.wait(more, f"frames at {ports} ports of {pod}")
         except AssertionError as error:
             raise AssertionError(f"{error}:\n{self.logs(pod)[-_SHOWN:]}") from error
 
@@ -180,13 +193,16 @@ class Cluster:
         return {port: int(count) for port, count in re.findall(r"port (\d+) .*\n *RX-packets: (\d+)", self.logs(pod))}
 
     def leave_nothing(self) -> None:
-        """Delete all pods of the namespace default, and then the networks; nothing may be left of the pods on the node."""
-        self.delete("pods", "--all", "--grace-period=1")
+        """Delete all Deployments and pods of the namespace default, then the networks; nothing may be left of the pods there."""
+        # A ReplicaSet would make new pods while the old ones are deleted
+        self.delete("deployments,replicasets", "--all", "--cascade=orphan")
+        self.delete("pods", "--all", "--grace-period=1", "--wait=false")
         try:
-            wait_until(lambda: not self.node.leftovers(), LEFT_S, "nothing left of the pods")
+            self.wait(lambda: not self.node.leftovers(), "nothing left of the pods")
         except AssertionError as error:
             raise AssertionError(f"{error}: {json.dumps(self.node.leftovers(), indent=1)}") from error
         finally:
+            self.delete("pods", "--all", "--force", "--grace-period=0")  # whose end a kubelet of 1.20 reports every 10 s
             self.node.join()
 
     # what happens to nodes
@@ -206,14 +222,14 @@ class Cluster:
 
     def wait_ready(self, seconds: float = RUNNING_S) -> None:
         """Wait until the node is Ready."""
-        wait_until(lambda: is_ready(self.get("node", NODE_NAME)), seconds, f"node Ready; see {self.node.top}/kubelet.log")
+        self.wait(lambda: is_ready(self.get("node", NODE_NAME)), f"node Ready; see {self.node.top}/kubelet.log", seconds)
 
     def kill_container(self, pod: str, container: str) -> None:
         """SIGKILL for the container's first process, and wait until the kubelet has started it again."""
         before = self._container(pod, container)
         task = before["containerID"].removeprefix("containerd://")
         self.node_shell("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", task)
-        wait_until(lambda: self._runs_again(pod, before), RUNNING_S, f"container {container} of {pod} started again")
+        self.wait(lambda: self._runs_again(pod, before), f"container {container} of {pod} started again")
 
     def _runs_again(self, pod: str, before: Mapping[str, Any]) -> bool:
         now = self._container(pod, before["name"])

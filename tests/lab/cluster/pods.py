@@ -86,6 +86,16 @@ def tap_pod(name: str, *interfaces: str) -> dict[str, Any]:
     return made
 
 
+def with_the_machine(spec: dict[str, Any]) -> None:
+    """Give the containers of a pod's spec the lab's image, with this machine's programs and this checkout's reader in it."""
+    machine = {"usr": "/usr", "reader": str(ROOT)}
+    spec["volumes"] += [{"name": name, "hostPath": {"path": path}} for name, path in machine.items()]
+    for container in spec["containers"]:
+        container["image"] = IMAGE
+        container["volumeMounts"] += [{"name": name, "mountPath": path, "readOnly": True} for name, path in machine.items()]
+        container.setdefault("env", []).append({"name": "PYTHONPATH", "value": str(ROOT)})
+
+
 def network(name: str, subnet: str = SUBNET, **host: Any) -> dict[str, Any]:
     """A network of ours as a file of the node, with client ports on BRIDGE; `host` is put over its block of that name."""
     block = {"vhost": {"mode": "client"}, "bridge": {"bridgeName": BRIDGE}, **host}
