@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shlex
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 from tests.lab.cluster import binaries
 from tests.lab.cluster.control import NODE_NAME, Control
 from tests.lab.cluster.machine import MachineError
-from tests.lab.cluster.node import ClusterNode
+from tests.lab.cluster.node import BOOT_ID, ClusterNode, give_back
 from tests.lab.guests.roots import CACHE
 from tests.lab.kube.pods import CONFIGURATION_DATA
 from tests.lab.runtimes import agent_image
@@ -37,6 +38,7 @@ _PAUSE_S = 0.2
 _KUBECTL_S = 120.0
 _SHOWN = 3000
 _PAGES_BY_HAND = 256
+_TOPS, _PREFIX, _LOCK = Path("/var/tmp"), "uc-cluster-", "lock"
 
 
 class Cluster:
@@ -96,7 +98,29 @@ class Cluster:
     def deploy(self) -> None:
         """Apply the agent's DaemonSet as it is written, and wait until its pod is Ready."""
         self.apply(AGENT)
+        self.wait_agent()
+
+    def wait_agent(self) -> None:
+        """Wait until the agent is Ready."""
         self.wait(lambda: is_ready(self.agent_pod()), "the agent Ready")
+
+    def roll_out(self) -> None:
+        """Renew the agents as an administrator does; the new one is Ready when this returns."""
+        self.begin_roll_out()
+        self.end_roll_out()
+
+    def begin_roll_out(self) -> None:
+        """Tell the API server to renew the agents."""
+        self.kubectl("rollout", "restart", *self._daemonset())
+
+    def end_roll_out(self) -> None:
+        """Wait until it is done."""
+        self.kubectl("rollout", "status", *self._daemonset())
+        self.wait_agent()
+
+    def _daemonset(self) -> tuple[str, str]:
+        [found] = self.get("daemonsets", "--all-namespaces", f"--selector={AGENT_LABEL}")["items"]
+        return f"--namespace={found['metadata']['namespace']}", f"daemonset/{found['metadata']['name']}"
 
     def agent_pod(self) -> dict[str, Any]:
         """The agent's pod; {} if there is none, or more than one."""
@@ -258,9 +282,16 @@ class Cluster:
             self.node.start_kubelet()
 
     def reboot(self) -> None:
-        """Cut the node's power and put it on: processes, mounts, network and /run are gone."""
+        """Cut the node's power and put it on: processes, mounts, network and /run are gone, and the boot is another one.
+
+        When this returns, the API server knows of it, and the node is Ready; what it says of pods may be of the former boot.
+        """
         self.node.power_off()
         self.node.power_on()
+        boot = self.path(BOOT_ID).read_text().strip()
+        told = lambda: self.get("node", NODE_NAME)["status"]["nodeInfo"]["bootID"] == boot  # noqa: E731
+        wait_until(told, RUNNING_S, f"the kubelet to report boot {boot}")
+        self.wait_ready()
 
 
 def is_ready(thing: Mapping[str, Any]) -> bool:
@@ -272,16 +303,40 @@ def is_ready(thing: Mapping[str, Any]) -> bool:
 @contextmanager
 def one_cluster(pages: int) -> Iterator[Cluster]:
     """A cluster that is Ready, with `pages` hugepages of 2 MiB for pods."""
-    top = Path(mkdtemp(prefix="uc-cluster-", dir="/var/tmp"))
-    try:
+    with own_top() as top:
         made = Cluster(top, pages)
         try:
             made.start()
             yield made
         finally:
             made.end()
-    finally:
-        shutil.rmtree(top)
+
+
+@contextmanager
+def own_top() -> Iterator[Path]:
+    """A directory for a cluster; what clusters left whose process was killed is removed before."""
+    CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with ExitStack() as ending:
+        with (CACHE / "cluster.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            for lock in _TOPS.glob(f"{_PREFIX}*/{_LOCK}"):
+                _remove_dead(lock)
+            top = Path(mkdtemp(prefix=_PREFIX, dir=_TOPS))
+            ending.callback(shutil.rmtree, top)
+            mine = ending.enter_context((top / _LOCK).open("w"))
+            fcntl.flock(mine, fcntl.LOCK_EX)
+        yield top
+
+
+def _remove_dead(lock: Path) -> None:
+    """Remove what a cluster left, unless the process that has `lock` lives: cgroups, hugepages, files. All else ended with it."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        give_back(lock.parent)
+        shutil.rmtree(lock.parent)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,6 +108,10 @@ class Control:
         """The same for a machine that reaches the API server, as the node does."""
         options = [f"--kubeconfig={self.kubeconfig()}", f"--cache-dir={self.directory}/kubectl"]
         return [str(self._programs / "kubectl"), *options, *arguments]
+
+    def kubectl_script(self) -> str:
+        """The same as a program for scripts that find kubectl in PATH."""
+        return f'#!/bin/sh\nexec {shlex.join(self.kubectl())} "$@"\n'
 
     def end(self) -> None:
         """End it all, as far as it was started."""

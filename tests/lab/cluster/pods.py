@@ -42,6 +42,24 @@ def pod(name: str, *command: str, annotations: Mapping[str, str] | None = None, 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
+def attached_pod(name: str, *command: str, **spec: Any) -> dict[str, Any]:
+    """A pod with no more than a place for its sockets: its interfaces have no application, and it takes no hugepages.
+
+    Its container mounts the place, for the kubelet makes no volume that no container mounts.
+    """
+    made = pod(name, *command, volumes=[{"name": "shared-dir", "emptyDir": {}}], **spec)
+    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "shared-dir", "mountPath": MAPPED_DIR}]
+    return made
+
+
+def deployment(name: str, replicas: int) -> dict[str, Any]:
+    """A Deployment of `attached_pod`, with the label app of that name."""
+    template = attached_pod(name)
+    spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}}
+    spec["template"] = {"metadata": {"labels": {"app": name}}, "spec": template["spec"]}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
 def dpdk_pod(name: str, *command: str, **context: Any) -> dict[str, Any]:
     """A pod for vhost-user interfaces as docs/network.md has it: volumes for sockets and annotations, and hugepages.
 

@@ -1,0 +1,69 @@
+"""Frames between two pods, counted by who sends them: the kernel's ping over a link of `userspace-cni tap` in each."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.lab.cluster.cluster import RUNNING_S, Cluster
+from tests.lab.cluster.pods import dpdk_pod
+from tests.lab.runtimes.dockerfile import ROOT
+from tests.lab.switch.switch import wait_until
+
+_TUN = "/dev/net/tun"
+_PINGS = """\
+busybox ping -q -i 0.01 {address} >/tmp/pings & pings=$!
+until [ -e /tmp/stop ]; do sleep 0.1; done
+kill -INT $pings; wait $pings; touch /tmp/stopped
+"""
+
+
+@dataclass
+class Pings:
+    """What was sent and answered; 0 and 0 until the end."""
+
+    sent: int = 0
+    answered: int = 0
+
+
+def tap_pod(name: str, **spec: Any) -> dict[str, Any]:
+    """A pod whose one container is `userspace-cni tap`, as docs/tap.md has it; `spec` is put over the pod's spec."""
+    made = dpdk_pod(
+        name, "sh", "-c", f"cd {ROOT} && exec {sys.executable} -m userspace_cni tap", capabilities={"add": ["NET_ADMIN"]}
+    )
+    container = made["spec"]["containers"][0]
+    container["resources"] = {}
+    container["volumeMounts"].append({"name": "tun", "mountPath": _TUN})
+    made["spec"]["volumes"].append({"name": "tun", "hostPath": {"path": _TUN, "type": "CharDevice"}})
+    made["spec"].update(spec)
+    return made
+
+
+def address_of(cluster: Cluster, pod: str, ifname: str = "eth1") -> str:
+    """The address that `tap` has given its link."""
+    found = re.findall(r"inet ([0-9.]+)/", cluster.exec(pod, "ip", "address", "show", ifname))
+    return str(found[0]) if found else ""
+
+
+@contextmanager
+def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
+    """Let the pod `left` ping `right` a hundred times a second during the block; both are of `tap_pod`, and connected."""
+    address = wait_until(lambda: address_of(cluster, right), RUNNING_S, f"{right} to have its address")
+    cluster.exec(left, "busybox", "ping", "-c", "1", "-W", "10", address)
+    counted = Pings()
+    cluster.exec(
+        left, "sh", "-c", f"rm -f /tmp/stop /tmp/stopped; ({_PINGS.format(address=address)}) >/dev/null 2>&1 </dev/null &"
+    )
+    try:
+        yield counted
+    finally:
+        cluster.exec(left, "touch", "/tmp/stop")
+        wait_until(lambda: "stopped" in cluster.exec(left, "ls", "/tmp").split(), RUNNING_S, "pings to end")
+        told = cluster.exec(left, "cat", "/tmp/pings")
+        found = re.search(r"(\d+) packets transmitted, (\d+) packets received", told)
+        assert found, told
+        counted.sent, counted.answered = int(found[1]), int(found[2])
