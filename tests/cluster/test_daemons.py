@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.cluster.cluster import LEFT_S, RUNNING_S, Cluster
-from tests.lab.cluster.pods import BRIDGE, attached_pod, deployment, network
+from tests.lab.cluster.pods import BRIDGE, attached_pod, deployment, network, pod
 from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -70,14 +70,20 @@ def test_force_deletion(clean: Cluster) -> None:
 
 
 def test_network_removed_before_its_pods(quick: Cluster) -> None:
-    """containerd sends no DEL for a network whose file is gone: the agent collects what is left after two looks."""
+    """containerd sends no DEL for a network whose file is gone: the agent collects what is left after two looks.
+
+    A namespace counts as gone only while another one is seen beside its place: another pod's.
+    """
+    quick.apply(pod("other"))
+    quick.wait_running("other")
+    other = quick.node.leftovers()
     quick.join(network(NETWORK))
     quick.apply(attached_pod(PODS[0]))
     quick.wait_running(PODS[0])
     assert len(quick.switch.ports(BRIDGE)) == 1
     quick.node.join()
     quick.delete("pod", PODS[0], "--grace-period=1")
-    wait_until(lambda: not quick.node.leftovers(), LEFT_S + PASSES_S, "the agent to collect the attachment")
+    wait_until(lambda: quick.node.leftovers() == other, LEFT_S + PASSES_S, "the agent to collect the attachment")
 
 
 def test_twenty_pods_at_once(clean: Cluster) -> None:

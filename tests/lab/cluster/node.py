@@ -87,7 +87,7 @@ class ClusterNode:
         self._control = control
         self._programs = programs
         self._binds = binds
-        self._ovs = _ovs(top)
+        self._ovs = ovs_directory(top)
         self._environment = {"PRIVATE_SWITCH_APP_PAGES": str(pages)}
         self._ovs.mkdir(parents=True)
         self._ending = ExitStack()
@@ -208,11 +208,12 @@ class ClusterNode:
 def give_back(top: Path) -> None:
     """Remove what a node with its files below `top`, whose processes have ended, has of this machine: cgroups and hugepages."""
     remove_cgroup(f"/{top.name}")
-    if (_ovs(top) / ".private-switch").exists():
-        Switch(_ovs(top)).stop()
+    if (ovs_directory(top) / ".private-switch").exists():
+        Switch(ovs_directory(top)).stop()
 
 
-def _ovs(top: Path) -> Path:
+def ovs_directory(top: Path) -> Path:
+    """Where its switch is."""
     return top / "disk" / "ovs"
 
 
