@@ -8,6 +8,8 @@ For who writes tests here:
 - Pods come from tests/lab/cluster/pods.py: `pod(name, *command)` and, for DPDK, `dpdk_pod(name, *forwarding("rxonly"))`. Every
   pod has eth0 on a bridge. `clean.join(network("dpdk-net"), …)` gives those made from then on eth1 and so on; the end of the test
   takes that back. There is no Multus: the node's networks are every pod's, so each pod then needs a place for its sockets.
+- `attached_pod` and `deployment` (pods.py) need neither hugepages nor an application; `tap_pod` and `pings` (traffic.py) count
+  frames between two pods. `cluster.roll_out()`, `kill`, `reboot` and the like are what happens to nodes; a boot has its own id.
 - There is no registry. The images are the agent's, and tests/lab/runtimes/images.IMAGE: busybox, and with the volumes of
   `dpdk_pod` this machine's /usr and this checkout. kubectl is 1.20.
 - `tap_pod(name, "eth1", …)` needs no DPDK: the agent's image makes a kernel link of each interface.

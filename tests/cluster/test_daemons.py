@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.cluster.cluster import LEFT_S, RUNNING_S, Cluster
-from tests.lab.cluster.pods import BRIDGE, attached_pod, deployment, network, pod
+from tests.lab.cluster.pods import attached_pod, deployment, network, pod
 from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -45,14 +45,14 @@ def test_kubelet_and_containerd_killed_amid_adds_and_dels(clean: Cluster) -> Non
     clean.join(network(NETWORK))
     for name in PODS:
         clean.apply(attached_pod(name))
-    wait_until(lambda: clean.switch.ports(BRIDGE), RUNNING_S, "the first port")
+    wait_until(clean.node.ports, RUNNING_S, "the first port")
     clean.kill("kubelet", "containerd")
     clean.start_daemons()
     clean.wait_running(*PODS)
-    wait_until(lambda: len(clean.switch.ports(BRIDGE)) == len(PODS), LEFT_S, "one port for each pod")
+    wait_until(lambda: len(clean.node.ports()) == len(PODS), LEFT_S, "one port for each pod")
     assert len(sandboxes(clean)) == len(set(sandboxes(clean))) == len(PODS)
     clean.delete("pods", "--all", "--wait=false", "--grace-period=1")
-    wait_until(lambda: len(clean.switch.ports(BRIDGE)) < len(PODS), RUNNING_S, "the first port to go")
+    wait_until(lambda: len(clean.node.ports()) < len(PODS), RUNNING_S, "the first port to go")
     clean.kill("kubelet", "containerd")
     clean.start_daemons()
     clean.leave_nothing()
@@ -80,7 +80,7 @@ def test_network_removed_before_its_pods(quick: Cluster) -> None:
     quick.join(network(NETWORK))
     quick.apply(attached_pod(PODS[0]))
     quick.wait_running(PODS[0])
-    assert len(quick.switch.ports(BRIDGE)) == 1
+    assert len(quick.node.ports()) == 1
     quick.node.join()
     quick.delete("pod", PODS[0], "--grace-period=1")
     wait_until(lambda: quick.node.leftovers() == other, LEFT_S + PASSES_S, "the agent to collect the attachment")
@@ -93,7 +93,7 @@ def test_twenty_pods_at_once(clean: Cluster) -> None:
     clean.kubectl("scale", "deployment/many", f"--replicas={MANY}")
     try:
         clean.kubectl("rollout", "status", "deployment/many", "--timeout=120s")
-        assert len(clean.switch.ports(BRIDGE)) == MANY
+        assert len(clean.node.ports()) == MANY
         assert len(set(sandboxes(clean))) == len(sandboxes(clean)) == MANY
         assert len(clean.node.leases(NETWORK)) == MANY
         clean.kubectl("scale", "deployment/many", "--replicas=0")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.lab.cluster.cluster import LEFT_S, RUNNING_S, Cluster
 from tests.lab.cluster.node import BOOT_ID
-from tests.lab.cluster.pods import BRIDGE, attached_pod, network
+from tests.lab.cluster.pods import attached_pod, network
 from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -22,14 +22,14 @@ def test_pods_come_back_after_a_power_cut(clean: Cluster) -> None:
     for name in PODS:
         clean.apply(attached_pod(name))
     clean.wait_running(*PODS)
-    former = set(clean.switch.ports(BRIDGE))
+    former = set(clean.node.ports())
     assert len(former) == len(PODS)
     boot = clean.path(BOOT_ID).read_text()
     clean.reboot()
     assert clean.path(BOOT_ID).read_text() != boot
 
     def ports() -> set[str]:
-        return set(clean.switch.ports(BRIDGE)) if BRIDGE in clean.switch.bridges() else set()
+        return set(clean.node.ports())
 
     wait_until(lambda: len(ports() - former) == len(PODS), RUNNING_S, "a port of the new boot for each pod")
     wait_until(lambda: not ports() & former, LEFT_S, "no port of the former boot")

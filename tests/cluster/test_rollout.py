@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lab.cluster.cluster import RUNNING_S, Cluster
-from tests.lab.cluster.pods import BRIDGE, attached_pod, network
+from tests.lab.cluster.pods import attached_pod, network
 from tests.lab.cluster.traffic import pings, tap_pod
 from tests.lab.switch.switch import wait_until
 
@@ -38,5 +38,5 @@ def test_rollout_loses_no_frame(clean: Cluster) -> None:
     assert clean.agent_pod()["metadata"]["name"] != former["name"]
     assert counted.sent > 0
     assert counted.answered == counted.sent
-    assert len(clean.switch.ports(BRIDGE)) == 3
+    assert len(clean.node.ports()) == 3
     assert clean.agent("check") == ""

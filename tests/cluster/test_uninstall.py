@@ -10,7 +10,7 @@ from subprocess import CompletedProcess, run
 import pytest
 
 from tests.lab.cluster.cluster import LEFT_S, RUNNING_S, Cluster
-from tests.lab.cluster.pods import BRIDGE, attached_pod, network
+from tests.lab.cluster.pods import attached_pod, network
 from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.switch.switch import wait_until
 
@@ -44,12 +44,12 @@ def test_uninstall_leaves_a_clean_node_and_install_works_again(removable: Cluste
     removable.join(network(NETWORK))
     removable.apply(attached_pod("app"))
     removable.wait_running("app")
-    [port] = removable.switch.ports(BRIDGE)
+    [port] = removable.node.ports()
     refused = uninstall(removable, tmp_path)
     assert refused.returncode == 1
     assert "default/app" in refused.stdout + refused.stderr
     assert "nothing was changed" in refused.stderr
-    assert removable.switch.ports(BRIDGE) == [port]
+    assert removable.node.ports() == [port]
     removable.wait_agent()
     removable.delete("pod", "app", "--grace-period=1")
     removable.node.join()
@@ -63,4 +63,4 @@ def test_uninstall_leaves_a_clean_node_and_install_works_again(removable: Cluste
     removable.join(network(NETWORK))
     removable.apply(attached_pod("app"))
     removable.wait_running("app")
-    assert len(removable.switch.ports(BRIDGE)) == 1
+    assert len(removable.node.ports()) == 1

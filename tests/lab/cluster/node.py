@@ -175,7 +175,7 @@ class ClusterNode:
         path = self.machine.path
         mounts = path("/proc/1/mountinfo").read_text().splitlines()
         found = {
-            "ports": [port for bridge in self.switch.bridges() for port in self.switch.ports(bridge)],
+            "ports": self.ports(),
             "records": _files(path("/var/lib/cni/userspace/attachments")),
             "spool": _files(path("/var/lib/cni/userspace/spool")),
             "mounts": [line for line in mounts if SHORT_DIR in line],
@@ -184,6 +184,10 @@ class ClusterNode:
             "namespaces": _files(path("/run/netns")),
         }
         return {kind: items for kind, items in found.items() if items}
+
+    def ports(self) -> list[str]:
+        """The ports of all bridges, but for the bridges' own; one look at a switch whose bridges come and go with their ports."""
+        return [row["name"] for row in self.switch.rows("Interface") if row["type"] != "internal"]
 
     def leases(self, name: str = "") -> list[str]:
         """host-local's files of addresses: of the network `name`, or of all."""
