@@ -98,5 +98,6 @@ def test_twenty_pods_at_once(clean: Cluster) -> None:
         assert len(clean.node.leases(NETWORK)) == MANY
         clean.kubectl("scale", "deployment/many", "--replicas=0")
         wait_until(lambda: not clean.node.leftovers(), RUNNING_S, "nothing left of twenty pods")
+        wait_until(lambda: not clean.pods("app=many"), RUNNING_S, "the kubelet to tell of twenty pods' end")
     finally:
         clean.delete("deployment", "many")

@@ -53,7 +53,7 @@ def definitions() -> list[dict[str, Any]]:
     template = {"type": "object", "properties": {"metadata": _OPEN, "spec": instance}}
     machine = {"type": "object", "properties": {"spec": {**_OPEN, "properties": {"template": template}}}}
     return [
-        definition("KubeVirt", "kubevirt.io", schema_of("crd-kubevirt-network-schema"), plural="kubevirts"),
+        definition("KubeVirt", "kubevirt.io", schema_of("crd-kubevirt-network-schema")),
         definition("VirtualMachine", "kubevirt.io", machine),
         definition("HyperConverged", "hco.kubevirt.io", _OPEN, "v1beta1"),
         definition("NetworkAttachmentDefinition", "k8s.cni.cncf.io", _OPEN, plural="network-attachment-definitions"),
@@ -112,6 +112,18 @@ def test_binding_is_registered(kubevirt: Cluster, tmp_path: Path) -> None:
     network = kubevirt.get("kubevirt", "kubevirt", "--namespace=kubevirt")["spec"]["configuration"]["network"]
     assert set(network["binding"]) == {"vhostuser", "other"}
     assert network["defaultNetworkInterface"] == "masquerade"
+
+
+def test_binding_is_registered_where_an_operator_owns_kubevirt(kubevirt: Cluster, tmp_path: Path) -> None:
+    """The patch for the HyperConverged CR, as its comment says."""
+    name, namespace = "kubevirt-hyperconverged", "kubevirt"
+    metadata = {"name": name, "namespace": namespace}
+    kubevirt.apply({"apiVersion": "hco.kubevirt.io/v1beta1", "kind": "HyperConverged", "metadata": metadata, "spec": {}})
+    patch = tmp_path / "binding.yaml"
+    patch.write_text(manifests("hco", f"--operator-namespace={namespace}"))
+    served = "hyperconvergeds.v1beta1.hco.kubevirt.io"
+    kubevirt.kubectl("patch", served, name, f"--namespace={namespace}", "--type=merge", f"--patch-file={patch}")
+    assert_there(kubevirt, patch.read_text())
 
 
 def test_networks_and_machines_are_taken(kubevirt: Cluster) -> None:

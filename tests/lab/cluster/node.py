@@ -66,6 +66,8 @@ _KUBELET: Mapping[str, Any] = {
     "failSwapOn": False,
     "oomScoreAdj": 0,
     "nodeStatusUpdateFrequency": "1s",
+    "kubeAPIQPS": 100,
+    "kubeAPIBurst": 100,
     "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
     "imageGCHighThresholdPercent": 100,
 }
