@@ -16,10 +16,10 @@ from tests.lab.switch.switch import wait_until
 
 _TUN = "/dev/net/tun"
 _PINGS = """\
-busybox ping -q -i 0.01 {address} >/tmp/pings & pings=$!
-until [ -e /tmp/stop ]; do sleep 0.1; done
-kill -INT $pings; wait $pings; touch /tmp/stopped
+until [ -e /tmp/stop ]; do busybox ping -q -i 0.01 -c 50 -W 2 {address} >>/tmp/pings; done
+touch /tmp/stopped
 """
+"""A ping that is interrupted counts the one under way as lost: so each sends a number of them and awaits the answers."""
 
 
 @dataclass
@@ -56,7 +56,10 @@ def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
     cluster.exec(left, "busybox", "ping", "-c", "1", "-W", "10", address)
     counted = Pings()
     cluster.exec(
-        left, "sh", "-c", f"rm -f /tmp/stop /tmp/stopped; ({_PINGS.format(address=address)}) >/dev/null 2>&1 </dev/null &"
+        left,
+        "sh",
+        "-c",
+        f"rm -f /tmp/stop /tmp/stopped /tmp/pings; ({_PINGS.format(address=address)}) >/dev/null 2>&1 </dev/null &",
     )
     try:
         yield counted
@@ -64,6 +67,6 @@ def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
         cluster.exec(left, "touch", "/tmp/stop")
         wait_until(lambda: "stopped" in cluster.exec(left, "ls", "/tmp").split(), RUNNING_S, "pings to end")
         told = cluster.exec(left, "cat", "/tmp/pings")
-        found = re.search(r"(\d+) packets transmitted, (\d+) packets received", told)
-        assert found, told
-        counted.sent, counted.answered = int(found[1]), int(found[2])
+        batches = re.findall(r"(\d+) packets transmitted, (\d+) packets received", told)
+        assert batches, told
+        counted.sent, counted.answered = (sum(int(number) for number in each) for each in zip(*batches, strict=True))
