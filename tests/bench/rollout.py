@@ -1,4 +1,4 @@
-"""What renewing the agent of a node costs whoever is attached to it.
+"""What a new agent on a node costs the pods that are attached there.
 
 `python tests/bench/rollout.py [--json] [--attachments N] [--times N]`, as root, on a cluster of the lab with N attachments, of
 which two send and answer frames a hundred times a second. For each rollout: seconds until the DaemonSet says that the node is

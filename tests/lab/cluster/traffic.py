@@ -55,12 +55,8 @@ def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
     address = wait_until(lambda: address_of(cluster, right), RUNNING_S, f"{right} to have its address")
     cluster.exec(left, "busybox", "ping", "-c", "1", "-W", "10", address)
     counted = Pings()
-    cluster.exec(
-        left,
-        "sh",
-        "-c",
-        f"rm -f /tmp/stop /tmp/stopped /tmp/pings; ({_PINGS.format(address=address)}) >/dev/null 2>&1 </dev/null &",
-    )
+    script = _PINGS.format(address=address)
+    cluster.exec(left, "sh", "-c", f"rm -f /tmp/stop /tmp/stopped /tmp/pings; ({script}) >/dev/null 2>&1 </dev/null &")
     try:
         yield counted
     finally:
