@@ -152,7 +152,7 @@ class Cluster:
 
     def pods(self, selector: str, namespace: str = "default") -> list[dict[str, Any]]:
         """The pods that a label selector chooses."""
-        return list(self.get("pods", f"--selector={selector}", f"--namespace={namespace}")["items"])
+        return list(self.get("pods", f"--selector={selector}", f"--namespace={namespace}").get("items", []))
 
     def wait_running(self, *names: str, namespace: str = "default", seconds: float = RUNNING_S) -> None:
         """Wait until the pods are Running and Ready; AssertionError tells of their events."""
