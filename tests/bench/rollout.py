@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.lab.cluster.cluster import RUNNING_S, Cluster, one_cluster
-from tests.lab.cluster.pods import attached_pod, network
-from tests.lab.cluster.traffic import pings, tap_pod
+from tests.lab.cluster.pods import attached_pod, network, tap_pod
+from tests.lab.cluster.traffic import pings
 from tests.lab.switch.switch import wait_until
 
 MADE_S = 600.0
@@ -28,7 +28,7 @@ SENDING = ("left", "right")
 def prepare(cluster: Cluster, attachments: int) -> None:
     """Make so many attachments; those of SENDING are connected."""
     cluster.join(network("dpdk-net"))
-    cluster.apply(*(tap_pod(name) for name in SENDING))
+    cluster.apply(*(tap_pod(name, "eth1") for name in SENDING))
     names = [f"app-{number}" for number in range(attachments - len(SENDING))]
     for name in names:
         cluster.apply(attached_pod(name))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.lab.cluster.cluster import RUNNING_S, Cluster
-from tests.lab.cluster.pods import attached_pod, network
-from tests.lab.cluster.traffic import pings, tap_pod
+from tests.lab.cluster.pods import attached_pod, network, tap_pod
+from tests.lab.cluster.traffic import pings
 from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -24,7 +24,7 @@ def test_rollout_loses_no_frame(clean: Cluster) -> None:
     """Every frame sent during a rollout is answered, and a pod that is made in the gap becomes Running."""
     clean.join(network("dpdk-net"))
     for name in ("left", "right"):
-        clean.apply(tap_pod(name))
+        clean.apply(tap_pod(name, "eth1"))
     clean.wait_running("left", "right")
     for name in ("left", "right"):
         clean.wait_connected(name)

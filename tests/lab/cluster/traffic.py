@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from tests.lab.cluster.cluster import RUNNING_S, Cluster
-from tests.lab.cluster.pods import dpdk_pod
-from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.switch.switch import wait_until
 
-_TUN = "/dev/net/tun"
 _PINGS = """\
 until [ -e /tmp/stop ]; do busybox ping -q -i 0.01 -c 50 -W 2 {address} >>/tmp/pings; done
 touch /tmp/stopped
@@ -30,19 +25,6 @@ class Pings:
     answered: int = 0
 
 
-def tap_pod(name: str, **spec: Any) -> dict[str, Any]:
-    """A pod whose one container is `userspace-cni tap`, as docs/tap.md has it; `spec` is put over the pod's spec."""
-    made = dpdk_pod(
-        name, "sh", "-c", f"cd {ROOT} && exec {sys.executable} -m userspace_cni tap", capabilities={"add": ["NET_ADMIN"]}
-    )
-    container = made["spec"]["containers"][0]
-    container["resources"] = {}
-    container["volumeMounts"].append({"name": "tun", "mountPath": _TUN})
-    made["spec"]["volumes"].append({"name": "tun", "hostPath": {"path": _TUN, "type": "CharDevice"}})
-    made["spec"].update(spec)
-    return made
-
-
 def address_of(cluster: Cluster, pod: str, ifname: str = "eth1") -> str:
     """The address that `tap` has given its link."""
     found = re.findall(r"inet ([0-9.]+)/", cluster.exec(pod, "ip", "address", "show", ifname))
@@ -51,7 +33,7 @@ def address_of(cluster: Cluster, pod: str, ifname: str = "eth1") -> str:
 
 @contextmanager
 def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
-    """Let the pod `left` ping `right` a hundred times a second during the block; both are of `tap_pod`, and connected."""
+    """Let the pod `left` ping `right` a hundred times a second during the block; both are `tap_pod`s with eth1, and connected."""
     address = wait_until(lambda: address_of(cluster, right), RUNNING_S, f"{right} to have its address")
     cluster.exec(left, "busybox", "ping", "-c", "1", "-W", "10", address)
     counted = Pings()
