@@ -37,6 +37,11 @@ def end_agent(cluster: Cluster) -> None:
     cluster.delete("pod", metadata["name"], f"--namespace={metadata['namespace']}")
 
 
+def serves(cluster: Cluster) -> bool:
+    """Whether the agent has begun to serve; without a switch it is not Ready."""
+    return any(each.get("started") for each in cluster.agent_pod().get("status", {}).get("containerStatuses", ()))
+
+
 def restart_agent(cluster: Cluster) -> None:
     """The same, and the next one is Ready."""
     end_agent(cluster)
@@ -85,6 +90,7 @@ def test_frames_between_devices(offered: Cluster) -> None:
     wait_allocatable(offered, 0)
     offered.restart_kubelet()
     end_agent(offered)
+    offered.wait(lambda: serves(offered), "the next agent")  # the last one would offer devices that go with it
     offered.switch.restart_vswitchd()
     wait_allocatable(offered, COUNT)
     offered.apply(with_devices("second", *command, runAsUser=1000))
