@@ -187,6 +187,20 @@ def test_a_device_whose_former_pod_is_not_detached(live: LiveNode, kubelet: Kube
     assert mounts_below(live.directory) == [str(place_of(live, "br-dev-0"))]
 
 
+def test_a_mount_that_is_lost_after_its_device_went_on(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
+    """The former pod's port is never led into the directory of the pod that has the device now; its DEL succeeds."""
+    kubelet.give("blue/app", RESOURCE, "br-dev-0")
+    succeeded(live.run("ADD", on(live), sandbox, CNI_ARGS=POD.args))
+    mount = seen_by_ovs(live, port_of()).parent
+    kubelet.give("red/app", RESOURCE, "br-dev-0")
+    subprocess.run(["umount", str(mount)], check=True)
+    live.tick(2)
+    assert "is another pod's now" in live.log.read_text()
+    assert not mount.is_mount()
+    succeeded(live.run("DEL", on(live), sandbox, CNI_ARGS=POD.args))
+    assert mounts_below(live.directory) == [str(place_of(live, "br-dev-0"))]
+
+
 def test_a_directory_outlives_agent_and_kubelet(live: LiveNode, kubelet: Kubelet, sandbox: str) -> None:
     """Neither the agent's death after it answered, nor the kubelet's, changes the directory that a container has; a reboot's loss
     of it is made good by the next ADD."""

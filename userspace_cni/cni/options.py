@@ -66,7 +66,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Application:
-    """The application's side: the `container` block with its keys canonically spelled, its mode, and the values that DPDK takes."""
+    """The application's side: the `container` block with its keys canonically spelled, its mode, and what DPDK takes."""
 
     block: Mapping[str, Any] = field(default_factory=dict)
     queues: int | None = None
