@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.lab.cluster.cluster import RUNNING_S, Cluster, is_ready
+from tests.lab.cluster.cluster import Cluster, is_ready
 from tests.lab.cluster.control import NODE_NAME
 from tests.lab.cluster.pods import dpdk_pod, forwarding, network
 from tests.lab.kube.pods import MAPPED_DIR
-from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 BRIDGE = "br-dev"
 RESOURCE = f"userspace-cni.io/{BRIDGE}"
+ABSENT = "userspace-cni.io/br-absent"
+COUNT, OF_A_POD = 5, 2
 SETTINGS = "/etc/userspace-cni/config.toml"
 DEVICES = "/run/userspace-cni/devices"
 
@@ -25,24 +26,39 @@ def allocatable(cluster: Cluster) -> str:
     return str(cluster.get("node", NODE_NAME)["status"]["allocatable"].get(RESOURCE, ""))
 
 
-def restart_agent(cluster: Cluster) -> None:
-    """Have another pod of the DaemonSet, Ready."""
+def wait_allocatable(cluster: Cluster, count: int) -> None:
+    """Wait until the node has so many."""
+    cluster.wait(lambda: allocatable(cluster) == str(count), f"{count} devices")
+
+
+def end_agent(cluster: Cluster) -> None:
+    """Delete the agent's pod; the DaemonSet makes the next one."""
     metadata = cluster.agent_pod()["metadata"]
     cluster.delete("pod", metadata["name"], f"--namespace={metadata['namespace']}")
-    wait_until(lambda: is_ready(cluster.agent_pod()), RUNNING_S, "the agent Ready")
+
+
+def serves(cluster: Cluster) -> bool:
+    """Whether the agent has begun to serve; without a switch it is not Ready."""
+    return any(each.get("started") for each in cluster.agent_pod().get("status", {}).get("containerStatuses", ()))
+
+
+def restart_agent(cluster: Cluster) -> None:
+    """The same, and the next one is Ready."""
+    end_agent(cluster)
+    cluster.wait(lambda: is_ready(cluster.agent_pod()), "the agent Ready")
 
 
 @pytest.fixture
 def offered(clean: Cluster) -> Iterator[Cluster]:
-    """The cluster, whose agent offers three devices of an administrator's bridge, on which the network of its pods is."""
+    """The cluster, whose agent offers devices of an administrator's bridge, on which both networks of its pods are."""
     settings = clean.path(SETTINGS)
     before = settings.read_text() if settings.exists() else ""
-    settings.write_text(f"{before}devices_per_bridge = 3\n")
+    settings.write_text(f"{before}devices_per_bridge = {COUNT}\n")
     clean.switch.vsctl("add-br", BRIDGE, "--", "set", "Bridge", BRIDGE, "datapath_type=netdev")
     try:
         restart_agent(clean)
-        wait_until(lambda: allocatable(clean) == "3", RUNNING_S, "the devices")
-        clean.join(network("dpdk-net", bridge={"bridgeName": BRIDGE}))
+        wait_allocatable(clean, COUNT)
+        clean.join(*(network(name, bridge={"bridgeName": BRIDGE}) for name in ("left", "right")))
         yield clean
         clean.leave_nothing()
     finally:
@@ -52,36 +68,43 @@ def offered(clean: Cluster) -> Iterator[Cluster]:
         clean.node_shell("sh", "-c", f"umount --lazy {DEVICES}/*")
 
 
-def with_device(name: str, *command: str, **context: Any) -> dict[str, Any]:
-    """A DPDK pod that asks for a device, and has no volume for sockets."""
+def with_devices(name: str, *command: str, resource: str = RESOURCE, **context: Any) -> dict[str, Any]:
+    """A DPDK pod that asks for a device for each of its interfaces, and has no volume for sockets."""
     pod = dpdk_pod(name, *command, **context)
     [container] = pod["spec"]["containers"]
     container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "shared-dir"]
-    container["resources"]["limits"][RESOURCE] = "1"
+    container["resources"]["limits"][resource] = str(OF_A_POD)
     pod["spec"]["volumes"] = [volume for volume in pod["spec"]["volumes"] if volume["name"] != "shared-dir"]
     return pod
 
 
 def test_frames_between_devices(offered: Cluster) -> None:
-    """Pods with a device each exchange frames, one as another user than root; kubelet, agent and container come and go."""
-    for name, mode, context in (("receiver", "rxonly", {}), ("sender", "txonly", {"runAsUser": 1000})):
-        offered.apply(with_device(name, *forwarding(mode), **context))
-        offered.wait_running(name)
-        offered.wait_connected(name)
-    port = offered.port_of("receiver")
-    wait_until(lambda: offered.switch.interface(port)["statistics"].get("tx_packets"), 60, "frames to the receiver")
-    [place] = offered.exec("sender", "sh", "-c", "echo $USERSPACE_CNI_DIRS_BR_DEV").split()
-    assert place.startswith(f"{MAPPED_DIR}/{BRIDGE}-")
-    assert offered.port_of("sender") in offered.exec("sender", "ls", place)
-    assert offered.agent("check") == ""
-    too_many = with_device("many")
-    too_many["spec"]["containers"][0]["resources"]["limits"][RESOURCE] = "2"
-    offered.apply(too_many)
-    wait_until(lambda: any(f"Insufficient {RESOURCE}" in each for each in offered.events("many")), RUNNING_S, "no room")
+    """Pods with two devices each pass frames, one as another user than root; switch, kubelet, agent and container come and go."""
+    command = forwarding("flowgen", expect=OF_A_POD)
+    offered.apply(with_devices("first", *command), with_devices("elsewhere", *command, resource=ABSENT))
+    offered.wait_running("first")
+    offered.wait_frames("first", OF_A_POD)
+    offered.wait(lambda: any(f"Insufficient {ABSENT}" in each for each in offered.events("elsewhere")), "no such bridge")
+
+    offered.switch.kill_vswitchd()
+    wait_allocatable(offered, 0)
     offered.restart_kubelet()
-    restart_agent(offered)
-    wait_until(lambda: allocatable(offered) == "3", RUNNING_S, "the devices again")
-    offered.exec("receiver", "sh", "-c", "kill -TERM 1")
-    wait_until(lambda: offered.pod("receiver")["status"]["containerStatuses"][0]["restartCount"], RUNNING_S, "a restart")
-    offered.wait_running("receiver")
-    offered.wait_connected("receiver")
+    end_agent(offered)
+    offered.wait(lambda: serves(offered), "the next agent")  # the last one would offer devices that go with it
+    offered.switch.restart_vswitchd()
+    wait_allocatable(offered, COUNT)
+    offered.apply(with_devices("second", *command, runAsUser=1000))
+    offered.wait_running("second")
+    for name in ("first", "second"):
+        offered.wait_frames(name, OF_A_POD)
+
+    places = offered.exec("second", "sh", "-c", "echo $USERSPACE_CNI_DIRS_BR_DEV").strip().split(":")
+    assert len(set(places)) == OF_A_POD
+    assert all(place.startswith(f"{MAPPED_DIR}/{BRIDGE}-") for place in places)
+    sockets = {name for place in places for name in offered.exec("second", "ls", place).split()}
+    assert {offered.port_of("second", ifname) for ifname in ("eth1", "eth2")} <= sockets
+    offered.apply(with_devices("third", *command))
+    offered.wait(lambda: any(f"Insufficient {RESOURCE}" in each for each in offered.events("third")), "no room")
+    offered.kill_container("first", "app")
+    offered.wait_frames("first", OF_A_POD)
+    assert offered.differences() == ""

@@ -146,7 +146,8 @@ def test_empty_dir_by_the_pods_spec(node: Node, sandbox: str, api: ApiServer) ->
     pod.create(api)
     network = {**node.network(), "kubeconfig": api.kubeconfig(node.directory)}
     args = f"IgnoreUnknown=1;K8S_POD_NAMESPACE={pod.namespace};K8S_POD_NAME={pod.name}"
-    refused(node.run("ADD", network, sandbox, CNI_ARGS=args), 106, "emptyDir 'shared-dir' is not at", "kubelet_dir")
+    said = ("emptyDir 'shared-dir' is not at", "a container mounts it", "kubelet_dir")
+    refused(node.run("ADD", network, sandbox, CNI_ARGS=args), 106, *said)
     assert node.leftovers() == {}
     node.empty_dir(pod.uid)
     succeeded(node.run("ADD", network, sandbox, CNI_ARGS=args))

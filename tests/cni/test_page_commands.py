@@ -20,7 +20,10 @@ pytestmark = pytest.mark.timeout(300)
 
 README = PAGES[0]
 NETWORK, METRICS, SWITCH = (ROOT / "docs" / name for name in ("network.md", "metrics.md", "ovs-dpdk.md"))
-ELSEWHERE = {ROOT / "docs" / "kubevirt-by-hand.md": ROOT / "tests" / "kubevirt" / "test_walkthrough.py"}
+ELSEWHERE = {
+    ROOT / "docs" / "kubevirt-by-hand.md": ROOT / "tests" / "kubevirt" / "test_walkthrough.py",
+    ROOT / "docs" / "quick-start.md": ROOT / "tests" / "cluster" / "test_quick_start.py",
+}
 """Pages that another test runs, because they need more than this one makes."""
 WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(page)) and page not in ELSEWHERE]
 ENTER = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]

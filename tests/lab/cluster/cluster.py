@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 from tests.lab.cluster import binaries
 from tests.lab.cluster.control import NODE_NAME, Control
 from tests.lab.cluster.machine import MachineError
-from tests.lab.cluster.node import ClusterNode
+from tests.lab.cluster.node import BOOT_ID, ClusterNode, give_back
 from tests.lab.guests.roots import CACHE
 from tests.lab.kube.pods import CONFIGURATION_DATA
 from tests.lab.runtimes import agent_image
@@ -31,8 +33,12 @@ RUNNING_S = 90.0
 """How long is waited for what a node does; a loaded machine starts a pod in some seconds."""
 LEFT_S = 30.0
 """The same for what a pod leaves after its end."""
+_PAUSE_S = 0.2
+"""Between two questions of kubectl, which would take a core from what is waited for."""
 _KUBECTL_S = 120.0
+_SHOWN = 3000
 _PAGES_BY_HAND = 256
+_TOPS, _PREFIX, _LOCK = Path("/var/tmp"), "uc-cluster-", "lock"
 
 
 class Cluster:
@@ -69,6 +75,10 @@ class Cluster:
             raise MachineError(f"kubectl {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
+    def wait(self, condition: Callable[[], Any], what: str, seconds: float = RUNNING_S) -> Any:
+        """The first true value of what takes programs to ask; AssertionError says `what` did not come."""
+        return wait_until(condition, seconds, what, _PAUSE_S)
+
     def get(self, *arguments: str) -> dict[str, Any]:
         """An object, or a list, as `kubectl get` has it in JSON; {} if there is none."""
         return dict(json.loads(self.kubectl("get", *arguments, "--ignore-not-found", "-o", "json") or "{}"))
@@ -88,7 +98,29 @@ class Cluster:
     def deploy(self) -> None:
         """Apply the agent's DaemonSet as it is written, and wait until its pod is Ready."""
         self.apply(AGENT)
-        wait_until(lambda: is_ready(self.agent_pod()), RUNNING_S, "the agent Ready")
+        self.wait_agent()
+
+    def wait_agent(self) -> None:
+        """Wait until the agent is Ready."""
+        self.wait(lambda: is_ready(self.agent_pod()), "the agent Ready")
+
+    def roll_out(self) -> None:
+        """Renew the agents as an administrator does; the new one is Ready when this returns."""
+        self.begin_roll_out()
+        self.end_roll_out()
+
+    def begin_roll_out(self) -> None:
+        """Tell the API server to renew the agents."""
+        self.kubectl("rollout", "restart", *self._daemonset())
+
+    def end_roll_out(self) -> None:
+        """Wait until it is done."""
+        self.kubectl("rollout", "status", *self._daemonset())
+        self.wait_agent()
+
+    def _daemonset(self) -> tuple[str, str]:
+        [found] = self.get("daemonsets", "--all-namespaces", f"--selector={AGENT_LABEL}")["items"]
+        return f"--namespace={found['metadata']['namespace']}", f"daemonset/{found['metadata']['name']}"
 
     def agent_pod(self) -> dict[str, Any]:
         """The agent's pod; {} if there is none, or more than one."""
@@ -99,6 +131,13 @@ class Cluster:
         """What a command of `userspace-cni` prints in the agent's container."""
         metadata = self.agent_pod()["metadata"]
         return self.exec(metadata["name"], "userspace-cni", *command, container="agent", namespace=metadata["namespace"])
+
+    def differences(self) -> str:
+        """What `userspace-cni check` finds; "" when all attachments are as they were made."""
+        try:
+            return self.agent("check")
+        except MachineError as error:
+            return str(error)
 
     def join(self, *lists: Mapping[str, Any]) -> None:
         """Let each pod made from now on join these networks, as eth1, eth2 and so on: files in the node's net.d.
@@ -113,13 +152,13 @@ class Cluster:
 
     def pods(self, selector: str, namespace: str = "default") -> list[dict[str, Any]]:
         """The pods that a label selector chooses."""
-        return list(self.get("pods", f"--selector={selector}", f"--namespace={namespace}")["items"])
+        return list(self.get("pods", f"--selector={selector}", f"--namespace={namespace}").get("items", []))
 
     def wait_running(self, *names: str, namespace: str = "default", seconds: float = RUNNING_S) -> None:
         """Wait until the pods are Running and Ready; AssertionError tells of their events."""
         for name in names:
             try:
-                wait_until(lambda: is_ready(self.pod(name, namespace)), seconds, f"pod {name} Ready")  # noqa: B023 -- at once
+                self.wait(lambda: is_ready(self.pod(name, namespace)), f"pod {name} Ready", seconds)  # noqa: B023 -- at once
             except AssertionError as error:
                 raise AssertionError(f"{error}\n" + "\n".join(self.events(name, namespace))) from error
 
@@ -128,6 +167,11 @@ class Cluster:
         found = self.get("events", f"--field-selector=involvedObject.name={name}", f"--namespace={namespace}")["items"]
         found.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
         return [f"{event['reason']}: {event.get('message', '')} ({event.get('count')})" for event in found]
+
+    def reasoned(self, name: str, reason: str, namespace: str = "default") -> list[dict[str, Any]]:
+        """The object's events with this reason."""
+        chosen = f"--field-selector=involvedObject.name={name},reason={reason}"
+        return list(self.get("events", chosen, f"--namespace={namespace}")["items"])
 
     def exec(self, pod: str, *command: str, container: str = "", namespace: str = "default") -> str:
         """What a command prints in a container of the pod."""
@@ -138,28 +182,51 @@ class Cluster:
         """What a container of the pod has printed."""
         return self.kubectl("logs", pod, f"--namespace={namespace}", *([f"--container={container}"] if container else []))
 
-    def port_of(self, pod: str, ifname: str = "eth1") -> str:
-        """The pod's port on the switch, as its note says."""
+    def note_of(self, pod: str, ifname: str = "eth1") -> dict[str, Any]:
+        """What the pod's annotations tell it of the interface."""
         entries = json.loads(self.pod(pod)["metadata"]["annotations"][CONFIGURATION_DATA])
         [entry] = [entry for entry in entries if entry["ifName"] == ifname]
-        return f"{entry['containerId'][:12]}-{ifname}"
+        return dict(entry)
+
+    def port_of(self, pod: str, ifname: str = "eth1") -> str:
+        """The pod's port on the switch, as its note says."""
+        return f"{self.note_of(pod, ifname)['containerId'][:12]}-{ifname}"
 
     def wait_connected(self, pod: str, ifname: str = "eth1") -> None:
         """Wait until the pod's application is connected to the switch; AssertionError has what it printed."""
         port = self.port_of(pod, ifname)
         try:
-            wait_until(lambda: self.switch.interface(port).get("link_state") == "up", RUNNING_S, f"{pod} connected")
+            self.wait(lambda: self.switch.interface(port).get("link_state") == "up", f"{pod} connected")
         except AssertionError as error:
             raise AssertionError(f"{error}:\n{self.logs(pod)}") from error
 
-    def leave_nothing(self) -> None:
-        """Delete all pods of the namespace default, and then the networks; nothing may be left of the pods on the node."""
-        self.delete("pods", "--all", "--grace-period=1")
+    def wait_frames(self, pod: str, ports: int) -> None:
+        """Wait until frames arrive at each of the ports of the pod's testpmd; AssertionError has the end of what it printed."""
+        begun = self._received(pod)
+
+        def more() -> bool:
+            now = self._received(pod)
+            return len(now) == ports and all(count > begun.get(port, 0) for port, count in now.items())
+
         try:
-            wait_until(lambda: not self.node.leftovers(), LEFT_S, "nothing left of the pods")
+            self.wait(more, f"frames at {ports} ports of {pod}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}:\n{self.logs(pod)[-_SHOWN:]}") from error
+
+    def _received(self, pod: str) -> dict[str, int]:
+        return {port: int(count) for port, count in re.findall(r"port (\d+) .*\n *RX-packets: (\d+)", self.logs(pod))}
+
+    def leave_nothing(self) -> None:
+        """Delete all Deployments and pods of the namespace default, then the networks; nothing may be left of the pods there."""
+        # A ReplicaSet would make new pods while the old ones are deleted
+        self.delete("deployments,replicasets", "--all", "--cascade=orphan")
+        self.delete("pods", "--all", "--grace-period=1", "--wait=false")
+        try:
+            self.wait(lambda: not self.node.leftovers(), "nothing left of the pods")
         except AssertionError as error:
             raise AssertionError(f"{error}: {json.dumps(self.node.leftovers(), indent=1)}") from error
         finally:
+            self.delete("pods", "--all", "--force", "--grace-period=0")  # whose end a kubelet of 1.20 reports every 10 s
             self.node.join()
 
     # what happens to nodes
@@ -179,7 +246,23 @@ class Cluster:
 
     def wait_ready(self, seconds: float = RUNNING_S) -> None:
         """Wait until the node is Ready."""
-        wait_until(lambda: is_ready(self.get("node", NODE_NAME)), seconds, f"node Ready; see {self.node.top}/kubelet.log")
+        self.wait(lambda: is_ready(self.get("node", NODE_NAME)), f"node Ready; see {self.node.top}/kubelet.log", seconds)
+
+    def kill_container(self, pod: str, container: str) -> None:
+        """SIGKILL for the container's first process, and wait until the kubelet has started it again."""
+        before = self._container(pod, container)
+        task = before["containerID"].removeprefix("containerd://")
+        self.node_shell("ctr", "--namespace=k8s.io", "tasks", "kill", "--signal=SIGKILL", task)
+        self.wait(lambda: self._runs_again(pod, before), f"container {container} of {pod} started again")
+
+    def _runs_again(self, pod: str, before: Mapping[str, Any]) -> bool:
+        now = self._container(pod, before["name"])
+        return bool(now["restartCount"] > before["restartCount"] and now["ready"])
+
+    def _container(self, pod: str, container: str) -> dict[str, Any]:
+        statuses = self.pod(pod)["status"]["containerStatuses"]
+        [status] = [status for status in statuses if status["name"] == container]
+        return dict(status)
 
     def restart_kubelet(self) -> None:
         """End the kubelet in good order, and start it."""
@@ -199,9 +282,16 @@ class Cluster:
             self.node.start_kubelet()
 
     def reboot(self) -> None:
-        """Cut the node's power and put it on: processes, mounts, network and /run are gone."""
+        """Cut the node's power and put it on: processes, mounts, network and /run are gone, and the boot is another one.
+
+        When this returns, the API server knows of it, and the node is Ready; what it says of pods may be of the former boot.
+        """
         self.node.power_off()
         self.node.power_on()
+        boot = self.path(BOOT_ID).read_text().strip()
+        told = lambda: self.get("node", NODE_NAME)["status"]["nodeInfo"]["bootID"] == boot  # noqa: E731
+        wait_until(told, RUNNING_S, f"the kubelet to report boot {boot}")
+        self.wait_ready()
 
 
 def is_ready(thing: Mapping[str, Any]) -> bool:
@@ -213,16 +303,40 @@ def is_ready(thing: Mapping[str, Any]) -> bool:
 @contextmanager
 def one_cluster(pages: int) -> Iterator[Cluster]:
     """A cluster that is Ready, with `pages` hugepages of 2 MiB for pods."""
-    top = Path(mkdtemp(prefix="uc-cluster-", dir="/var/tmp"))
-    try:
+    with own_top() as top:
         made = Cluster(top, pages)
         try:
             made.start()
             yield made
         finally:
             made.end()
-    finally:
-        shutil.rmtree(top)
+
+
+@contextmanager
+def own_top() -> Iterator[Path]:
+    """A directory for a cluster; what clusters left whose process was killed is removed before."""
+    CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
+    with ExitStack() as ending:
+        with (CACHE / "cluster.lock").open("w") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)
+            for lock in _TOPS.glob(f"{_PREFIX}*/{_LOCK}"):
+                _remove_dead(lock)
+            top = Path(mkdtemp(prefix=_PREFIX, dir=_TOPS))
+            ending.callback(shutil.rmtree, top)
+            mine = ending.enter_context((top / _LOCK).open("w"))
+            fcntl.flock(mine, fcntl.LOCK_EX)
+        yield top
+
+
+def _remove_dead(lock: Path) -> None:
+    """Remove what a cluster left, unless the process that has `lock` lives: cgroups, hugepages, files. All else ended with it."""
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        give_back(lock.parent)
+        shutil.rmtree(lock.parent)
 
 
 def main() -> None:

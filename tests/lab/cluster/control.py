@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -101,8 +102,16 @@ class Control:
     def kubectl(self, *arguments: str) -> list[str]:
         """A kubectl of the administrator, which sees this machine's files."""
         enter = ["nsenter", f"--net=/proc/{self.machine.pid}/ns/net"]
+        return [*enter, *self.kubectl_inside(*arguments)]
+
+    def kubectl_inside(self, *arguments: str) -> list[str]:
+        """The same for a machine that reaches the API server, as the node does."""
         options = [f"--kubeconfig={self.kubeconfig()}", f"--cache-dir={self.directory}/kubectl"]
-        return [*enter, str(self._programs / "kubectl"), *options, *arguments]
+        return [str(self._programs / "kubectl"), *options, *arguments]
+
+    def kubectl_script(self) -> str:
+        """The same as a program for scripts that find kubectl in PATH."""
+        return f'#!/bin/sh\nexec {shlex.join(self.kubectl())} "$@"\n'
 
     def end(self) -> None:
         """End it all, as far as it was started."""

@@ -50,7 +50,13 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     max_conf_num = 0
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+    base_runtime_spec = "/etc/containerd/base.json"
 """
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_SAME_BOOT = {"path": "/bin/mount", "args": ["mount", "--bind", "/run/boot-id", BOOT_ID.lstrip("/")]}
+"""What runc starts before it enters the root of each container, which is the working directory then."""
 _KUBELET: Mapping[str, Any] = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
@@ -60,6 +66,8 @@ _KUBELET: Mapping[str, Any] = {
     "failSwapOn": False,
     "oomScoreAdj": 0,
     "nodeStatusUpdateFrequency": "1s",
+    "kubeAPIQPS": 100,
+    "kubeAPIBurst": 100,
     "evictionHard": {"imagefs.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%"},
     "imageGCHighThresholdPercent": 100,
 }
@@ -81,7 +89,7 @@ class ClusterNode:
         self._control = control
         self._programs = programs
         self._binds = binds
-        self._ovs = top / "disk" / "ovs"
+        self._ovs = ovs_directory(top)
         self._environment = {"PRIVATE_SWITCH_APP_PAGES": str(pages)}
         self._ovs.mkdir(parents=True)
         self._ending = ExitStack()
@@ -99,6 +107,9 @@ class ClusterNode:
         if first:
             self.switch.start()
         else:
+            for path in self._ovs.iterdir():  # the node's /run/openvswitch, where the database has its place only here
+                if path.is_socket() or path.suffix == ".pid":
+                    path.unlink()
             self.switch.restart_ovsdb()
             self.switch.restart_vswitchd()
         self.start_containerd()
@@ -113,15 +124,17 @@ class ClusterNode:
 
     def end(self) -> None:
         """The same, for good: hugepages go back."""
-        self.power_off()
-        if (self._ovs / ".private-switch").exists():
-            Switch(self._ovs).stop()
+        self._ending.close()
+        give_back(self.top)
 
     def start_containerd(self) -> None:
         """Start containerd, which answers when this returns."""
         config = self.machine.path("/etc/containerd/config.toml")
         config.parent.mkdir(exist_ok=True)
         config.write_text(_CONTAINERD)
+        spec = json.loads(self.machine.run("ctr", "oci", "spec"))
+        spec["hooks"] = {"createContainer": [_SAME_BOOT]}
+        config.with_name("base.json").write_text(json.dumps(spec))
         self.containerd = self.machine.start(self.top / "containerd.log", "containerd")
         with self.cri() as cri:
             cri.await_ready()
@@ -164,15 +177,23 @@ class ClusterNode:
         path = self.machine.path
         mounts = path("/proc/1/mountinfo").read_text().splitlines()
         found = {
-            "ports": [port for bridge in self.switch.bridges() for port in self.switch.ports(bridge)],
+            "ports": self.ports(),
             "records": _files(path("/var/lib/cni/userspace/attachments")),
             "spool": _files(path("/var/lib/cni/userspace/spool")),
             "mounts": [line for line in mounts if SHORT_DIR in line],
             "sockets": _files(path(SHORT_DIR)),
-            "leases": [each for each in _files(path("/var/lib/cni/networks")) if Path(each).name[0].isdigit()],
+            "leases": self.leases(),
             "namespaces": _files(path("/run/netns")),
         }
         return {kind: items for kind, items in found.items() if items}
+
+    def ports(self) -> list[str]:
+        """The ports of all bridges, but for the bridges' own; one look at a switch whose bridges come and go with their ports."""
+        return [row["name"] for row in self.switch.rows("Interface") if row["type"] != "internal"]
+
+    def leases(self, name: str = "") -> list[str]:
+        """host-local's files of addresses: of the network `name`, or of all."""
+        return [each for each in _files(self.machine.path(f"/var/lib/cni/networks/{name}")) if Path(each).name[0].isdigit()]
 
     def _link_plugins(self) -> None:
         directory = self.machine.path("/opt/cni/bin")
@@ -183,10 +204,23 @@ class ClusterNode:
     def _plug_in(self) -> None:
         """A cable to the control plane. It goes with either machine."""
         here, there = self.machine, self._control.machine
+        there.run("sh", "-c", "ip link delete node0 2>&- || true")  # the former boot's, which the kernel removes in its own time
         ends = ["eth0", "netns", str(here.pid), "type", "veth", "peer", "name", "node0", "netns", str(there.pid)]
         subprocess.run(["ip", "link", "add", *ends], check=True)
         there.run("sh", "-ec", f"ip address add {GATEWAY}/24 dev node0; ip link set node0 up; ip route add {PODS} via {ADDRESS}")
         here.run("sh", "-ec", f"ip address add {ADDRESS}/24 dev eth0; ip link set eth0 up; ip route add default via {GATEWAY}")
+
+
+def give_back(top: Path) -> None:
+    """Remove what a node with its files below `top`, whose processes have ended, has of this machine: cgroups and hugepages."""
+    remove_cgroup(f"/{top.name}")
+    if (ovs_directory(top) / ".private-switch").exists():
+        Switch(ovs_directory(top)).stop()
+
+
+def ovs_directory(top: Path) -> Path:
+    """Where its switch is."""
+    return top / "disk" / "ovs"
 
 
 def _files(directory: Path) -> list[str]:

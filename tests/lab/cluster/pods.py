@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.lab.frames.testpmd import MEMORY_MIB
 from tests.lab.kube.pods import MAPPED_DIR
+from tests.lab.runtimes.agent_image import IMAGE as AGENT_IMAGE
 from tests.lab.runtimes.dockerfile import ROOT
 from tests.lab.runtimes.images import IMAGE
 
@@ -15,6 +16,15 @@ READER = f"{sys.executable} -I -m userspace_cni.pod"
 """The reader in the pod, as a shell has it."""
 BRIDGE = "br-test"
 SUBNET = "10.56.217.0/24"
+_TOLD: Sequence[Mapping[str, Any]] = (
+    {"name": "shared-dir", "mountPath": MAPPED_DIR, "mountPropagation": "HostToContainer"},
+    {"name": "podinfo", "mountPath": "/etc/podinfo"},
+)
+_VOLUMES: Sequence[Mapping[str, Any]] = (
+    {"name": "shared-dir", "emptyDir": {}},
+    {"name": "podinfo", "downwardAPI": {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]}},
+)
+"""What a container of docs/network.md's pod mounts, and the pod's volumes for that: sockets and annotations."""
 _SLEEP = ("sleep", "2147483647")
 
 
@@ -32,6 +42,24 @@ def pod(name: str, *command: str, annotations: Mapping[str, str] | None = None, 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": body}
 
 
+def attached_pod(name: str, *command: str, **spec: Any) -> dict[str, Any]:
+    """A pod with no more than a place for its sockets: its interfaces have no application, and it takes no hugepages.
+
+    Its container mounts the place, for the kubelet makes no volume that no container mounts.
+    """
+    made = pod(name, *command, volumes=[{"name": "shared-dir", "emptyDir": {}}], **spec)
+    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "shared-dir", "mountPath": MAPPED_DIR}]
+    return made
+
+
+def deployment(name: str, replicas: int) -> dict[str, Any]:
+    """A Deployment of `attached_pod`, with the label app of that name."""
+    template = attached_pod(name)
+    spec: dict[str, Any] = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}}
+    spec["template"] = {"metadata": {"labels": {"app": name}}, "spec": template["spec"]}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+
+
 def dpdk_pod(name: str, *command: str, **context: Any) -> dict[str, Any]:
     """A pod for vhost-user interfaces as docs/network.md has it: volumes for sockets and annotations, and hugepages.
 
@@ -40,13 +68,12 @@ def dpdk_pod(name: str, *command: str, **context: Any) -> dict[str, Any]:
     """
     made = pod(name, *command)
     container = made["spec"]["containers"][0]
-    mounts = {"/usr": "usr", str(ROOT): "checkout", MAPPED_DIR: "shared-dir", "/etc/podinfo": "podinfo", "/tmp": "tmp"}
-    container["volumeMounts"] = [{"name": volume, "mountPath": path} for path, volume in mounts.items()]
-    for mount in container["volumeMounts"]:
-        if mount["name"] in ("usr", "checkout"):
-            mount["readOnly"] = True
-        if mount["name"] == "shared-dir":
-            mount["mountPropagation"] = "HostToContainer"
+    machine = {"/usr": "usr", str(ROOT): "checkout"}
+    container["volumeMounts"] = [
+        *({"name": volume, "mountPath": path, "readOnly": True} for path, volume in machine.items()),
+        *_TOLD,
+        {"name": "tmp", "mountPath": "/tmp"},
+    ]
     container["env"] = [{"name": "RUNTIME_DIRECTORY", "value": "/tmp"}]
     container["resources"] = {"limits": {"hugepages-2Mi": f"{MEMORY_MIB}Mi", "memory": "256Mi", "cpu": "300m"}}
     container["securityContext"] = context
@@ -54,20 +81,43 @@ def dpdk_pod(name: str, *command: str, **context: Any) -> dict[str, Any]:
     made["spec"]["volumes"] = [
         {"name": "usr", "hostPath": {"path": "/usr"}},
         {"name": "checkout", "hostPath": {"path": str(ROOT)}},
-        {"name": "shared-dir", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
-        {
-            "name": "podinfo",
-            "downwardAPI": {"items": [{"path": "annotations", "fieldRef": {"fieldPath": "metadata.annotations"}}]},
-        },
+        *_VOLUMES,
     ]
     return made
 
 
-def network(name: str, **host: Any) -> dict[str, Any]:
+def tap_pod(name: str, *interfaces: str) -> dict[str, Any]:
+    """A pod as docs/tap.md has it: beside `app`, which sleeps, a container `tap-INTERFACE` for each, which makes it a link."""
+    made = pod(name)
+    made["spec"]["containers"] += [
+        {
+            "name": f"tap-{interface}",
+            "image": AGENT_IMAGE,
+            "command": ["userspace-cni", "tap", f"--interface={interface}"],
+            "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}},
+            "volumeMounts": [*_TOLD, {"name": "tun", "mountPath": "/dev/net/tun"}],
+        }
+        for interface in interfaces
+    ]
+    made["spec"]["volumes"] = [*_VOLUMES, {"name": "tun", "hostPath": {"path": "/dev/net/tun", "type": "CharDevice"}}]
+    return made
+
+
+def with_the_machine(spec: dict[str, Any]) -> None:
+    """Give the containers of a pod's spec the lab's image, with this machine's programs and this checkout's reader in it."""
+    machine = {"usr": "/usr", "reader": str(ROOT)}
+    spec["volumes"] += [{"name": name, "hostPath": {"path": path}} for name, path in machine.items()]
+    for container in spec["containers"]:
+        container["image"] = IMAGE
+        container["volumeMounts"] += [{"name": name, "mountPath": path, "readOnly": True} for name, path in machine.items()]
+        container.setdefault("env", []).append({"name": "PYTHONPATH", "value": str(ROOT)})
+
+
+def network(name: str, subnet: str = SUBNET, **host: Any) -> dict[str, Any]:
     """A network of ours as a file of the node, with client ports on BRIDGE; `host` is put over its block of that name."""
     block = {"vhost": {"mode": "client"}, "bridge": {"bridgeName": BRIDGE}, **host}
-    plugin = {"type": "userspace", "host": block, "ipam": {"type": "host-local", "subnet": SUBNET}}
+    plugin = {"type": "userspace", "host": block, "ipam": {"type": "host-local", "subnet": subnet}}
     return {"cniVersion": "1.0.0", "name": name, "plugins": [plugin]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -12,12 +13,16 @@ from tempfile import mkdtemp
 
 CACHE = Path("/var/cache/userspace-cni")
 _PART = ".part"
+_DIGITS = 12
 _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
 
-def kept(name: str, recipe: object, make: Callable[[Path], None]) -> Path:
-    """The directory that `make` fills, made now unless one of this name and recipe is there. Others wait meanwhile."""
-    made = CACHE / f"{name}-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"
+def kept(name: str, recipe: object, make: Callable[[Path], None], former: int | None = None) -> Path:
+    """The directory that `make` fills, made now unless one of this name and recipe is there. Others wait meanwhile.
+
+    Of those of former recipes the `former` that were used last stay, or all.
+    """
+    made = CACHE / f"{name}-{hashlib.sha256(repr(recipe).encode()).hexdigest()[:_DIGITS]}"
     CACHE.mkdir(mode=0o755, parents=True, exist_ok=True)
     with (CACHE / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -28,6 +33,11 @@ def kept(name: str, recipe: object, make: Callable[[Path], None]) -> Path:
             make(part)
             part.chmod(0o755)
             part.rename(made)
+        if former is not None:
+            os.utime(made)
+            unused = sorted(CACHE.glob(f"{name}-{'[0-9a-f]' * _DIGITS}"), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in unused[1 + former :]:
+                shutil.rmtree(path)
     return made
 
 

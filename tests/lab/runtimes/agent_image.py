@@ -24,13 +24,15 @@ IMAGE = "docker.io/library/userspace-cni:0.1.0"
 """What runtimes make of the name in the manifest."""
 _BASE = "localhost/userspace-cni-base:1"
 _BUILD_S = 600.0
+_FORMER = 3
+"""So many of other sources are kept, hundreds of megabytes each: checkouts beside this one use them."""
 _ARCHIVE = "image.tar"
 
 
 def archive() -> Path:
     """The archive with IMAGE, built now unless there is one of these sources; PodmanError says what failed. Needs root."""
     base = image_base.archive()
-    return kept("agent-image", (_digest(), str(base), IMAGE), _make) / _ARCHIVE
+    return kept("agent-image", (_digest(), str(base), IMAGE), _make, _FORMER) / _ARCHIVE
 
 
 def _make(part: Path) -> None:

@@ -27,12 +27,12 @@ FOR_EVER_S = 600.0
 """Longer than a test may take: what must end without it is given this much, and what hangs hangs so long."""
 
 
-def wait_until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "") -> Any:
-    """The first true value of `condition`; AssertionError when there is none within `seconds`."""
+def wait_until(condition: Callable[[], Any], seconds: float = 10.0, what: str = "", pause: float = 0.01) -> Any:
+    """The first true value of `condition`, asked every `pause` seconds; AssertionError when there is none within `seconds`."""
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, f"not within {seconds} s: {what or condition}"
-        time.sleep(0.01)
+        time.sleep(pause)
     return value
 
 

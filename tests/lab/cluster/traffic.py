@@ -1,0 +1,50 @@
+"""Frames between two pods, counted by who sends them: the kernel's ping over a link of `userspace-cni tap` in each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.lab.cluster.cluster import RUNNING_S, Cluster
+from tests.lab.switch.switch import wait_until
+
+_PINGS = """\
+until [ -e /tmp/stop ]; do busybox ping -q -i 0.01 -c 50 -W 2 {address} >>/tmp/pings; done
+touch /tmp/stopped
+"""
+"""A ping that is interrupted counts the one under way as lost: so each sends a number of them and awaits the answers."""
+
+
+@dataclass
+class Pings:
+    """What was sent and answered; 0 and 0 until the end."""
+
+    sent: int = 0
+    answered: int = 0
+
+
+def address_of(cluster: Cluster, pod: str, ifname: str = "eth1") -> str:
+    """The address that `tap` has given its link."""
+    found = re.findall(r"inet ([0-9.]+)/", cluster.exec(pod, "ip", "address", "show", ifname))
+    return str(found[0]) if found else ""
+
+
+@contextmanager
+def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
+    """Let the pod `left` ping `right` a hundred times a second during the block; both are `tap_pod`s with eth1, and connected."""
+    address = wait_until(lambda: address_of(cluster, right), RUNNING_S, f"{right} to have its address")
+    cluster.exec(left, "busybox", "ping", "-c", "1", "-W", "10", address)
+    counted = Pings()
+    script = _PINGS.format(address=address)
+    cluster.exec(left, "sh", "-c", f"rm -f /tmp/stop /tmp/stopped /tmp/pings; ({script}) >/dev/null 2>&1 </dev/null &")
+    try:
+        yield counted
+    finally:
+        cluster.exec(left, "touch", "/tmp/stop")
+        wait_until(lambda: "stopped" in cluster.exec(left, "ls", "/tmp").split(), RUNNING_S, "pings to end")
+        told = cluster.exec(left, "cat", "/tmp/pings")
+        batches = re.findall(r"(\d+) packets transmitted, (\d+) packets received", told)
+        assert batches, told
+        counted.sent, counted.answered = (sum(int(number) for number in each) for each in zip(*batches, strict=True))
