@@ -38,7 +38,7 @@ if there userspace-cni; then
             nothing_on "$pod" && continue
             attached=1
             say "attached on the node of $pod:"
-            in_agent "$pod" list
+            in_agent "$pod" list || say "its agent cannot be asked: bring its node back, or delete the Node object of one that stays away"
         done
         ((attached == 0)) || {
             say "nothing was changed: delete these pods first, or give --force"

@@ -102,3 +102,29 @@ def test_a_second_try_after_a_kill(node: Node, sandbox: str) -> None:
     (node.state / "spool").mkdir()
     assert uninstall(node)[:2] == (0, "")
     assert left(node) == []
+
+
+def test_directories_of_others(node: Node) -> None:
+    """Where the settings name directories of others, what is in them stays: files, empty directories, mounts."""
+    run, state = node.directory / "others", node.state
+    for path in ("live/medium", "devices", "sshd", "user"):
+        (run / path).mkdir(parents=True)
+    state.mkdir(mode=0o700)
+    (state / "spool" / "cron").mkdir(parents=True)
+    for file in (run / "live" / "medium" / "image", run / "devices" / "disk", run / "socket" / "kept", state / "spool" / "mail"):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", run / "user"], check=True)
+    (run / "user" / "1000").mkdir()
+    before = sorted(run.rglob("*"))
+    names = {"RUN_DIR": run, "SHORT_DIR": run, "SOCKET": run / "socket"}
+    node.settings.update({f"USERSPACE_CNI_{name}": str(path) for name, path in names.items()})
+    try:
+        code, told, notes = uninstall(node, "--force")
+        assert sorted(run.rglob("*")) == before
+        assert (run / "user").is_mount()
+    finally:
+        subprocess.run(["umount", run / "user"], check=True)
+    assert (code, told.splitlines()) == (1, [f"{run / 'socket'}: it is neither a socket nor a file, and is left alone"])
+    assert f"left alone: {run / 'live'}: in it is medium" in notes
+    assert sorted(path.name for path in state.rglob("*")) == ["cron", "mail", "spool"]

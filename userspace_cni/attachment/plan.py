@@ -46,10 +46,11 @@ _PATH_SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 @dataclass(frozen=True)
 class Attachment:
-    """The steps to take and the interface that the result describes."""
+    """The steps to take, the interface that the result describes, and OVS's side of the connection."""
 
     steps: tuple[Step, ...]
     interface: Interface
+    ovs_role: Role
 
 
 def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, addresses: Addresses) -> Attachment:
@@ -107,7 +108,7 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
         _fits(f"{facts.ovs_sockdir}/{port.name}", "the path at which OVS listens")
         steps += [port, _placed_socket(port, place, socket_file, access, facts)]
     steps += _documents(request, options, consumer, facts, _ApplicationView(role, socket_file, pod_path, interface, addresses))
-    return Attachment(tuple(steps), interface)
+    return Attachment(tuple(steps), interface, role)
 
 
 def _marks(request: Request, consumer: Consumer, facts: Facts) -> dict[str, str]:

@@ -29,7 +29,7 @@ from userspace_cni.base.errors import (
 from userspace_cni.base.log import about, bound, learn, say
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
-from userspace_cni.cni.options import Options, read_log_level, read_options
+from userspace_cni.cni.options import Options, read_log_level, read_options, warn_of_role
 from userspace_cni.cni.request import (
     Called,
     Network,
@@ -66,7 +66,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     environment, journal = request.environment, node.journal
     deadline = Deadline.after(node.deadline_s)
     netns_inode = node.sandbox(environment)
-    options = read_options(request, node.consumers, partial(give, KEY_IGNORED), partial(say, "warning"))
+    options = read_options(request, node.consumers, partial(give, KEY_IGNORED))
     consumer = node.consumers[options.consumer]
     raw_previous = request.network.raw.get("prevResult")
     previous = read_prev_result(raw_previous, request.network.version) if raw_previous is not None else None
@@ -98,6 +98,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
                 from userspace_cni.attachment.plan import plan  # a refused call pays for none
 
                 attachment = plan(request, options, consumer, facts, addresses)
+            warn_of_role(attachment.ovs_role, options.application.mode, partial(give, KEY_IGNORED), partial(say, "warning"))
             planned = record.to("applying", steps=record.steps + attachment.steps)
             foreseen, rivals = turn.foresee(planned)
             if rivals:

@@ -55,7 +55,7 @@ def remarks_on(configuration: Mapping[str, Any]) -> list[Remark]:
         warnings.clear()
         stdin = json.dumps(config).encode()
         try:
-            read_options(Request(_ADD, read_network(stdin, "ADD"), stdin), CONSUMERS, warnings.append)
+            read_options(Request(_ADD, read_network(stdin, "ADD"), stdin), CONSUMERS, warnings.append, warnings.append)
         except Misspelt as error:
             found.append(_refusal(error))
             if _correct(config, error):

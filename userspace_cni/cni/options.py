@@ -66,11 +66,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Application:
-    """The application's side: the `container` block with its keys canonically spelled, and the values that DPDK takes."""
+    """The application's side: the `container` block with its keys canonically spelled, its mode, and what DPDK takes."""
 
     block: Mapping[str, Any] = field(default_factory=dict)
     queues: int | None = None
     queue_size: int | None = None
+    mode: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,8 @@ class Terms(Protocol):
 def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, advise: Warn | None = None) -> Options:
     """Read and validate everything that ADD needs of the configuration; `warn` is called for what is ignored.
 
-    `consumers`: the terms of each, by its name in key `consumer`. `advise` is called for what is served but should be otherwise;
-    without it `warn` is.
+    `consumers`: the terms of each, by its name in key `consumer`. With `advise`, as of `warn_of_role`, that is told of the role
+    which the network gives OVS; ADD tells it of the one that OVS has, once that is known.
     """
     raw = request.network.raw
     keys.check(raw, warn)
@@ -146,10 +147,9 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
             )
     if typed(top, "logLevel", str, "") and not read_log_level(raw):
         warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
-    if ovs_role == "server":
-        text = "OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it"
-        (advise or warn)(text)
-    _warn_of_role(ovs_role, _read_mode_of(_part(container, "vhost"), "container"), warn)
+    own = _read_mode_of(_part(container, "vhost"), "container")
+    if advise:
+        warn_of_role(ovs_role, own, warn, advise)
     if typed(top, "logFile", str, ""):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
     return Options(
@@ -161,7 +161,7 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
         mtu=_in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
         socket_file=_read_socket_file(vhost),
         access=terms.access(_read_access(vhost)),
-        application=_read_application(container),
+        application=_read_application(container, own),
         asked=_read_asked(request, host, runtime, warn),
         kubeconfig=_absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
         shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
@@ -176,6 +176,17 @@ def read_log_level(raw: Mapping[str, Any]) -> str:
         if key.lower() == "loglevel" and isinstance(value, str) and value.lower() in LEVELS:
             return value.lower()
     return ""
+
+
+def warn_of_role(role: Role, own: str, warn: Warn, advise: Warn) -> None:
+    """Tell what is wrong with OVS's role, and with the mode `own` of the network's `container` block, which may be "".
+
+    `warn` is called for what is ignored, `advise` for what is served but should be otherwise.
+    """
+    if role == "server":
+        advise("OVS is the vhost-user server (host.vhost.mode is not 'client'): deprecated in OVS, the pod must restart with it")
+    if own and (own == "client") == (role == "client"):
+        warn(f"key 'container.vhost.mode' is {own!r}, OVS's own role, and ignored: the application is told the other one")
 
 
 def _block(top: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -229,11 +240,6 @@ def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
     if mode not in _MODES:
         raise InvalidConfig(f"key '{block}.vhost.mode' is {mode!r}", "it can be 'client' or 'server'")
     return mode
-
-
-def _warn_of_role(ovs_role: Role, own: str, warn: Warn) -> None:
-    if own and (own == "client") == (ovs_role == "client"):
-        warn(f"key 'container.vhost.mode' is {own!r}, OVS's own role, and ignored: the application is told the other one")
 
 
 def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
@@ -300,14 +306,14 @@ def _read_socket_file(vhost: Mapping[str, Any]) -> str:
     return name
 
 
-def _read_application(container: Mapping[str, Any]) -> Application:
+def _read_application(container: Mapping[str, Any], mode: str) -> Application:
     vhost = _part(container, "vhost")
     path = "container.vhost."
     queues = _in_range(typed(vhost, "queues", int, None, path=path), (1, _QUEUES_MAX), f"{path}queues")
     size = typed(vhost, "queueSize", int, None, path=path)
     if size is not None and size not in _QUEUE_SIZES:
         raise InvalidConfig(f"key '{path}queueSize' is {size}", "it must be a power of two from 64 to 32768")
-    return Application(container, queues, size)
+    return Application(container, queues, size, mode)
 
 
 def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> Asked:

@@ -18,6 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from userspace_cni.attachment.steps import PodMount
 from userspace_cni.base.beneath import make_trusted, plain, translated
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.fastpath.sys import paths
@@ -92,7 +93,15 @@ class DeviceDirectories:
                 device_number = os.stat(name, dir_fd=dirfd).st_dev
             finally:
                 os.close(dirfd)
-        return DeviceDirectory(path, self._trusted, hashlib.sha256(f"{path}@{device_number}".encode()).hexdigest()[:16])
+        return DeviceDirectory(path, self._trusted, _identity(path, device_number))
+
+    def allows(self, step: PodMount, source: os.stat_result) -> bool:
+        """Whether the mount may show `source`, the directory that is at its path now: not a later pod's of the device."""
+        return step.trusted != self._trusted or step.target.rpartition("/")[2] == _identity(step.source, source.st_dev)
+
+
+def _identity(path: str, device_number: int) -> str:
+    return hashlib.sha256(f"{path}@{device_number}".encode()).hexdigest()[:16]
 
 
 def _is_mounted(dirfd: int, name: str) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 from userspace_cni.attachment.drift import Absent, Drift, Other
@@ -45,17 +46,28 @@ _LAYERS_MAX = 64
 class PodMountDriver(Driver[PodMount]):
     """Mounts of pod directories below `short_dir`.
 
-    `ovs_rundir`: the directory of OVS's own sockets; its group is the group that OVS runs with.
+    `ovs_rundir`: the directory of OVS's own sockets; its group is the group that OVS runs with. `allows`: whether the directory
+    that is found at a step's source, with these facts, is the one that the step means.
     """
 
-    def __init__(self, ovs_rundir: str = "/var/run/openvswitch", root: HostRoot = HERE) -> None:
+    def __init__(
+        self,
+        ovs_rundir: str = "/var/run/openvswitch",
+        root: HostRoot = HERE,
+        allows: Callable[[PodMount, os.stat_result], bool] = lambda _step, _source: True,
+    ) -> None:
         self._ovs_rundir = ovs_rundir
         self._root = root
+        self._allows = allows
 
     def apply(self, step: PodMount, deadline: Deadline) -> None:
         """Make the mount, or use one that already shows the same directory."""
         deadline.require(f"mount {step.target}")
         with directory(step.source, step.trusted, self._root) as source, translated(f"mount {step.target}"):
+            if not self._allows(step, os.stat(source)):
+                raise DirectoryRefused(
+                    f"mount {step.target}: {step.source} is another pod's now", "this pod's is gone: delete it"
+                )
             short_dir, name = self._split(step.target)
             make_short_dir(short_dir, self._root.path(self._ovs_rundir))
             parent = os.open(short_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,7 +1,8 @@
 """What the installation itself has on a node, beside its attachments: its directories, its sockets, its mounts.
 
 `remove` takes them away once nothing is attached. It must never remove a file that it does not know by name, for an administrator
-may have named a directory of others in the settings, and never enter a mount: below it lies what belongs to a pod.
+may have named a directory of others in the settings: so in each directory names have the form of ours, or stay. And it must never
+enter a mount: below it lies what belongs to a pod.
 """
 # Descriptors and paths of another root rather than pathlib's.
 # ruff: noqa: PTH106, PTH108, PTH112, PTH114, PTH120, PTH207, PTH208
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
@@ -21,9 +24,25 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.whereabouts import CONFIG_FILE
 from userspace_cni.host.mounts import detach_all, mount_points
 
-_OF_STATE: Final = ("agent.lock", "attachments", "places", "quarantine", "spool", "identity")
-"""In this order: without the identity what is left would count as another program's."""
-_OF_RUN: Final = ("devices", "live", "locks", "stand-ins")
+_RECORD: Final = re.compile(r".+\.json|\.localdb-.+")
+_OF_SHORT: Final = re.compile(r"[0-9a-f]{16}|[0-9a-f-]{32,36}|probe-.+")
+"""Mounts are named by a digest or the pod's UID; `host.probe_directories` names the others."""
+_OF_DEVICES: Final = re.compile(r".+-[0-9]{1,6}")
+_OF_RUN: Final = {
+    "devices": _OF_DEVICES,
+    "live": re.compile(r"[0-9a-f]{32}"),
+    "locks": re.compile("bytes"),
+    "stand-ins": re.compile(r"[0-9a-f]+(\.[0-9a-f]+){4}"),
+}
+_OF_STATE: Final = {
+    "attachments": _RECORD,
+    "places": _RECORD,
+    "quarantine": re.compile(r".+\.[0-9]+|spool-.+|\.localdb-.+"),
+    "spool": re.compile(r"(\.tmp-)?[0-9]{20}-.+"),
+}
+"""Names of directories of ours, and the form of the names in them."""
+_LAST_OF_STATE: Final = ("identity", "agent.lock")
+"""Without the identity what is left would count as another program's; without the lock an agent could begin amid all this."""
 _OF_SOCKET: Final = ("", ".lock", ".new")
 _DEVICE_SOCKETS: Final = "device-plugins/userspace-cni-*.sock"
 """In the kubelet's directory: an agent that was killed leaves them."""
@@ -34,7 +53,8 @@ def in_doubt(settings: Settings, root: HostRoot) -> list[str]:
     records = glob.glob("local-*.json", root_dir=root.path(settings.legacy_state_dir))
     found = [f"{settings.legacy_state_dir}/{name}: an attachment of the former plugin" for name in sorted(records)]
     short = root.resolved(settings.short_dir)
-    mounted = sorted(point for point in mount_points(root) if point.startswith(f"{short}/"))
+    points = (point.rpartition("/") for point in mount_points(root))
+    mounted = sorted(f"{short}/{name}" for above, _, name in points if above == short and _OF_SHORT.fullmatch(name))
     return found + [f"{point}: a mount of a pod's directory that no attachment holds" for point in mounted]
 
 
@@ -45,36 +65,33 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
     """
     failed: list[str] = []
     run, state, short = map(root.path, (settings.run_dir, settings.state_dir, settings.short_dir))
-    for directory in (short, f"{run}/devices"):
-        failed += _unmount(directory)
+    for directory, names in ((short, _OF_SHORT), (f"{run}/devices", _OF_DEVICES)):
+        failed += _unmount(directory, names)
     files = [root.path(settings.agent_socket) + end for end in _OF_SOCKET]
     files += glob.glob(f"{glob.escape(root.path(settings.kubelet_dir))}/{_DEVICE_SOCKETS}")
-    known = [*files, *(f"{run}/{name}" for name in _OF_RUN), *(f"{state}/{name}" for name in _OF_STATE)]
-    for path in known:
-        failed += _delete(path, root)
-    others: list[str] = []
+    for path in files:
+        failed += _delete_file(path)
+    ours = {f"{above}/{name}": names for above, each in ((run, _OF_RUN), (state, _OF_STATE)) for name, names in each.items()}
+    for directory, names in ours.items():
+        failed += _clear(directory, names, root)
+    others = _remove_empty((*ours, short, run))
+    for name in _LAST_OF_STATE:
+        failed += _delete_file(f"{state}/{name}")
     # the kubelet made the directory of the node's settings, when there was none
     settings_of_the_node = (root.path(os.path.dirname(CONFIG_FILE)),) if root.elsewhere else ()
-    for directory in (short, run, state, *settings_of_the_node):
-        try:
-            os.rmdir(directory)
-        except FileNotFoundError:
-            pass
-        except OSError:
-            with suppress(OSError):
-                others.append(f"{directory}: in it is {_some(os.listdir(directory))}")
-    return failed, others
+    others += _remove_empty((state, *settings_of_the_node))
+    return failed, list(dict.fromkeys(others))
 
 
-def _unmount(directory: str) -> list[str]:
-    """Take off what is mounted directly in the directory, and remove what is empty then."""
+def _unmount(directory: str, names: re.Pattern[str]) -> list[str]:
+    """Take off what is mounted directly in the directory under such names, and remove what is empty then."""
     try:
         dirfd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return []
     failed = []
     try:
-        for name in os.listdir(dirfd):
+        for name in filter(names.fullmatch, os.listdir(dirfd)):
             try:
                 detach_all(dirfd, name)
                 with suppress(NotADirectoryError):
@@ -86,21 +103,60 @@ def _unmount(directory: str) -> list[str]:
     return failed
 
 
-def _delete(path: str, root: HostRoot) -> list[str]:
-    """Delete a file, or a directory with all that is in it, unless something is mounted there."""
-    seen = root.resolved(path.removeprefix(root.path("/").rstrip("/")))
+def _clear(directory: str, names: re.Pattern[str], root: HostRoot) -> list[str]:
+    """Delete what has such names in the directory, each with all that is in it, unless something is mounted there."""
+    if os.path.islink(directory):
+        return []
+    seen = root.resolved(directory.removeprefix(root.path("/").rstrip("/")))
     if within := [point for point in mount_points(root) if point == seen or point.startswith(f"{seen}/")]:
-        return [f"{path}: {within[0]} is mounted there"]
+        return [f"{directory}: {within[0]} is mounted there"]
     try:
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
-    except FileNotFoundError:
+        found = list(filter(names.fullmatch, os.listdir(directory)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        return [f"{directory}: {_reason(error)}"]
+    failed = []
+    for path in (f"{directory}/{name}" for name in found):
+        try:
+            if os.path.isdir(path) and not os.path.islink(path):
+                shutil.rmtree(path)
+            else:
+                os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            failed.append(f"{path}: {_reason(error)}")
+    return failed
+
+
+def _delete_file(path: str) -> list[str]:
+    """Delete a socket or a regular file: settings may name a directory of others."""
+    try:
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISSOCK(mode) or stat.S_ISREG(mode)):
+            return [f"{path}: it is neither a socket nor a file, and is left alone"]
+        os.unlink(path)
+    except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
         return [f"{path}: {_reason(error)}"]
     return []
+
+
+def _remove_empty(directories: Iterable[str]) -> list[str]:
+    """Remove those that are empty; what is in the others, one sentence each."""
+    others = []
+    for directory in directories:
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            with suppress(OSError):
+                names = os.listdir(directory)
+                others.append(f"{directory}: in it is {_some(names)}" if names else f"{directory}: {_reason(error)}")
+    return others
 
 
 def _some(names: Iterable[str]) -> str:

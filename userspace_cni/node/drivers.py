@@ -62,7 +62,7 @@ def _socket_file(node: LocalNode) -> Driver[Any]:
 def _pod_mount(node: LocalNode) -> Driver[Any]:
     from userspace_cni.host.mounts import PodMountDriver
 
-    return PodMountDriver(node.settings.ovs_rundir, node.root)
+    return PodMountDriver(node.settings.ovs_rundir, node.root, node.devices.allows)
 
 
 def _device_info(node: LocalNode) -> Driver[Any]:

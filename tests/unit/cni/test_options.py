@@ -20,7 +20,8 @@ def options(warnings: list[str] | None = None, cni_args: str = "", **keys: Any) 
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}).encode()
     environment = read_environment({**ENVIRON, "CNI_ARGS": cni_args}, "ADD")
     request = Request(environment, read_network(stdin, "ADD"), stdin)
-    return read_options(request, CONSUMERS, (warnings if warnings is not None else []).append)
+    warn = (warnings if warnings is not None else []).append
+    return read_options(request, CONSUMERS, warn, warn)
 
 
 def host(**keys: Any) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,26 @@ def test_uninstall_runs_as_the_agent_did(daemonset: dict[str, Any]) -> None:
     options = {option for parameter in command.params for option in parameter.opts}
     assert [word for word in uninstall["args"] if word.startswith("--") and word not in options] == []
     assert uninstall["args"][0] == "uninstall"
+
+
+AWAY = r"""#!/bin/bash
+case "$*" in
+    *"get daemonset"*) echo daemonset.apps/userspace-cni ;;
+    *"get pods"*) printf 'pod/away\npod/here\n' ;;
+    *"exec pod/away"*) echo "Error from server: error dialing backend" >&2; exit 1 ;;
+    *"exec pod/here"*list*) echo "blue/app net1" ;;
+esac
+"""
+
+
+def test_uninstall_while_a_node_is_away(tmp_path: Path) -> None:
+    """A node whose agent cannot be asked is named, with what to do, and the others are still looked at; nothing is changed."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(AWAY)
+    kubectl.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    argv = ["bash", str(CLUSTER / "uninstall.sh")]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "blue/app net1\n")
+    assert "bring its node back" in done.stderr
+    assert "nothing was changed" in done.stderr
