@@ -65,6 +65,8 @@ if there userspace-cni-uninstall; then
         say "put that right and run this again; a node that will not come back is left out once its Node object is deleted"
         exit 1
     }
+    # with its pods, because the namespace's deletion looks for pods less and less often: a minute is lost to that
+    ours delete daemonset userspace-cni-uninstall --cascade=foreground
 fi
 say "removing what is left in the cluster"
 kinds=$(kubectl api-resources --output name)

@@ -55,7 +55,7 @@ class PodConsumer:
         if volume and volume.kind == "emptyDir":
             raise DirectoryRefused(
                 f"the pod's emptyDir '{volume.name}' is not at {pod_volumes.empty_dir(settings, pod.uid, volume.name)}",
-                "the kubelet makes it when a container mounts it; see the setting kubelet_dir, or the kubelet's volume errors",
+                "the kubelet makes it if a container mounts it; else see the setting kubelet_dir, or the kubelet's volume errors",
             )
         if volume and volume.kind == "hostPath":
             return _host_path_place(volume, root)

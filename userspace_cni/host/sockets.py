@@ -126,7 +126,7 @@ class SocketFileDriver(Driver[SocketFile]):
             if facts is None:
                 return
             if not stat.S_ISSOCK(facts.st_mode):
-                raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod's own directory")
+                raise DirectoryRefused(f"{_what(step)}: {kind(facts.st_mode)} is in its place", "the pod has to remove it")
             sockets.remove_dead(dirfd, step.name)
 
     def undo(self, step: SocketFile, deadline: Deadline) -> None:

@@ -1,7 +1,7 @@
 """Events of the API on pods: what a pod is told of its network, where its author looks first (`kubectl describe pod`).
 
 A runtime repeats a failed ADD for ever. So there is one Event for each pod and reason: later notices raise its `count`, at first
-after half a minute and then less and less often, and its message has the last text for each interface. Its name follows from pod
+after half a minute and then less and less often, and its message has the last texts for each interface. Its name follows from pod
 and reason, so that an agent that was restarted goes on with the Event that its predecessor made; it needs no permission to read.
 
 Sending must never delay a verb and never fill the memory: `tell` only notes, one thread sends, and while the API server cannot
@@ -63,7 +63,7 @@ class _Event:
     pause_s: float
     count: int = 0
     waiting: int = 0
-    texts: dict[str, str] = field(default_factory=dict)
+    texts: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -74,8 +74,9 @@ class _Event:
 
     @property
     def message(self) -> str:
-        """The last text for each interface, the latest first."""
-        text = " | ".join(f"{interface}: {text}" if interface else text for interface, text in reversed(self.texts.items()))
+        """The last texts for each interface, the interface of the latest first."""
+        said = ((interface, text) for interface, texts in reversed(self.texts.items()) for text in texts)
+        text = " | ".join(f"{interface}: {text}" if interface else text for interface, text in said)
         return text if len(text) <= MESSAGE_MAX else f"{text[: MESSAGE_MAX - 1]}…"
 
 
@@ -120,30 +121,36 @@ class Events:
             self._thread.join(STOP_S)
 
     def tell(self, recipient: Recipient, notices: Iterable[Notice]) -> None:
-        """Note what the pod is to be told; a recipient that is no pod is told nothing. Never waits and never fails."""
+        """Note what the pod is to be told; a recipient that is no pod is told nothing. Never waits and never fails.
+
+        Notices of one call with the same reason, as two keys of a network, are one: they count once, and the message has all.
+        """
         if not is_named(recipient.namespace, recipient.name):
             return
+        found: dict[Reason, list[str]] = {}
+        for notice in notices:
+            found.setdefault(notice.reason, []).append(notice.text)
         lost = 0
         with self._wake:
-            for notice in notices:
-                lost += not self._note(recipient, notice)
+            for reason, texts in found.items():
+                lost += not self._note(recipient, reason, texts)
             self._wake.notify_all()
         if lost:
             self._drop(lost, "too many wait to be sent")
 
-    def _note(self, recipient: Recipient, notice: Notice) -> bool:
-        key = (recipient.uid, recipient.namespace, recipient.name, notice.reason.name)
+    def _note(self, recipient: Recipient, reason: Reason, texts: Iterable[str]) -> bool:
+        key = (recipient.uid, recipient.namespace, recipient.name, reason.name)
         now = time.time()
         event = self._events.pop(key, None)
         if event is None:
             if not self._has_room():
                 return False
-            event = _Event(recipient, notice.reason, now, now, 0.0, self._pace.repeat_min_s)
+            event = _Event(recipient, reason, now, now, 0.0, self._pace.repeat_min_s)
         self._events[key] = event  # the one that was used last is the last
         event.last = now
         event.waiting += 1
         event.texts.pop(recipient.interface, None)
-        event.texts[recipient.interface] = _printable(notice.text)[:MESSAGE_MAX]
+        event.texts[recipient.interface] = tuple(_printable(text)[:MESSAGE_MAX] for text in texts)
         while len(event.texts) > _INTERFACES_MAX:
             del event.texts[next(iter(event.texts))]
         return True

@@ -45,7 +45,7 @@ _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _SOURCES_S: Final = 5.0
 _HUGEPAGES: Final = (
     "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
-    "shared memory an application cannot connect; see resources.limits and a volume with medium HugePages"
+    "shared memory an application cannot connect; ask for hugepages-2Mi in resources.limits"
 )
 _COUNTERS_S: Final = 2.0
 """Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
@@ -251,6 +251,8 @@ class LocalNode:
         text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
         if known and self.settings.require_volume:
             remedy = f"give it an emptyDir volume '{volume}' and mount that, as at {DEFAULT_MAPPED_DIR}"
+            if self.settings.devices_per_bridge:
+                remedy += ", or a device of the bridge that its network names"
             named = f"pod {pod.namespace}/{pod.name}: " if pod.name else ""
             raise VolumeMissing(named + text, f"{remedy}; the node's setting require_volume decides whether it is refused")
         give(VOLUME_MISSING, f"{text}; using the default directory, {place.path} on the node")

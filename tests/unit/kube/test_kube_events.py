@@ -114,6 +114,17 @@ def test_two_interfaces(api: ApiServer, teller: Teller) -> None:
     assert api.events.of("app")["KeyIgnored"]["message"] == "net1: key 'a' | net2: key 'b'"
 
 
+def test_two_keys_of_one_network(api: ApiServer, teller: Teller) -> None:
+    """What one call tells for the same reason is one notice with all of its texts; the next call's texts take their place."""
+    events = teller.agent()
+    events.tell(APP, [Notice(KEY_IGNORED, "key 'a'"), Notice(KEY_IGNORED, "key 'b'")])
+    wait_until(lambda: teller.count("KeyIgnored") == 1)
+    assert api.events.of("app")["KeyIgnored"]["message"] == "net1: key 'a' | net1: key 'b'"
+    events.tell(APP, [Notice(KEY_IGNORED, "key 'b'")])
+    wait_until(lambda: teller.count("KeyIgnored") == 2)
+    assert api.events.of("app")["KeyIgnored"]["message"] == "net1: key 'b'"
+
+
 def test_a_text_of_a_tenant(api: ApiServer, teller: Teller) -> None:
     """A message is one line of what can be printed, and no longer than the API has it; so is a long pod's name."""
     events = teller.agent()
