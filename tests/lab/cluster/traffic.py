@@ -12,7 +12,7 @@ from tests.lab.switch.switch import wait_until
 
 _PINGS = """\
 until [ -e /tmp/stop ]; do busybox ping -q -i 0.01 -c 50 -W 2 {address} >>/tmp/pings; done
-touch /tmp/stopped
+busybox touch /tmp/stopped
 """
 """A ping that is interrupted counts the one under way as lost: so each sends a number of them and awaits the answers."""
 
@@ -38,11 +38,11 @@ def pings(cluster: Cluster, left: str, right: str) -> Iterator[Pings]:
     cluster.exec(left, "busybox", "ping", "-c", "1", "-W", "10", address)
     counted = Pings()
     script = _PINGS.format(address=address)
-    cluster.exec(left, "sh", "-c", f"rm -f /tmp/stop /tmp/stopped /tmp/pings; ({script}) >/dev/null 2>&1 </dev/null &")
+    cluster.exec(left, "sh", "-c", f"busybox rm -f /tmp/stop /tmp/stopped /tmp/pings; ({script}) >/dev/null 2>&1 </dev/null &")
     try:
         yield counted
     finally:
-        cluster.exec(left, "touch", "/tmp/stop")
+        cluster.exec(left, "busybox", "touch", "/tmp/stop")
         wait_until(lambda: "stopped" in cluster.exec(left, "ls", "/tmp").split(), RUNNING_S, "pings to end")
         told = cluster.exec(left, "cat", "/tmp/pings")
         batches = re.findall(r"(\d+) packets transmitted, (\d+) packets received", told)
