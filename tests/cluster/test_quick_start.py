@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "quick-start.md"
 KUBECTL = "/usr/local/bin/kubectl"
 SECONDS = 240
 """Of patience with what takes some seconds on a quiet machine."""
-BEGINNINGS = ("kubectl apply -k ", "cat > /etc/cni/net.d/", "sed ", "for address in ", "kubectl delete deployment ")
+BEGINNINGS = ("kubectl apply -k ", "cat > /etc/cni/net.d/", "sed ", "agent=", "kubectl delete deployment ")
 """Of the commands, in the order in which someone without Multus runs them."""
 
 
