@@ -33,8 +33,8 @@ def free_name(path: str) -> str:
             os.close(dirfd)
     except FileNotFoundError:
         return ""
-    except OSError as error:
-        return f"whether the name is free cannot be told: {error.strerror or error}"
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        return f"whether the name is free cannot be told: {getattr(error, 'strerror', '') or error}"
 
 
 def _free(dirfd: int, name: str) -> str:

@@ -112,3 +112,8 @@ def test_a_directory_that_is_none(path: Path) -> None:
     """What keeps from looking is told, and is no traceback."""
     path.touch()
     assert "Not a directory" in free_name(str(path / "s"))
+
+
+def test_a_path_that_no_file_can_have() -> None:
+    """A NUL in an annotation is told, not raised."""
+    assert "null" in free_name("/var/lib/cni/usrspcni\0/s")
