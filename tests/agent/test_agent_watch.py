@@ -197,6 +197,6 @@ def test_metrics_port_that_is_taken(live: LiveNode) -> None:
     """An agent that cannot listen for metrics says so and does not start."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         live.settings["USERSPACE_CNI_METRICS_LISTEN"] = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(AssertionError, match="listening on .*setting metrics_listen"):
+        with pytest.raises(AssertionError, match=r"listening on .*setting metrics_listen"):
             live.start()
     assert not Path(live.socket).exists()
