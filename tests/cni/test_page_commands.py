@@ -29,7 +29,7 @@ WITH_COMMANDS = [page for page in PAGES if any(block.is_run for block in blocks(
 ENTER = ["unshare", "--mount", "--propagation", "private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]
 """Whatever a page mounts or leaves running ends with its shell; links that a switch makes are not the machine's."""
 SILENT = r"userspace_cni_(port_[rt]x_(packets|bytes|dropped|errors)_total|socket_dead|device_bridges)"
-"""Metrics without a series here: OVS counts at a port while its application is connected, no socket is dead, there are no devices."""
+"""Metrics without a series here: of a port without an application, of dead sockets, of devices."""
 SECONDS = 240
 """Of patience with what takes 20 on a quiet machine."""
 SMALL_SWITCH = {"PRIVATE_SWITCH_PAGES": "384", "PRIVATE_SWITCH_SOCKET_MEM": "128"}
