@@ -7,6 +7,7 @@ reader. The pods are as they are written otherwise. tap.yaml is the quick start'
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,4 +44,7 @@ def test_frames_arrive(clean: Cluster, example: str, pods: int, ports: int) -> N
     assert len(names) == pods
     for name in names:
         clean.wait_frames(name, ports)
-    clean.wait_as_made()
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(clean.paused(name, "app"))
+        clean.wait_as_made()

@@ -107,4 +107,5 @@ def test_frames_between_devices(offered: Cluster) -> None:
     offered.wait(lambda: any(f"Insufficient {RESOURCE}" in each for each in offered.events("third")), "no room")
     offered.kill_container("first", "app")
     offered.wait_frames("first", OF_A_POD)
-    offered.wait_as_made()
+    with offered.paused("first", "app"), offered.paused("second", "app"):
+        offered.wait_as_made()
