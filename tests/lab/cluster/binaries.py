@@ -14,12 +14,10 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
-from tests.lab.guests.roots import debian_source, kept
+from tests.lab.guests.roots import debian_source, kept, print_made
 
 COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
 PACKAGES = ("etcd-server", "kubernetes-client", "golang-github-modern-go-reflect2-dev")
@@ -111,14 +109,5 @@ def _say(what: str) -> None:
     print(f"kubernetes: {what} ...", file=sys.stderr, flush=True)
 
 
-def main() -> None:
-    """Make the directory, and print it."""
-    began = time.monotonic()
-    made = directory()
-    with suppress(BrokenPipeError):
-        print(f"kubernetes: {made} after {time.monotonic() - began:.0f} s", flush=True)
-
-
 if __name__ == "__main__":
-    os.umask(0o022)
-    main()
+    print_made("kubernetes", directory)

@@ -7,7 +7,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -39,6 +41,15 @@ def kept(name: str, recipe: object, make: Callable[[Path], None], former: int | 
             for path in unused[1 + former :]:
                 shutil.rmtree(path)
     return made
+
+
+def print_made(name: str, make: Callable[[], Path]) -> None:
+    """The main program of what keeps something: make it now, with modes as usual, and print where it is and what it took."""
+    os.umask(0o022)
+    began = time.monotonic()
+    made = make()
+    with suppress(BrokenPipeError):
+        print(f"{name}: {made} after {time.monotonic() - began:.0f} s", flush=True)
 
 
 def debootstrap(options: Sequence[str], suite: str, root: Path, log: Path) -> None:

@@ -12,13 +12,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
-from tests.lab.guests.roots import debootstrap, kept
+from tests.lab.guests.roots import debootstrap, kept, print_made
 
 ENTER = Path(__file__).with_name("enter-root")
 SUITE = "trixie"
@@ -66,13 +64,5 @@ def _unpack(package: Path, tree: Path) -> None:
         raise RuntimeError(f"dpkg-deb cannot read {package}: exit {files.returncode}")
 
 
-def main() -> None:
-    """Make the directory, and print it."""
-    began = time.monotonic()
-    made = root()
-    with suppress(BrokenPipeError):
-        print(f"trixie: {made} after {time.monotonic() - began:.0f} s", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    print_made("trixie", root)

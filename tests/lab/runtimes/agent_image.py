@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
-import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.lab.guests.roots import kept
+from tests.lab.guests.roots import kept, print_made
 from tests.lab.runtimes import image_base
 from tests.lab.runtimes.containerd_host import mount_points
 from tests.lab.runtimes.dockerfile import AGENT, ROOT, copied_files
@@ -64,14 +61,5 @@ def _sources() -> Iterator[Path]:
     yield from copied_files(AGENT)
 
 
-def main() -> None:
-    """Make the archive, and print its path."""
-    began = time.monotonic()
-    made = archive()
-    with suppress(BrokenPipeError):
-        print(f"agent image: {made} after {time.monotonic() - began:.0f} s", flush=True)
-
-
 if __name__ == "__main__":
-    os.umask(0o022)
-    main()
+    print_made("agent image", archive)

@@ -7,15 +7,12 @@ documentation in it, and dpkg does not wait for the disk. `way_out` is how a bui
 from __future__ import annotations
 
 import configparser
-import os
 import shutil
 import subprocess
 import sys
-import time
-from contextlib import suppress
 from pathlib import Path
 
-from tests.lab.guests.roots import debootstrap, kept
+from tests.lab.guests.roots import debootstrap, kept, print_made
 
 SUITE = "bookworm"
 LEFT_OUT = ("usr/share/doc", "usr/share/locale", "usr/share/man")
@@ -93,14 +90,5 @@ def _apt_config() -> list[str]:
     return [line for line in dump.splitlines() if line.lower().startswith(prefixes)]
 
 
-def main() -> None:
-    """Make the archive, and print its path."""
-    began = time.monotonic()
-    made = archive()
-    with suppress(BrokenPipeError):
-        print(f"image base: {made} after {time.monotonic() - began:.0f} s", flush=True)
-
-
 if __name__ == "__main__":
-    os.umask(0o022)
-    main()
+    print_made("image base", archive)
