@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from tests.host.places import UNUSED_ID, in_child, listening, soon, tree
+from tests.lab.node.node import mounts_below
 from userspace_cni.attachment.steps import ConfigFile, DeviceInfo, Directory, Driver, PlacedSocket, PodMount, Step
 from userspace_cni.fastpath.sys import paths
 from userspace_cni.host.device_info import DeviceInfoDriver
+from userspace_cni.host.devices import DeviceDirectories
 from userspace_cni.host.files import ConfigFileDriver
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.placement import PlacedSocketDriver
@@ -131,3 +133,17 @@ def test_undone_after_undo_was_killed(case: Case, module: ModuleType, call: str,
     killed_at(module, call, after, lambda: case.driver.undo(case.step, soon()))
     case.driver.undo(case.step, soon())
     assert tree(case.clean) == set()
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(("module", "call"), [(os, "mkdir"), (os, "chmod"), (paths, "umount2"), (paths, "mount_tmpfs")])
+def test_an_allocation_was_killed(room: Path, module: ModuleType, call: str, after: bool) -> None:
+    """After a kill amid a device's allocation, the first one or a later one, the next pod gets an empty directory of its own."""
+    directories = DeviceDirectories(f"{room}/run")
+    for _ in ("the first allocation", "a later one"):
+        killed_at(module, call, after, lambda: directories.renew("br0-1"))
+        given = directories.renew("br0-1")
+        assert directories.present("br0-1") == given
+        assert mounts_below(room) == [given.path]
+        assert list(Path(given.path).iterdir()) == []
+        Path(given.path, "of the former pod").touch()
