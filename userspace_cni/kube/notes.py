@@ -46,6 +46,10 @@ class PodNoteDriver(Driver[PodNote]):
         self._clients = clients
         self._watch = watch
 
+    def prepare(self) -> None:
+        """Import the API server's client."""
+        load_library()
+
     def apply(self, step: PodNote, deadline: Deadline) -> None:
         """Write the entry; a failure of an optional step is only logged."""
         if not step.optional:

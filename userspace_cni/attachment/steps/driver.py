@@ -60,6 +60,9 @@ class Driver(ABC, Generic[S]):
     All raise only errors of `userspace_cni.base.errors`.
     """
 
+    def prepare(self) -> None:
+        """Import what `check` needs, before its time begins: on a node whose cores all poll that takes seconds."""
+
     @abstractmethod
     def apply(self, step: S, deadline: Deadline) -> Rest | None:
         """Make the step true, or begin to and return what remains: steps that do not depend on it go on meanwhile.

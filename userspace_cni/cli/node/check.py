@@ -7,6 +7,7 @@ node. Nothing is changed here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -82,6 +83,9 @@ def check_one(record: Record, site: Site, away: UserspaceError | None = None) ->
         return _unfinished(record, site)
     drifts: dict[str, list[Drift]] = {}
     unchecked = []
+    for step in record.steps:
+        with suppress(UserspaceError):  # told by the look itself
+            site.node.driver(step).prepare()
     deadline = Deadline.after(RECORD_S)
     for step in record.steps:
         try:
