@@ -151,9 +151,10 @@ class Agent:
                 return False
 
     def start(self) -> None:
-        """Read the node's state, carry out the spooled DELs, and only then take calls: those that come before wait."""
-        self.server.claim()
-        self._claim_records()
+        """Read the node's state, carry out the spooled DELs, and only then take calls: those that come before wait.
+
+        After `claim`. Raises UserspaceError.
+        """
         self.server.listen()
         try:
             self._begin()

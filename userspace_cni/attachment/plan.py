@@ -61,8 +61,8 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     """
     role = _ovs_role(options, consumer, facts)
     derived = consumer.socket_file(request.environment.ifname)
-    place, access = facts.place, options.access
     socket_file = _checked_name(derived or _given_name(request, options, facts.allocation), request, consumer)
+    place, access = facts.place, options.access
     pod_path = facts.allocation.path if facts.allocation and not derived else facts.mapped_dir + place.subdirectory + socket_file
     _fits(pod_path, "the path in the pod")
     if not _is_text(request.environment.ifname):

@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         chosen, trouble = _choose(sources, options)
         if not trouble:
             waiting.over(f"found {', '.join(interface.ifname for interface in chosen)}")
-            _free_names([interface for interface in chosen if is_of(interface.container_id, own_sandbox_ids())])
+            own = own_sandbox_ids()
+            _free_names([interface for interface in chosen if is_of(interface.container_id, own)])
             return _print(chosen, options.json)
         if time.monotonic() >= ends:
             return _complain(trouble, options)
