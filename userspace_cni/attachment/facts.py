@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from userspace_cni.attachment.steps import KernelPort
+
 
 @dataclass(frozen=True)
 class Volume:
@@ -63,14 +65,22 @@ class Allocation:
     content: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What `node` found out about this node and pod for one ADD."""
+    """What `node` found out about this node and pod for one ADD, whatever the kind of its interface."""
 
     boot_id: str
     store: str
     netns_inode: int
     pod: Pod
+    foreign_bridge: bool = False
+    """Whether the bridge exists and an administrator made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SocketFacts(Facts):
+    """What a vhost-user interface needs beside that."""
+
     place: Place
     mapped_dir: str
     """The directory as the container sees it, with a trailing slash."""
@@ -84,5 +94,17 @@ class Facts:
     device_info_file: str = ""
     """Where the device-info file is, below `device_info_dir`; "" when none was asked for. `allocation` was in it."""
     device_info_dir: str = ""
-    foreign_bridge: bool = False
-    """Whether the bridge exists and an administrator made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkFacts(Facts):
+    """What a kernel link needs beside that."""
+
+    switch_netns: str
+    """Path of the network namespace in which ovs-vswitchd opens its ports; "" for this process's own."""
+    opened_as: KernelPort
+    """How OVS is to open the host end: what the network says, else the node's setting, "auto" resolved."""
+    mtu: int
+    """Bytes; what holds for a network that says none."""
+    node_addresses: tuple[str, ...] = ()
+    """This node's own addresses without prefix length; found only for a network that asks for routes to them."""

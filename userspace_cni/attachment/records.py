@@ -151,7 +151,11 @@ def step_from_json(raw: object) -> Step:
     kind = raw.get("step") if isinstance(raw, dict) else raw
     if not isinstance(raw, dict) or not isinstance(kind, str) or kind not in STORED_TYPES:
         raise MalformedRecord(f"unknown step {repr_short(kind)}")
-    return _build(STORED_TYPES[kind], {key: value for key, value in raw.items() if key != "step"}).restored()
+    stored = _build(STORED_TYPES[kind], {key: value for key, value in raw.items() if key != "step"})
+    try:
+        return stored.restored()
+    except (TypeError, ValueError, KeyError) as error:
+        raise MalformedRecord(f"{_name_of(type(stored))}: {error!r}") from error
 
 
 def _build(kind: type[T], values: Mapping[str, Any]) -> T:

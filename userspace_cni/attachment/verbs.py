@@ -98,7 +98,8 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
                 from userspace_cni.attachment.plan import plan  # a refused call pays for none
 
                 attachment = plan(request, options, consumer, facts, addresses)
-            warn_of_role(attachment.ovs_role, options.application.mode, partial(give, KEY_IGNORED), partial(say, "warning"))
+            if attachment.ovs_role:
+                warn_of_role(attachment.ovs_role, options.application.mode, partial(give, KEY_IGNORED), partial(say, "warning"))
             planned = record.to("applying", steps=record.steps + attachment.steps)
             foreseen, rivals = turn.foresee(planned)
             if rivals:
@@ -107,7 +108,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             record = foreseen
             journal.write(record)
             turn.apply(record, deadline)
-            result = build(request.network.version, attachment.interface, addresses, options.dns, previous)
+            result = build(request.network.version, attachment.interfaces, addresses, options.dns, previous)
             journal.advance(record.to("ready", result=result))
         except BaseException as error:
             _roll_back(record, turn, error)

@@ -32,19 +32,21 @@ from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _OTHER_NAMES: Final = {"ovs_rundir": "OVS_RUNDIR", "ovs_sockdir": "OVS_SOCKDIR"}
 _FALLBACK_NAMES: Final = {"node_name": "NODE_NAME"}
+KERNEL_PORTS: Final = ("auto", "system", "afxdp", "af_packet", "af_xdp")
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mount_pod_dirs": ("always", "long"),
     "netconf_kubeconfig": ("never", "fallback", "always"),
     "log_level": tuple(LEVELS),
     "log_format": FORMATS,
+    "kernel_port": KERNEL_PORTS,
 }
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
 _RULES: Final = "rules"
 """The one field that no key of the same name sets: it holds the tables [[rule]]."""
 _DIRECTORIES: Final = ("dir", "_root")
-_FILES: Final = ("socket", "kubeconfig")
-_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig")
+_FILES: Final = ("socket", "kubeconfig", "switch_netns")
+_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig", "switch_netns")
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
@@ -64,6 +66,10 @@ class Settings:
     """Where ovs-vswitchd's pid file, control socket and bridge management sockets are. Environment: OVS_RUNDIR."""
     ovs_sockdir: str = ""
     """Where OVS makes server-mode sockets; "" asks the switch. Environment: OVS_SOCKDIR."""
+    switch_netns: str = ""
+    """Path of the network namespace in which ovs-vswitchd opens its ports; "" for that of this process."""
+    kernel_port: str = "auto"
+    """How OVS opens the host end of a kernel link, for networks that do not say: one of KERNEL_PORTS."""
     state_dir: str = STATE_DIR
     """Records. Must survive a reboot."""
     run_dir: str = RUN_DIR

@@ -21,8 +21,11 @@ from typing import Any, Final, Literal, Protocol
 
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.base.log import LEVELS
+from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range
 from userspace_cni.cni import keys
+from userspace_cni.cni.bandwidth import Bandwidth
+from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.request import Request, typed
 
 Role = Literal["client", "server"]
@@ -78,7 +81,8 @@ class Application:
 class Options:
     """What the network and the runtime ask of this plugin. `ovs_role`: OVS's side of the connection; `consumer`: its name.
 
-    `role_given`: there is a `host` block, which has meant server where it says no mode; `mode_given`: it says one.
+    `role_given`: there is a `host` block, which has meant server where it says no mode; `mode_given`: it says one. `link`: what
+    it says of a kernel link, None for a vhost-user interface. `addresses_noted`: the addresses are in the pod's annotations.
     """
 
     ovs_role: Role
@@ -95,6 +99,11 @@ class Options:
     shared_dir: str
     consumer: str
     dns: Mapping[str, Any]
+    link: LinkOptions | None = None
+    bandwidth: Bandwidth = field(default_factory=Bandwidth)
+    mirrors: tuple[MirrorSource, ...] = ()
+    mirror_output: str = ""
+    addresses_noted: bool = False
 
 
 class Terms(Protocol):

@@ -8,7 +8,7 @@ libcni's own structs drop them: a result never carries state. Pure: it must neve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ EMPTY = Addresses()
 
 @dataclass(frozen=True)
 class Interface:
-    """The container's end of an attachment; `mtu` in bytes, `socket_path` as the host sees it."""
+    """An end of an attachment; `sandbox` "" for the host's, `mtu` in bytes, `socket_path` as the host sees it."""
 
     name: str
     sandbox: str
@@ -96,21 +96,23 @@ def find_interface(prev: Mapping[str, Any], ifname: str, sandbox: str) -> dict[s
 
 def build(
     version: str,
-    interface: Interface,
+    ours: Sequence[Interface],
     addresses: Addresses = EMPTY,
     dns_override: Mapping[str, Any] | None = None,
     prev_result: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Build ADD's answer at `version`: `prev_result` (of `read_prev_result`) and, after it, our interface and addresses.
+    """Build ADD's answer at `version`: `prev_result` (of `read_prev_result`) and, after it, our interfaces and addresses.
+
+    The last of ours is the container's, and has the addresses.
 
     Entries of `prev_result` keep their places, so its indices stay valid. Of several `dns` the config's own wins, then the
     previous plugin's, then the delegate's.
     """
     prev = prev_result or {}
     modern = _is_modern(version)
-    interfaces = [*prev.get("interfaces", ()), _container_entry(interface)]
-    ours = [{**ip, "interface": len(interfaces) - 1} for ip in addresses.ips]
-    ips = [*prev.get("ips", ()), *ours]
+    interfaces = [*prev.get("interfaces", ()), *map(_entry_of, ours)]
+    leased = [{**ip, "interface": len(interfaces) - 1} for ip in addresses.ips]
+    ips = [*prev.get("ips", ()), *leased]
     routes = [*prev.get("routes", ()), *addresses.routes]
     dns = _first_set(dns_override, prev.get("dns"), addresses.dns)
 
@@ -285,7 +287,7 @@ def _is_modern(version: str) -> bool:
     return not version.startswith("0.")
 
 
-def _container_entry(interface: Interface) -> dict[str, Any]:
+def _entry_of(interface: Interface) -> dict[str, Any]:
     entry = {
         "name": interface.name,
         "mac": interface.mac.lower(),

@@ -179,7 +179,7 @@ class LocalNode:
 
     def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
         """Gather what is known of node and pod, after the rules allowed the port. Asks the API server if there is one."""
-        from userspace_cni.attachment.facts import Facts, Pod
+        from userspace_cni.attachment.facts import Pod, SocketFacts
         from userspace_cni.host.device_info import find_allocation
 
         environment, settings = request.environment, self.settings
@@ -199,7 +199,7 @@ class LocalNode:
             self._require_seen(place, pod, known=known is not None)
         if pod.lacks_hugepages and consumer.needs_hugepages:
             give(HUGEPAGES_MISSING, _HUGEPAGES)
-        return Facts(
+        return SocketFacts(
             boot_id=self.boot_id(),
             store=self.journal.identity(),
             netns_inode=netns_inode,

@@ -17,6 +17,8 @@ def port_with(**columns: object) -> OvsPort:
 
 def changed(port: OvsPort, **columns: object) -> OvsPort:
     """The port with other columns."""
-    made = replace(port.stored(), **columns).restored()  # type: ignore[arg-type]
+    stored = port.stored()
+    assert isinstance(stored, StoredPort)
+    made = replace(stored, **columns).restored()  # type: ignore[arg-type]
     assert isinstance(made, OvsPort)
     return made

@@ -13,7 +13,7 @@ from typing import Any
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
-from userspace_cni.attachment.facts import Facts, Place, Pod
+from userspace_cni.attachment.facts import Facts, Place, Pod, SocketFacts
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.spool import Spool
@@ -235,7 +235,7 @@ class World:
     def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
         """A pod with its own directory, without an API server."""
         place = self.place or Place(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
-        return Facts(
+        return SocketFacts(
             boot_id=self.boot,
             store=self.journal.identity(),
             netns_inode=netns_inode,

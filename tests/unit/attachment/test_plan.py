@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
-from userspace_cni.attachment.plan import Attachment, plan
+from userspace_cni.attachment.facts import Allocation, Place, Pod, SocketFacts
+from userspace_cni.attachment.plan import plan
+from userspace_cni.attachment.planned import Attachment
 from userspace_cni.attachment.steps import (
     ConfigFile,
     DeviceInfo,
@@ -43,7 +44,7 @@ IN_HOST_PATH = Place("/data/sockets", "/data/sockets", create=False, own=False)
 IN_SHARED_DIR = Place(f"/shared/{CID}", "/shared", create=True, own=False, parents=True)
 IN_DEFAULT_DIR = Place(f"/usr/local/var/run/openvswitch/{CID}", "/usr/local/var/run/openvswitch", create=True, own=False)
 
-FACTS = Facts(
+FACTS = SocketFacts(
     boot_id="boot",
     store="5707e",
     netns_inode=4711,
@@ -74,7 +75,7 @@ MARKS = {
 
 
 def planned(
-    facts: Facts = FACTS, *, environ: dict[str, str] | None = None, addresses: Addresses = EMPTY, **keys: Any
+    facts: SocketFacts = FACTS, *, environ: dict[str, str] | None = None, addresses: Addresses = EMPTY, **keys: Any
 ) -> Attachment:
     """The plan of one ADD whose configuration has `keys` in it."""
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace", **keys}).encode()
@@ -123,7 +124,7 @@ def test_client_in_an_empty_dir() -> None:
         OvsPort("br0", f"{CID}-net1", VhostUserClient(path), mac=DERIVED_MAC, marks=MARKS),
     )
     assert [step.kind for step in attachment.steps[4:]] == ["pod-note"]
-    assert attachment.interface == Interface("net1", "/run/netns/x", DERIVED_MAC, None, path)
+    assert attachment.interfaces[-1] == Interface("net1", "/run/netns/x", DERIVED_MAC, None, path)
 
 
 def test_server_in_an_empty_dir() -> None:
@@ -136,7 +137,7 @@ def test_server_in_an_empty_dir() -> None:
         PlacedSocket(f"/var/run/openvswitch/{CID}-net1", EMPTY_DIR, "/var/lib/kubelet", f"{CID}-net1", mode=0o660, **access),
     )
     assert [step.kind for step in attachment.steps[3:]] == ["pod-note"]
-    assert attachment.interface.socket_path == f"{EMPTY_DIR}/{CID}-net1"
+    assert attachment.interfaces[-1].socket_path == f"{EMPTY_DIR}/{CID}-net1"
 
 
 @pytest.mark.parametrize(
@@ -285,13 +286,13 @@ def test_socketfile_names_the_file_only(host: dict[str, Any]) -> None:
 def test_derived_mac(environ: dict[str, str], keys: dict[str, Any], mac: str) -> None:
     """The MAC is a function of network, container and interface, the same in every run and release; a given one wins."""
     attachment = planned(environ=environ, **keys)
-    assert (attachment.interface.mac, only(attachment, OvsPort).mac) == (mac, mac)
+    assert (attachment.interfaces[-1].mac, only(attachment, OvsPort).mac) == (mac, mac)
     assert int(mac[:2], 16) & 3 == 2
 
 
 def vm_mac(pod: Pod, **environ: str) -> str:
     """The MAC of an interface of the VM whose launcher pod it is."""
-    return planned(replace(LAUNCHER, pod=pod), environ=environ, consumer="kubevirt").interface.mac
+    return planned(replace(LAUNCHER, pod=pod), environ=environ, consumer="kubevirt").interfaces[-1].mac
 
 
 def test_mac_of_a_vm_follows_it() -> None:
@@ -415,7 +416,7 @@ def test_bridge_vlan_and_mtu_reach_the_port() -> None:
         "native-tagged",
         9000,
     )
-    assert attachment.interface.mtu == 9000
+    assert attachment.interfaces[-1].mtu == 9000
 
 
 def test_marks_leave_out_what_is_not_known() -> None:
@@ -428,7 +429,7 @@ def test_marks_leave_out_what_ovsdb_cannot_hold() -> None:
     """A path that is not UTF-8 is left out of the marks rather than changed: a wrong path would pass for a container gone."""
     attachment = planned(environ={"CNI_NETNS": "/run/netns/\udcff"})
     assert only(attachment, OvsPort).marks == {key: value for key, value in MARKS.items() if key != "netns"}
-    assert attachment.interface.sandbox == "/run/netns/\udcff"
+    assert attachment.interfaces[-1].sandbox == "/run/netns/\udcff"
 
 
 @pytest.mark.parametrize("ifname", ["é", "net*", "a,b", "a=b", "a'b", "a\\b", 'a"b', "日本", "eth0@x"])
@@ -441,7 +442,7 @@ def test_interface_name_that_is_no_file_name(ifname: str) -> None:
     assert repr(ifname) in refused.value.message
     attachment = planned(environ=environ, host=client(socketfile="vhost.sock"))
     assert (only(attachment, OvsPort).name, only(attachment, SocketFile).name) == (f"{CID}-{ifname}", "vhost.sock")
-    assert attachment.interface.name == ifname
+    assert attachment.interfaces[-1].name == ifname
 
 
 def test_interface_name_that_is_not_text() -> None:

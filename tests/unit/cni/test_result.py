@@ -60,7 +60,7 @@ class TestBuild:
     @pytest.mark.parametrize("version", MODERN)
     def test_a_modern_result(self, version: str) -> None:
         """From 1.0.0 on the entry has mtu and socketPath, addresses have no version, and dns is there when it says something."""
-        assert build(version, OURS, LEASED) == {
+        assert build(version, [OURS], LEASED) == {
             "cniVersion": version,
             "interfaces": [
                 {
@@ -82,24 +82,24 @@ class TestBuild:
     @pytest.mark.parametrize("version", OLD)
     def test_an_old_result(self, version: str) -> None:
         """Up to 0.4.0 addresses name their family and the interface has only name, mac and sandbox."""
-        result = build(version, OURS, LEASED)
+        result = build(version, [OURS], LEASED)
         assert result["cniVersion"] == version
         assert result["interfaces"] == [{"name": "net1", "mac": "02:aa:bb:cc:00:01", "sandbox": NETNS}]
         assert [ip["version"] for ip in result["ips"]] == ["4", "6"]
 
     def test_a_layer_two_port(self) -> None:
         """Without addresses there is only the interface, and the empty dns that old versions print."""
-        assert set(build("1.1.0", OURS, EMPTY)) == {"cniVersion", "interfaces"}
-        assert build("0.4.0", OURS)["dns"] == {}
-        assert build("1.0.0", Interface("net1", NETNS, "02:00:00:00:00:01"))["interfaces"] == [
+        assert set(build("1.1.0", [OURS], EMPTY)) == {"cniVersion", "interfaces"}
+        assert build("0.4.0", [OURS])["dns"] == {}
+        assert build("1.0.0", [Interface("net1", NETNS, "02:00:00:00:00:01")])["interfaces"] == [
             {"name": "net1", "mac": "02:00:00:00:00:01", "sandbox": NETNS}
         ]
 
     @pytest.mark.parametrize("version", SUPPORTED_VERSIONS)
     def test_the_previous_result_stays(self, version: str) -> None:
         """All of prevResult is in the answer in its order and with its indices; ours comes after it and points at itself."""
-        before, after = prev(), build(version, OURS, LEASED, None, prev())
-        expected = build(version, OURS, EMPTY, None, before)
+        before, after = prev(), build(version, [OURS], LEASED, None, prev())
+        expected = build(version, [OURS], EMPTY, None, before)
         assert [entry["name"] for entry in after["interfaces"]] == ["br0", "eth0", "net1"]
         assert after["ips"][:2] == expected["ips"]
         assert [ip["interface"] for ip in after["ips"]] == [1, 1, 2, 2]
@@ -109,13 +109,13 @@ class TestBuild:
 
     def test_the_previous_result_in_its_own_version_is_untouched(self) -> None:
         """What came in at the asked version goes out as it was."""
-        after = build("1.1.0", OURS, EMPTY, None, prev())
+        after = build("1.1.0", [OURS], EMPTY, None, prev())
         assert after["interfaces"][:2] == BEFORE["interfaces"]
         assert {key: after[key] for key in ("ips", "routes", "dns")} == {key: BEFORE[key] for key in ("ips", "routes", "dns")}
 
     def test_the_previous_result_in_an_older_version(self) -> None:
         """prevResult of 1.1.0 loses in 0.4.0 what that version does not know, and gains the families."""
-        after = build("0.4.0", OURS, EMPTY, None, prev())
+        after = build("0.4.0", [OURS], EMPTY, None, prev())
         assert after["interfaces"][0] == {"name": "br0", "mac": "02:00:00:00:00:aa"}
         assert after["interfaces"][1] == {"name": "eth0", "sandbox": NETNS}
         assert after["ips"][0] == {"version": "4", "address": "192.168.0.2/24", "interface": 1}
@@ -123,21 +123,21 @@ class TestBuild:
     def test_an_old_previous_result_in_a_newer_version(self) -> None:
         """prevResult of 0.3.1 loses the families in 1.0.0."""
         old = {"cniVersion": "0.3.1", "ips": [{"version": "4", "address": "10.0.0.1/8"}], "dns": {}}
-        assert build("1.0.0", OURS, EMPTY, None, read_prev_result(old, "1.0.0"))["ips"] == [{"address": "10.0.0.1/8"}]
+        assert build("1.0.0", [OURS], EMPTY, None, read_prev_result(old, "1.0.0"))["ips"] == [{"address": "10.0.0.1/8"}]
 
     def test_whose_dns(self) -> None:
         """The config's dns wins over the previous plugin's, that over the delegate's; an empty one does not count."""
         own = {"domain": "own.example", "search": []}
-        assert build("1.0.0", OURS, LEASED, own, prev())["dns"] == {"domain": "own.example"}
-        assert build("1.0.0", OURS, LEASED, own)["dns"] == {"domain": "own.example"}
-        assert build("1.0.0", OURS, LEASED, {"nameservers": []}, prev())["dns"] == BEFORE["dns"]
-        assert build("1.0.0", OURS, LEASED, None, prev(dns={}))["dns"] == LEASED.dns
+        assert build("1.0.0", [OURS], LEASED, own, prev())["dns"] == {"domain": "own.example"}
+        assert build("1.0.0", [OURS], LEASED, own)["dns"] == {"domain": "own.example"}
+        assert build("1.0.0", [OURS], LEASED, {"nameservers": []}, prev())["dns"] == BEFORE["dns"]
+        assert build("1.0.0", [OURS], LEASED, None, prev(dns={}))["dns"] == LEASED.dns
 
     @given(st.sampled_from(SUPPORTED_VERSIONS), st.sampled_from(SUPPORTED_VERSIONS))
     def test_every_conversion_keeps_what_all_versions_know(self, there: str, back: str) -> None:
         """A result read back from any version and built in any other has the same names, addresses and routes."""
-        first = build(there, OURS, LEASED)
-        again = build(back, Interface("net2", NETNS, "02:00:00:00:00:02"), EMPTY, None, read_prev_result(first, back))
+        first = build(there, [OURS], LEASED)
+        again = build(back, [Interface("net2", NETNS, "02:00:00:00:00:02")], EMPTY, None, read_prev_result(first, back))
         assert [entry["name"] for entry in again["interfaces"]] == ["net1", "net2"]
         assert [ip["address"] for ip in again["ips"]] == ["10.1.0.5/24", "fd00::5/64"]
         assert again["routes"] == list(LEASED.routes)

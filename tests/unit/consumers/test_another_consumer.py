@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from userspace_cni.attachment.consumer import Consumer
-from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
-from userspace_cni.attachment.plan import Attachment, plan
+from userspace_cni.attachment.facts import Allocation, Place, Pod, SocketFacts
+from userspace_cni.attachment.plan import plan
+from userspace_cni.attachment.planned import Attachment
 from userspace_cni.attachment.steps import Directory, OvsPort, SocketFile
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, UnsupportedField
 from userspace_cni.base.root import HERE, HostRoot
@@ -80,7 +81,7 @@ def attached(warnings: list[str], ifname: str = "net1", allocation: Allocation |
     variables = {"CNI_CONTAINERID": "c0ffee", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
     request = Request(read_environment(variables, "ADD"), read_network(stdin, "ADD"), stdin)
     options = read_options(request, ALL, warnings.append)
-    facts = Facts(
+    facts = SocketFacts(
         boot_id="boot", store="5707e", netns_inode=4711, pod=Pod(), short_dir="/short", mount_always=False, ovs_sockdir="/ovs",
         place=PROCESS.find_place(Pod(), "c0ffee", options.shared_dir, Settings(), HERE),
         mapped_dir=PROCESS.mapped_dir(Pod(), Settings()), noted=False, allocation=allocation,

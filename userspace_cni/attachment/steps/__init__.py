@@ -5,9 +5,14 @@ from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, Pod
 from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
+from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper
 from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,
     OWNER,
+    Datapath,
+    FullPort,
+    HostEnd,
+    KernelPort,
     OvsPort,
     PortInterface,
     PortRef,
@@ -23,12 +28,20 @@ __all__ = [
     "MARK_SCHEMA",
     "OWNER",
     "STORED_TYPES",
+    "Announcement",
     "ConfigFile",
+    "Datapath",
     "DeviceInfo",
     "Directory",
     "Driver",
+    "FullPort",
+    "Guard",
+    "HostEnd",
+    "KernelPort",
     "Lease",
     "LegacyRecord",
+    "Link",
+    "LinkRef",
     "OvsPort",
     "PlacedSocket",
     "PodMount",
@@ -38,6 +51,7 @@ __all__ = [
     "Resource",
     "Rest",
     "Seen",
+    "Shaper",
     "Socket",
     "SocketFile",
     "Step",

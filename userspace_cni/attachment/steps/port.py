@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from userspace_cni.attachment.steps.step import Step
+from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
+from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.base.stages import Stage
 from userspace_cni.base.vlans import Vlan
 
@@ -44,14 +46,34 @@ class VhostUserServer:
     mtu: int | None = None
 
 
-PortInterface = VhostUserClient | VhostUserServer
+KernelPort = Literal["system", "afxdp", "af_packet", "af_xdp"]
+"""How OVS opens a kernel link: by an AF_PACKET or AF_XDP socket of its own, or by DPDK's vdev for either."""
+
+
+@dataclass(frozen=True)
+class HostEnd:
+    """The host end of a pod's veth, which has the port's name; `opened_as`: how OVS opens it."""
+
+    switch_makes_socket: ClassVar[bool] = False
+    opened_as: KernelPort
+    mtu: int | None = None
+
+    @property
+    def type(self) -> str:
+        """Interface.type."""
+        return "dpdk" if self.opened_as.startswith("af_") else self.opened_as
+
+
+PortInterface = VhostUserClient | VhostUserServer | HostEnd
 """What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5). `switch_makes_socket`:
 at a path that ends in the port's name, which has to be free."""
+Datapath = Literal["netdev", "system"]
+"""Bridge.datapath_type: in userspace, or the kernel's."""
 
 
 @dataclass(frozen=True)
 class StoredPort(Step):
-    """The stored form of a port, or of a reference to one. It is the same in all releases, so that each reads others' records.
+    """The stored form of a plain vhost-user port, or of a reference. It is the same in all releases: each reads others' records.
 
     A client port with neither path nor MAC is never made: it is the stored form of a reference.
     """
@@ -122,7 +144,8 @@ class OvsPort(Step):
     """A port with its interface, on a bridge made on demand, in one OVSDB transaction.
 
     `mac` goes to external_ids:attached-mac, `marks` are the owner marks of Interface and Port. `foreign_bridge`: an administrator
-    made the bridge, and we never make it again.
+    made the bridge, and we never make it again. `limits` are those that the switch enforces; `mirrors` those of which the port is
+    a source, `mirror_output` the one whose output it is, "" for none; all of them belong to the port, and come and go with it.
     """
 
     kind: ClassVar[str] = "port"
@@ -136,6 +159,10 @@ class OvsPort(Step):
     mac: str = ""
     marks: Mapping[str, str] = field(default_factory=dict)
     foreign_bridge: bool = False
+    datapath: Datapath = "netdev"
+    limits: Limits = UNLIMITED
+    mirrors: tuple[MirrorSource, ...] = ()
+    mirror_output: str = ""
 
     @property
     def ref(self) -> PortRef:
@@ -157,18 +184,83 @@ class OvsPort(Step):
         """Its name and bridge."""
         return self.ref.summary
 
-    def stored(self) -> StoredPort:
-        """The stored form, with every field."""
+    def stored(self) -> Step:
+        """The stored form, with every field: the plain one where it suffices, which earlier releases read."""
+        interface = self.interface
+        if isinstance(interface, HostEnd) or self.limits or self.mirrors or self.mirror_output:
+            return FullPort.of(self)
         return StoredPort(
             bridge=self.bridge,
             name=self.name,
-            interface_type=self.interface.type,
+            interface_type=interface.type,
             server_path=self.server_path,
             tag=self.vlan.tag,
             trunks=self.vlan.trunks,
             vlan_mode=self.vlan.mode,
-            mtu=self.interface.mtu,
+            mtu=interface.mtu,
             mac=self.mac,
             marks=self.marks,
             foreign_bridge=self.foreign_bridge,
+        )
+
+
+@dataclass(frozen=True)
+class FullPort(Step):
+    """The stored form of a port with what a plain one lacks: a kernel link, limits, a part in mirrors.
+
+    `interface`, `limits` and `mirrors` have the fields of the dataclasses for which they stand.
+    """
+
+    kind: ClassVar[str] = "full-port"
+    bridge: str
+    name: str
+    datapath: Datapath
+    interface: Mapping[str, Any]
+    tag: int | None
+    trunks: tuple[int, ...]
+    vlan_mode: str
+    mac: str
+    marks: Mapping[str, str]
+    foreign_bridge: bool
+    limits: Mapping[str, Any]
+    mirrors: tuple[Mapping[str, Any], ...]
+    mirror_output: str
+
+    @classmethod
+    def of(cls, port: OvsPort) -> FullPort:
+        """The stored form of that port."""
+        return cls(
+            bridge=port.bridge,
+            name=port.name,
+            datapath=port.datapath,
+            interface={"kind": type(port.interface).__name__, **asdict(port.interface)},
+            tag=port.vlan.tag,
+            trunks=port.vlan.trunks,
+            vlan_mode=port.vlan.mode,
+            mac=port.mac,
+            marks=port.marks,
+            foreign_bridge=port.foreign_bridge,
+            limits=asdict(port.limits),
+            mirrors=tuple(map(asdict, port.mirrors)),
+            mirror_output=port.mirror_output,
+        )
+
+    def restored(self) -> OvsPort:
+        """The port of which this is the stored form. Raises TypeError, ValueError or KeyError for what is none."""
+        given = dict(self.interface)
+        kinds: Mapping[str, type[PortInterface]] = {each.__name__: each for each in get_args(PortInterface)}
+        rates = {key: Rate(**value) for key in ("to_pod", "from_pod") if (value := self.limits[key])}
+        netem = Netem(**self.limits["netem"]) if self.limits["netem"] else None
+        return OvsPort(
+            bridge=self.bridge,
+            name=self.name,
+            interface=kinds[given.pop("kind")](**given),
+            vlan=Vlan(self.tag, self.trunks, self.vlan_mode),
+            mac=self.mac,
+            marks=self.marks,
+            foreign_bridge=self.foreign_bridge,
+            datapath=self.datapath,
+            limits=Limits(**rates, netem=netem),
+            mirrors=tuple(MirrorSource(**each) for each in self.mirrors),
+            mirror_output=self.mirror_output,
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from userspace_cni.attachment.steps import PortInterface, VhostUserClient, VhostUserServer
+from userspace_cni.attachment.steps import HostEnd, PortInterface, VhostUserClient, VhostUserServer
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
 
 SERVER_PATH: Final = "vhost-server-path"
@@ -49,5 +49,7 @@ def interface_row(interface: PortInterface) -> InterfaceRow:
                 can_reopen=False,
                 opened_by="; a socket that it failed to make, it makes after a restart",
             )
+        case HostEnd():
+            return InterfaceRow(interface.type, {}, interface.mtu, "a kernel port", DATAPATH_TYPE)
         case _:
             assert_never(interface)

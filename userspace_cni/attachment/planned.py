@@ -1,0 +1,56 @@
+"""The plan of an attachment, and what plans of all kinds of interfaces have in common. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from userspace_cni.attachment.facts import Facts
+from userspace_cni.attachment.steps import Step, owner_marks
+from userspace_cni.base.errors import BadEnvironment
+from userspace_cni.cni.options import Role
+from userspace_cni.cni.request import Request
+from userspace_cni.cni.result import Interface
+
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """The steps to take, the interfaces that the result describes, and OVS's side of a vhost-user connection, None without.
+
+    The last interface is the container's, which has the addresses.
+    """
+
+    steps: tuple[Step, ...]
+    interfaces: tuple[Interface, ...]
+    ovs_role: Role | None = None
+
+
+def marks_of(request: Request, facts: Facts, more: Mapping[str, str]) -> dict[str, str]:
+    """The owner marks of the attachment's port; `more`: those of its consumer. Values that OVSDB cannot hold are left out."""
+    marks = owner_marks(request.environment.container_id, request.network.name, request.environment.ifname)
+    marks |= {
+        "boot-id": facts.boot_id,
+        "netns": request.environment.netns,
+        "netns-inode": str(facts.netns_inode),
+        "store": facts.store,
+        "pod-namespace": facts.pod.namespace,
+        "pod-name": facts.pod.name,
+        "pod-uid": facts.pod.uid,
+        **more,
+    }
+    return {key: value for key, value in marks.items() if value and _is_text(value)}
+
+
+def require_text(ifname: str) -> None:
+    """Raise BadEnvironment for a name that OVSDB cannot hold."""
+    if not _is_text(ifname):
+        raise BadEnvironment(f"CNI_IFNAME {ifname!a} is not UTF-8", "OVSDB takes no other names")
+
+
+def _is_text(value: str) -> bool:
+    """Whether OVSDB can hold the value: bytes of a variable that are not UTF-8 are lone surrogates here."""
+    return not _SURROGATE.search(value)

@@ -1,0 +1,122 @@
+"""An ordinary pod's kernel link: a veth whose host end is a port of the switch, and what belongs to it on both sides.
+
+"Host end" and "pod's end" are the two ends. `switch_netns` is the path of the network namespace in which ovs-vswitchd opens its
+ports, "" for this process's own; `netns` and `netns_inode` are the pod's. A path may lead to another namespace by now: a driver
+compares the inode before it acts there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from userspace_cni.attachment.steps.step import Step
+from userspace_cni.base.stages import Stage
+
+
+@dataclass(frozen=True)
+class Guard(Step):
+    """The node's own stack drops what arrives at a host end, so that the pod's frames reach the switch alone.
+
+    A chain of its own in our nftables table of family netdev; made before the link is, and removed after it.
+    """
+
+    kind: ClassVar[str] = "guard"
+    stage: ClassVar[Stage] = "link"
+    link: str
+    store: str
+    switch_netns: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The host end that it guards."""
+        return f"frames arriving at {self.link} are dropped by the node's stack"
+
+
+@dataclass(frozen=True)
+class Link(Step):
+    """A veth, made in one netlink message, with the addresses, routes and settings of both ends.
+
+    `host` is the host end's name, `alias` the owner mark on it; `queue` its txqueuelen in packets, 0 for the kernel's own.
+    `addresses` are with prefix length. `routes` are those of CNI 1.1 (dst, gw, mtu, advmss, priority, table, scope) as the kernel
+    is to have them: without `gw` it is on the link.
+    """
+
+    kind: ClassVar[str] = "link"
+    stage: ClassVar[Stage] = "link"
+    host: str
+    host_mac: str
+    alias: str
+    name: str
+    mac: str
+    mtu: int
+    netns: str
+    netns_inode: int
+    switch_netns: str = ""
+    queue: int = 0
+    addresses: tuple[str, ...] = ()
+    routes: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """Both ends."""
+        return f"veth {self.name} in the pod, {self.host} at the switch"
+
+
+@dataclass(frozen=True)
+class LinkRef(Step):
+    """A veth that is only undone, found by its host end; one with another `alias` is not ours and stays."""
+
+    kind: ClassVar[str] = "link-ref"
+    stage: ClassVar[Stage] = "link"
+    host: str
+    alias: str
+    switch_netns: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The host end."""
+        return f"veth with the host end {self.host}"
+
+
+@dataclass(frozen=True)
+class Shaper(Step):
+    """A limit for what leaves the pod, at the root of the pod's end (tc-tbf(8)). `rate` in bit/s, `burst` in bits."""
+
+    kind: ClassVar[str] = "shaper"
+    stage: ClassVar[Stage] = "link"
+    name: str
+    netns: str
+    netns_inode: int
+    rate: int
+    burst: int
+
+    @property
+    def summary(self) -> str:
+        """The limit."""
+        return f"{self.name} sends at most {self.rate} bit/s"
+
+
+@dataclass(frozen=True)
+class Announcement(Step):
+    """The neighbours are told who has the addresses, once the port is open; optionally two questions are asked before.
+
+    `duplicate_check`: refuse an address that another machine answers for. `gateways`: refuse unless these answer.
+    """
+
+    kind: ClassVar[str] = "announcement"
+    stage: ClassVar[Stage] = "link"
+    from_switch: ClassVar[bool] = True
+    name: str
+    mac: str
+    netns: str
+    netns_inode: int
+    addresses: tuple[str, ...] = ()
+    duplicate_check: bool = False
+    gateways: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """The addresses."""
+        return ", ".join(self.addresses) or "no addresses"
