@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from userspace_cni.attachment.steps import KernelPort
+from userspace_cni.base.limits import UNLIMITED, Limits
+from userspace_cni.base.mirrors import MirrorSource
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ class Facts:
     pod: Pod
     foreign_bridge: bool = False
     """Whether the bridge exists and an administrator made it."""
+    limits: Limits = UNLIMITED
+    """What network, runtime and pod limit the port to."""
+    mirrors: tuple[MirrorSource, ...] = ()
+    """The mirrors of which network or pod make the port a source."""
 
 
 @dataclass(frozen=True, kw_only=True)

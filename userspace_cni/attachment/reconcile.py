@@ -152,7 +152,7 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
         if marks.get("store") != store:
             yield Finding("foreign", record)
         elif sandbox_is_gone(marks, node):
-            yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, port, node)))
+            yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node)))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, Pod
 from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
-from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper
+from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end
 from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,
     OWNER,
@@ -58,6 +58,8 @@ __all__ = [
     "VhostUserClient",
     "VhostUserServer",
     "first_of",
+    "host_alias",
+    "host_end",
     "owner_marks",
     "port_name",
 ]
