@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import KernelPort
+from userspace_cni.attachment.steps import NO_TERMS, KernelPort, Terms
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
 
@@ -81,6 +81,8 @@ class Facts:
     """What network, runtime and pod limit the port to."""
     mirrors: tuple[MirrorSource, ...] = ()
     """The mirrors of which network or pod make the port a source."""
+    terms: Terms = NO_TERMS
+    """Where both are from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.facts import LinkFacts
-from userspace_cni.attachment.planned import Attachment, marks_of, require_text
+from userspace_cni.attachment.planned import Attachment, divided, marks_of, require_text
 from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
@@ -27,7 +27,6 @@ from userspace_cni.attachment.steps import (
     host_alias,
     host_end,
 )
-from userspace_cni.base.limits import Limits
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
@@ -36,8 +35,6 @@ from userspace_cni.pod.mac import derived_mac
 
 _COPIED: Final[Mapping[str, tuple[KernelPort, ...]]] = {"netdev": ("system", "af_packet"), "system": ()}
 """By datapath, how OVS takes a copy of each frame, so that the node's own stack has it, too."""
-_SHAPED_BY_SWITCH: Final[tuple[KernelPort, ...]] = ("af_packet", "af_xdp")
-"""DPDK's ports: OVS limits both directions. Elsewhere what leaves the pod is limited at its own end of the link."""
 QUEUE: Final = 50
 """Packets that wait at a host end which OVS limits. All ports of type system send through one socket, whose buffer (212,992 bytes
 by default) a longer queue would fill: then every other such port loses frames."""
@@ -69,16 +66,12 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         routes=tuple(_routes(asked, facts, addresses)),
         **at_pod,
     )
-    limits = facts.limits
-    if limits.from_pod and facts.opened_as not in _SHAPED_BY_SWITCH:
-        shaper = Shaper(rate=limits.from_pod.rate, burst=limits.from_pod.burst, **at_pod)
-        limits = Limits(to_pod=limits.to_pod, netem=limits.netem)
-    else:
-        shaper = None
+    end = HostEnd(facts.opened_as, facts.mtu)
+    limits, shaped = divided(facts.limits, end)
     port = OvsPort(
         bridge=options.bridge,
         name=host,
-        interface=HostEnd(facts.opened_as, facts.mtu),
+        interface=end,
         vlan=options.vlan,
         mac=mac,
         marks=marks_of(request, facts, consumer.marks(facts.pod)),
@@ -87,8 +80,9 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         limits=limits,
         mirrors=facts.mirrors,
         mirror_output=options.mirror_output,
+        terms=facts.terms,
     )
-    steps += [link, *([shaper] if shaper else []), port]
+    steps += [link, *([Shaper(rate=shaped.rate, burst=shaped.burst, **at_pod)] if shaped else []), port]
     if cidrs:
         gateways = tuple(dict.fromkeys(ip["gateway"] for ip in addresses.ips if ip.get("gateway")))
         steps.append(

@@ -77,6 +77,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
         limits=facts.limits,
         mirrors=facts.mirrors,
         mirror_output=options.mirror_output,
+        terms=facts.terms,
     )
     directory = Directory(
         path=place.path,
