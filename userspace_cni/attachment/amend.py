@@ -6,31 +6,23 @@ from its value at ADD wins; where one has gone, the network's word holds. Nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from userspace_cni.attachment.apply import try_turn
 from userspace_cni.attachment.cleanup import is_unfinished
+from userspace_cni.attachment.facts import Noted
 from userspace_cni.attachment.planned import divided
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import Link, OvsPort, Shaper, Step, Terms, first_of
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.limits import UNLIMITED, Limits
+from userspace_cni.base.limits import Limits
 from userspace_cni.base.log import about, say
-from userspace_cni.base.mirrors import MirrorSource
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
 
 AMEND_S = 5.0
-
-
-@dataclass(frozen=True)
-class Noted:
-    """What a pod's annotations say of one of its interfaces."""
-
-    limits: Limits = UNLIMITED
-    mirrors: tuple[MirrorSource, ...] = ()
 
 
 def limits_now(terms: Terms, noted: Limits) -> Limits:

@@ -40,6 +40,14 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """What a pod's annotations say of one of its interfaces."""
+
+    limits: Limits = UNLIMITED
+    mirrors: tuple[MirrorSource, ...] = ()
+
+
+@dataclass(frozen=True)
 class Place:
     """Where the pod's sockets are on the host, and whether we may make and own that directory (see `Directory`)."""
 

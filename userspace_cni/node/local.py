@@ -26,7 +26,7 @@ from userspace_cni.host import link
 from userspace_cni.node.drivers import MAKERS
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.facts import Facts
+    from userspace_cni.attachment.facts import Facts, Noted
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
     from userspace_cni.dataplane.counters import Counters
@@ -241,6 +241,10 @@ class LocalNode:
         from userspace_cni.node.links import traces
 
         return traces(container_id, ifname, self)
+
+    def noted(self, record: Record) -> Noted | None:
+        """What the attachment's pod says of its interface now; None where the pod is not known."""
+        return None
 
     def sweep(self, records: Iterable[Record]) -> int:
         """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""

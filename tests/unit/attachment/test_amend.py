@@ -9,7 +9,8 @@ import pytest
 
 from tests.lab.node.ports import port_with
 from tests.lab.node.world import World
-from userspace_cni.attachment.amend import Noted, amend, limits_now, steps_now
+from userspace_cni.attachment.amend import amend, limits_now, steps_now
+from userspace_cni.attachment.facts import Noted
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import HostEnd, Link, OvsPort, Shaper, Step, Terms
 from userspace_cni.base.limits import Limits, Rate
