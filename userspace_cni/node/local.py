@@ -23,7 +23,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import require_port
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
-from userspace_cni.host import link
+from userspace_cni.host import link, netns
 from userspace_cni.node.drivers import MAKERS
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
@@ -158,8 +158,8 @@ class LocalNode:
 
     def sandbox(self, environment: Environment) -> int:
         """Inode of the network namespace CNI_NETNS. Raises HostNamespace when it is our own."""
-        facts = link.namespace(environment.netns, self.root)
-        if link.is_own(environment.netns, self.root) and not environment.netns_override:
+        facts = netns.namespace(environment.netns, self.root)
+        if netns.is_own(environment.netns, self.root) and not environment.netns_override:
             raise HostNamespace(
                 f"CNI_NETNS {environment.netns!r} is the namespace that the runtime itself runs in",
                 "a container with the host's network cannot be attached; CNI_NETNS_OVERRIDE=1 overrides",
@@ -463,7 +463,7 @@ class LocalNode:
 
     def netns_is_gone(self, path: str) -> bool:
         """Whether nothing is at `path` while another namespace is visible in the same directory."""
-        return link.is_gone(path, self.root)
+        return netns.is_gone(path, self.root)
 
     def pod_is_gone(self, uid: str) -> bool:
         """Whether the pod is missing in the API's list or, where that is not known, in the kubelet's directory."""
