@@ -168,7 +168,7 @@ class PortDriver(Driver[OvsPort]):
 
     def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, and an interface that is not open."""
-        from userspace_cni.dataplane.ovsdb.commands import find_port
+        from userspace_cni.dataplane.ovsdb.reads import find_port
 
         def look(session: Session) -> list[Drift]:
             return differences(step, find_port(session, step.name))
@@ -191,7 +191,7 @@ class PortDriver(Driver[OvsPort]):
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
         """Every port with our owner mark and the given marks, of any store."""
-        from userspace_cni.dataplane.ovsdb.commands import port_rows
+        from userspace_cni.dataplane.ovsdb.reads import port_rows
         from userspace_cni.dataplane.ovsdb.session import with_marks
 
         chosen = {"network": network, "container-id": container_id, "ifname": ifname}
@@ -209,7 +209,7 @@ class PortDriver(Driver[OvsPort]):
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.dataplane.ovsdb.commands import closed_ports
+        from userspace_cni.dataplane.ovsdb.reads import closed_ports
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
@@ -219,7 +219,7 @@ class PortDriver(Driver[OvsPort]):
 
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import is_closed
+        from userspace_cni.dataplane.ovsdb.reads import is_closed
         from userspace_cni.dataplane.ovsdb.session import named
 
         if self.daemon.peek().state == "dead":
@@ -230,7 +230,7 @@ class PortDriver(Driver[OvsPort]):
 
     def known(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import known_ports
+        from userspace_cni.dataplane.ovsdb.reads import known_ports
 
         return self.client.standing().look(known_ports)
 
@@ -254,7 +254,7 @@ class PortDriver(Driver[OvsPort]):
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.dataplane.ovsdb.commands import other_config, uplinks
+        from userspace_cni.dataplane.ovsdb.reads import other_config, uplinks
 
         return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
 
@@ -266,7 +266,7 @@ class PortDriver(Driver[OvsPort]):
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         """The port `name`, None if there is none."""
-        from userspace_cni.dataplane.ovsdb.commands import find_port
+        from userspace_cni.dataplane.ovsdb.reads import find_port
         from userspace_cni.dataplane.ovsdb.session import named
 
         what = f"port {name}: looking for it"
@@ -283,14 +283,14 @@ class PortDriver(Driver[OvsPort]):
 
     def facts(self, deadline: Deadline) -> SwitchFacts:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import switch_facts
+        from userspace_cni.dataplane.ovsdb.reads import switch_facts
 
         return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
 
     def vhost_sock_dir(self, deadline: Deadline) -> str:
         """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
 
-        from userspace_cni.dataplane.ovsdb.commands import other_config
+        from userspace_cni.dataplane.ovsdb.reads import other_config
 
         return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 
