@@ -13,8 +13,8 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from ovs.db import idl as ovs_idl
 from ovsdbapp.backend.ovs_idl import command
@@ -126,6 +126,16 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
     def increment(self, row: Any, column: str) -> None:
         """Add one to the column, whatever its value is at the commit."""
         self.add_op({"op": "mutate", "table": row._table.name, "where": by_uuid(row), "mutations": [[column, "+=", 1]]})  # noqa: SLF001
+
+    def confirm(self) -> int:
+        """Have ovs-vswitchd say when it has done what this transaction asks for; returns the number for `confirmed`."""
+        self.increment(self.idl.root(), "next_cfg")
+        return self.select("Open_vSwitch", [], ["next_cfg"])
+
+    def confirmed(self, number: int) -> Callable[[], Literal[True] | None]:
+        """What a Watch on SWITCH looks for: whether ovs-vswitchd has done it. Only after the commit."""
+        wanted: int = self.selected(number)[0]["next_cfg"]
+        return lambda: True if value_of(self.idl.root(), "cur_cfg") >= wanted else None
 
     def mutate(self, row: Any, column: str, mutator: str, members: list[Json]) -> None:
         """Insert members into the column, or delete them from it."""
