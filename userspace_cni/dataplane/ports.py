@@ -20,6 +20,7 @@ from userspace_cni.attachment.steps import OWNER, Driver, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
+from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
@@ -73,6 +74,7 @@ class PortDriver(Driver[OvsPort]):
         self.daemon = Daemon(client.remote, ovs_rundir)
         self._store = store
         self._free_name = free_name
+        self._flows = FlowRenewal(self.daemon)
         self._retries = Retries()
 
     def connect(self, deadline: Deadline) -> None:
@@ -129,21 +131,26 @@ class PortDriver(Driver[OvsPort]):
         marks = marks_of(step, step.marks.get("store") or self._store())
         needs, what = _names(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
-        def add(session: Session) -> Watch[tuple[bool, str]]:
+        def add(session: Session) -> AddPort:
             command = AddPort(session, step, marks)
             session.transact([command], deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
-            return command.opened
+            return command
 
-        opened = self.client.use(add, needs, what, deadline)
+        def served(command: AddPort) -> None:
+            self._read_back(command.opened, step, deadline)
+            if command.flows_after is not None:
+                self._flows.after(command.api, command.flows_after, deadline)
+
+        added = self.client.use(add, needs, what, deadline)
 
         def rest() -> None:
             try:
                 with self.client.attempting(what):
-                    self._read_back(opened, step, deadline)
+                    served(added)
             except SessionLost:
-                self.client.use(lambda session: self._read_back(add(session), step, deadline), needs, what, deadline)
+                self.client.use(lambda session: served(add(session)), needs, what, deadline)
 
         return rest
 
@@ -182,10 +189,12 @@ class PortDriver(Driver[OvsPort]):
         return drifts
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, or one that it could not open and may be asked to again by now."""
+        """Whether the switch has no such port, one that it could not open and may be asked to again, or none of its mirror."""
         if seen.ports is None:
             return False
-        return step.name not in seen.ports or step.name in seen.once(self.closed_ports)
+        if step.name not in seen.ports or step.name in seen.once(self.closed_ports):
+            return True
+        return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
@@ -216,6 +225,12 @@ class PortDriver(Driver[OvsPort]):
         closed = self.client.standing().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+
+    def mirror_outputs(self) -> frozenset[str]:
+        """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
+        from userspace_cni.dataplane.ovsdb.reads import mirror_outputs
+
+        return self.client.standing().look(mirror_outputs)
 
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
@@ -356,6 +371,7 @@ class PortRefDriver(Driver[PortRef]):
 
 
 def _names(step: OvsPort | PortRef) -> frozenset[Clause]:
+    from userspace_cni.dataplane.ovsdb.mirrors import clauses_of
     from userspace_cni.dataplane.ovsdb.session import named
 
-    return named(step.name, step.bridge)
+    return named(step.name, step.bridge) | clauses_of(step)
