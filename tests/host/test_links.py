@@ -229,7 +229,7 @@ def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
     """Another namespace at the path is code 3, and nothing is made; filters in it are undone."""
     absent = f"{Path(step.netns).parent}/gone"
     for gone in (replace(step, netns_inode=step.netns_inode + 1), replace(step, netns=absent)):
-        with pytest.raises(ContainerGone, match="another namespace|does not exist"):
+        with pytest.raises(ContainerGone, match=r"another namespace|does not exist"):
             LinkDriver().apply(gone, soon())
     assert names(step.switch_netns) == names(step.netns) == set()
     with pytest.raises(Unavailable, match="switch_netns"):
