@@ -7,7 +7,7 @@ import re
 import subprocess
 from typing import Any, Final
 
-_GUARD: Final = re.compile(r'type filter hook ingress devices? = \{? ?"?([^" }]+)"? ?\}? priority filter; policy drop;')
+_GUARD: Final = re.compile(r'type filter hook ingress devices? (?:= \{ )?"?([^" }]+)"?(?: \})? priority filter; policy drop;')
 
 
 def inside(netns: str, *command: str, check: bool = True, seconds: float = 60) -> str:
