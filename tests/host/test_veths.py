@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -19,7 +20,6 @@ from userspace_cni.attachment.drift import sentence
 from userspace_cni.attachment.steps import Link, LinkRef, Seen, Shaper
 from userspace_cni.base.errors import AlreadyAttached, ContainerGone, NameTaken, StepFailed, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host import links
 from userspace_cni.host.links import LinkDriver, LinkRefDriver, host_ends, ifindex
 from userspace_cni.host.netlink.codec import Connection
 from userspace_cni.host.shapers import ShaperDriver
@@ -108,7 +108,7 @@ def test_made_whole(step: Link) -> None:
     assert not any(each.get("tentative") for each in pod["addr_info"])
     made = {
         (each["dst"], each.get("gateway"), each.get("metric"), each.get("table"), str(each.get("metrics", [])))
-        for each in shown(step.netns, "route", "show", "table", "all") + shown(step.netns, "-6", "route")
+        for each in shown(step.netns, "route", "show", "table", "all") + shown(step.netns, "-6", "route", "show", "table", "all")
         if each["protocol"] == "static"
     }
     assert made == {
@@ -314,7 +314,7 @@ def test_host_ends_of_a_store(step: Link) -> None:
 CALLS: dict[str, Callable[[], tuple[object, str]]] = {
     "exchange": lambda: (Connection, "exchange"),
     "write": lambda: (os, "write"),
-    "ioctl": lambda: (links.fcntl, "ioctl"),
+    "ioctl": lambda: (fcntl, "ioctl"),
 }
 POINTS = [
     pytest.param(call, nth, after, id=f"{'after' if after else 'before'} {call} {nth}")
