@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,8 @@ def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
         ({"routes": ({"dst": "0.0.0.0/0", "gw": "192.0.2.1"},)}, "adding the route 0.0.0.0/0 via 192.0.2.1: .*invalid gateway"),
         ({"routes": ({"dst": "10.1.1.0/24", "scope": 253, "priority": 1}, {"dst": "10.1.1.0/24", "priority": 1})}, None),
         ({"routes": ({"dst": "10.0.0.0/8"}, {"dst": "10.0.0.0/8", "gw": "10.1.1.1"})}, "the pod has another one"),
+        ({"routes": ({"dst": "10.0.0.0/8", "priority": -1},)}, "interface eth0: priority -1 is not between"),
+        ({"routes": ({"dst": "10.0.0.0/8", "gw": "fd00:1::1"},)}, "interface eth0: .* not of one version"),
         ({"addresses": ("ff02::5/64",), "routes": ()}, "adding the address ff02::5/64: "),
     ],
 )
@@ -366,6 +369,19 @@ def test_killed_while_undone(step: Link, shaper: Shaper, nth: int, after: bool) 
     killed("exchange", nth, after, lambda: LinkDriver().undo(step, soon()))
     LinkDriver().undo(step, soon())
     assert names(step.switch_netns) == names(step.netns) == set()
+
+
+def test_from_a_thread(step: Link) -> None:
+    """An agent's threads make and check veths at the same time, and are in the namespace of the process afterwards."""
+    steps = [replace(step, host=f"uc{number}", alias=f"{ALIAS}{number}", name=f"net{number}", routes=()) for number in range(8)]
+    home = Path("/proc/self/ns/net").stat().st_ino
+
+    def work(each: Link) -> tuple[list[str], int]:
+        return apply_and_check(each), Path("/proc/thread-self/ns/net").stat().st_ino
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, steps)) == [([], home)] * len(steps)
+    assert names(step.switch_netns) == {each.host for each in steps}
 
 
 def test_below_another_root(step: Link, shaper: Shaper) -> None:
