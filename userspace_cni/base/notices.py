@@ -32,6 +32,7 @@ KEY_IGNORED: Final = Reason("KeyIgnored")
 HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "Normal")
 PORT_DEGRADED: Final = Reason("PortDegraded")
 PORT_RESTORED: Final = Reason("PortRestored", "Normal")
+LIMIT_REFUSED: Final = Reason("LimitRefused")
 
 _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
@@ -52,6 +53,7 @@ REASONS: Final = (
     HUGEPAGES_MISSING,
     PORT_DEGRADED,
     PORT_RESTORED,
+    LIMIT_REFUSED,
 )
 """All of them; docs/operations.md explains each."""
 
