@@ -22,7 +22,7 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
-from userspace_cni.host import link, netns
+from userspace_cni.host import boot, netns
 from userspace_cni.node.drivers import MAKERS
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class LocalNode:
 
     @cached_property
     def _boot_id(self) -> str:
-        return link.boot_id()
+        return boot.boot_id()
 
     def boot_id(self) -> str:
         """The kernel's random id of this boot."""
@@ -155,7 +155,7 @@ class LocalNode:
 
     def boottime_ns(self) -> int:
         """CLOCK_BOOTTIME now."""
-        return link.boottime_ns()
+        return boot.boottime_ns()
 
     def sandbox(self, environment: Environment) -> int:
         """Inode of the network namespace CNI_NETNS. Raises HostNamespace when it is our own."""
@@ -169,7 +169,7 @@ class LocalNode:
 
     def has_link(self, environment: Environment) -> bool:
         """Whether a kernel interface of this name is in the container."""
-        return link.link_exists(environment.netns, environment.ifname, self.root)
+        return netns.link_exists(environment.netns, environment.ifname, self.root)
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
