@@ -13,8 +13,7 @@ from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import Veths
 from tests.ovs.conftest import attach
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
-from userspace_cni.attachment.steps.port import KernelPort
+from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.dataplane.ports import PortDriver

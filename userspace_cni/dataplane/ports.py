@@ -26,12 +26,12 @@ from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
 from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, marks_of
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of
-from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
+from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
 from userspace_cni.dataplane.read_back import ReadBack
 from userspace_cni.dataplane.vswitchd import Daemon, Liveness
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.counters import Counters
+    from userspace_cni.dataplane.counters import Counters, LimitDrops
     from userspace_cni.dataplane.ovsdb.commands import AddPort
     from userspace_cni.dataplane.ovsdb.session import Clause, Session
 
@@ -279,6 +279,39 @@ class PortDriver(Driver[OvsPort]):
         from userspace_cni.dataplane.ovsdb.reads import other_config, uplinks
 
         return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
+
+    def able(self, deadline: Deadline) -> Abilities:
+        """What kinds of ports and bridges the switch can have. Raises Unavailable."""
+        from userspace_cni.dataplane.ovsdb.reads import abilities
+
+        return self.client.read(abilities, frozenset(), "asking what the switch can do", deadline)
+
+    def sweep_limits(self, deadline: Deadline) -> int:
+        """Delete the QoS and Queue rows of this store to which no port refers; how many there were. For a resident driver.
+
+        A port that another program deleted leaves them. Raises Unavailable.
+        """
+        from userspace_cni.dataplane.ovsdb.limits import SweepLimits, orphans
+
+        store = self._store()
+        if not self.client.standing().look(lambda session: orphans(session.replica, store)):
+            return 0
+
+        def sweep(session: Session) -> int:
+            command = SweepLimits(session, store)
+            session.transact([command], deadline)
+            return command.swept
+
+        return self.client.use(sweep, frozenset(), "deleting limits of ports that are gone", deadline)
+
+    def limit_drops(self, deadline: Deadline) -> list[LimitDrops]:
+        """The frames that limits of our ports have dropped; asks of limited ports alone. For a resident driver.
+
+        Raises Unavailable and SwitchRefused.
+        """
+        from userspace_cni.dataplane import counters
+
+        return counters.ask_drops(self.client, self.daemon, deadline)
 
     def counters(self, deadline: Deadline) -> list[Counters]:
         """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
