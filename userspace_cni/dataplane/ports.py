@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import OWNER, Driver, HostEnd, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import OWNER, Datapath, Driver, HostEnd, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
-from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, marks_of
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AFXDP_MAX = 16
-"""ovs-vswitchd takes 76 MiB of memory for each port of type afxdp."""
 SERVING_SECONDS = 2.0
 
 _RUNNING_PODS_SUFFER = 51
@@ -71,7 +69,7 @@ class PortDriver(Driver[OvsPort]):
         store: Callable[[], str],
         free_name: Callable[[str, Deadline], object] = lambda _name, _deadline: None,
         ifindex_of: Callable[[str], int] = lambda _name: 0,
-        afxdp_max: int = AFXDP_MAX,
+        afxdp_max: int = 0,
     ) -> None:
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
@@ -349,8 +347,11 @@ class PortDriver(Driver[OvsPort]):
 
         return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 
-    def serving(self, bridge: str, deadline: Deadline) -> None:
-        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing."""
+    def serving(self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True) -> None:
+        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing.
+
+        `datapath`: the datapath_type that the bridge must have. `needs_dpdk`: of all ports but those opened as system or afxdp.
+        """
         try:
             dpdk, datapath_type = self._facts(bridge, deadline.within(SERVING_SECONDS))
         except Unavailable as error:
@@ -358,11 +359,11 @@ class PortDriver(Driver[OvsPort]):
         liveness = self.daemon.glance() if self.client.resident else self.daemon.ask(deadline.within(SERVING_SECONDS))
         if liveness.state in ("dead", "silent"):
             raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
-        if not dpdk:
+        if needs_dpdk and not dpdk:
             hint = "ovs-vsctl get Open_vSwitch . dpdk_initialized other_config, and the log of ovs-vswitchd"
             raise NotServing("ovs-vswitchd runs without DPDK", hint, code=_RUNNING_PODS_SUFFER)
-        if datapath_type not in (None, DATAPATH_TYPE):
-            raise NotServing(f"bridge {bridge} has datapath_type {datapath_type or 'system (the default)'}", "netdev is needed")
+        if datapath_type is not None and datapath_of(datapath_type) != datapath:
+            raise NotServing(f"bridge {bridge} has datapath_type {datapath_of(datapath_type)}", f"{datapath} is needed")
 
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
         """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""

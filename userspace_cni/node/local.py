@@ -115,7 +115,13 @@ class LocalNode:
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
         client = Client(ovsdb, resident=self.resident, on_group=self._on_group, on_disconnect=self._on_disconnect)
         rundir = self.root.path(self.settings.ovs_rundir)
-        return PortDriver(client, rundir, self.journal.identity, lambda name, deadline: free_name(name, self, deadline))
+        return PortDriver(
+            client,
+            rundir,
+            self.journal.identity,
+            lambda name, deadline: free_name(name, self, deadline),
+            afxdp_max=self.settings.afxdp_max,
+        )
 
     @cached_property
     def clients(self) -> Clients:
