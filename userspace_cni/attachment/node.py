@@ -105,6 +105,10 @@ class Node(Protocol):
         """What an attachment with a kernel link has in the kernel, to be undone by its names; () where there can be no such."""
         ...
 
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
+        ...
+
     def sweep(self) -> int:
         """Remove what no record names and nothing uses, of this installation: guards of host ends that are gone, rows of limits
         without a port. Returns how many. Never fails."""

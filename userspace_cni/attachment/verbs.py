@@ -38,7 +38,6 @@ from userspace_cni.cni.request import (
     valid_attachments,
 )
 from userspace_cni.cni.result import (
-    EMPTY,
     Addresses,
     build,
     encode,
@@ -80,7 +79,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             facts = node.gather(request, options, consumer, netns_inode, deadline)
         record = _new_record(request, facts, called)
         try:
-            addresses = EMPTY
+            addresses = facts.addresses
             if request.network.ipam:
                 lease = _lease_step(request)
                 record = record.to("pending", steps=(lease,))

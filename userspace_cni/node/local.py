@@ -116,6 +116,7 @@ class LocalNode:
             self.journal.identity,
             lambda name, deadline: free_name(name, self, deadline),
             self.ifindex_of,
+            afxdp_max=self.settings.afxdp_max,
         )
 
     @cached_property
@@ -255,8 +256,21 @@ class LocalNode:
         return traces(container_id, ifname, self)
 
     def noted(self, record: Record) -> Noted | None:
-        """What the attachment's pod says of its interface now; None where the pod is not known."""
-        return None
+        """What the attachment's pod says of its interface now; None where the pod is not watched. Raises BadRequest."""
+        if not self._watch or not record.port:
+            return None
+        pod = self._watch.view(record.pod_namespace, record.pod_name, record.pod_uid)
+        if pod is None:
+            return None
+        from userspace_cni.node.gathering import noted
+
+        return noted(record.port, pod, record, self.settings)
+
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one."""
+        from userspace_cni.node.links import guards
+
+        return guards(self)
 
     def sweep(self) -> int:
         """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""

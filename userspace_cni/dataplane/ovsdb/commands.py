@@ -22,7 +22,7 @@ from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, other_store, same_attachment, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import withdrawn
 from userspace_cni.dataplane.ovsdb.rows.port import interface_columns, port_columns
-from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns
+from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns, qos_row
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named, of_type
 
 DUPLICATES = 10
@@ -78,6 +78,7 @@ class AddPort(Command):
         """Insert the rows, or update them when they are ours."""
         step, api, wanted = self._step, self.api, interface_row(self._step)
         self._confirmation, self.stale = None, False
+        qos_row(step)  # raises for a limit that the port cannot have: nothing may be written then
         bridge = api.row("Bridge", step.bridge)
         kind = step.datapath if bridge is None else datapath_of(value_of(bridge, "datapath_type"))
         if kind != step.datapath:
