@@ -1,6 +1,6 @@
 """Messages of nftables for tables and base chains of family netdev, whose hooks see what arrives at one link.
 
-Changes travel in a batch, which the kernel makes wholly or not at all, one after the other, in whichever process they begin. Source:
+Changes travel in a batch, which the kernel makes wholly or not at all, one batch after the other. Source:
 linux/netfilter/nf_tables.h, nfnetlink.h.
 """
 
