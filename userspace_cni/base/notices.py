@@ -38,6 +38,7 @@ _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
     (errors.DirectoryRefused, Reason("DirectoryRefused")),
     (errors.BridgeRefused, Reason("BridgeRefused")),
+    (errors.MirrorRefused, Reason("MirrorRefused")),
     (errors.BadRequest, Reason("NetworkRefused")),
     (errors.SwitchRefused, Reason("PortRefused")),
     (errors.NameTaken, Reason("NameTaken")),

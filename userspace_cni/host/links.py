@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Other, Value
@@ -56,7 +57,7 @@ class LinkDriver(Driver[Link]):
     def apply(self, step: Link, deadline: Deadline) -> None:
         """Make the pair, or converge one of ours. Raises AlreadyAttached when the pod has another interface of this name."""
         deadline.require(_what(step))
-        wanted = _addresses(step)
+        wanted, given = _addresses(step), _routes(step)
         with (
             opened_pod(step.netns, step.netns_inode, self._root) as pod,
             opened_switch(step.switch_netns, self._root) as switch,
@@ -65,15 +66,15 @@ class LinkDriver(Driver[Link]):
             host = _paired(step, kernel, pod, deadline)
             with kernel_does(f"link {step.host}: setting it up"):
                 switch.do(lambda: _write(step.host, _HOST_SYSCTLS))
-                given = links.settings(mac=step.host_mac, mtu=step.mtu, queue=step.queue)
-                kernel.send(links.changed(host.index, given, up=True))
+                settings = links.settings(mac=step.host_mac, mtu=step.mtu, queue=step.queue)
+                kernel.send(links.changed(host.index, settings, up=True))
             ipv6 = any(each.version == 6 for each in wanted)
             with kernel_does(f"interface {step.name}: entering the pod's network namespace"):
                 inside = pod.do(lambda: _prepared(step.name if ipv6 else ""))
             with inside:
                 with kernel_does(f"interface {step.name}: turning checksum offload off"):
                     _ethtool(inside, step.name, _STXCSUM)
-                _set_up(step, host.peer, wanted, inside)
+                _set_up(step, host.peer, wanted, given, inside)
 
     def undo(self, step: Link, deadline: Deadline) -> None:
         """Delete the pair by its host end, which also one finds that the pod has renamed; gone with its namespace is fine."""
@@ -101,13 +102,13 @@ class LinkDriver(Driver[Link]):
     def lost(self, step: Link, seen: Seen, deadline: Deadline) -> bool:
         """Whether the pair is gone while the pod's namespace lives: one end goes with the other."""
         deadline.require(_what(step))
-        del seen
+        if step.host in seen.once(Listed(step.switch_netns, self._root)):
+            return False
         try:
             opened_pod(step.netns, step.netns_inode, self._root).close()
         except UserspaceError:
             return False  # gone, or not to be seen from here
-        with opened_switch(step.switch_netns, self._root) as switch, connected(switch, _what(step)) as kernel:
-            return found_link(kernel, step.host) is None
+        return True
 
 
 class LinkRefDriver(Driver[LinkRef]):
@@ -147,12 +148,24 @@ def ifindex(host: str, switch_netns: str = "", root: HostRoot = HERE) -> int:
         return found.index if found else 0
 
 
+@dataclass(frozen=True)
+class Listed:
+    """The links where ovs-vswitchd opens its ports, as one look shows them. Equal ones share a look (`Seen.once`)."""
+
+    switch_netns: str = ""
+    root: HostRoot = HERE
+
+    def __call__(self) -> Mapping[str, FoundLink]:
+        """Every link, by name. Raises Unavailable."""
+        what = "listing host ends"
+        with opened_switch(self.switch_netns, self.root) as switch, connected(switch, what) as kernel, kernel_does(what):
+            found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
+        return {each.name: each for each in found}
+
+
 def host_ends(store: str, switch_netns: str = "", root: HostRoot = HERE) -> dict[LinkRef, int]:
     """Every host end with an alias of that store, with its index: what a record does not name can be undone by the reference."""
-    what = "listing host ends"
-    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel, kernel_does(what):
-        found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
-    ours = f"userspace-cni {store} "
+    ours, found = f"userspace-cni {store} ", Listed(switch_netns, root)().values()
     return {LinkRef(each.name, each.alias, switch_netns): each.index for each in found if each.alias.startswith(ours)}
 
 
@@ -225,10 +238,9 @@ def _made(step: Link, kernel: Connection, pod: Netns) -> FoundLink | None:
     return host
 
 
-def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], inside: Connection) -> None:
+def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], given: list[Route], inside: Connection) -> None:
     """Give the pod's end what it is to have, in one send; then see to routes that were there already."""
     named = f"interface {step.name}: "
-    given = [Route.of(each) for each in step.routes]
     work: list[tuple[str, Message]] = [
         ("setting lo up", links.changed(links.LO, up=True)),
         ("setting MAC address and MTU", links.changed(index, links.settings(mac=step.mac, mtu=step.mtu))),
@@ -265,7 +277,7 @@ def _checked(step: Link, host: FoundLink, inside: Connection) -> list[Drift]:
         found = [addresses.read(payload) for _, payload in inside.ask(addresses.listed(end.index))]
         there = {address for index, address in found if index == end.index}
         drifts += [Drift(subject, "address", str(each), Absent(), details) for each in _addresses(step) if each not in there]
-        lacks = _missing([Route.of(each) for each in step.routes], end.index, inside)
+        lacks = _missing(_routes(step), end.index, inside)
         drifts += [Drift(subject, "route", str(each), Absent(), "ip route show table all, in the pod") for each in lacks]
         if _ethtool(inside, step.name, _GTXCSUM):
             why = "the switch completes no checksum, so TCP from the pod never connects: ethtool -K … tx off"
@@ -321,7 +333,21 @@ def _are_pair(host: FoundLink, end: FoundLink | None) -> bool:
 def _addresses(step: Link) -> list[IPv4Interface | IPv6Interface]:
     from ipaddress import ip_interface
 
-    return [ip_interface(each) for each in step.addresses]
+    with _possible(step):
+        return [ip_interface(each) for each in step.addresses]
+
+
+def _routes(step: Link) -> list[Route]:
+    with _possible(step):
+        return [Route.of(each) for each in step.routes]
+
+
+@contextmanager
+def _possible(step: Link) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise StepFailed(f"interface {step.name}: {error}", "the addresses and routes of the network's ipam") from error
 
 
 def _prepared(ipv6_of: str) -> Connection:

@@ -13,7 +13,7 @@ from userspace_cni.attachment.steps import KernelPort, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
-from userspace_cni.base.tenancy import require_port
+from userspace_cni.base.tenancy import require_mirrors, require_port
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ class Gathering:
     def facts(self, netns_inode: int) -> Facts:
         """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Node.gather`."""
         environment, node = self.request.environment, self.node
-        require_port(node.settings.rules, environment.pod_namespace, self.options.bridge, self.options.vlan)
+        rules, namespace = node.settings.rules, environment.pod_namespace
+        require_port(rules, namespace, self.options.bridge, self.options.vlan)
+        require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_output)
         link = self.options.link
         name = (host_end if link else port_name)(environment.container_id, environment.ifname)
         allocation, more = (None, {}) if link else self._allocation()
