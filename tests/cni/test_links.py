@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
-from tests.lab.node.links import addresses, guards, inside, links, pings, routes
+from tests.lab.node.links import addresses, guards, host_ends, inside, links, pings, routes
 from tests.lab.node.node import CONTAINER, Node
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
@@ -24,7 +24,7 @@ def other() -> Iterator[str]:
         yield path
 
 
-def podnet(node: Node, version: str = "1.1.0", host: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
+def podnet(node: Node, version: str = "1.0.0", host: dict[str, Any] | None = None, **keys: Any) -> dict[str, Any]:
     """A network of ordinary pods on br-test, with addresses; `host` and `keys` are put over it."""
     block = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test"}, **(host or {})}
     ipam = {
@@ -39,7 +39,7 @@ def podnet(node: Node, version: str = "1.1.0", host: dict[str, Any] | None = Non
 def left_in_switch(node: Node) -> dict[str, Any]:
     """What attachments left in the switch's namespace."""
     place = switch_of(node).netns
-    return {key: found for key, found in (("links", links(place)), ("guards", guards(place))) if found}
+    return {key: found for key, found in (("links", host_ends(place)), ("guards", guards(place))) if found}
 
 
 @EITHER
@@ -53,7 +53,7 @@ def test_two_pods_talk(node: Node, sandbox: str, other: str) -> None:
     assert "sandbox" not in host
     assert [each["interface"] for each in first["ips"]] == [1, 1]
     place = switch_of(node).netns
-    assert links(place)[host["name"]]["address"] == host["mac"]
+    assert host_ends(place)[host["name"]]["address"] == host["mac"]
     assert links(sandbox)["eth0"]["address"] == pod["mac"]
     assert addresses(sandbox, "eth0") == [each["address"] for each in first["ips"]]
     assert guards(place) == sorted(each["interfaces"][0]["name"] for each in (first, second))
@@ -91,7 +91,7 @@ def test_the_name_is_taken(node: Node, sandbox: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
-        (("ip", "link", "set", "eth0", "mtu", "1400"), "MTU"),
+        (("ip", "link", "set", "eth0", "mtu", "1400"), "1400"),
         (("ip", "address", "flush", "dev", "eth0"), "10.56.0.2/24"),
         (("ip", "route", "del", "192.0.2.0/24"), "192.0.2.0/24"),
         (("ethtool", "-K", "eth0", "tx", "on"), "checksum"),
@@ -124,7 +124,7 @@ def test_the_namespace_is_gone(node: Node) -> None:
     network = podnet(node)
     with netns() as path:
         succeeded(node.run("ADD", network, path, ifname="eth0"))
-    wait_until(lambda: not links(switch_of(node).netns), what="the link's end")
+    wait_until(lambda: not host_ends(switch_of(node).netns), what="the link's end")
     for _ in range(2):
         assert node.run("DEL", network, "", ifname="eth0").status == 0
     assert (node.leftovers(), left_in_switch(node)) == ({}, {})

@@ -56,7 +56,7 @@ class LinkDriver(Driver[Link]):
     def apply(self, step: Link, deadline: Deadline) -> None:
         """Make the pair, or converge one of ours. Raises AlreadyAttached when the pod has another interface of this name."""
         deadline.require(_what(step))
-        wanted = _addresses(step)
+        wanted, given = _addresses(step), _routes(step)
         with (
             opened_pod(step.netns, step.netns_inode, self._root) as pod,
             opened_switch(step.switch_netns, self._root) as switch,
@@ -65,15 +65,15 @@ class LinkDriver(Driver[Link]):
             host = _paired(step, kernel, pod, deadline)
             with kernel_does(f"link {step.host}: setting it up"):
                 switch.do(lambda: _write(step.host, _HOST_SYSCTLS))
-                given = links.settings(mac=step.host_mac, mtu=step.mtu, queue=step.queue)
-                kernel.send(links.changed(host.index, given, up=True))
+                settings = links.settings(mac=step.host_mac, mtu=step.mtu, queue=step.queue)
+                kernel.send(links.changed(host.index, settings, up=True))
             ipv6 = any(each.version == 6 for each in wanted)
             with kernel_does(f"interface {step.name}: entering the pod's network namespace"):
                 inside = pod.do(lambda: _prepared(step.name if ipv6 else ""))
             with inside:
                 with kernel_does(f"interface {step.name}: turning checksum offload off"):
                     _ethtool(inside, step.name, _STXCSUM)
-                _set_up(step, host.peer, wanted, inside)
+                _set_up(step, host.peer, wanted, given, inside)
 
     def undo(self, step: Link, deadline: Deadline) -> None:
         """Delete the pair by its host end, which also one finds that the pod has renamed; gone with its namespace is fine."""
@@ -225,10 +225,9 @@ def _made(step: Link, kernel: Connection, pod: Netns) -> FoundLink | None:
     return host
 
 
-def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], inside: Connection) -> None:
+def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], given: list[Route], inside: Connection) -> None:
     """Give the pod's end what it is to have, in one send; then see to routes that were there already."""
     named = f"interface {step.name}: "
-    given = [Route.of(each) for each in step.routes]
     work: list[tuple[str, Message]] = [
         ("setting lo up", links.changed(links.LO, up=True)),
         ("setting MAC address and MTU", links.changed(index, links.settings(mac=step.mac, mtu=step.mtu))),
@@ -265,7 +264,7 @@ def _checked(step: Link, host: FoundLink, inside: Connection) -> list[Drift]:
         found = [addresses.read(payload) for _, payload in inside.ask(addresses.listed(end.index))]
         there = {address for index, address in found if index == end.index}
         drifts += [Drift(subject, "address", str(each), Absent(), details) for each in _addresses(step) if each not in there]
-        lacks = _missing([Route.of(each) for each in step.routes], end.index, inside)
+        lacks = _missing(_routes(step), end.index, inside)
         drifts += [Drift(subject, "route", str(each), Absent(), "ip route show table all, in the pod") for each in lacks]
         if _ethtool(inside, step.name, _GTXCSUM):
             why = "the switch completes no checksum, so TCP from the pod never connects: ethtool -K … tx off"
@@ -321,7 +320,21 @@ def _are_pair(host: FoundLink, end: FoundLink | None) -> bool:
 def _addresses(step: Link) -> list[IPv4Interface | IPv6Interface]:
     from ipaddress import ip_interface
 
-    return [ip_interface(each) for each in step.addresses]
+    with _possible(step):
+        return [ip_interface(each) for each in step.addresses]
+
+
+def _routes(step: Link) -> list[Route]:
+    with _possible(step):
+        return [Route.of(each) for each in step.routes]
+
+
+@contextmanager
+def _possible(step: Link) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise StepFailed(f"interface {step.name}: {error}", "the addresses and routes of the network's ipam") from error
 
 
 def _prepared(ipv6_of: str) -> Connection:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
-from typing import Any
+from typing import Any, Final
+
+_GUARD: Final = re.compile(r'type filter hook ingress devices? (?:= \{ )?"?([^" }]+)"?(?: \})? priority filter; policy drop;')
 
 
 def inside(netns: str, *command: str, check: bool = True, seconds: float = 60) -> str:
@@ -34,10 +37,13 @@ def routes(netns: str, *family: str) -> list[dict[str, Any]]:
 
 
 def guards(netns: str) -> list[str]:
-    """Names of the links whose frames the namespace's stack drops."""
-    found = json.loads(inside(netns, "nft", "--json", "list", "ruleset"))["nftables"]
-    chains = [each["chain"] for each in found if "chain" in each]
-    return sorted(each["dev"] for each in chains if each.get("hook") == "ingress" and each.get("policy") == "drop")
+    """Names of the links whose frames the namespace's stack drops. nft's JSON leaves a chain's devices out."""
+    return sorted(_GUARD.findall(inside(netns, "nft", "list", "ruleset")))
+
+
+def host_ends(netns: str) -> dict[str, dict[str, Any]]:
+    """The host ends in the switch's namespace, in which bridges are links, too."""
+    return {name: each for name, each in links(netns).items() if each["linkinfo"]["info_kind"] == "veth"}
 
 
 def pings(netns: str, address: str, count: int = 3) -> int:

@@ -31,6 +31,7 @@ _ADVMSS: Final = 8
 _UNICAST: Final = 1
 _SCOPE_LINK: Final = 253
 _TABLE_MAX: Final = 255
+_LIMITS: Final = {"scope": 0xFF, **dict.fromkeys(("mtu", "advmss", "priority", "table"), 0xFFFFFFFF)}
 _ANY: Final = {2: "0.0.0.0/0", 10: "::/0"}
 IPV6_PRIORITY: Final = 1024
 """What the kernel takes for an IPv6 route without one."""
@@ -50,11 +51,16 @@ class Route:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Route:
-        """The route in CNI's words. Raises ValueError for values that are none."""
-        gw = given.get("gw")
+        """The route in CNI's words. Raises ValueError for numbers that no route has, and a gateway of the other version of IP."""
+        for key, limit in _LIMITS.items():
+            if not 0 <= (given.get(key) or 0) <= limit:
+                raise ValueError(f"{key} {given[key]} is not between 0 and {limit}")
+        dst, gw = ip_network(given["dst"], strict=False), ip_address(given["gw"]) if given.get("gw") else None
+        if gw and gw.version != dst.version:
+            raise ValueError(f"{dst} and its gateway {gw} are not of one version of IP")
         return cls(
-            dst=ip_network(given["dst"], strict=False),
-            gw=ip_address(gw) if gw else None,
+            dst=dst,
+            gw=gw,
             mtu=given.get("mtu") or 0,
             advmss=given.get("advmss") or 0,
             priority=given.get("priority"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,6 @@ from userspace_cni.attachment.drift import sentence
 from userspace_cni.attachment.steps import Link, LinkRef, Seen, Shaper
 from userspace_cni.base.errors import AlreadyAttached, ContainerGone, NameTaken, StepFailed, Unavailable, UserspaceError
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host import links
 from userspace_cni.host.links import LinkDriver, LinkRefDriver, host_ends, ifindex
 from userspace_cni.host.netlink.codec import Connection
 from userspace_cni.host.shapers import ShaperDriver
@@ -108,7 +109,7 @@ def test_made_whole(step: Link) -> None:
     assert not any(each.get("tentative") for each in pod["addr_info"])
     made = {
         (each["dst"], each.get("gateway"), each.get("metric"), each.get("table"), str(each.get("metrics", [])))
-        for each in shown(step.netns, "route", "show", "table", "all") + shown(step.netns, "-6", "route")
+        for each in shown(step.netns, "route", "show", "table", "all") + shown(step.netns, "-6", "route", "show", "table", "all")
         if each["protocol"] == "static"
     }
     assert made == {
@@ -247,6 +248,8 @@ def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
         ({"routes": ({"dst": "0.0.0.0/0", "gw": "192.0.2.1"},)}, "adding the route 0.0.0.0/0 via 192.0.2.1: .*invalid gateway"),
         ({"routes": ({"dst": "10.1.1.0/24", "scope": 253, "priority": 1}, {"dst": "10.1.1.0/24", "priority": 1})}, None),
         ({"routes": ({"dst": "10.0.0.0/8"}, {"dst": "10.0.0.0/8", "gw": "10.1.1.1"})}, "the pod has another one"),
+        ({"routes": ({"dst": "10.0.0.0/8", "priority": -1},)}, "interface eth0: priority -1 is not between"),
+        ({"routes": ({"dst": "10.0.0.0/8", "gw": "fd00:1::1"},)}, "interface eth0: .* not of one version"),
         ({"addresses": ("ff02::5/64",), "routes": ()}, "adding the address ff02::5/64: "),
     ],
 )
@@ -314,7 +317,7 @@ def test_host_ends_of_a_store(step: Link) -> None:
 CALLS: dict[str, Callable[[], tuple[object, str]]] = {
     "exchange": lambda: (Connection, "exchange"),
     "write": lambda: (os, "write"),
-    "ioctl": lambda: (links.fcntl, "ioctl"),
+    "ioctl": lambda: (fcntl, "ioctl"),
 }
 POINTS = [
     pytest.param(call, nth, after, id=f"{'after' if after else 'before'} {call} {nth}")
@@ -366,6 +369,19 @@ def test_killed_while_undone(step: Link, shaper: Shaper, nth: int, after: bool) 
     killed("exchange", nth, after, lambda: LinkDriver().undo(step, soon()))
     LinkDriver().undo(step, soon())
     assert names(step.switch_netns) == names(step.netns) == set()
+
+
+def test_from_a_thread(step: Link) -> None:
+    """An agent's threads make and check veths at the same time, and are in the namespace of the process afterwards."""
+    steps = [replace(step, host=f"uc{number}", alias=f"{ALIAS}{number}", name=f"net{number}", routes=()) for number in range(8)]
+    home = Path("/proc/self/ns/net").stat().st_ino
+
+    def work(each: Link) -> tuple[list[str], int]:
+        return apply_and_check(each), Path("/proc/thread-self/ns/net").stat().st_ino
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(work, steps)) == [([], home)] * len(steps)
+    assert names(step.switch_netns) == {each.host for each in steps}
 
 
 def test_below_another_root(step: Link, shaper: Shaper) -> None:
