@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.base.mirrors import NAME_MAX, MirrorSource, is_mirror_name
+from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.cni.mirrors import read_mirrors
 from userspace_cni.cni.request import Network, typed
 
 PRODUCER: Final = "ovs-mirror-producer"
@@ -37,29 +38,23 @@ def read_part(network: Network) -> ChainedPart:
     """The part that the network describes. Raises InvalidConfig and Undecodable naming the key."""
     raw, kind = network.raw, network.raw.get("type")
     bridge = typed(raw, "bridge", str, "")
-    entries = typed(raw, "mirrors", list, [])
-    if not entries:
-        raise InvalidConfig(f"plugin {kind}: key 'mirrors' is missing or empty", "it must be a list of {name}")
     if kind == PRODUCER:
-        sources = tuple(_source(entry, f"mirrors[{index}]") for index, entry in enumerate(entries))
+        _require_directions(typed(raw, "mirrors", list, []))
+    sources = read_mirrors(raw, lambda _: None)
+    if not sources:
+        raise InvalidConfig(f"plugin {kind}: key 'mirrors' is missing or empty", 'it must be a list as [{"name": "ids"}]')
+    if kind == PRODUCER:
         return ChainedPart(bridge, sources)
-    if len(entries) > 1:
-        raise InvalidConfig(f"plugin {kind}: key 'mirrors' has {len(entries)} entries", "a port is the output of one mirror")
-    return ChainedPart(bridge, output=_name(entries[0], "mirrors[0]"))
+    if len(sources) > 1:
+        raise InvalidConfig(f"plugin {kind}: key 'mirrors' has {len(sources)} entries", "a port is the output of one mirror")
+    return ChainedPart(bridge, output=sources[0].name)
 
 
-def _source(entry: Any, key: str) -> MirrorSource:
-    name = _name(entry, key)
-    ingress, egress = (typed(entry, each, bool, default=False, path=f"{key}.") for each in ("ingress", "egress"))
-    if not ingress and not egress:
-        raise InvalidConfig(f"key '{key}' is a source of no frames", "'ingress' (what the pod sends) or 'egress' must be true")
-    return MirrorSource(name, from_pod=ingress, to_pod=egress)
-
-
-def _name(entry: Any, key: str) -> str:
-    name = typed(entry, "name", str, "", path=f"{key}.") if isinstance(entry, dict) else ""
-    if not is_mirror_name(name):
-        raise InvalidConfig(
-            f"key '{key}.name' is {name!r}, which names no mirror", f"1 to {NAME_MAX} letters, digits, '_', '.' or '-' do"
-        )
-    return str(name)
+def _require_directions(entries: list[Any]) -> None:
+    """Raise InvalidConfig for a source of which no direction is said: for ovs-cni that is none, where `mirrors` of ours means both."""
+    for entry in entries:
+        if isinstance(entry, dict) and entry.get("ingress") is not True and entry.get("egress") is not True:
+            raise InvalidConfig(
+                f"plugin {PRODUCER}: key 'mirrors' holds {entry!r}, no direction",
+                "'ingress' (what the pod sends) or 'egress' must be true",
+            )

@@ -218,6 +218,14 @@ class PortDriver(Driver[OvsPort]):
             return True
         return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
+    def sweep_limits(self, deadline: Deadline) -> int:
+        """Delete the rows of limits with our store's mark to which no port refers, by a resident driver; how many there were."""
+        from userspace_cni.dataplane.ovsdb.limits import SweepLimits
+
+        command = SweepLimits(self.client.standing(), self._store())
+        self.client.standing().transact([command], deadline)
+        return command.swept
+
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
