@@ -85,6 +85,10 @@ class Node(Protocol):
         """Gather what has to be known of node and pod to plan the attachment. `netns_inode`: what `sandbox` returned."""
         ...
 
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+        """Raise MirrorRefused unless the call's pod may be a source of these mirrors and the output of that one, "" for none."""
+        ...
+
     def require_delegate(self, request: Request) -> None:
         """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
         ...

@@ -246,6 +246,30 @@ class PortDriver(Driver[OvsPort]):
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
 
+    def sweep_mirrors(self, keep: Callable[[Mapping[str, str]], bool], deadline: Deadline) -> int:
+        """Delete mirrors of ours whose output was deleted by hand, unless `keep`, given their marks, says so; how many.
+
+        `keep` gets mirrors of all stores, and must keep those that a record names: their output is made again. Needs a resident
+        driver.
+        """
+        from userspace_cni.dataplane.ovsdb.commands import SweepMirrors
+        from userspace_cni.dataplane.ovsdb.mirrors import without_output
+
+        def sweep(session: Session) -> int:
+            command = SweepMirrors(session, keep)
+            session.transact([command], deadline)
+            return command.swept
+
+        def orphans(session: Session) -> bool:
+            return any(not keep(value_of(row, "external_ids")) for _, row in without_output(session.replica))
+
+        from userspace_cni.dataplane.ovsdb.replica import value_of
+
+        what = "removing mirrors without an output"
+        if not self.client.standing().look(orphans):
+            return 0
+        return self.client.use(sweep, frozenset(), what, deadline)
+
     def mirror_outputs(self) -> frozenset[str]:
         """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
         from userspace_cni.dataplane.ovsdb.reads import mirror_outputs

@@ -20,6 +20,7 @@ from userspace_cni.base.log import say
 from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
+from userspace_cni.base.tenancy import require_mirrors
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import boot, netns
@@ -184,6 +185,10 @@ class LocalNode:
         from userspace_cni.node.gathering import Gathering
 
         return Gathering(self, request, options, consumer, deadline).facts(netns_inode)
+
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+        """Raise MirrorRefused unless the rules let the call's pod have that part."""
+        require_mirrors(self.settings.rules, environment.pod_namespace, mirrors, output)
 
     @cached_property
     def devices(self) -> DeviceDirectories:

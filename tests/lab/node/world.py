@@ -253,6 +253,9 @@ class World:
             device_info_dir="/run",
         )
 
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+        """The rules allow everything."""
+
     def require_delegate(self, request: Request) -> None:
         """There is one."""
 
