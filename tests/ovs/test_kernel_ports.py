@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
-from tests.lab.switch.veths import Veths
 from tests.ovs.conftest import attach
 from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, Seen

@@ -20,6 +20,7 @@ from userspace_cni.attachment.steps import OWNER, Datapath, Driver, HostEnd, Ovs
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
+from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
@@ -76,6 +77,7 @@ class PortDriver(Driver[OvsPort]):
         self._store = store
         self._read_back = ReadBack(self.daemon)
         self._free_name = free_name
+        self._flows = FlowRenewal(self.daemon)
         self._ifindex_of = ifindex_of
         self._afxdp_max = afxdp_max
         self._retries = Retries()
@@ -148,14 +150,19 @@ class PortDriver(Driver[OvsPort]):
                 self._retries.tried(step.name, self.daemon.name)
             return command
 
+        def served(command: AddPort) -> None:
+            self._read_back.require(command, step, deadline)
+            if command.flows_after is not None:
+                self._flows.after(command.api, command.flows_after, deadline)
+
         added = self.client.use(add, needs, what, deadline)
 
         def rest() -> None:
             try:
                 with self.client.attempting(what):
-                    self._read_back.require(added, step, deadline)
+                    served(added)
             except SessionLost:
-                self.client.use(lambda session: self._read_back.require(add(session), step, deadline), needs, what, deadline)
+                self.client.use(lambda session: served(add(session)), needs, what, deadline)
 
         return rest
 
@@ -198,14 +205,16 @@ class PortDriver(Driver[OvsPort]):
         return drifts
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, or one that it could not open and may be asked to again by now, or one whose link
-        has gone or was made anew."""
+        """Whether the switch has no such port, one that it could not open and may be asked to again by now, one whose link has
+        gone or was made anew, or none of its mirror."""
         if seen.ports is None:
             return False
         marks = seen.ports.get(step.name)
         if marks is None or step.name in seen.once(self.closed_ports):
             return True
-        return isinstance(step.interface, HostEnd) and marks.get(IFINDEX) != str(self._ifindex_of(step.name))
+        if isinstance(step.interface, HostEnd) and marks.get(IFINDEX) != str(self._ifindex_of(step.name)):
+            return True
+        return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
@@ -236,6 +245,12 @@ class PortDriver(Driver[OvsPort]):
         closed = self.client.standing().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+
+    def mirror_outputs(self) -> frozenset[str]:
+        """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
+        from userspace_cni.dataplane.ovsdb.reads import mirror_outputs
+
+        return self.client.standing().look(mirror_outputs)
 
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
@@ -412,6 +427,7 @@ def _rows_of(step: OvsPort) -> frozenset[Clause]:
 
 
 def _names(step: OvsPort | PortRef) -> frozenset[Clause]:
+    from userspace_cni.dataplane.ovsdb.mirrors import clauses_of
     from userspace_cni.dataplane.ovsdb.session import named
 
-    return named(step.name, step.bridge)
+    return named(step.name, step.bridge) | clauses_of(step)

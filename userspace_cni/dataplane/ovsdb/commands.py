@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.ovsdb import limits
+from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open
 from userspace_cni.dataplane.ovsdb.replica import SWITCH, refers, value_of
@@ -20,6 +20,7 @@ from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, bridge_colu
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
 from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.mirror import withdrawn
 from userspace_cni.dataplane.ovsdb.rows.port import interface_columns, port_columns
 from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns, qos_row
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named, of_type
@@ -34,7 +35,8 @@ class AddPort(Command):
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
     port was there, and ovs-vswitchd had not opened it. `stale`: it was there for a link that has gone since, whose socket
     ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless ovs-vswitchd is to
-    say that it has done what was written.
+    say that it has done what was written. `flows_after`: the number of the configuration after which flows that are in use must
+    be made anew, because a mirror has changed; None if none must be.
     """
 
     opened: Watch[tuple[bool, str]]
@@ -47,15 +49,20 @@ class AddPort(Command):
         self._marks = marks
         self._afxdp_max = afxdp_max
         self._duplicates = 0
+        self._renews_flows = False
+        self._asked = 0
         self._confirmation: int | None = None
         self.closed = False
         self.stale = False
+        self.flows_after: int | None = None
 
     def needs(self) -> frozenset[Clause]:
-        """The rows with the port's name, and those with the bridge's; those of its limit, if it has or had one."""
+        """The rows with the port's name, those with the bridge's, and those of its mirrors and limits, if it has or had some."""
         port = self.api.row("Port", self._step.name)
+        ids = value_of(port, "external_ids") if port is not None else {}
         limited = self._step.limits or (port is not None and value_of(port, "qos"))
-        clauses = named(self._step.name, self._step.bridge) | (limits.clauses_of(self._step) if limited else frozenset())
+        clauses = named(self._step.name, self._step.bridge) | mirrors.clauses_of(self._step, ids)
+        clauses |= limits.clauses_of(self._step) if limited else frozenset()
         return clauses | (of_type(AFXDP) if self._is_afxdp else frozenset())
 
     @property
@@ -81,6 +88,10 @@ class AddPort(Command):
             )
         port = api.row("Port", step.name)
         if port is not None:
+            self._require_own(port, bridge)
+        mirrors.require_part(api.replica, step, bridge, txn.bridge(step.bridge, bridge))
+        self._renews_flows = mirrors.has_part(step.mirrors, step.mirror_output, port)
+        if port is not None:
             self._update(txn, port, bridge)
             return
         if api.row("Interface", step.name) is not None:
@@ -100,6 +111,9 @@ class AddPort(Command):
         added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface, "qos": qos})
         draft = txn.bridge(step.bridge, bridge)
         draft.add(added)
+        mirrors.take_part(draft, api.replica, step, self._marks, added, living=None)
+        if self._renews_flows:
+            self._asked = txn.confirm()
         if bridge is None:
             draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
 
@@ -118,6 +132,7 @@ class AddPort(Command):
     def post_commit(self, txn: Draft) -> None:
         """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
         self.done = None if self._confirmation is None else self.api.watch(SWITCH, txn.confirmed(self._confirmation))
+        self.flows_after = txn.configuration(self._asked) if self._renews_flows and not self.stale else None
         self.opened = self.api.watch(self._step.name, self._look)
 
     def should_retry(self, refused: Refused) -> bool:
@@ -134,7 +149,8 @@ class AddPort(Command):
         ofport = value_of(row, "ofport")
         return (True, "") if ofport and ofport[0] > 0 else None
 
-    def _update(self, txn: Draft, port: Any, bridge: Any) -> None:
+    def _require_own(self, port: Any, bridge: Any) -> None:
+        """Raise NameTaken unless the port, which exists, is this attachment's, and on the bridge."""
         step, marks = self._step, value_of(port, "external_ids")
         if not same_attachment(step, marks) or other_store(step, marks):
             raise NameTaken(
@@ -143,17 +159,21 @@ class AddPort(Command):
             )
         if bridge is None or not refers(bridge, "ports", port.uuid):
             raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "DEL it first")
-        interface = self.api.row("Interface", step.name)
-        if interface is None:
+        if self.api.row("Interface", step.name) is None:
             raise SwitchRefused(f"port {step.name} exists without an interface of that name", f"ovs-vsctl list Port {step.name}")
+
+    def _update(self, txn: Draft, port: Any, bridge: Any) -> None:
+        step, interface = self._step, self.api.row("Interface", self._step.name)
+        columns = port_columns(step, self._marks)
+        columns["external_ids"] |= withdrawn(value_of(port, "external_ids"), step.mirrors)
         txn.verify(bridge, "name", "datapath_type")
         txn.verify(port, "qos")
-        if self._marks.get(IFINDEX) != marks.get(IFINDEX):
+        if self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
             self._remove(txn, port, bridge)
             return
         limits_changed = limits.converge(txn, self.api.replica, step, port, self._marks)
         for row, wanted in (
-            (port, port_columns(step, self._marks)),
+            (port, columns),
             (interface, interface_columns(step, self._marks)),
         ):
             txn.verify(row, "external_ids")
@@ -161,6 +181,10 @@ class AddPort(Command):
             if changes := changed_columns(wanted, found):
                 txn.update(row, changes)
                 limits_changed = limits_changed or not policing_columns(step).keys().isdisjoint(changes)
+        draft = txn.bridge(step.bridge, bridge)
+        mirrors.take_part(draft, self.api.replica, step, self._marks, ("uuid", str(port.uuid)), living=port)
+        if self._renews_flows:
+            self._asked = txn.confirm()
         self.closed = not is_open(interface)
         if self.closed and interface_row(step).can_reopen:
             self._try_again(txn, interface)
@@ -188,7 +212,7 @@ class AddPort(Command):
 
 
 class DeletePort(Command):
-    """Deletes port, interface and limits; and the bridge, if it is ours and this was its last port.
+    """Deletes port, interface, limits, and the mirror that it is the output of; and the bridge, if it is ours and now empty.
 
     `left_alone`: why the port was not deleted, "" if it was.
     """
@@ -203,7 +227,8 @@ class DeletePort(Command):
     def needs(self) -> frozenset[Clause]:
         """The rows with the port's name, and the local port of the bridge that it is on, whichever it is."""
         bridge = self._bridge_of(self.api.row("Port", self._step.name))
-        return named(self._step.name, self._step.bridge, *([value_of(bridge, "name")] if bridge is not None else []))
+        names = named(self._step.name, self._step.bridge, *([value_of(bridge, "name")] if bridge is not None else []))
+        return names | mirrors.clauses_of(self._step)
 
     def run_idl(self, txn: Draft) -> None:
         """Remove the references to the rows, which deletes them; if there are no rows, have the server confirm that."""
@@ -212,14 +237,17 @@ class DeletePort(Command):
         bridge = self._bridge_of(port)
         if port is None or bridge is None:
             txn.expect("Port", [["name", "==", name]], [])
+            bridge = self.api.row("Bridge", self._step.bridge) if self._step.bridge else None
+            self._leave_mirrors(txn, bridge)
             if not self._shared_qos:
                 limits.drop(txn, self._step, None)
-            self._delete_if_empty(txn, self.api.row("Bridge", self._step.bridge) if self._step.bridge else None)
+            self._delete_if_empty(txn, bridge)
             return
         txn.verify(port, "external_ids", "qos")
         self.left_alone = self._why_foreign(port)
         if self.left_alone:
             return
+        self._leave_mirrors(txn, bridge)
         if not self._shared_qos:
             limits.drop(txn, self._step, port)
         ours = is_ours(value_of(bridge, "external_ids"))
@@ -230,6 +258,11 @@ class DeletePort(Command):
         first = not self._shared_qos
         self._shared_qos = refused.error == "referential integrity violation"
         return self._shared_qos and first
+
+    def _leave_mirrors(self, txn: Draft, bridge: Any) -> None:
+        """Delete the mirrors whose output the port is, or was before another process deleted it."""
+        if bridge is not None:
+            mirrors.leave(txn.bridge(value_of(bridge, "name"), bridge), self.api.replica, self._step)
 
     def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
         """Delete the bridge if it is ours and empty, after another process deleted our port."""

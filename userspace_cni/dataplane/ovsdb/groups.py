@@ -21,6 +21,7 @@ from ovsdbapp.backend.ovs_idl import command
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.dataplane.ovsdb.mirrors import MirrorDraft
 from userspace_cni.dataplane.ovsdb.replica import (
     CLOSED,
     SLACK_SECONDS,
@@ -139,8 +140,13 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
 
     def confirmed(self, number: int) -> Callable[[], Literal[True] | None]:
         """What a Watch on SWITCH looks for: whether ovs-vswitchd has done it. Only after the commit."""
-        wanted: int = self.selected(number)[0]["next_cfg"]
+        wanted = self.configuration(number)
         return lambda: True if value_of(self.idl.root(), "cur_cfg") >= wanted else None
+
+    def configuration(self, number: int) -> int:
+        """The number of the configuration for which ovs-vswitchd was asked with `confirm`. Only after the commit."""
+        configuration: int = self.selected(number)[0]["next_cfg"]
+        return configuration
 
     def mutate(self, row: Any, column: str, mutator: str, members: list[Json]) -> None:
         """Insert members into the column, or delete them from it."""
@@ -174,11 +180,12 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
 
 
 class BridgeDraft:
-    """One bridge in a Draft: all ports that the group adds and removes. Whether the bridge is deleted is decided once, here."""
+    """One bridge in a Draft: all that the group does with its ports and mirrors. Whether it is deleted is decided once, here."""
 
     def __init__(self, name: str, row: Any) -> None:
         self.name = name
-        self._row = row
+        self.row = row
+        self._mirrors: dict[str, MirrorDraft] = {}
         self._made: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None = None
         self._added: list[Json] = []
         self._removed: list[uuid.UUID] = []
@@ -191,6 +198,12 @@ class BridgeDraft:
     def add(self, port: Json) -> None:
         """Add the port with this reference."""
         self._added.append(port)
+
+    def mirror(self, name: str, row: Any) -> MirrorDraft:
+        """The changes to this mirror; `row` is None while the bridge has none of that name."""
+        if name not in self._mirrors:
+            self._mirrors[name] = MirrorDraft(name, row)
+        return self._mirrors[name]
 
     def remove(self, port: Any, *, ours: bool) -> None:
         """Remove the row `port` (None: none); a bridge of ours is deleted when no port is left."""
@@ -206,21 +219,33 @@ class BridgeDraft:
         local = replica.names("Port").get(self.name)
         kept = [as_json(local.uuid)] if local is not None else []
         if self._ours and not self._added and self._is_last(kept):
-            draft.verify(self._row, "ports", "external_ids")
-            draft.mutate(replica.root(), "bridges", "delete", [as_json(self._row.uuid)])
+            draft.verify(self.row, "ports", "external_ids")
+            draft.mutate(replica.root(), "bridges", "delete", [as_json(self.row.uuid)])
             return
         if self._added:
-            draft.verify(self._row, "name", "datapath_type")
-            draft.mutate(self._row, "ports", "insert", self._added)
+            draft.verify(self.row, "name", "datapath_type")
+            draft.mutate(self.row, "ports", "insert", self._added)
+        self._write_mirrors(draft)
         if self._removed:
-            draft.mutate(self._row, "ports", "delete", [as_json(port) for port in self._removed])
+            draft.mutate(self.row, "ports", "delete", [as_json(port) for port in self._removed])
             if self._ours:
                 # Two sessions may each remove one of the last two ports: the later one must notice that no port is left.
-                draft.expect("Bridge", by_uuid(self._row), [{"ports": ("set", kept)}], until="!=")
+                draft.expect("Bridge", by_uuid(self.row), [{"ports": ("set", kept)}], until="!=")
+
+    def _write_mirrors(self, draft: Draft) -> None:
+        changed = [mirror for mirror in self._mirrors.values() if mirror.is_changed]
+        if changed:
+            draft.verify(self.row, "mirrors")
+        for mirror in changed:
+            made, gone = mirror.write(draft, self.row)
+            if gone is not None:
+                draft.mutate(self.row, "mirrors", "delete", [gone])
+            if made is not None:
+                draft.mutate(self.row, "mirrors", "insert", [made])
 
     def _is_last(self, kept: list[Json]) -> bool:
-        return count(self._row, "ports") <= len(kept) + len(self._removed) and not (
-            references(self._row, "ports") - set(self._removed) - {uuid.UUID(reference[1]) for reference in kept}
+        return count(self.row, "ports") <= len(kept) + len(self._removed) and not (
+            references(self.row, "ports") - set(self._removed) - {uuid.UUID(reference[1]) for reference in kept}
         )
 
     def _insert(self, draft: Draft, root: Any) -> None:
@@ -228,7 +253,8 @@ class BridgeDraft:
         bridge, local_port, local_interface = self._made
         interface = draft.write("Interface", local_interface)
         local = draft.write("Port", local_port | {"interfaces": interface})
-        made = draft.write("Bridge", bridge | {"ports": ("set", [local, *self._added])})
+        mirrors = [made for each in self._mirrors.values() if each.is_changed and (made := each.write(draft, None)[0])]
+        made = draft.write("Bridge", bridge | {"ports": ("set", [local, *self._added]), "mirrors": ("set", mirrors)})
         draft.mutate(root, "bridges", "insert", [made])
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.limits import limit_of
+from userspace_cni.dataplane.ovsdb.mirrors import mirror_rows, mirrors_of
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
 from userspace_cni.dataplane.ovsdb.rows.marks import is_ours
@@ -114,6 +116,16 @@ def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
     )
 
 
+def mirror_outputs(session: Session) -> frozenset[str]:
+    """The ports that are the output of a mirror with our owner mark."""
+    ports = session.tables["Port"].rows
+    outputs: set[uuid.UUID] = set()
+    for bridge in session.rows("Bridge"):
+        ours = (row for row in mirrors_of(session.replica, bridge) if is_ours(value_of(row, "external_ids")))
+        outputs = outputs.union(*(references(row, "output_port") for row in ours))
+    return frozenset(value_of(ports[each], "name") for each in outputs if each in ports)
+
+
 def is_closed(session: Session, name: str) -> bool:
     """Whether ovs-vswitchd has said that it could not open the interface."""
     row = session.row("Interface", name)
@@ -190,7 +202,8 @@ def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
     interface = session.tables["Interface"].rows.get(interfaces[0]) if len(interfaces) == 1 else None
     if interface is None or not bridge or bridge == value_of(port, "name"):
         return None
-    return PortRow(bridge, _columns(port), _columns(interface), limit_of(session.replica, port))
+    mirrors = mirror_rows(session.replica, session.row("Bridge", bridge), port)
+    return PortRow(bridge, _columns(port), _columns(interface), mirrors, limit_of(session.replica, port))
 
 
 def _columns(row: Any) -> Columns:

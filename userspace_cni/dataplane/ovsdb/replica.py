@@ -62,7 +62,7 @@ _TABLES: dict[str, dict[str, object]] = {
         "iface_types": _STRINGS,
         "datapath_types": _STRINGS,
     },
-    "Bridge": {"name": _STRING, "ports": _REFERENCES, "datapath_type": _STRING, "external_ids": _MAP},
+    "Bridge": {"name": _STRING, "ports": _REFERENCES, "mirrors": _REFERENCES, "datapath_type": _STRING, "external_ids": _MAP},
     "Port": {
         "name": _STRING,
         "interfaces": _REFERENCES,
@@ -91,13 +91,20 @@ _TABLES: dict[str, dict[str, object]] = {
         "external_ids": _MAP,
     },
     "Queue": {"other_config": _MAP, "external_ids": _MAP},
+    "Mirror": {
+        "name": _STRING,
+        "select_src_port": _REFERENCES,
+        "select_dst_port": _REFERENCES,
+        "output_port": {"key": "uuid", "min": 0},
+        "external_ids": _MAP,
+    },
 }
 """The part of the Open_vSwitch schema that we use. It is not fetched, as in C clients. OVS 2.10 and later."""
 _OBSERVED: dict[str, object] = {"link_state": _STRING_OR_NONE, "status": _MAP}
 """Columns of Interface that only sessions that live long need. Never `statistics`: it changes every 5 s."""
 
-_CHOSEN = ("Port", "Interface", "QoS", "Queue")
-"""Tables that have a row per port. Without `everything` only the rows that a clause chooses are replicated."""
+_CHOSEN = ("Port", "Interface", "QoS", "Queue", "Mirror")
+"""Tables with rows of ports. Without `everything` only the rows that a clause chooses are replicated."""
 _NAMED = ("Bridge", "Port", "Interface")
 SWITCH = ""
 """The name under which a Watch waits for the row of Open_vSwitch; no interface is called so."""
