@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
-from tests.lab.switch.veths import Veths
 from tests.ovs.conftest import STORE, attach
 from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort
 from userspace_cni.base.deadline import Deadline
