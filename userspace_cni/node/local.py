@@ -117,7 +117,7 @@ class LocalNode:
             self.journal.identity,
             lambda name, deadline: free_name(name, self, deadline),
             self.ifindex_of,
-            afxdp_max=self.settings.afxdp_max,
+            self.settings.afxdp_max,
         )
 
     @cached_property
