@@ -31,6 +31,7 @@ from userspace_cni.dataplane.vswitchd import Daemon, Liveness
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters
+    from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
     from userspace_cni.dataplane.ovsdb.session import Clause, Session, Watch
 
 T = TypeVar("T")
@@ -122,6 +123,13 @@ class PortDriver(Driver[OvsPort]):
         or, from the returned function, Interface.error of ovs-vswitchd.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
+
+        return self.add(step, AddPort, deadline)
+
+    def add(
+        self, step: OvsPort, make: Callable[[Session, OvsPort, dict[str, str]], AddPort], deadline: Deadline
+    ) -> Callable[[], None]:
+        """As `apply`, by the command that `make` makes of session, step and marks."""
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         if step.switch_makes_socket:
@@ -130,7 +138,7 @@ class PortDriver(Driver[OvsPort]):
         needs, what = _names(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
         def add(session: Session) -> Watch[tuple[bool, str]]:
-            command = AddPort(session, step, marks)
+            command = make(session, step, marks)
             session.transact([command], deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
@@ -155,8 +163,13 @@ class PortDriver(Driver[OvsPort]):
         """
         from userspace_cni.dataplane.ovsdb.commands import DeletePort
 
+        self.remove(step, DeletePort, deadline)
+
+    def remove(self, step: OvsPort | PortRef, make: Callable[[Session, PortRef], DeletePort], deadline: Deadline) -> None:
+        """As `undo`, by the command that `make` makes of session and reference."""
+
         def delete(session: Session) -> str:
-            command = DeletePort(session, step.ref)
+            command = make(session, step.ref)
             session.transact([command], deadline)
             return command.left_alone
 

@@ -1,4 +1,5 @@
-"""Probes: vhost-user ports for a moment, through which `probe`, `ping` and `load` see whether a bridge moves frames.
+"""Probes: vhost-user ports for a moment, through which `probe`, `ping` and `load` see whether a bridge moves frames, and through
+which `capture` sees those of another port.
 
 Part of the composition root: it uses the switch and the host. A probe is no attachment: it has no record, and an owner mark of
 its own, so that no verb and no reconciliation of attachments touches it. Its marks hold the name of its run
@@ -9,7 +10,8 @@ later runs find it; where one deletion is not confirmed, the later ones are not 
 after a time that no frame extends; a living run renews its flows.
 
 Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once if a process listens), accept, then
-`reflect` or `join`. A restart of ovs-vswitchd loses the flows.
+`reflect` or `join`. A restart of ovs-vswitchd loses the flows. The mirror into a port (`plug`) is no such danger: it
+comes and goes in the port's own transactions (`dataplane.captures`).
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals
 from userspace_cni.base.threads import start
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.dataplane import counters
+from userspace_cni.dataplane.captures import Captures
 from userspace_cni.dataplane.openflow import flows, messages
 from userspace_cni.dataplane.openflow.flows import Flows
 from userspace_cni.dataplane.openflow.messages import Flow
@@ -43,8 +48,12 @@ from userspace_cni.host import borrowed_sockets, link, probe_directories
 from userspace_cni.host.probe_directories import PREFIX, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from userspace_cni.node.local import LocalNode
 
+CAPTURE: Final = "capture"
+"""The purpose of a run whose port is the output of a mirror."""
 TIMEOUT_S: Final = 15.0
 """Seconds for one call: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
 FLOW_S: Final = 2.0
@@ -57,6 +66,7 @@ HARD_S: Final = 900
 RENEW_S: Final = 300.0
 """Seconds between renewals of a run's flows; nearly all runs are shorter, and never disturbed by one."""
 _PORTS_MAX: Final = 16
+_NO_VLAN: Final = Vlan()
 _TEMPORARY: Final = re.compile(PREFIX + "[0-9a-f]{9}")
 _HINT: Final = "userspace-cni gc removes it when the switch answers, and so do the next probe and the agent"
 
@@ -82,14 +92,17 @@ class DeadRuns:
         self._settings = settings
         self._root = HostRoot(settings.host_root)
         self._store = store
+        self._captures = Captures(ports, OWNER)
 
     def find(self, deadline: Deadline) -> list[DeadProbe]:
         """Find everything that dead runs left, except ports of other installations. Raises Unavailable."""
         rows = self._ports.look(probe_rows, {"owner": OWNER}, "looking for probes", deadline)
         notes = borrowed_sockets.notes(self._settings.run_dir, self._root)
         directories = probe_directories.runs_with_directory(self._settings.short_dir, self._root)
+        there = {row.name for row in rows}
+        mirrors = [ProbeRow(each.name, "", each.marks) for each in self._captures.find(deadline) if each.name not in there]
         found: dict[Run, list[ProbeRow]] = {run: [] for run in (*directories, *notes)}
-        for row in rows:
+        for row in (*rows, *mirrors):
             run = Run.parse(row.marks.get("run", ""))
             if run and row.marks.get("store") == self._store():
                 found.setdefault(run, []).append(row)
@@ -115,7 +128,7 @@ class DeadRuns:
         errors: list[UserspaceError] = []
         for port in probe.ports:
             try:
-                self._ports.undo(port, deadline)
+                self._captures.remove(port, deadline)
             except UserspaceError as error:
                 errors.append(error)
         if errors:
@@ -155,6 +168,8 @@ class ProbePorts:
         self._root = node.root
         self._store = node.journal.identity
         self._ports = node.ports
+        self._captures = Captures(node.ports, OWNER)
+        self._outputs: set[str] = set()
         self.run = Run.new()
         self._count = 0
         self._reserved: dict[str, ProbePort] = {}
@@ -240,8 +255,12 @@ class ProbePorts:
         self._reserved[name] = port
         return port
 
-    def plug(self, port: ProbePort, *, mtu: int | None = None) -> None:
-        """Add the port and wait until the switch has opened it; a bridge that is not temporary is never made."""
+    def plug(self, port: ProbePort, *, mtu: int | None = None, vlan: Vlan = _NO_VLAN, mirrored: str = "") -> None:
+        """Add the port and wait until the switch has opened it; a bridge that is not temporary is never made.
+
+        `mirrored`: the port whose frames it is to get, from it and to it, by a mirror that comes with it, and goes. Raises
+        BadRequest when that port has gone.
+        """
         deadline = self._deadline()
         self._require_life()
         self._ports.connect(deadline)
@@ -258,12 +277,27 @@ class ProbePorts:
             port.bridge,
             port.name,
             VhostUserClient(port.server_path, mtu),
+            vlan=vlan,
             mac=port.mac,
             marks=marks,
             foreign_bridge=port.bridge not in self._temporary,
         )
         self._plugged.add(port.name)  # before the transaction: after a failure the port may exist
-        self._ports.apply(step, deadline)()
+        if mirrored:
+            self._outputs.add(port.name)
+            self._captures.add(step, mirrored, deadline)
+        else:
+            self._ports.apply(step, deadline)()
+
+    def mirrors(self, port: ProbePort) -> bool:
+        """Whether the mirror into the port is there, with its source and its output."""
+        return any(each.whole for each in self._captures.find(self._deadline(), port.name))
+
+    def counted(self, port: ProbePort) -> Mapping[str, int]:
+        """The switch's counters of the port, by the names of Interface.statistics (tx is what it sent to us)."""
+        ports: dict[int, tuple[str, Mapping[str, str]]] = {self._ofport(port): (port.name, {})}
+        found = counters.ask_bridge(_management(self._settings, port.bridge), ports, self._deadline().within(FLOW_S))
+        return found[0].statistics if found else {}
 
     def reflect(self, port: ProbePort) -> None:
         """Have the switch send every frame from the port back to it."""
@@ -372,7 +406,8 @@ class ProbePorts:
             if port.bridge not in self._temporary:
                 raise
             say("debug", "flows of a temporary bridge go with it", bridge=port.bridge, error=error)
-        self._ports.undo(_ref(port.name, port.bridge, self._store()), deadline)
+        undo = self._captures.remove if port.name in self._outputs else self._ports.undo
+        undo(_ref(port.name, port.bridge, self._store()), deadline)
         self._plugged.discard(port.name)
         self._flows = [each for each in self._flows if port not in (each.source, each.target)]
 

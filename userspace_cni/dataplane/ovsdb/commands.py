@@ -14,7 +14,7 @@ from typing import Any
 
 from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.ovsdb.groups import Draft
+from userspace_cni.dataplane.ovsdb.groups import Draft, Json
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import bridge_columns, local_port_columns
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, changed_columns
@@ -32,10 +32,12 @@ class AddPort(Command):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
-    port was there, and ovs-vswitchd had not opened it.
+    port was there, and ovs-vswitchd had not opened it. `added`: the reference to the port within the transaction, None while it
+    is not added.
     """
 
     opened: Watch[tuple[bool, str]]
+    added: Json | None = None
 
     def __init__(self, session: Session, step: OvsPort, marks: dict[str, str]) -> None:
         super().__init__(session)
@@ -52,6 +54,7 @@ class AddPort(Command):
     def run_idl(self, txn: Draft) -> None:
         """Insert the rows, or update them when they are ours."""
         step, api, wanted = self._step, self.api, interface_row(self._step.interface)
+        self.added = None
         bridge = api.row("Bridge", step.bridge)
         kind = wanted.datapath_type if bridge is None else value_of(bridge, "datapath_type")
         if kind != wanted.datapath_type:
@@ -75,9 +78,9 @@ class AddPort(Command):
             )
         self.api.root()  # raises when there is no row to add a bridge to
         interface = txn.write("Interface", interface_columns(step, self._marks))
-        added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface})
+        self.added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface})
         draft = txn.bridge(step.bridge, bridge)
-        draft.add(added)
+        draft.add(self.added)
         if bridge is None:
             draft.make(bridge_columns(step.bridge, wanted.datapath_type), *local_port_columns(step.bridge))
 
