@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import KernelPort
+from userspace_cni.attachment.steps import NO_TERMS, KernelPort, Terms
+from userspace_cni.base.limits import UNLIMITED, Limits
+from userspace_cni.base.mirrors import MirrorSource
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     lacks_hugepages: bool = False
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What a pod's annotations say of one of its interfaces."""
+
+    limits: Limits = UNLIMITED
+    mirrors: tuple[MirrorSource, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,12 @@ class Facts:
     pod: Pod
     foreign_bridge: bool = False
     """Whether the bridge exists and an administrator made it."""
+    limits: Limits = UNLIMITED
+    """What network, runtime and pod limit the port to."""
+    mirrors: tuple[MirrorSource, ...] = ()
+    """The mirrors of which network or pod make the port a source."""
+    terms: Terms = NO_TERMS
+    """Where both are from."""
 
 
 @dataclass(frozen=True, kw_only=True)

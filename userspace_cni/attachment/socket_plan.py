@@ -74,6 +74,10 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
         mac=mac,
         marks=marks_of(request, facts, consumer.marks(facts.pod)),
         foreign_bridge=facts.foreign_bridge,
+        limits=facts.limits,
+        mirrors=facts.mirrors,
+        mirror_output=options.mirror_output,
+        terms=facts.terms,
     )
     directory = Directory(
         path=place.path,

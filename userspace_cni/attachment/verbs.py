@@ -311,7 +311,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
                 store=port.marks.get("store"),
             )
             continue
-        steps = cleanup.traces(container_id, ifname, port, node)
+        steps = cleanup.traces(container_id, ifname, [port], node)
         record = Record("deleting", network.name, container_id, ifname, steps=steps)
         with about(record.subject):
             errors += _collect(record, node, deadline, recorded=False)

@@ -32,11 +32,13 @@ KEY_IGNORED: Final = Reason("KeyIgnored")
 HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "Normal")
 PORT_DEGRADED: Final = Reason("PortDegraded")
 PORT_RESTORED: Final = Reason("PortRestored", "Normal")
+LIMIT_REFUSED: Final = Reason("LimitRefused")
 
 _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
     (errors.DirectoryRefused, Reason("DirectoryRefused")),
     (errors.BridgeRefused, Reason("BridgeRefused")),
+    (errors.MirrorRefused, Reason("MirrorRefused")),
     (errors.BadRequest, Reason("NetworkRefused")),
     (errors.SwitchRefused, Reason("PortRefused")),
     (errors.NameTaken, Reason("NameTaken")),
@@ -52,6 +54,7 @@ REASONS: Final = (
     HUGEPAGES_MISSING,
     PORT_DEGRADED,
     PORT_RESTORED,
+    LIMIT_REFUSED,
 )
 """All of them; docs/operations.md explains each."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,7 @@ class LinkOptions:
     """
 
     opened_as: str = ""
-    datapath: str = "netdev"
+    datapath: Literal["netdev", "system"] = "netdev"
     gateway_check: bool = False
     duplicate_check: bool = False
     node_routes: bool = False

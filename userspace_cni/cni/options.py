@@ -176,6 +176,7 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
         shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
         consumer=consumer,
         dns=_read_dns(typed(raw, "dns", dict, {})),
+        link=LinkOptions(service_cidrs=tuple(raw.get("serviceCIDRs", ()))) if host.get("iftype") == "veth" else None,
     )
 
 
@@ -229,7 +230,8 @@ def _refuse_unbuilt(request: Request, holders: tuple[tuple[str, Mapping[str, Any
 def _check_engine(host: Mapping[str, Any], container: Mapping[str, Any]) -> None:
     """Refuse all but OVS-DPDK and vhost-user; `container.engine`, the pod's application, may be anything."""
     _one_of(host, "host", "engine", "ovs-dpdk", unbuilt=("vpp",))
-    _one_of(host, "host", "iftype", "vhostuser", unbuilt=("memif",))
+    if host.get("iftype") != "veth":
+        _one_of(host, "host", "iftype", "vhostuser", unbuilt=("memif",))
     _one_of(host, "host", "netType", "bridge", unbuilt=("interface", "none"))
     _one_of(container, "container", "iftype", "vhostuser", unbuilt=("memif",))
     typed(container, "engine", str, "", path="container.")

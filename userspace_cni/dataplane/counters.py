@@ -56,7 +56,7 @@ def ask(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
 
 
 def _ask_bridges(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
-    from userspace_cni.dataplane.ovsdb.commands import counted_ports
+    from userspace_cni.dataplane.ovsdb.reads import counted_ports
 
     ports = client.standing().look(counted_ports)
     asked = [ask_bridge(f"{rundir}/{bridge}.mgmt", of, deadline) for bridge, of in ports.items()]
@@ -87,7 +87,7 @@ def ask_bridge(path: str, ports: Mapping[int, tuple[str, Mapping[str, str]]], de
 
 def _ask_database(client: Client, deadline: Deadline) -> list[Counters]:
     """The counters of every interface with our owner mark, those of other installations among them."""
-    from userspace_cni.dataplane.ovsdb.commands import Select
+    from userspace_cni.dataplane.ovsdb.reads import Select
 
     def select(session: Session) -> list[dict[str, Any]]:
         command = Select(session, "Interface", _OURS, _COLUMNS)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
@@ -20,6 +21,7 @@ from userspace_cni.attachment.steps import OWNER, Driver, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
+from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
@@ -31,7 +33,7 @@ from userspace_cni.dataplane.vswitchd import Daemon, Liveness
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters
-    from userspace_cni.dataplane.ovsdb.commands import AddPort, DeletePort
+    from userspace_cni.dataplane.ovsdb.commands import AddPort
     from userspace_cni.dataplane.ovsdb.session import Clause, Session, Watch
 
 T = TypeVar("T")
@@ -74,6 +76,7 @@ class PortDriver(Driver[OvsPort]):
         self.daemon = Daemon(client.remote, ovs_rundir)
         self._store = store
         self._free_name = free_name
+        self._flows = FlowRenewal(self.daemon)
         self._retries = Retries()
 
     def connect(self, deadline: Deadline) -> None:
@@ -124,9 +127,18 @@ class PortDriver(Driver[OvsPort]):
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
 
-        return self.add(step, AddPort, deadline)
+        return self._add(step, AddPort, deadline)
 
-    def add(
+    def capture(self, step: OvsPort, source: str, deadline: Deadline) -> None:
+        """As `apply`, of a port that is the output of a mirror, and shows the port `source`; waits until it is open.
+
+        Raises BadRequest when there is no such port any more.
+        """
+        from userspace_cni.dataplane.ovsdb.captures import AddCapture
+
+        self._add(step, partial(AddCapture, source=source), deadline)()
+
+    def _add(
         self, step: OvsPort, make: Callable[[Session, OvsPort, dict[str, str]], AddPort], deadline: Deadline
     ) -> Callable[[], None]:
         """As `apply`, by the command that `make` makes of session, step and marks."""
@@ -137,21 +149,26 @@ class PortDriver(Driver[OvsPort]):
         marks = marks_of(step, step.marks.get("store") or self._store())
         needs, what = _names(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
-        def add(session: Session) -> Watch[tuple[bool, str]]:
+        def add(session: Session) -> AddPort:
             command = make(session, step, marks)
             session.transact([command], deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
-            return command.opened
+            return command
 
-        opened = self.client.use(add, needs, what, deadline)
+        def served(command: AddPort) -> None:
+            self._read_back(command.opened, step, deadline)
+            if command.flows_after is not None:
+                self._flows.after(command.api, command.flows_after, deadline)
+
+        added = self.client.use(add, needs, what, deadline)
 
         def rest() -> None:
             try:
                 with self.client.attempting(what):
-                    self._read_back(opened, step, deadline)
+                    served(added)
             except SessionLost:
-                self.client.use(lambda session: self._read_back(add(session), step, deadline), needs, what, deadline)
+                self.client.use(lambda session: served(add(session)), needs, what, deadline)
 
         return rest
 
@@ -163,13 +180,8 @@ class PortDriver(Driver[OvsPort]):
         """
         from userspace_cni.dataplane.ovsdb.commands import DeletePort
 
-        self.remove(step, DeletePort, deadline)
-
-    def remove(self, step: OvsPort | PortRef, make: Callable[[Session, PortRef], DeletePort], deadline: Deadline) -> None:
-        """As `undo`, by the command that `make` makes of session and reference."""
-
         def delete(session: Session) -> str:
-            command = make(session, step.ref)
+            command = DeletePort(session, step.ref)
             session.transact([command], deadline)
             return command.left_alone
 
@@ -181,7 +193,7 @@ class PortDriver(Driver[OvsPort]):
 
     def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         """Every difference between the step and the rows, and an interface that is not open."""
-        from userspace_cni.dataplane.ovsdb.commands import find_port
+        from userspace_cni.dataplane.ovsdb.reads import find_port
 
         def look(session: Session) -> list[Drift]:
             return differences(step, find_port(session, step.name))
@@ -195,16 +207,18 @@ class PortDriver(Driver[OvsPort]):
         return drifts
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, or one that it could not open and may be asked to again by now."""
+        """Whether the switch has no such port, one that it could not open and may be asked to again, or none of its mirror."""
         if seen.ports is None:
             return False
-        return step.name not in seen.ports or step.name in seen.once(self.closed_ports)
+        if step.name not in seen.ports or step.name in seen.once(self.closed_ports):
+            return True
+        return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
         """Every port with our owner mark and the given marks, of any store."""
-        from userspace_cni.dataplane.ovsdb.commands import port_rows
+        from userspace_cni.dataplane.ovsdb.reads import port_rows
         from userspace_cni.dataplane.ovsdb.session import with_marks
 
         chosen = {"network": network, "container-id": container_id, "ifname": ifname}
@@ -222,7 +236,7 @@ class PortDriver(Driver[OvsPort]):
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.dataplane.ovsdb.commands import closed_ports
+        from userspace_cni.dataplane.ovsdb.reads import closed_ports
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
@@ -230,9 +244,15 @@ class PortDriver(Driver[OvsPort]):
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
 
+    def mirror_outputs(self) -> frozenset[str]:
+        """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
+        from userspace_cni.dataplane.ovsdb.reads import mirror_outputs
+
+        return self.client.standing().look(mirror_outputs)
+
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import is_closed
+        from userspace_cni.dataplane.ovsdb.reads import is_closed
         from userspace_cni.dataplane.ovsdb.session import named
 
         if self.daemon.peek().state == "dead":
@@ -243,7 +263,7 @@ class PortDriver(Driver[OvsPort]):
 
     def known(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import known_ports
+        from userspace_cni.dataplane.ovsdb.reads import known_ports
 
         return self.client.standing().look(known_ports)
 
@@ -267,7 +287,7 @@ class PortDriver(Driver[OvsPort]):
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.dataplane.ovsdb.commands import other_config, uplinks
+        from userspace_cni.dataplane.ovsdb.reads import other_config, uplinks
 
         return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
 
@@ -279,7 +299,7 @@ class PortDriver(Driver[OvsPort]):
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         """The port `name`, None if there is none."""
-        from userspace_cni.dataplane.ovsdb.commands import find_port
+        from userspace_cni.dataplane.ovsdb.reads import find_port
         from userspace_cni.dataplane.ovsdb.session import named
 
         what = f"port {name}: looking for it"
@@ -296,14 +316,14 @@ class PortDriver(Driver[OvsPort]):
 
     def facts(self, deadline: Deadline) -> SwitchFacts:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import switch_facts
+        from userspace_cni.dataplane.ovsdb.reads import switch_facts
 
         return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
 
     def vhost_sock_dir(self, deadline: Deadline) -> str:
         """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
 
-        from userspace_cni.dataplane.ovsdb.commands import other_config
+        from userspace_cni.dataplane.ovsdb.reads import other_config
 
         return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 
@@ -369,6 +389,7 @@ class PortRefDriver(Driver[PortRef]):
 
 
 def _names(step: OvsPort | PortRef) -> frozenset[Clause]:
+    from userspace_cni.dataplane.ovsdb.mirrors import clauses_of
     from userspace_cni.dataplane.ovsdb.session import named
 
-    return named(step.name, step.bridge)
+    return named(step.name, step.bridge) | clauses_of(step)

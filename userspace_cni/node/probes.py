@@ -10,8 +10,8 @@ later runs find it; where one deletion is not confirmed, the later ones are not 
 after a time that no frame extends; a living run renews its flows.
 
 Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once if a process listens), accept, then
-`reflect` or `join`. A restart of ovs-vswitchd loses the flows. The mirror into a port (`plug`) is no such danger: it
-comes and goes in the port's own transactions (`dataplane.captures`).
+`reflect` or `join`. A restart of ovs-vswitchd loses the flows. The mirror into a port (`plug`) is the port's own: it comes
+and goes in its transactions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -37,11 +37,11 @@ from userspace_cni.base.signals import Signals
 from userspace_cni.base.threads import start
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.dataplane import counters
-from userspace_cni.dataplane.captures import Captures
 from userspace_cni.dataplane.openflow import flows, messages
 from userspace_cni.dataplane.openflow.flows import Flows
 from userspace_cni.dataplane.openflow.messages import Flow
 from userspace_cni.dataplane.ovsdb.bridges import Bridge, known_bridges
+from userspace_cni.dataplane.ovsdb.captures import is_mirrored
 from userspace_cni.dataplane.ovsdb.probes import OWNER, PortState, ProbeRow, probe_rows, state_of
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.host import borrowed_sockets, link, probe_directories
@@ -92,17 +92,14 @@ class DeadRuns:
         self._settings = settings
         self._root = HostRoot(settings.host_root)
         self._store = store
-        self._captures = Captures(ports, OWNER)
 
     def find(self, deadline: Deadline) -> list[DeadProbe]:
         """Find everything that dead runs left, except ports of other installations. Raises Unavailable."""
         rows = self._ports.look(probe_rows, {"owner": OWNER}, "looking for probes", deadline)
         notes = borrowed_sockets.notes(self._settings.run_dir, self._root)
         directories = probe_directories.runs_with_directory(self._settings.short_dir, self._root)
-        there = {row.name for row in rows}
-        mirrors = [ProbeRow(each.name, "", each.marks) for each in self._captures.find(deadline) if each.name not in there]
         found: dict[Run, list[ProbeRow]] = {run: [] for run in (*directories, *notes)}
-        for row in (*rows, *mirrors):
+        for row in rows:
             run = Run.parse(row.marks.get("run", ""))
             if run and row.marks.get("store") == self._store():
                 found.setdefault(run, []).append(row)
@@ -128,7 +125,7 @@ class DeadRuns:
         errors: list[UserspaceError] = []
         for port in probe.ports:
             try:
-                self._captures.remove(port, deadline)
+                self._ports.undo(port, deadline)
             except UserspaceError as error:
                 errors.append(error)
         if errors:
@@ -139,7 +136,7 @@ class DeadRuns:
 
 def _probe(run: Run, rows: Sequence[ProbeRow], sockets: tuple[SocketFile, ...]) -> DeadProbe:
     purpose = rows[0].marks.get("purpose", "") if rows else ""
-    ports = tuple(_ref(row.name, row.bridge, row.marks["store"]) for row in rows)
+    ports = tuple(_ref(row.name, row.bridge, row.marks["store"], run) for row in rows)
     return DeadProbe(purpose, run.name, run.pid, run.number, ports, sockets)
 
 
@@ -168,8 +165,6 @@ class ProbePorts:
         self._root = node.root
         self._store = node.journal.identity
         self._ports = node.ports
-        self._captures = Captures(node.ports, OWNER)
-        self._outputs: set[str] = set()
         self.run = Run.new()
         self._count = 0
         self._reserved: dict[str, ProbePort] = {}
@@ -284,14 +279,16 @@ class ProbePorts:
         )
         self._plugged.add(port.name)  # before the transaction: after a failure the port may exist
         if mirrored:
-            self._outputs.add(port.name)
-            self._captures.add(step, mirrored, deadline)
+            self._ports.capture(replace(step, mirror_output=port.name), mirrored, deadline)
         else:
             self._ports.apply(step, deadline)()
 
     def mirrors(self, port: ProbePort) -> bool:
         """Whether the mirror into the port is there, with its source and its output."""
-        return any(each.whole for each in self._captures.find(self._deadline(), port.name))
+        what = f"port {port.name}: looking at its mirror"
+        return self._ports.look(
+            lambda session: is_mirrored(session, port.bridge, port.name), {"owner": OWNER}, what, self._deadline()
+        )
 
     def counted(self, port: ProbePort) -> Mapping[str, int]:
         """The switch's counters of the port, by the names of Interface.statistics (tx is what it sent to us)."""
@@ -406,8 +403,7 @@ class ProbePorts:
             if port.bridge not in self._temporary:
                 raise
             say("debug", "flows of a temporary bridge go with it", bridge=port.bridge, error=error)
-        undo = self._captures.remove if port.name in self._outputs else self._ports.undo
-        undo(_ref(port.name, port.bridge, self._store()), deadline)
+        self._ports.undo(_ref(port.name, port.bridge, self._store(), self.run), deadline)
         self._plugged.discard(port.name)
         self._flows = [each for each in self._flows if port not in (each.source, each.target)]
 
@@ -450,6 +446,6 @@ def _management(settings: Settings, bridge: str) -> str:
     return HostRoot(settings.host_root).path(f"{settings.ovs_rundir}/{bridge}.mgmt")
 
 
-def _ref(name: str, bridge: str, store: str) -> PortRef:
-    """The reference by which a probe's port is deleted."""
-    return PortRef(name, bridge, {"owner": OWNER, "store": store})
+def _ref(name: str, bridge: str, store: str, run: Run) -> PortRef:
+    """The reference by which a probe's port is deleted, and with it the mirror that it is the output of."""
+    return PortRef(name, bridge, {"owner": OWNER, "store": store, "run": run.name})

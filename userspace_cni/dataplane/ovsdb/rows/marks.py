@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, OvsPort, PortRef
 
-IDENTITY = ("owner", "container-id", "network", "ifname")
-"""The marks that identify the attachment of a port."""
+IDENTITY = ("owner", "container-id", "network", "ifname", "run")
+"""The marks that identify the attachment of a port, or the run of a probe's."""
 
 MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", "pod-namespace", "pod-name", "pod-uid", "vm-name")
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
@@ -26,6 +26,11 @@ def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
 def is_ours(marks: Mapping[str, str]) -> bool:
     """Whether the row has our owner mark, of this or another installation."""
     return marks.get("owner") == OWNER
+
+
+def same_owner(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
+    """Whether a row with these marks has the step's owner mark."""
+    return marks.get("owner") == step.marks.get("owner", OWNER)
 
 
 def same_attachment(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:

@@ -11,17 +11,19 @@ from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import marks_among
+from userspace_cni.dataplane.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, wished_names, wishes
 
 ATTACHED_MAC = "attached-mac"
 
 
 @dataclass(frozen=True)
 class PortRow:
-    """One port as OVSDB has it: the name of its bridge, and the columns of its Port and Interface rows."""
+    """One port as OVSDB has it: the name of its bridge, the columns of its Port and Interface rows, and the bridge's mirrors."""
 
     bridge: str
     port: Mapping[str, Any]
     interface: Mapping[str, Any]
+    mirrors: tuple[MirrorRow, ...] = ()
 
     @property
     def marks(self) -> dict[str, str]:
@@ -54,7 +56,7 @@ def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         "tag": optional(step.vlan.tag),
         "trunks": sorted(step.vlan.trunks),
         "vlan_mode": optional(step.vlan.mode or None),
-        "external_ids": dict(marks),
+        "external_ids": dict(marks) | wishes(step.mirrors),
     }
 
 
@@ -93,8 +95,27 @@ def differences(step: OvsPort, row: PortRow | None) -> list[Drift]:
     wanted = {"owner": OWNER} | dict(step.marks)
     for table, row_marks in (("Port", port["external_ids"]), ("Interface", found["external_ids"])):
         compared += [(f"{table} external_ids:{key}", wanted[key], row_marks.get(key)) for key in sorted(wanted)]
+    compared += _mirrors_compared(step, row)
     drifts = [_drift(step, column, expected, actual) for column, expected, actual in compared if expected != actual]
     return drifts + _state_differences(step, row)
+
+
+def _mirrors_compared(step: OvsPort, row: PortRow) -> list[tuple[str, Value | None, Value | None]]:
+    """The port's part in mirrors: what, expected and found. Where a mirror has no output yet, only the wish is there."""
+    wanted, ids = {each.name: each for each in step.mirrors}, row.port["external_ids"]
+    compared: list[tuple[str, Value | None, Value | None]] = []
+    for name in sorted(wanted.keys() | wished_names(ids) | {each.name for each in row.mirrors if each.ours}):
+        expected = _frames(wanted[name].from_pod, wanted[name].to_pod) if name in wanted else ""
+        compared.append((f"frames for mirror {name}", expected, _frames(f"{FROM_POD}{name}" in ids, f"{TO_POD}{name}" in ids)))
+        found = [_frames(mirror.from_pod, mirror.to_pod) for mirror in row.mirrors if mirror.name == name]
+        compared += [(f"source of mirror {name}", expected, each) for each in found]
+    outputs = sorted(each.name for each in row.mirrors if each.is_output)
+    compared.append(("output of mirror", step.mirror_output, ", ".join(outputs)))
+    return compared
+
+
+def _frames(from_pod: bool, to_pod: bool) -> str:
+    return " and ".join(words for words, there in (("from the pod", from_pod), ("to the pod", to_pod)) if there)
 
 
 def _state_differences(step: OvsPort, row: PortRow) -> list[Drift]:

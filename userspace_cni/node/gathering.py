@@ -1,0 +1,179 @@
+"""Gathers what has to be known of node and pod to plan an attachment, and refuses what the node does not allow.
+
+It changes nothing on the node: what it raises leaves nothing to be undone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, Place, Pod, SocketFacts
+from userspace_cni.attachment.steps import KernelPort, host_end, port_name
+from userspace_cni.base.errors import ContainerGone, UserspaceError, VolumeMissing
+from userspace_cni.base.log import say
+from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
+from userspace_cni.base.tenancy import require_mirrors, require_port
+from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.consumer import Consumer
+    from userspace_cni.base.deadline import Deadline
+    from userspace_cni.cni.links import LinkOptions
+    from userspace_cni.cni.options import Options
+    from userspace_cni.cni.request import Request
+    from userspace_cni.node.local import LocalNode
+
+_HUGEPAGES: Final = (
+    "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
+    "shared memory an application cannot connect; ask for hugepages-2Mi in resources.limits"
+)
+_MTU: Final = 1500
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """What one ADD asks of the node."""
+
+    node: LocalNode
+    request: Request
+    options: Options
+    consumer: Consumer
+    deadline: Deadline
+
+    def facts(self, netns_inode: int) -> Facts:
+        """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Node.gather`."""
+        environment, node = self.request.environment, self.node
+        rules, namespace = node.settings.rules, environment.pod_namespace
+        require_port(rules, namespace, self.options.bridge, self.options.vlan)
+        require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_output)
+        link = self.options.link
+        name = (host_end if link else port_name)(environment.container_id, environment.ifname)
+        allocation, more = (None, {}) if link else self._allocation()
+        foreign_bridge = node.ports.reach(name, self.options.bridge, self.deadline)
+        kubeconfig = self._kubeconfig()
+        known = self._ask_for_pod(kubeconfig)
+        uid = environment.pod_uid or (known.uid if known else "")
+        # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
+        pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
+        common: dict[str, Any] = {
+            "boot_id": node.boot_id(),
+            "store": node.journal.identity(),
+            "netns_inode": netns_inode,
+            "pod": pod,
+            "foreign_bridge": foreign_bridge,
+        }
+        if link:
+            return LinkFacts(**common, **self._link(link))
+        return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
+
+    # -- a vhost-user interface -------------------------------------------------------------------------------------------
+
+    def _allocation(self) -> tuple[Allocation | None, dict[str, Any]]:
+        from userspace_cni.host.device_info import find_allocation
+
+        trusted = self.node.settings.device_info_dir
+        info, allocation = find_allocation(self.options.asked.device_info_file, trusted, self.node.root)
+        return allocation, {"allocation": allocation, "device_info_file": info, "device_info_dir": trusted}
+
+    def _socket(self, pod: Pod, allocation: Allocation | None, *, known: bool) -> dict[str, Any]:
+        settings, consumer = self.node.settings, self.consumer
+        place = self._device_place(pod)
+        mapped_dir = DEFAULT_MAPPED_DIR if place else consumer.mapped_dir(pod, settings)
+        container_id, shared_dir = self.request.environment.container_id, self.options.shared_dir
+        place = place or consumer.find_place(pod, container_id, shared_dir, settings, self.node.root)
+        if place.unseen and not allocation:
+            self._require_seen(place, pod, known=known)
+        if pod.lacks_hugepages and consumer.needs_hugepages:
+            give(HUGEPAGES_MISSING, _HUGEPAGES)
+        return {
+            "place": place,
+            "mapped_dir": mapped_dir,
+            "short_dir": settings.short_dir,
+            "mount_always": settings.mount_pod_dirs == "always",
+            "ovs_sockdir": self._ovs_sockdir(allocation),
+            "noted": known,
+        }
+
+    def _device_place(self, pod: Pod) -> Place | None:
+        """The directory of the device that the kubelet gave to this pod for this interface; None where it gave none."""
+        node = self.node
+        if not node.settings.devices_per_bridge or not self.consumer.takes_device(pod, node.settings, node.root):
+            return None
+        from userspace_cni.node.devices import device_of
+
+        device = device_of(self.request.environment, self.options, node, self.deadline)
+        if not device:
+            return None
+        directory = node.devices.present(device)
+        return Place(
+            directory.path,
+            directory.trusted,
+            create=False,
+            own=False,
+            mount_name=directory.identity,
+            subdirectory=f"{device}/",
+            closed=True,
+        )
+
+    def _require_seen(self, place: Place, pod: Pod, *, known: bool) -> None:
+        """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
+        settings = self.node.settings
+        volume = settings.shared_volume
+        text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
+        if known and settings.require_volume:
+            remedy = f"give it an emptyDir volume '{volume}' and mount that, as at {DEFAULT_MAPPED_DIR}"
+            if settings.devices_per_bridge:
+                remedy += ", or a device of the bridge that its network names"
+            named = f"pod {pod.namespace}/{pod.name}: " if pod.name else ""
+            raise VolumeMissing(named + text, f"{remedy}; the node's setting require_volume decides whether it is refused")
+        give(VOLUME_MISSING, f"{text}; using the default directory, {place.path} on the node")
+
+    def _ovs_sockdir(self, allocation: Allocation | None) -> str:
+        """Where OVS will make the attachment's socket, if it makes one."""
+        serves = allocation.mode == "client" if allocation else self.options.ovs_role == "server"
+        return self.node.sockdir(self.deadline) if serves else self.node.settings.ovs_sockdir
+
+    # -- a kernel link ----------------------------------------------------------------------------------------------------
+
+    def _link(self, link: LinkOptions) -> dict[str, Any]:
+        settings = self.node.settings
+        opened_as: Any = link.opened_as or settings.kernel_port
+        kind: KernelPort = "system" if opened_as == "auto" else opened_as
+        return {
+            "switch_netns": settings.switch_netns,
+            "opened_as": kind,
+            "mtu": self.options.mtu or _MTU,
+            "node_addresses": (),
+        }
+
+    # -- the pod ----------------------------------------------------------------------------------------------------------
+
+    def _kubeconfig(self) -> str:
+        """The network's credentials to use, "" for our own. A service account counts as our own only for the agent."""
+        node = self.node
+        use = node.settings.netconf_kubeconfig
+        own = bool(node.settings.kubeconfig) or (node.resident and node.has_account())
+        return "" if use == "never" or (use == "fallback" and own) else self.options.kubeconfig
+
+    def _ask_for_pod(self, kubeconfig: str) -> Pod | None:
+        environment, node = self.request.environment, self.node
+        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or node.has_account()):
+            return None
+        if node.watch and not kubeconfig:
+            known = node.watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
+            if known:
+                return known
+        try:
+            view = node.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, self.deadline)
+        except UserspaceError as error:
+            if (self.consumer.reads_note and not self.options.link) or not environment.pod_uid:
+                raise
+            say("warning", "the pod could not be read from the API server; attaching without what it says", problem=error)
+            return None
+        if view is None or (environment.pod_uid and view.uid != environment.pod_uid):
+            raise ContainerGone(
+                f"pod {environment.pod_namespace}/{environment.pod_name} with UID {environment.pod_uid or '(any)'} is gone",
+                "the API server does not know it any more; nothing was done",
+            )
+        return view
