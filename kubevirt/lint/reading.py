@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from kubevirt.findings import Finding, Severity
-from kubevirt.quantity import amount
+from userspace_cni.pod.quantity import amount
 
 T = TypeVar("T")
 _KINDS: Final = ((bool, "true or false"), (str, "a string"), (int | float, "a number"), (list, "a list"), (Mapping, "an object"))

@@ -59,8 +59,8 @@ class Replay:
         return call(self.node.plugin, recording.env["CNI_COMMAND"], environment, recording.stdin if stdin is None else stdin)
 
     def add_all(self) -> dict[str, dict[str, Any]]:
-        """Every ADD, as it was sent except for the bandwidth, which is not supported yet; the results by interface."""
-        return {each.env["CNI_IFNAME"]: succeeded(self.call(each, unlimited(each))) for each in self.adds}
+        """Every ADD, as it was sent; the results by interface."""
+        return {each.env["CNI_IFNAME"]: succeeded(self.call(each)) for each in self.adds}
 
     def leftovers(self) -> dict[str, list[str]]:
         """What is left, device-info files too; the directories of this test's own mounts are no leftovers."""
@@ -77,28 +77,6 @@ def replay(node: Node, sandbox: str) -> Iterator[Callable[[str], Replay]]:
         stack.enter_context(moved(LEASES, node.ipam_dir))
         stack.enter_context(moved(DEVICE_INFO, node.device_info))
         yield lambda name: Replay(node, sandbox, name)
-
-
-def unlimited(recording: Recording) -> bytes:
-    """The same configuration without `runtimeConfig.bandwidth`; byte for byte the same when there is none."""
-    config = json.loads(recording.stdin)
-    if "bandwidth" not in config.get("runtimeConfig", {}):
-        return recording.stdin
-    del config["runtimeConfig"]["bandwidth"]
-    return json.dumps(config).encode()
-
-
-@pytest.mark.parametrize(("name", "rate"), [(MULTUS, "'ingressRate': 1000000"), (CONTAINERD, "'IngressRate': 10000000")])
-def test_bandwidth_is_refused(replay: Callable[[str], Replay], name: str, rate: str) -> None:
-    """The recorded ADDs that ask for bandwidth are refused with 2 naming key and value, before any effect; their DELs succeed."""
-    played = replay(name)
-    asking = [each for each in played.adds if unlimited(each) != each.stdin]
-    assert len(asking) == 1
-    refused(played.call(asking[0]), 2, "runtimeConfig.bandwidth", rate)
-    assert played.leftovers() == {}
-    for each in played.dels:
-        succeeded(played.call(each))
-    assert played.leftovers() == {}
 
 
 def test_multus_attaches_five_interfaces(replay: Callable[[str], Replay]) -> None:
@@ -194,7 +172,7 @@ def test_del_right_after_an_add_that_failed(replay: Callable[[str], Replay]) -> 
     played = replay(CONTAINERD)
     [added], [deleted] = played.adds, played.dels
     away = {"USERSPACE_CNI_OVSDB": f"unix:{played.node.directory}/no.sock"}
-    refused(played.call(added, unlimited(added), **away), 11, "OVSDB")
+    refused(played.call(added, None, **away), 11, "OVSDB")
     succeeded(played.call(deleted, without_previous(deleted), **away))
     succeeded(played.call(deleted, without_previous(deleted), CNI_NETNS=""))
     assert played.leftovers() == {}

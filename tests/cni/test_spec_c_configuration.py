@@ -178,9 +178,9 @@ class TestOptions:
             ({"host": {"engine": "vpp"}}, ("host.engine", "vpp")),
             ({"host": {"iftype": "memif"}}, ("host.iftype", "memif")),
             ({"container": {"iftype": "memif"}}, ("container.iftype", "memif")),
-            ({"bandwidth": {"ingressRate": 1}}, ("bandwidth", "ingressRate")),
+            ({"host": {"iftype": "internal"}}, ("host.iftype", "internal")),
+            ({"netem": {"latency_ms": 20}}, ("netem", "20")),
             ({"host": {"bandwidth": {"egressRate": 1}}}, ("host.bandwidth", "egressRate")),
-            ({"runtimeConfig": {"bandwidth": {"ingressBurst": 1}}}, ("runtimeConfig.bandwidth", "ingressBurst")),
         ],
     )
     def test_035_understood_but_impossible(
@@ -199,6 +199,9 @@ class TestOptions:
             ({"runtimeConfig": {"ips": ["10.0.0.300/24"]}, "ipam": {"type": "static"}}, 7, "runtimeConfig.ips"),
             ({"runtimeConfig": {"ips": "10.0.0.3"}, "ipam": {"type": "static"}}, 6, "runtimeConfig.ips"),
             ({"runtimeConfig": {"CNIDeviceInfoFile": "relative"}}, 7, "runtimeConfig.CNIDeviceInfoFile"),
+            ({"runtimeConfig": {"bandwidth": {"ingressBurst": 1}}}, 7, "runtimeConfig.bandwidth.ingressBurst"),
+            ({"bandwidth": {"ingressRate": 1}}, 7, "bandwidth.ingressRate"),
+            ({"bandwidth": 0}, 6, "bandwidth"),
             ({"runtimeConfig": []}, 6, "runtimeConfig"),
             ({"host": {"mtu": 67}}, 7, "host.mtu"),
             ({"host": {"mtu": "1500"}}, 6, "host.mtu"),

@@ -288,13 +288,13 @@ class TestRuntimeConfig:
         assert node.leftovers() == {}
 
     def test_052_what_cannot_be_honoured(self, node: Node, sandbox: str) -> None:
-        """A group address, an address without IPAM, one that IPAM did not give, and a rate are refused; leases go back."""
+        """A group address, an address without IPAM, one that IPAM did not give, and too low a rate are refused."""
         delegate = scripted(node)
         cases: list[tuple[dict[str, Any], int, str]] = [
             ({"runtimeConfig": {"mac": "01:00:5e:00:00:01"}}, 7, "runtimeConfig.mac"),
             ({"runtimeConfig": {"ips": ["10.9.8.7/24"]}}, 7, "10.9.8.7/24"),
             ({"runtimeConfig": {"ips": ["10.9.8.7/24"]}, "ipam": ipam(delegate)}, 7, "10.9.8.7/24"),
-            ({"runtimeConfig": {"bandwidth": {"ingressRate": 1000}}}, 2, "runtimeConfig.bandwidth"),
+            ({"runtimeConfig": {"bandwidth": {"ingressRate": 999}}}, 7, "runtimeConfig.bandwidth.ingressRate"),
         ]
         for keys, code, word in cases:
             refused(node.run("ADD", node.network(**keys), sandbox), code, word)

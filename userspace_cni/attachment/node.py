@@ -105,9 +105,9 @@ class Node(Protocol):
         """What an attachment with a kernel link has in the kernel, to be undone by its names; () where there can be no such."""
         ...
 
-    def sweep(self, records: Iterable[Record]) -> int:
-        """Remove what neither a record of these names nor anything uses, of this installation: guards of host ends that are gone,
-        rows of limits without a port. Returns how many. Never fails."""
+    def sweep(self) -> int:
+        """Remove what no record names and nothing uses, of this installation: guards of host ends that are gone, rows of limits
+        without a port. Returns how many. Never fails."""
         ...
 
     def noted(self, record: Record) -> Noted | None:

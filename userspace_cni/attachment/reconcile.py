@@ -244,9 +244,8 @@ class Reconciliation:
 
     def _sweep(self) -> None:
         """Follow the pods of all attachments, and remove what no record names and nothing uses."""
-        records = self._node.journal.records()
-        self._amend(records)
-        for _ in range(self._node.sweep(records)):
+        self._amend(self._node.journal.records())
+        for _ in range(self._node.sweep()):
             self._report("swept")
 
     def look_at(self, port: str) -> None:

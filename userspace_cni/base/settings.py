@@ -45,11 +45,14 @@ _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 _RULES: Final = "rules"
 """The one field that no key of the same name sets: it holds the tables [[rule]]."""
 _DIRECTORIES: Final = ("dir", "_root")
-_FILES: Final = ("socket", "kubeconfig", "switch_netns")
-_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig", "switch_netns")
+_FILES: Final = ("socket", "kubeconfig", "switch_netns", "mtu_file")
+_MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig", "switch_netns", "mtu_file")
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
+MTU_MIN: Final = 68
+"""IPv4's (RFC 791)."""
+MTU_MAX: Final = 65535
 _DEVICES_MAX: Final = 1000
 """The kubelet takes messages of 4 MiB, which hold many more; a node has fewer pods."""
 _SUN_PATH_SPARE = 60
@@ -70,6 +73,12 @@ class Settings:
     """Path of the network namespace in which ovs-vswitchd opens its ports; "" for that of this process."""
     kernel_port: str = "auto"
     """How OVS opens the host end of a kernel link, for networks that do not say: one of KERNEL_PORTS."""
+    mtu: int = 0
+    """MTU of kernel links whose network says none; 0 where that is not said here either."""
+    mtu_file: str = ""
+    """A file of the node that says the MTU instead, as openshift-sdn writes it; "" for none."""
+    kubeovn_annotations: bool = False
+    """Whether the pods' annotations of kube-ovn (ovn.kubernetes.io/…) and of OVN's tools (ovn) decide about interfaces."""
     state_dir: str = STATE_DIR
     """Records. Must survive a reboot."""
     run_dir: str = RUN_DIR
@@ -252,6 +261,8 @@ def _checked(key: str, value: object, where: str) -> object:
 
 def _out_of_range(key: str, value: float) -> str:
     """Why the number cannot be the key's value; "" if it can."""
+    if key == "mtu":
+        return "" if value == 0 or MTU_MIN <= value <= MTU_MAX else f"it must be 0 or from {MTU_MIN} to {MTU_MAX}"
     if key == "devices_per_bridge":
         return "" if 0 <= value <= _DEVICES_MAX else f"it must be from 0 to {_DEVICES_MAX}"
     return "" if 0 < value < 1e6 else "it must be greater than 0 and less than a million"

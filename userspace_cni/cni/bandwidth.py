@@ -1,10 +1,41 @@
-"""Limits as networks, runtimes and pods write them: which of them holds, and in which unit. Pure."""
+"""Limits as networks, runtimes and pods write them: which of them holds, in which unit, and what a kind of port can do. Pure.
+
+Here CNI's words are translated: ingress is towards the pod. Whatever cannot be meant, or cannot be done by the port's kind, is
+refused by name; no limit is ever dropped.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
 
-from userspace_cni.base.limits import UNLIMITED, Limits
+from userspace_cni.base.errors import InvalidConfig, UnsupportedField
+from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
+from userspace_cni.cni import keys
+from userspace_cni.cni.annotations import PodInterface, refusal
+from userspace_cni.cni.request import typed
+
+PortKind = Literal["vhostuser", "system", "afxdp", "af_packet", "af_xdp"]
+"""What limits depend on: a vhost-user port, or how OVS opens the host end of a veth."""
+
+RATE_MIN: Final = 1000
+RATE_MAX: Final = (2**32 - 1) * 1000
+"""OVS takes kbit/s in 32 bits."""
+QDISC_RATE_MAX: Final = (2**32 - 1) * 8
+"""What the kernel's own disciplines take of OVS before 3.2: bytes a second in 32 bits."""
+BURST_MIN: Final = 64 * 1024 * 8
+"""The least burst that is chosen, in bits: a segment of TCP as the kernel hands it over."""
+NOT_GIVEN: Final = 2**31
+"""A burst from here on counts as not given: containerd writes 4294967295 where a pod's annotations say none."""
+USUAL_MTU: Final = 1500
+
+_DELAY_MAX: Final = 60_000
+_QUEUE_MAX: Final = 1_000_000
+_WORDS: Final = (("to_pod", "ingress"), ("from_pod", "egress"))
+_PAIRED: Final = ("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth")
+_OWN: Final = "userspace/bandwidth"
+_EXAMPLE: Final = '{"net1": {"ingressRate": "100M", "egressRate": "50M"}}'
 
 
 @dataclass(frozen=True)
@@ -13,3 +44,188 @@ class Bandwidth:
 
     runtime: Limits = UNLIMITED
     network: Limits = UNLIMITED
+
+
+def read_bandwidth(top: Mapping[str, Any], runtime: Mapping[str, Any]) -> Bandwidth:
+    """Read `bandwidth` and `netem` of the network (`top`, canonically spelled), and `runtimeConfig`."""
+    said = keys.spelled(typed(top, "bandwidth", dict, {}), keys.BANDWIDTH, "bandwidth")
+    place = "runtimeConfig.bandwidth"  # containerd writes "IngressRate"
+    asked = keys.spelled(typed(runtime, "bandwidth", dict, {}, path="runtimeConfig."), keys.BANDWIDTH, place)
+    netem = _read_netem(keys.spelled(typed(top, "netem", dict, {}), keys.NETEM, "netem"), lambda key: f"key 'netem.{key}'")
+    return Bandwidth(_read_rates(asked, place), _read_rates(said, "bandwidth", netem))
+
+
+def resolve(bandwidth: Bandwidth, noted: Limits, before: Limits | None = None) -> Limits:
+    """The limits that hold, for each direction from the first who says one: the runtime, `noted`, the network.
+
+    `noted`: what the pod's annotations say (`limits_of`). For a living attachment `before` is what they said at ADD: where they
+    say another thing now, that holds before the runtime's, which may come from the same annotations; where they say nothing more,
+    the network's holds.
+    """
+
+    def first(direction: str) -> Rate | None:
+        runtime, now, network = (getattr(each, direction) for each in (bandwidth.runtime, noted, bandwidth.network))
+        changed = before is not None and now != getattr(before, direction)
+        found: Rate | None = (None if changed else runtime) or now or network
+        return found
+
+    return Limits(first("to_pod"), first("from_pod"), noted.netem or bandwidth.network.netem)
+
+
+def limits_of(annotations: Mapping[str, str], interface: PodInterface) -> Limits:
+    """The limits that a pod's annotations ask for at this interface, for each direction from the first that says one.
+
+    `userspace/bandwidth` names interfaces, kube-ovn's annotations networks; those of kubernetes.io are the default interface's.
+    Raises InvalidConfig naming the annotation.
+    """
+    own = _own_limits(annotations, interface)
+    theirs = _kubeovn_limits(annotations, interface)
+    default = _default_limits(annotations) if interface.is_default else UNLIMITED
+    to_pod, from_pod = (
+        getattr(own, direction) or getattr(theirs, direction) or getattr(default, direction) for direction, _ in _WORDS
+    )
+    return Limits(to_pod, from_pod, theirs.netem)
+
+
+def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, where: str = "") -> None:
+    """Raise UnsupportedField for limits that a port of that kind cannot have, InvalidConfig for a burst below its MTU (bytes).
+
+    `kind` is None while it is not known; `mtu` None counts as 1500. `where` is written before the names of keys, as "bandwidth.".
+    """
+    for direction, word in _WORDS:
+        rate: Rate | None = getattr(limits, direction)
+        if rate is None:
+            continue
+        if rate.burst < 8 * (mtu or USUAL_MTU):
+            raise InvalidConfig(
+                f"key '{where}{word}Burst' is {rate.burst} bits, less than one frame of the MTU {mtu or USUAL_MTU}",
+                f"it must be {8 * (mtu or USUAL_MTU)} or more; without it, the burst is what the rate is in 100 ms",
+            )
+        named = f"key '{where}{word}Rate' is {rate.rate}"
+        if kind == "afxdp" and direction == "to_pod":
+            raise UnsupportedField(
+                f"{named}: OVS does not limit what it sends to a port of type 'afxdp'",
+                "give the network 'host.port': 'system', 'af_packet' or 'af_xdp', or leave the rate out; egressRate is possible",
+            )
+        if kind in ("system", "afxdp") and rate.rate > QDISC_RATE_MAX:
+            raise UnsupportedField(
+                f"{named}: a port of type '{kind}' is limited to {QDISC_RATE_MAX} at most", "leave the rate out, or lower it"
+            )
+    if not limits.netem:
+        return
+    shown = asdict(limits.netem)
+    if kind not in (None, "system"):
+        remedy = "it needs 'host.iftype': 'veth' with 'host.port': 'system'; else remove it"
+        raise UnsupportedField(
+            f"key 'netem' is {shown}: a port of type '{kind}' has no queueing discipline of the kernel", remedy
+        )
+    if limits.to_pod:
+        raise UnsupportedField(
+            f"key 'netem' is {shown} beside an ingressRate of {limits.to_pod.rate}: a link has one queueing discipline",
+            "leave one of the two out",
+        )
+
+
+def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) -> Limits:
+    values = {key: typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH}
+    return _limits(values, lambda key: f"key '{place}.{key}'", netem)
+
+
+def _limits(values: Mapping[str, int], named: Callable[[str], str], netem: Netem | None = None) -> Limits:
+    """The limits of CNI's four values; 0 for what is not given. `named`: how an error speaks of a key."""
+    to_pod, from_pod = (_rate(values, word, named) for _, word in _WORDS)
+    return Limits(to_pod, from_pod, netem)
+
+
+def _rate(values: Mapping[str, int], word: str, named: Callable[[str], str]) -> Rate | None:
+    rate, burst = values.get(f"{word}Rate", 0), values.get(f"{word}Burst", 0)
+    if burst < 0:
+        raise InvalidConfig(
+            f"{named(f'{word}Burst')} is {burst}", "it must be a number of bits; leave it out for 100 ms of the rate"
+        )
+    if burst >= NOT_GIVEN:
+        burst = 0
+    if not rate and burst:
+        raise InvalidConfig(f"{named(f'{word}Burst')} is {burst} without a rate", f"give {word}Rate, too, or leave both out")
+    if not rate:
+        return None
+    if not RATE_MIN <= rate <= RATE_MAX:
+        raise InvalidConfig(f"{named(f'{word}Rate')} is {rate}", f"it must be from {RATE_MIN} to {RATE_MAX} bit/s, or left out")
+    return Rate(rate, burst or max(rate // 10, BURST_MIN))
+
+
+def _read_netem(raw: Mapping[str, Any], named: Callable[[str], str]) -> Netem | None:
+    """Read a worse line; None where all is 0."""
+    bounds = {"latency_ms": _DELAY_MAX, "jitter_ms": _DELAY_MAX, "loss_percent": 100, "limit": _QUEUE_MAX}
+    for key, most in bounds.items():
+        value = raw.get(key) or 0
+        whole = key != "loss_percent"
+        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 <= value <= most:
+            raise InvalidConfig(f"{named(key)} is {value!r}", f"it must be a {'whole ' if whole else ''}number from 0 to {most}")
+    latency, jitter, loss, queue = (raw.get(key) or 0 for key in bounds)
+    if jitter and not latency:
+        raise InvalidConfig(f"{named('jitter_ms')} is {jitter} without a latency", "give latency_ms, too: it is what varies")
+    return Netem(latency, jitter, float(loss), queue) if any((latency, loss, queue)) else None
+
+
+def _own_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limits:
+    said = interface.own(annotations, _OWN, _EXAMPLE)
+    if said is None:
+        return UNLIMITED
+
+    def named(key: str) -> str:
+        return f"annotation '{_OWN}': {key} of {interface.ifname}"
+
+    if not isinstance(said, dict) or (unknown := sorted(said.keys() - set(keys.BANDWIDTH))):
+        what = f"has the key {unknown[0]!r}" if isinstance(said, dict) else f"is {said!r}"
+        raise refusal(f"annotation '{_OWN}': what it says of {interface.ifname} {what}", f"as {_EXAMPLE}, with {keys.BANDWIDTH}")
+    return _limits({key: _quantity(value, named(key)) for key, value in said.items()}, named)
+
+
+def _default_limits(annotations: Mapping[str, str]) -> Limits:
+    """Those of kubernetes.io, which know no burst."""
+    names = dict(zip(("ingressRate", "egressRate"), _PAIRED, strict=True))
+    values = {key: _quantity(annotations[name], f"annotation '{name}'") for key, name in names.items() if annotations.get(name)}
+    return _limits(values, lambda key: f"annotation '{names[key]}'")
+
+
+def _kubeovn_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limits:
+    """Those of kube-ovn: Mbit/s and Mbit, ms, packets, percent; 0 for none."""
+    values: dict[str, int] = {}
+    line: dict[str, float] = {}
+    names: dict[str, str] = {}
+    for key in ("ingress_rate", "ingress_burst", "egress_rate", "egress_burst", "latency", "jitter", "limit", "loss"):
+        name, text = interface.kubeovn(annotations, key)
+        if not text:
+            continue
+        whole = text.isascii() and text.isdecimal() and len(text) < 16
+        if not whole and not (key == "loss" and _is_decimal(text)):
+            raise refusal(f"annotation '{name}' is {text!r}", "it must be a number, as kube-ovn has it")
+        word, _, what = key.partition("_")
+        if what:
+            ours = f"{word}{what.capitalize()}"
+            values[ours] = int(text) * 1_000_000
+        else:
+            ours = {"latency": "latency_ms", "jitter": "jitter_ms", "loss": "loss_percent"}.get(key, key)
+            line[ours] = int(text) if whole else float(text)
+        names[ours] = name
+
+    def named(key: str) -> str:
+        return f"annotation '{names.get(key, key)}'"
+
+    return _limits(values, named, _read_netem(line, named))
+
+
+def _is_decimal(text: str) -> bool:
+    whole, point, part = text.partition(".")
+    return bool(point) and text.isascii() and len(text) < 16 and all(each.isdecimal() for each in (whole, part))
+
+
+def _quantity(value: object, named: str) -> int:
+    """A rate or burst as Kubernetes writes quantities: 100M, 1.5G, 64k, or a number."""
+    from userspace_cni.pod.quantity import amount  # decimal costs: most pods say nothing
+
+    found = amount(value)
+    if not found:
+        raise refusal(f"{named} is {value!r}", "it must be a quantity of bits, as 100M; leave it out for no limit")
+    return found

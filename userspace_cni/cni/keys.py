@@ -14,10 +14,17 @@ from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
 
-TOP: Final = ("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "bandwidth", "consumer")
+TOP: Final = (
+    *("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "consumer", "addresses"),
+    *("bandwidth", "netem", "mirrors", "mirrorOutput", "gatewayCheck", "duplicateCheck", "nodeRoutes", "serviceCIDRs"),
+)
 BLOCK: Final = ("engine", "iftype", "netType", "memif", "vhost", "bridge", "mtu", "mac", "bandwidth")
+HOST: Final = (*BLOCK, "port")
 VHOST: Final = ("mode", "socketfile", "user", "group", "dirmode", "socketmode", "selinuxLabel", "queues", "queueSize")
 BRIDGE: Final = ("bridgeName", "bridgeId", "vlanId", "trunks", "vlanMode")
+BANDWIDTH: Final = ("ingressRate", "ingressBurst", "egressRate", "egressBurst")
+NETEM: Final = ("latency_ms", "jitter_ms", "loss_percent", "limit")
+MIRROR: Final = ("name", "from", "to", "ingress", "egress")
 STANDARD: Final = (
     *("cniVersion", "name", "type", "ipam", "ipMasq", "dns", "capabilities", "runtimeConfig", "args", "prevResult"),
     *("disableCheck", "disableGC", "cniVersions", "loadOnlyInlinedPlugins", "deviceID", "pciBusID"),
@@ -25,23 +32,26 @@ STANDARD: Final = (
 """Keys at the top, of the CNI specification and of Multus: read under exactly these names, and never warned of as unknown."""
 PLACES: Final[Mapping[str, tuple[str, ...]]] = {
     "": (*TOP, *STANDARD),
-    "host": BLOCK,
+    "bandwidth": BANDWIDTH,
+    "netem": NETEM,
+    "mirrors": MIRROR,
+    "host": HOST,
     "host.vhost": VHOST,
     "host.bridge": BRIDGE,
     "container": BLOCK,
     "container.vhost": VHOST,
     "container.bridge": BRIDGE,
 }
-"""The known keys of each object that we read."""
+"""The known keys of each object that we read, or of each object of a list."""
 MARKED: Final = "cni.dev/"
 """The prefix of keys that a runtime adds."""
 
 _PARTS: Final = ("vhost", "bridge")
+_LIMITS: Final = ("bandwidth", "netem", "mirrors")
 _LEFT_OUT: Final[Mapping[str, str]] = {part: f"host.{part}" for part in _PARTS}
 """Blocks of `host` that are also compared at the top: their author may have forgotten `host`."""
 _OTHERS: Final = (
     *("role", "ingressPolicingRate", "ingressPolicingBurst", "OvnPort"),
-    *("ingressRate", "ingressBurst", "egressRate", "egressBurst"),
     *("plugins", "delegates", "device", "resourceName", "ipMasqBackend"),
 )
 """Keys of the former plugin and its forks that have no meaning here, and of other CNI plugins: manifests are copied with them."""
@@ -145,12 +155,15 @@ def _objects(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield block, held
         for part, below in _held(held, _PARTS):
             yield path_of(block, part), below
+    yield from _held(raw, _LIMITS)
 
 
 def _held(raw: Mapping[str, Any], names: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for key, value in raw.items():
-        if folded(key) in names and isinstance(value, Mapping):
-            yield folded(key), value
+        if folded(key) in names:
+            yield from (
+                (folded(key), held) for held in (value if isinstance(value, list) else [value]) if isinstance(held, Mapping)
+            )
 
 
 def _unknown(place: str, held: Mapping[str, Any]) -> list[str]:

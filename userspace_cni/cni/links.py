@@ -1,9 +1,29 @@
-"""What a network says of an ordinary pod's kernel link: `host.iftype: veth` and the keys that belong to it. Pure."""
+"""What a network says of its kind of interface, and of an ordinary pod's kernel link: `host.iftype: veth` and its keys. Pure.
+
+Keys of one kind that stand in a network of the other are refused by name: their author expects something that will not be.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from ipaddress import ip_network
+from typing import Any, Final, Literal, cast
+
+from userspace_cni.base.errors import InvalidConfig, UnsupportedField
+from userspace_cni.base.settings import KERNEL_PORTS
+from userspace_cni.cni.request import typed
+
+Datapath = Literal["netdev", "system"]
+KernelPort = Literal["system", "afxdp", "af_packet", "af_xdp"]
+
+SMALL_MTU: Final = 1500
+"""What all kinds but "system" carry at most: the vdevs' buffers hold 1518 bytes, XDP takes a page."""
+
+_ENGINES: Final[Mapping[str, Datapath]] = {"ovs-dpdk": "netdev", "ovs": "system"}
+_FLAGS: Final = ("gatewayCheck", "duplicateCheck", "nodeRoutes")
+_SERVICES_MAX: Final = 64
+_INTERNAL: Final = "ovs-vswitchd makes a new tap when it restarts, and the pod would keep a dead one"
 
 
 @dataclass(frozen=True)
@@ -14,8 +34,135 @@ class LinkOptions:
     """
 
     opened_as: str = ""
-    datapath: Literal["netdev", "system"] = "netdev"
+    datapath: Datapath = "netdev"
     gateway_check: bool = False
     duplicate_check: bool = False
     node_routes: bool = False
     service_cidrs: tuple[str, ...] = ()
+
+
+def read_link(
+    top: Mapping[str, Any], host: Mapping[str, Any], container: Mapping[str, Any], warn: Callable[[str], None]
+) -> LinkOptions | None:
+    """Read the keys of a kernel link; None for a vhost-user interface. All blocks are canonically spelled.
+
+    Raises UnsupportedField and InvalidConfig for kinds that do not exist, and for keys of the other kind.
+    """
+    memif = {"memif": "memif is not supported"}
+    iftype = _one_of(host, "host", "iftype", ("vhostuser", "veth"), {**memif, "internal": _INTERNAL})
+    engine = _one_of(host, "host", "engine", tuple(_ENGINES), {"vpp": "VPP is not supported"})
+    unbuilt = "a port is on a bridge"
+    _one_of(host, "host", "netType", ("bridge",), {"interface": unbuilt, "none": unbuilt})
+    _one_of(container, "container", "iftype", (iftype,), memif)
+    typed(container, "engine", str, "", path="container.")
+    typed(container, "netType", str, "", path="container.")
+    port = typed(host, "port", str, "", path="host.")
+    flags = {key: typed(top, key, bool, False) for key in _FLAGS}
+    services = _read_services(top)
+    if iftype == "vhostuser":
+        _require_no_link(engine, {"host.port": port, **flags, "serviceCIDRs": list(services)})
+        return None
+    _require_no_socket(top, host, container, warn)
+    if port and port not in KERNEL_PORTS:
+        raise InvalidConfig(f"key 'host.port' is {port!r}", f"it can be {_either(KERNEL_PORTS)}")
+    link = LinkOptions(
+        opened_as=port,
+        datapath=_ENGINES[engine],
+        gateway_check=flags["gatewayCheck"],
+        duplicate_check=flags["duplicateCheck"],
+        node_routes=flags["nodeRoutes"],
+        service_cidrs=services,
+    )
+    if port:
+        require_openable(opened_as(link, port), typed(host, "mtu", int, None, path="host."))
+    if link.datapath == "system" and port not in ("", "auto", "system"):
+        raise UnsupportedField(
+            f"key 'host.port' is {port!r} with 'host.engine' 'ovs': the kernel's datapath opens links as 'system' alone",
+            "remove 'host.port', or say 'host.engine': 'ovs-dpdk'",
+        )
+    return link
+
+
+def opened_as(link: LinkOptions, setting: str) -> KernelPort:
+    """How OVS is to open the host end: as the network says, else the node's setting `kernel_port`; "auto" is "system"."""
+    kind = link.opened_as or setting
+    return "system" if kind == "auto" or link.datapath == "system" else cast("KernelPort", kind)
+
+
+def require_openable(kind: KernelPort, mtu: int | None) -> None:
+    """Raise UnsupportedField for an MTU (bytes, None for the usual one) that the kind of port does not carry."""
+    if mtu is not None and mtu > SMALL_MTU and kind != "system":
+        raise UnsupportedField(
+            f"key 'host.mtu' is {mtu}: a port of type '{kind}' carries {SMALL_MTU} at most",
+            f"say 'host.port': 'system', or an MTU of {SMALL_MTU} or less",
+        )
+
+
+def require_addressed(link: LinkOptions, why_not: str) -> None:
+    """Raise InvalidConfig for what needs addresses; `why_not`: why the interface has none."""
+    keys = {"gatewayCheck": link.gateway_check, "duplicateCheck": link.duplicate_check, "nodeRoutes": link.node_routes}
+    for key, value in keys.items():
+        if value:
+            raise InvalidConfig(f"key '{key}' is true, and {why_not}", "remove it, or give the network an 'ipam'")
+    if link.service_cidrs:
+        raise InvalidConfig(
+            f"key 'serviceCIDRs' is {list(link.service_cidrs)}, and {why_not}", "remove it, or give the network an 'ipam'"
+        )
+
+
+def _one_of(block: Mapping[str, Any], name: str, key: str, built: tuple[str, ...], unbuilt: Mapping[str, str]) -> str:
+    """One of the values that are built, the first where none is said; `unbuilt`: others that are understood, with the reason."""
+    value: str = typed(block, key, str, "", path=f"{name}.")
+    if value in unbuilt and value not in built:
+        raise UnsupportedField(f"key '{name}.{key}' is {value!r}: {unbuilt[value]}", f"it can be {_either(built)}")
+    if value not in ("", *built):
+        raise InvalidConfig(f"key '{name}.{key}' is {value!r}", f"it can be {_either(built)}")
+    return value or built[0]
+
+
+def _require_no_link(engine: str, said: Mapping[str, object]) -> None:
+    """Refuse what a vhost-user interface cannot have."""
+    if engine != "ovs-dpdk":
+        raise UnsupportedField(
+            f"key 'host.engine' is {engine!r}: the kernel's datapath has no vhost-user ports",
+            "say 'host.engine': 'ovs-dpdk', or 'host.iftype': 'veth'",
+        )
+    for key, value in said.items():
+        if value:
+            raise UnsupportedField(
+                f"key '{key}' is {value!r}: a vhost-user interface has no kernel link", "remove it, or say 'host.iftype': 'veth'"
+            )
+
+
+def _require_no_socket(
+    top: Mapping[str, Any], host: Mapping[str, Any], container: Mapping[str, Any], warn: Callable[[str], None]
+) -> None:
+    """Refuse what a kernel link cannot have, and warn of what has no meaning for it."""
+    refused = {"host.vhost": host.get("vhost"), **{f"container.{key}": container[key] for key in container if key != "iftype"}}
+    for key, value in refused.items():
+        if value:
+            raise UnsupportedField(f"key '{key}' is {value!r}: a kernel link has no vhost-user socket", "remove it")
+    for key, value in (("sharedDir", top.get("sharedDir")), ("host.memif", host.get("memif"))):
+        if value:
+            warn(f"key '{key}' is ignored: a kernel link has no socket")
+
+
+def _read_services(top: Mapping[str, Any]) -> tuple[str, ...]:
+    items = typed(top, "serviceCIDRs", list, [])
+    if len(items) > _SERVICES_MAX:
+        raise InvalidConfig(f"key 'serviceCIDRs' has {len(items)} items", f"it can have {_SERVICES_MAX} at most")
+    for item in items:
+        try:
+            if not isinstance(item, str) or "/" not in item:
+                raise ValueError
+            ip_network(item)
+        except ValueError:
+            raise InvalidConfig(
+                f"key 'serviceCIDRs' holds {item!r}",
+                "it must be networks as 10.96.0.0/12 or 2001:db8::/108, without bits of a host",
+            ) from None
+    return tuple(items)
+
+
+def _either(values: tuple[str, ...]) -> str:
+    return " or ".join(map(repr, values))

@@ -22,26 +22,27 @@ from typing import Any, Final, Literal, Protocol
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField
 from userspace_cni.base.log import LEVELS
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.settings import MTU_MAX, MTU_MIN
 from userspace_cni.base.vlans import BRIDGE_MAX, VLAN_MAX, Vlan, vlan_range
 from userspace_cni.cni import keys
-from userspace_cni.cni.bandwidth import Bandwidth
-from userspace_cni.cni.links import LinkOptions
+from userspace_cni.cni.bandwidth import Bandwidth, PortKind, read_bandwidth, require_possible
+from userspace_cni.cni.links import LinkOptions, opened_as, read_link, require_addressed
+from userspace_cni.cni.mirrors import read_mirror_output, read_mirrors
 from userspace_cni.cni.request import Request, typed
+from userspace_cni.cni.values import MAC, NAME, absolute, in_range, is_unicast, matching, printable, unicast
 
 Role = Literal["client", "server"]
 Warn = Callable[[str], None]
 
 DEFAULT_BRIDGE: Final = "br0"
 DEFAULT_CONSUMER: Final = "pod"
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 _BRIDGE: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{BRIDGE_MAX - 1}}}")
-_MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 _OCTAL: Final = re.compile(r"(0o?)?[0-7]{3,4}")
 _SOCKET_FILE_MAX = 80
-_PATH_MAX = 1024
 _MODES: Final = ("", "client", "server")
 _VLAN_MODES: Final = ("access", "native-tagged", "native-untagged", "trunk", "dot1q-tunnel")
-_MTU_RANGE: Final = (68, 65535)
+_MTU_RANGE: Final = (MTU_MIN, MTU_MAX)
+_NOTED: Final = "annotations"
 _QUEUES_MAX = 128
 _QUEUE_SIZES: Final = frozenset(2**power for power in range(6, 16))
 
@@ -137,15 +138,19 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
     top = keys.spelled(raw, keys.TOP, "")
     runtime = typed(raw, "runtimeConfig", dict, {})
     host, container = _block(top, "host"), _block(top, "container")
-    _refuse_unbuilt(request, (("", top), ("host.", host), ("runtimeConfig.", runtime)))
-    _check_engine(host, container)
+    link = read_link(top, host, container, warn)
     vhost, bridge = _part(host, "vhost"), _part(host, "bridge")
     consumer = typed(top, "consumer", str, "") or DEFAULT_CONSUMER
     if consumer not in consumers:
         raise InvalidConfig(f"key 'consumer' is {consumer!r}", f"it can be {' or '.join(map(repr, consumers))}")
+    if link and consumer != DEFAULT_CONSUMER:
+        raise InvalidConfig(
+            f"key 'consumer' is {consumer!r} with 'host.iftype' 'veth': a kernel link is in the pod's own namespace",
+            f"remove one of the two: only consumer {DEFAULT_CONSUMER!r} has kernel links",
+        )
     terms = consumers[consumer]
     terms.check(top, vhost, warn)
-    role_given = "host" in top
+    role_given = "host" in top and not link
     asked_mode = _read_mode_of(vhost, "host")
     mode = asked_mode or terms.default_role
     ovs_role: Role = "client" if not role_given or mode == "client" else "server"
@@ -157,26 +162,33 @@ def read_options(request: Request, consumers: Mapping[str, Terms], warn: Warn, a
     if typed(top, "logLevel", str, "") and not read_log_level(raw):
         warn(f"key 'logLevel' is {top['logLevel']!r} and ignored: it can be one of {', '.join(LEVELS)}")
     own = _read_mode_of(_part(container, "vhost"), "container")
-    if advise:
+    if advise and not link:
         warn_of_role(ovs_role, own, warn, advise)
     if typed(top, "logFile", str, ""):
         warn("key 'logFile' is ignored: a path from a network's configuration is not written to as root; see stderr")
+    bandwidth = _read_limits(top, runtime, link, {"host": host, "container": container})
+    mirrors = read_mirrors(top, warn)
+    output = read_mirror_output(top, mirrors)
     return Options(
         ovs_role=ovs_role,
         role_given=role_given,
         mode_given=bool(asked_mode),
-        bridge=_matching(typed(bridge, "bridgeName", str, "") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"),
+        bridge=matching(typed(bridge, "bridgeName", str, "") or DEFAULT_BRIDGE, _BRIDGE, "host.bridge.bridgeName"),
         vlan=_read_vlan(bridge),
-        mtu=_in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
+        mtu=in_range(typed(host, "mtu", int, None, path="host."), _MTU_RANGE, "host.mtu"),
         socket_file=_read_socket_file(vhost),
         access=terms.access(_read_access(vhost)),
         application=_read_application(container, own),
         asked=_read_asked(request, host, runtime, warn),
-        kubeconfig=_absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
-        shared_dir=_absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
+        kubeconfig=absolute(typed(top, "kubeconfig", str, ""), "kubeconfig"),
+        shared_dir=absolute(typed(top, "sharedDir", str, ""), "sharedDir"),
         consumer=consumer,
         dns=_read_dns(typed(raw, "dns", dict, {})),
-        link=LinkOptions(service_cidrs=tuple(raw.get("serviceCIDRs", ()))) if host.get("iftype") == "veth" else None,
+        link=link,
+        bandwidth=bandwidth,
+        mirrors=mirrors,
+        mirror_output=output,
+        addresses_noted=_read_addressing(request, top, link, output),
     )
 
 
@@ -200,7 +212,7 @@ def warn_of_role(role: Role, own: str, warn: Warn, advise: Warn) -> None:
 
 
 def _block(top: Mapping[str, Any], name: str) -> dict[str, Any]:
-    block = keys.spelled(typed(top, name, dict, {}), keys.BLOCK, name)
+    block = keys.spelled(typed(top, name, dict, {}), keys.PLACES[name], name)
     for part, known in (("vhost", keys.VHOST), ("bridge", keys.BRIDGE)):
         if part in block:
             place = keys.path_of(name, part)
@@ -214,36 +226,54 @@ def _part(block: Mapping[str, Any], name: str) -> dict[str, Any]:
     return part
 
 
-def _refuse_unbuilt(request: Request, holders: tuple[tuple[str, Mapping[str, Any]], ...]) -> None:
-    for path, holder in holders:
-        bandwidth = holder.get("bandwidth")
-        if isinstance(bandwidth, dict) and not any(bandwidth.values()):
-            continue
-        if bandwidth is not None:
-            raise UnsupportedField(f"key '{path}bandwidth' is {bandwidth!r}: rates are not supported yet", "remove it to attach")
+def _read_addressing(request: Request, top: Mapping[str, Any], link: LinkOptions | None, output: str) -> bool:
+    """Whether the addresses are in the pod's annotations.
+
+    Raises for sources of addresses that exclude one another or cannot be, and for keys that lack one.
+    """
+    said: str = typed(top, "addresses", str, "")
+    ipam = request.network.ipam
+    if said not in ("", _NOTED):
+        raise InvalidConfig(f"key 'addresses' is {said!r}", f"it can be {_NOTED!r}; an IPAM plugin is named in 'ipam'")
+    if said and ipam:
+        raise InvalidConfig(
+            f"key 'addresses' is {said!r} beside 'ipam.type' {ipam!r}: addresses come from one place", "remove one of the two"
+        )
+    if output and (said or ipam):
+        source = f"'addresses' {said!r}" if said else f"'ipam.type' {ipam!r}"
+        raise UnsupportedField(
+            f"key 'mirrorOutput' is {output!r} beside {source}: what an output sends is dropped, it can use no address",
+            "remove one of the two",
+        )
+    if ipam == "dhcp":
+        reason = "its lease comes before the interface that it needs" if link else "it needs a kernel interface in the pod"
+        raise UnsupportedField(f"key 'ipam.type' is 'dhcp': {reason}", "use host-local or static")
     if request.network.raw.get("ipMasq") is True:
-        raise UnsupportedField("key 'ipMasq' is true: a vhost-user port has no address on the host to masquerade", "remove it")
-    if request.network.ipam == "dhcp":
-        raise UnsupportedField("key 'ipam.type' is 'dhcp': it needs a kernel interface in the pod", "use host-local or static")
+        raise UnsupportedField(
+            "key 'ipMasq' is true: an interface at a bridge of OVS has no address on the host to masquerade", "remove it"
+        )
+    if link and not (said or ipam):
+        require_addressed(link, "the interface gets no addresses")
+    return bool(said)
 
 
-def _check_engine(host: Mapping[str, Any], container: Mapping[str, Any]) -> None:
-    """Refuse all but OVS-DPDK and vhost-user; `container.engine`, the pod's application, may be anything."""
-    _one_of(host, "host", "engine", "ovs-dpdk", unbuilt=("vpp",))
-    if host.get("iftype") != "veth":
-        _one_of(host, "host", "iftype", "vhostuser", unbuilt=("memif",))
-    _one_of(host, "host", "netType", "bridge", unbuilt=("interface", "none"))
-    _one_of(container, "container", "iftype", "vhostuser", unbuilt=("memif",))
-    typed(container, "engine", str, "", path="container.")
-    typed(container, "netType", str, "", path="container.")
-
-
-def _one_of(block: Mapping[str, Any], name: str, key: str, built: str, *, unbuilt: tuple[str, ...]) -> None:
-    value = typed(block, key, str, "", path=f"{name}.")
-    if value in unbuilt:
-        raise UnsupportedField(f"key '{name}.{key}' is {value!r}: not supported", f"it can be {built!r}")
-    if value not in ("", built):
-        raise InvalidConfig(f"key '{name}.{key}' is {value!r}", f"it can be {built!r}")
+def _read_limits(
+    top: Mapping[str, Any], runtime: Mapping[str, Any], link: LinkOptions | None, blocks: Mapping[str, Mapping[str, Any]]
+) -> Bandwidth:
+    """Read the limits, as far as the kind of port is known here: how OVS opens a link may be the node's decision."""
+    for name, block in blocks.items():
+        if block.get("bandwidth"):
+            raise UnsupportedField(
+                f"key '{name}.bandwidth' is {block['bandwidth']!r}", "write 'bandwidth' at the top of the network"
+            )
+    bandwidth = read_bandwidth(top, runtime)
+    kind: PortKind | None = "vhostuser"
+    if link:
+        kind = opened_as(link, link.opened_as) if link.opened_as or link.datapath == "system" else None
+    mtu = blocks["host"].get("mtu")
+    require_possible(bandwidth.network, kind, mtu, "bandwidth.")
+    require_possible(bandwidth.runtime, kind, mtu, "runtimeConfig.bandwidth.")
+    return bandwidth
 
 
 def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
@@ -256,7 +286,7 @@ def _read_mode_of(vhost: Mapping[str, Any], block: str) -> str:
 def _read_vlan(bridge: Mapping[str, Any]) -> Vlan:
     path = "host.bridge."
     tag = typed(bridge, "vlanId", int, 0, path=path)
-    _in_range(tag, (0, VLAN_MAX), f"{path}vlanId")
+    in_range(tag, (0, VLAN_MAX), f"{path}vlanId")
     mode = typed(bridge, "vlanMode", str, "", path=path)
     if mode and mode not in _VLAN_MODES:
         raise InvalidConfig(f"key '{path}vlanMode' is {mode!r}", f"it can be one of {', '.join(_VLAN_MODES)}")
@@ -280,7 +310,7 @@ def _read_access(vhost: Mapping[str, Any]) -> Access:
         group=_read_principal(vhost, "group"),
         directory_mode=_read_mode(vhost, "dirmode"),
         socket_mode=_read_mode(vhost, "socketmode"),
-        selinux_label=_printable(typed(vhost, "selinuxLabel", str, "", path=path), f"{path}selinuxLabel"),
+        selinux_label=printable(typed(vhost, "selinuxLabel", str, "", path=path), f"{path}selinuxLabel"),
     )
 
 
@@ -289,7 +319,7 @@ def _read_principal(vhost: Mapping[str, Any], key: str) -> str:
     text = (
         str(value) if isinstance(value, int) and not isinstance(value, bool) else typed(vhost, key, str, "", path="host.vhost.")
     )
-    return _matching(text, _NAME, f"host.vhost.{key}") if text else ""
+    return matching(text, NAME, f"host.vhost.{key}") if text else ""
 
 
 def _read_mode(vhost: Mapping[str, Any], key: str) -> int | None:
@@ -305,7 +335,7 @@ def _read_socket_file(vhost: Mapping[str, Any]) -> str:
     name: str = typed(vhost, "socketfile", str, "", path="host.vhost.")
     if not name:
         return ""
-    _matching(name, _NAME, "host.vhost.socketfile")
+    matching(name, NAME, "host.vhost.socketfile")
     if name.startswith("configData-"):
         raise InvalidConfig(
             f"key 'host.vhost.socketfile' is {name!r}", "files named configData-… beside it tell the application of it"
@@ -320,7 +350,7 @@ def _read_socket_file(vhost: Mapping[str, Any]) -> str:
 def _read_application(container: Mapping[str, Any], mode: str) -> Application:
     vhost = _part(container, "vhost")
     path = "container.vhost."
-    queues = _in_range(typed(vhost, "queues", int, None, path=path), (1, _QUEUES_MAX), f"{path}queues")
+    queues = in_range(typed(vhost, "queues", int, None, path=path), (1, _QUEUES_MAX), f"{path}queues")
     size = typed(vhost, "queueSize", int, None, path=path)
     if size is not None and size not in _QUEUE_SIZES:
         raise InvalidConfig(f"key '{path}queueSize' is {size}", "it must be a power of two from 64 to 32768")
@@ -332,7 +362,7 @@ def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str,
     return Asked(
         mac=_asked_mac(request, host, runtime, warn),
         ips=_asked_ips(request, runtime, warn),
-        device_info_file=_absolute(
+        device_info_file=absolute(
             typed(runtime, "CNIDeviceInfoFile", str, "", path="runtimeConfig."), "runtimeConfig.CNIDeviceInfoFile"
         ),
         device_id=typed(runtime, "deviceID", str, "", path="runtimeConfig.") or typed(request.network.raw, "deviceID", str, ""),
@@ -342,20 +372,20 @@ def _read_asked(request: Request, host: Mapping[str, Any], runtime: Mapping[str,
 def _asked_mac(request: Request, host: Mapping[str, Any], runtime: Mapping[str, Any], warn: Warn) -> str:
     requested: str = typed(runtime, "mac", str, "", path="runtimeConfig.")
     if requested:
-        return _unicast(requested, "key 'runtimeConfig.mac'")
+        return unicast(requested, "key 'runtimeConfig.mac'")
     mac = _args_cni(request).get("mac")
-    if isinstance(mac, str) and _is_unicast(mac):
+    if isinstance(mac, str) and is_unicast(mac):
         return mac.lower()
     if mac is not None:
         warn(f"key 'args.cni.mac' is {mac!r}, not a unicast MAC address, and is ignored")
     else:
         mac = request.environment.args.get("MAC", "")
-        if mac and not _MAC.fullmatch(mac):
+        if mac and not MAC.fullmatch(mac):
             raise BadEnvironment(f"CNI_ARGS holds MAC={mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
         if mac:
-            return _unicast(mac, "CNI_ARGS MAC")
+            return unicast(mac, "CNI_ARGS MAC")
     own: str = typed(host, "mac", str, "", path="host.")
-    return _unicast(own, "key 'host.mac'") if own else ""
+    return unicast(own, "key 'host.mac'") if own else ""
 
 
 def _asked_ips(request: Request, runtime: Mapping[str, Any], warn: Warn) -> tuple[str, ...]:
@@ -398,41 +428,3 @@ def _read_dns(raw: Mapping[str, Any]) -> dict[str, Any]:
         if not all(isinstance(value, str) for value in dns[key]):
             raise Undecodable(f"key 'dns.{key}' holds something else than strings", "it must be a list of strings")
     return {key: value for key, value in dns.items() if value}
-
-
-def _unicast(mac: str, where: str) -> str:
-    if not _MAC.fullmatch(mac):
-        raise InvalidConfig(f"{where} is {mac!r}", "it must be six octets in hexadecimal, as 02:00:00:00:00:01")
-    if not _is_unicast(mac):
-        raise InvalidConfig(f"{where} is {mac!r}", "a port needs a unicast address: the first octet even, not all zero")
-    return mac.lower()
-
-
-def _is_unicast(mac: str) -> bool:
-    return bool(_MAC.fullmatch(mac) and not int(mac[:2], 16) & 1 and int(mac.replace(":", ""), 16))
-
-
-def _matching(value: str, pattern: re.Pattern[str], where: str) -> str:
-    if not pattern.fullmatch(value) or value in {".", ".."}:
-        raise InvalidConfig(f"key '{where}' is {value!r}", f"it must match {pattern.pattern}")
-    return value
-
-
-def _in_range(value: int | None, bounds: tuple[int, int], where: str) -> int | None:
-    if value is not None and not bounds[0] <= value <= bounds[1]:
-        raise InvalidConfig(f"key '{where}' is {value}", f"it must be from {bounds[0]} to {bounds[1]}")
-    return value
-
-
-def _printable(value: str, where: str) -> str:
-    if value and not (value.isascii() and value.isprintable()):
-        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be printable ASCII")
-    return value
-
-
-def _absolute(value: str, where: str) -> str:
-    if value and (not value.startswith("/") or "\0" in value or ".." in value.split("/")):
-        raise InvalidConfig(f"key '{where}' is {value!r}", "it must be an absolute path without '..'")
-    if len(value.encode()) > _PATH_MAX:  # directories made name by name can be deeper than the kernel takes a path
-        raise InvalidConfig(f"key '{where}' has {len(value.encode())} bytes", f"a path of a network has at most {_PATH_MAX}")
-    return value

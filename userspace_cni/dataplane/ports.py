@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import OWNER, Driver, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import OWNER, Driver, HostEnd, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -25,22 +25,22 @@ from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
-from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH, interface_row
-from userspace_cni.dataplane.ovsdb.rows.marks import is_ours, marks_of
+from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, marks_of
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of
 from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
+from userspace_cni.dataplane.read_back import ReadBack
 from userspace_cni.dataplane.vswitchd import Daemon, Liveness
 
 if TYPE_CHECKING:
     from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.ovsdb.commands import AddPort
-    from userspace_cni.dataplane.ovsdb.session import Clause, Session, Watch
+    from userspace_cni.dataplane.ovsdb.session import Clause, Session
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 1.0
-"""How long the read-back waits before it asks whether ovs-vswitchd lives: opening a port takes 5 to 50 ms."""
-
+AFXDP_MAX = 16
+"""ovs-vswitchd takes 76 MiB of memory for each port of type afxdp."""
 SERVING_SECONDS = 2.0
 
 _RUNNING_PODS_SUFFER = 51
@@ -62,7 +62,8 @@ class PortDriver(Driver[OvsPort]):
 
     `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
     `free_name` removes the dead socket of a killed ovs-vswitchd at the path that OVS gives a port of that name: it would keep the
-    port from being opened.
+    port from being opened. `ifindex_of`: the index of the kernel link of that name where ovs-vswitchd opens its ports, 0 if there
+    is none. `afxdp_max`: how many ports of type afxdp the switch may have.
     """
 
     def __init__(
@@ -71,12 +72,17 @@ class PortDriver(Driver[OvsPort]):
         ovs_rundir: str,
         store: Callable[[], str],
         free_name: Callable[[str, Deadline], object] = lambda _name, _deadline: None,
+        ifindex_of: Callable[[str], int] = lambda _name: 0,
+        afxdp_max: int = AFXDP_MAX,
     ) -> None:
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
         self._store = store
+        self._read_back = ReadBack(self.daemon)
         self._free_name = free_name
         self._flows = FlowRenewal(self.daemon)
+        self._ifindex_of = ifindex_of
+        self._afxdp_max = afxdp_max
         self._retries = Retries()
 
     def connect(self, deadline: Deadline) -> None:
@@ -122,8 +128,10 @@ class PortDriver(Driver[OvsPort]):
         """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open.
 
         A port that exists and could not be opened is tried again if its application makes the socket.
-        NameTaken: the row has another owner. SwitchRefused: a bridge of another datapath type, rows that ovsdb-server rejects,
-        or, from the returned function, Interface.error of ovs-vswitchd.
+        A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone.
+        NameTaken: the row has another owner. SwitchRefused: a bridge of another datapath type, a limit that this kind of port
+        cannot have, rows that ovsdb-server rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit
+        that it has not set.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
 
@@ -139,25 +147,30 @@ class PortDriver(Driver[OvsPort]):
         self._add(step, partial(AddCapture, source=source), deadline)()
 
     def _add(
-        self, step: OvsPort, make: Callable[[Session, OvsPort, dict[str, str]], AddPort], deadline: Deadline
+        self, step: OvsPort, make: Callable[[Session, OvsPort, dict[str, str], int], AddPort], deadline: Deadline
     ) -> Callable[[], None]:
-        """As `apply`, by the command that `make` makes of session, step and marks."""
+        """As `apply`, by the command that `make` makes of what AddPort is made of."""
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         if step.switch_makes_socket:
             self._free_name(step.name, deadline)
-        marks = marks_of(step, step.marks.get("store") or self._store())
-        needs, what = _names(step), f"port {step.name}: adding it to bridge {step.bridge}"
+        marks = marks_of(step, step.marks.get("store") or self._store()) | self._link_mark(step)
+        needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
         def add(session: Session) -> AddPort:
-            command = make(session, step, marks)
+            command = make(session, step, marks, self._afxdp_max)
             session.transact([command], deadline)
+            if command.stale:
+                say("warning", f"port {step.name} is made anew, because its link was")
+                self._read_back.wait(command.done, deadline, or_dead=True)
+                command = make(session, step, marks, self._afxdp_max)
+                session.transact([command], deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
             return command
 
         def served(command: AddPort) -> None:
-            self._read_back(command.opened, step, deadline)
+            self._read_back.require(command, step, deadline)
             if command.flows_after is not None:
                 self._flows.after(command.api, command.flows_after, deadline)
 
@@ -192,27 +205,43 @@ class PortDriver(Driver[OvsPort]):
             self._free_name(step.name, deadline)
 
     def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
-        """Every difference between the step and the rows, and an interface that is not open."""
+        """Every difference between the step and the rows, an interface that is not open, and a limit that is not in force."""
         from userspace_cni.dataplane.ovsdb.reads import find_port
 
+        index = self._ifindex_of(step.name) if isinstance(step.interface, HostEnd) else None
+
         def look(session: Session) -> list[Drift]:
-            return differences(step, find_port(session, step.name))
+            return differences(step, find_port(session, step.name), index)
 
         # The replica may lag behind writes of other processes: so the server is asked before a drift is reported.
         what = f"port {step.name}: reading it"
-        drifts = self.client.read(look, _names(step), what, deadline, enough=lambda found: not found)
+        drifts = self.client.read(look, _rows_of(step), what, deadline, enough=lambda found: not found)
         liveness = self.daemon.ask(deadline)
+        if liveness.state == "alive":
+            drifts += self._read_back.drifts(step, deadline)
         if liveness.state == "dead":
             drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, one that it could not open and may be asked to again, or none of its mirror."""
+        """Whether the switch has no such port, one that it could not open and may be asked to again by now, one whose link has
+        gone or was made anew, or none of its mirror."""
         if seen.ports is None:
             return False
-        if step.name not in seen.ports or step.name in seen.once(self.closed_ports):
+        marks = seen.ports.get(step.name)
+        if marks is None or step.name in seen.once(self.closed_ports):
+            return True
+        if isinstance(step.interface, HostEnd) and marks.get(IFINDEX) != str(self._ifindex_of(step.name)):
             return True
         return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
+
+    def sweep_limits(self, deadline: Deadline) -> int:
+        """Delete the rows of limits with our store's mark to which no port refers, by a resident driver; how many there were."""
+        from userspace_cni.dataplane.ovsdb.limits import SweepLimits
+
+        command = SweepLimits(self.client.standing(), self._store())
+        self.client.standing().transact([command], deadline)
+        return command.swept
 
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
@@ -353,21 +382,15 @@ class PortDriver(Driver[OvsPort]):
 
         return self.client.read(look, frozenset(), "asking OVSDB", deadline)
 
-    def _read_back(self, opened: Watch[tuple[bool, str]], step: OvsPort, deadline: Deadline) -> None:
-        """Wait until ovs-vswitchd has opened the interface. Raises its error."""
-        name = step.name
-        remedy = interface_row(step.interface).opened_by
-        while (answer := opened.wait(deadline.within(PATIENCE_SECONDS).remaining())) is None:
-            liveness = self.daemon.recent(deadline)
-            if liveness.state == "dead":
-                raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
-            if not deadline.remaining():
-                raise Unavailable(
-                    f"ovs-vswitchd has not opened the interface in time; it is {liveness.state}: {liveness.reason}", "see its log"
-                )
-        is_open, reason = answer
-        if not is_open:
-            raise SwitchRefused(f"port {name}: {reason}", f"ovs-vsctl list Interface {name}, and the log of ovs-vswitchd{remedy}")
+    def _link_mark(self, step: OvsPort) -> dict[str, str]:
+        """The mark by which the link behind a kernel port is known again. Raises SwitchRefused when there is no link."""
+        if not isinstance(step.interface, HostEnd):
+            return {}
+        index = self._ifindex_of(step.name)
+        if not index:
+            hint = "the host end of a veth has to be in the network namespace of ovs-vswitchd: is setting switch_netns right?"
+            raise SwitchRefused(f"port {step.name}: there is no link of that name", hint)
+        return {IFINDEX: str(index)}
 
 
 class PortRefDriver(Driver[PortRef]):
@@ -386,6 +409,12 @@ class PortRefDriver(Driver[PortRef]):
     def check(self, step: PortRef, deadline: Deadline) -> list[Drift]:  # noqa: ARG002
         """Nothing is expected of it."""
         return []
+
+
+def _rows_of(step: OvsPort) -> frozenset[Clause]:
+    from userspace_cni.dataplane.ovsdb import limits
+
+    return _names(step) | (limits.clauses_of(step) if step.limits else frozenset())
 
 
 def _names(step: OvsPort | PortRef) -> frozenset[Clause]:

@@ -14,6 +14,7 @@ import time
 from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.drift import Absent, Drift, Other, Value
@@ -101,13 +102,13 @@ class LinkDriver(Driver[Link]):
     def lost(self, step: Link, seen: Seen, deadline: Deadline) -> bool:
         """Whether the pair is gone while the pod's namespace lives: one end goes with the other."""
         deadline.require(_what(step))
-        del seen
+        if step.host in seen.once(Listed(step.switch_netns, self._root)):
+            return False
         try:
             opened_pod(step.netns, step.netns_inode, self._root).close()
         except UserspaceError:
             return False  # gone, or not to be seen from here
-        with opened_switch(step.switch_netns, self._root) as switch, connected(switch, _what(step)) as kernel:
-            return found_link(kernel, step.host) is None
+        return True
 
 
 class LinkRefDriver(Driver[LinkRef]):
@@ -147,12 +148,24 @@ def ifindex(host: str, switch_netns: str = "", root: HostRoot = HERE) -> int:
         return found.index if found else 0
 
 
+@dataclass(frozen=True)
+class Listed:
+    """The links where ovs-vswitchd opens its ports, as one look shows them. Equal ones share a look (`Seen.once`)."""
+
+    switch_netns: str = ""
+    root: HostRoot = HERE
+
+    def __call__(self) -> Mapping[str, FoundLink]:
+        """Every link, by name. Raises Unavailable."""
+        what = "listing host ends"
+        with opened_switch(self.switch_netns, self.root) as switch, connected(switch, what) as kernel, kernel_does(what):
+            found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
+        return {each.name: each for each in found}
+
+
 def host_ends(store: str, switch_netns: str = "", root: HostRoot = HERE) -> dict[LinkRef, int]:
     """Every host end with an alias of that store, with its index: what a record does not name can be undone by the reference."""
-    what = "listing host ends"
-    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel, kernel_does(what):
-        found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
-    ours = f"userspace-cni {store} "
+    ours, found = f"userspace-cni {store} ", Listed(switch_netns, root)().values()
     return {LinkRef(each.name, each.alias, switch_netns): each.index for each in found if each.alias.startswith(ours)}
 
 

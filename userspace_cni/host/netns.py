@@ -1,4 +1,4 @@
-"""Network namespaces: what one is, whether it still is, and doing something in one.
+"""Network namespaces: what one is, whether it still is, whether it has a link, and doing something in one.
 
 setns(2) is per thread: a thread enters another namespace only to make sockets there, or to read and write files below
 /proc/sys/net, which show the namespace of the thread that opens them. A socket stays in the namespace in which it was made, and
@@ -25,6 +25,8 @@ from userspace_cni.fastpath.sys import paths
 
 T = TypeVar("T")
 
+_SIOCGIFINDEX = 0x8933
+_IFNAMSIZ = 16
 _NS_GET_NSTYPE = 0xB703
 """ioctl_ns(2): returns the CLONE_NEW* flag of a namespace file."""
 
@@ -171,6 +173,24 @@ def opened_pod(path: str, inode: int, root: HostRoot = HERE) -> Netns:
     return found
 
 
+def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
+    """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it cannot be entered."""
+    if not 0 < len(os.fsencode(name)) < _IFNAMSIZ:
+        return False
+    from socket import AF_UNIX, SOCK_DGRAM, socket
+
+    with opened(netns, root) as entered:
+        try:
+            with entered.do(lambda: socket(AF_UNIX, SOCK_DGRAM)) as query:
+                # netdevice(7): any type of socket works, and uses the namespace of the thread that made it
+                fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
+        except OSError as error:
+            if error.errno == errno.ENODEV:
+                return False
+            raise _refusal(netns, error, "it could not be read: ") from error
+    return True
+
+
 def _is_namespace(path: str, root: HostRoot) -> bool:
     try:
         os.close(_open(path, root, POD))
@@ -211,7 +231,7 @@ def _open(path: str, root: HostRoot, naming: Naming) -> int:
         finally:
             os.close(looked_at)
     except OSError as error:
-        raise refusal(path, error, "", naming) from error
+        raise _refusal(path, error, "", naming) from error
     except DirectoryRefused as error:
         raise _refused(path, error.message, naming) from error
     if fd is None:
@@ -226,7 +246,7 @@ def _open(path: str, root: HostRoot, naming: Naming) -> int:
     raise _refused(path, reason, naming)
 
 
-def refusal(path: str, error: OSError, tried: str = "", naming: Naming = POD) -> UserspaceError:
+def _refusal(path: str, error: OSError, tried: str = "", naming: Naming = POD) -> UserspaceError:
     """The error for a namespace that cannot be opened or entered; `tried` says what was tried there, with a colon and a space."""
     reason = "it does not exist" if error.errno == errno.ENOENT else f"{tried}{os.strerror(error.errno or 0)}"
     if error.errno in PASSING:

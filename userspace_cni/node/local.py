@@ -6,7 +6,7 @@ Heavy modules are imported when they are first used: a process that lives for on
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
-from userspace_cni.host import link, netns
+from userspace_cni.host import boot, netns
 from userspace_cni.node.drivers import MAKERS
 
 if TYPE_CHECKING:
@@ -110,7 +110,13 @@ class LocalNode:
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
         client = Client(ovsdb, resident=self.resident, on_group=self._on_group, on_disconnect=self._on_disconnect)
         rundir = self.root.path(self.settings.ovs_rundir)
-        return PortDriver(client, rundir, self.journal.identity, lambda name, deadline: free_name(name, self, deadline))
+        return PortDriver(
+            client,
+            rundir,
+            self.journal.identity,
+            lambda name, deadline: free_name(name, self, deadline),
+            self.ifindex_of,
+        )
 
     @cached_property
     def clients(self) -> Clients:
@@ -141,7 +147,7 @@ class LocalNode:
 
     @cached_property
     def _boot_id(self) -> str:
-        return link.boot_id()
+        return boot.boot_id()
 
     def boot_id(self) -> str:
         """The kernel's random id of this boot."""
@@ -149,7 +155,7 @@ class LocalNode:
 
     def boottime_ns(self) -> int:
         """CLOCK_BOOTTIME now."""
-        return link.boottime_ns()
+        return boot.boottime_ns()
 
     def sandbox(self, environment: Environment) -> int:
         """Inode of the network namespace CNI_NETNS. Raises HostNamespace when it is our own."""
@@ -163,7 +169,7 @@ class LocalNode:
 
     def has_link(self, environment: Environment) -> bool:
         """Whether a kernel interface of this name is in the container."""
-        return link.link_exists(environment.netns, environment.ifname, self.root)
+        return netns.link_exists(environment.netns, environment.ifname, self.root)
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
@@ -236,6 +242,12 @@ class LocalNode:
 
         return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
 
+    def ifindex_of(self, name: str) -> int:
+        """The index of the kernel link where ovs-vswitchd opens its ports; 0 if there is none. Raises Unavailable."""
+        from userspace_cni.host.links import ifindex
+
+        return ifindex(name, self.settings.switch_netns, self.root)
+
     def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
         """The guard and the host end that an attachment would have here."""
         from userspace_cni.node.links import traces
@@ -246,11 +258,11 @@ class LocalNode:
         """What the attachment's pod says of its interface now; None where the pod is not known."""
         return None
 
-    def sweep(self, records: Iterable[Record]) -> int:
+    def sweep(self) -> int:
         """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""
         from userspace_cni.node.links import sweep
 
-        return sweep(records, self)
+        return sweep(self)
 
     def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """All ports with our owner mark for this network, None for any."""

@@ -18,6 +18,11 @@ DEFAULTS = {
     "ovsdb": "unix:/var/run/openvswitch/db.sock",
     "ovs_rundir": "/var/run/openvswitch",
     "ovs_sockdir": "",
+    "switch_netns": "",
+    "kernel_port": "auto",
+    "mtu": 0,
+    "mtu_file": "",
+    "kubeovn_annotations": False,
     "state_dir": "/var/lib/cni/userspace",
     "run_dir": "/run/userspace-cni",
     "socket": "",
@@ -73,6 +78,9 @@ OTHER_VALUES: dict[str, Value] = {
     "health_listen": "[::1]:9101",
     "log_level": "debug",
     "log_format": "json",
+    "kernel_port": "afxdp",
+    "mtu": 1400,
+    "kubeovn_annotations": True,
     "node_name": "node-7",
 }
 
@@ -266,6 +274,11 @@ BAD_VALUES = [
     ("spool_max", "0", "greater than 0"),
     ("kubeconfig", "kube/config", "absolute path"),
     ("device_info_dir", "/a/../b", "absolute path"),
+    ("switch_netns", "ovs", "absolute path"),
+    ("kernel_port", "internal", "auto, system, afxdp, af_packet, af_xdp"),
+    ("mtu", "67", "0 or from 68 to 65535"),
+    ("mtu", "65536", "0 or from 68 to 65535"),
+    ("mtu_file", "mtu.json", "absolute path"),
 ]
 BAD_ITEMS = [
     ("kubeconfig_dirs", "etc/cni", "absolute path"),

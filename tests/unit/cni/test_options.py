@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
+from tests.lab.node.configurations import read as options
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedField, UserspaceError
-from userspace_cni.cni.options import Options, read_options
-from userspace_cni.cni.request import Request, read_environment, read_network
-from userspace_cni.consumers import CONSUMERS
-
-ENVIRON = {"CNI_CONTAINERID": "c0ffee", "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "net1"}
-
-
-def options(warnings: list[str] | None = None, cni_args: str = "", **keys: Any) -> Options:
-    """The options of a configuration with `keys` in it."""
-    stdin = json.dumps({"cniVersion": "1.1.0", "name": "n", "type": "userspace", **keys}).encode()
-    environment = read_environment({**ENVIRON, "CNI_ARGS": cni_args}, "ADD")
-    request = Request(environment, read_network(stdin, "ADD"), stdin)
-    warn = (warnings if warnings is not None else []).append
-    return read_options(request, CONSUMERS, warn, warn)
 
 
 def host(**keys: Any) -> dict[str, Any]:
@@ -79,9 +65,8 @@ def test_unknown_keys_are_warned_of() -> None:
         ({"host": {"iftype": "memif"}}, "'host.iftype' is 'memif'"),
         ({"container": {"iftype": "memif"}}, "'container.iftype' is 'memif'"),
         ({"host": {"netType": "interface"}}, "'host.netType' is 'interface'"),
-        ({"bandwidth": {"ingressRate": 1}}, "'bandwidth' is {'ingressRate': 1}"),
         ({"host": {"Bandwidth": {"egressRate": 1}}}, "'host.bandwidth' is {'egressRate': 1}"),
-        ({"runtimeConfig": {"bandwidth": {"ingressRate": 1}}}, "'runtimeConfig.bandwidth' is {'ingressRate': 1}"),
+        ({"container": {"bandwidth": {"egressRate": 1}}}, "'container.bandwidth' is {'egressRate': 1}"),
         ({"ipMasq": True}, "'ipMasq' is true"),
         ({"ipam": {"type": "dhcp"}}, "'ipam.type' is 'dhcp'"),
     ],
@@ -92,11 +77,6 @@ def test_not_built_yet(keys: dict[str, Any], named: str) -> None:
         options(**keys)
     assert refused.value.code == 2
     assert named in refused.value.message
-
-
-def test_no_bandwidth_asked_for() -> None:
-    """A bandwidth object without rates asks for nothing."""
-    assert options(bandwidth={}, runtimeConfig={"bandwidth": {"ingressRate": 0}}).bridge == "br0"
 
 
 def test_container_engine_is_the_applications_own() -> None:

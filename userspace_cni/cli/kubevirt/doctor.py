@@ -13,7 +13,6 @@ from typing import Any, Final
 import click
 
 from kubevirt.findings import Finding
-from kubevirt.quantity import amount
 from userspace_cni.attachment.drift import Dead
 from userspace_cni.attachment.listing import SwitchPort, name_of, objects
 from userspace_cni.attachment.records import Record
@@ -39,6 +38,7 @@ from userspace_cni.consumers.kubevirt.guests import (
 )
 from userspace_cni.consumers.kubevirt.switch import SWITCH, Switch, judge_hugepages, judge_switch, read_user
 from userspace_cni.fastpath.memory import hugepages
+from userspace_cni.pod.quantity import amount
 
 _COLUMNS: Final = (
     Column("VM"),

@@ -13,8 +13,8 @@ import yaml
 from kubevirt import manifests
 from kubevirt.manifests import PAGES, Manifest, Wanted, hco_manifests, kubevirt_manifests, nad_manifests, vm_manifests
 from kubevirt.plugin_manifests import plugin_manifests
-from kubevirt.quantity import amount
 from userspace_cni.cli import view
+from userspace_cni.pod.quantity import amount
 
 _MAKERS: Final = {
     "kubevirt": kubevirt_manifests,

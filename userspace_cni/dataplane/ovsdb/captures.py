@@ -26,8 +26,8 @@ class AddCapture(AddPort):
     Raises BadRequest where `source` has gone, Unavailable where the bridge can have no further mirror.
     """
 
-    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str], source: str) -> None:
-        super().__init__(session, step, marks)
+    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0, *, source: str) -> None:
+        super().__init__(session, step, marks, afxdp_max)
         self._source = source
 
     def needs(self) -> frozenset[Clause]:

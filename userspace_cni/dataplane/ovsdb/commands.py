@@ -8,21 +8,22 @@ administrator's bridge.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
-from userspace_cni.dataplane.ovsdb import mirrors
+from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open
-from userspace_cni.dataplane.ovsdb.replica import refers, value_of
-from userspace_cni.dataplane.ovsdb.rows.bridge import bridge_columns, local_port_columns
+from userspace_cni.dataplane.ovsdb.replica import SWITCH, refers, value_of
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, bridge_columns, datapath_of, local_port_columns
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
-from userspace_cni.dataplane.ovsdb.rows.interface import VHOST_USER_TYPES, interface_row
-from userspace_cni.dataplane.ovsdb.rows.marks import is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, other_store, same_attachment, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import withdrawn
 from userspace_cni.dataplane.ovsdb.rows.port import interface_columns, port_columns
-from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named
+from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns
+from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named, of_type
 
 DUPLICATES = 10
 """How often another session may make the same bridge at the same moment, before the server's refusal becomes an error."""
@@ -32,39 +33,57 @@ class AddPort(Command):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
-    port was there, and ovs-vswitchd had not opened it. `flows_after`: the number of the configuration after which flows that are
-    in use must be made anew, because a mirror has changed; None if none must be.
+    port was there, and ovs-vswitchd had not opened it. `stale`: it was there for a link that has gone since, whose socket
+    ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless ovs-vswitchd is to
+    say that it has done what was written. `flows_after`: the number of the configuration after which flows that are in use must
+    be made anew, because a mirror has changed; None if none must be.
     """
 
     opened: Watch[tuple[bool, str]]
+    done: Watch[Literal[True]] | None
 
-    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str]) -> None:
+    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0) -> None:
         super().__init__(session)
         self.port = step.name
         self._step = step
         self._marks = marks
+        self._afxdp_max = afxdp_max
         self._duplicates = 0
         self._renews_flows = False
         self._asked = 0
+        self._confirmation: int | None = None
         self.closed = False
+        self.stale = False
         self.flows_after: int | None = None
 
     def needs(self) -> frozenset[Clause]:
-        """The rows with the port's name, those with the bridge's, and the mirrors in which it has a part."""
+        """The rows with the port's name, those with the bridge's, and those of its mirrors and limits, if it has or had some."""
         port = self.api.row("Port", self._step.name)
         ids = value_of(port, "external_ids") if port is not None else {}
-        return named(self._step.name, self._step.bridge) | mirrors.clauses_of(self._step, ids)
+        limited = self._step.limits or (port is not None and value_of(port, "qos"))
+        clauses = named(self._step.name, self._step.bridge) | mirrors.clauses_of(self._step, ids)
+        clauses |= limits.clauses_of(self._step) if limited else frozenset()
+        return clauses | (of_type(AFXDP) if self._is_afxdp else frozenset())
+
+    @property
+    def _is_afxdp(self) -> bool:
+        return interface_row(self._step).type == AFXDP
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether ovs-vswitchd has said nothing of the interface."""
+        return self.api.look(lambda _: self._look()) is None
 
     def run_idl(self, txn: Draft) -> None:
         """Insert the rows, or update them when they are ours."""
-        step, api, wanted = self._step, self.api, interface_row(self._step.interface)
+        step, api, wanted = self._step, self.api, interface_row(self._step)
+        self._confirmation, self.stale = None, False
         bridge = api.row("Bridge", step.bridge)
-        kind = wanted.datapath_type if bridge is None else value_of(bridge, "datapath_type")
-        if kind != wanted.datapath_type:
+        kind = step.datapath if bridge is None else datapath_of(value_of(bridge, "datapath_type"))
+        if kind != step.datapath:
             raise SwitchRefused(
-                f"bridge {step.bridge} has datapath_type {kind or 'system (the default)'}, "
-                f"{wanted.called} needs {wanted.datapath_type}",
-                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={wanted.datapath_type}",
+                f"bridge {step.bridge} has datapath_type {kind}, {wanted.called} of this network needs {step.datapath}",
+                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={step.datapath}",
             )
         port = api.row("Port", step.name)
         if port is not None:
@@ -81,22 +100,38 @@ class AddPort(Command):
         if bridge is None and step.foreign_bridge:
             raise Unavailable(
                 f"bridge {step.bridge} is missing: it was an administrator's, so it is not made here",
-                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={wanted.datapath_type}",
+                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={step.datapath}",
             )
         self.api.root()  # raises when there is no row to add a bridge to
+        if self._is_afxdp:
+            self._require_memory(txn)
+        qos = limits.make(txn, step, self._marks)
         interface = txn.write("Interface", interface_columns(step, self._marks))
-        added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface})
+        added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface, "qos": qos})
         draft = txn.bridge(step.bridge, bridge)
         draft.add(added)
         mirrors.take_part(draft, api.replica, step, self._marks, added, living=None)
         if self._renews_flows:
             self._asked = txn.confirm()
         if bridge is None:
-            draft.make(bridge_columns(step.bridge, wanted.datapath_type), *local_port_columns(step.bridge))
+            draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
+
+        if step.datapath != DATAPATH_TYPE:
+            self._confirmation = txn.confirm()  # of a bridge that it cannot make, ovs-vswitchd says nothing
+
+    def _require_memory(self, txn: Draft) -> None:
+        """Raise SwitchRefused if the switch has as many ports of type afxdp as it may have; commit only if it has no others."""
+        others = frozenset(value_of(row, "name") for row in self.api.rows("Interface") if value_of(row, "type") == AFXDP)
+        if not txn.take_afxdp(self._step.name, others, self._afxdp_max):
+            raise SwitchRefused(
+                f"port {self._step.name}: the switch has {self._afxdp_max} ports of type afxdp, which is all that it may have",
+                "each takes 76 MiB of ovs-vswitchd's memory: setting afxdp_max; or open it as system, af_packet or af_xdp",
+            )
 
     def post_commit(self, txn: Draft) -> None:
         """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
-        self.flows_after = txn.configuration(self._asked) if self._renews_flows else None
+        self.done = None if self._confirmation is None else self.api.watch(SWITCH, txn.confirmed(self._confirmation))
+        self.flows_after = txn.configuration(self._asked) if self._renews_flows and not self.stale else None
         self.opened = self.api.watch(self._step.name, self._look)
 
     def should_retry(self, refused: Refused) -> bool:
@@ -131,6 +166,11 @@ class AddPort(Command):
         columns = port_columns(step, self._marks)
         columns["external_ids"] |= withdrawn(value_of(port, "external_ids"), step.mirrors)
         txn.verify(bridge, "name", "datapath_type")
+        txn.verify(port, "qos")
+        if self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
+            self._remove(txn, port, bridge)
+            return
+        limits_changed = limits.converge(txn, self.api.replica, step, port, self._marks)
         for row, wanted in (
             (port, columns),
             (interface, interface_columns(step, self._marks)),
@@ -139,13 +179,27 @@ class AddPort(Command):
             found = {column: value_of(row, column) for column in wanted}
             if changes := changed_columns(wanted, found):
                 txn.update(row, changes)
+                limits_changed = limits_changed or not policing_columns(step).keys().isdisjoint(changes)
         draft = txn.bridge(step.bridge, bridge)
         mirrors.take_part(draft, self.api.replica, step, self._marks, ("uuid", str(port.uuid)), living=port)
         if self._renews_flows:
             self._asked = txn.confirm()
         self.closed = not is_open(interface)
-        if self.closed and interface_row(step.interface).can_reopen:
+        if self.closed and interface_row(step).can_reopen:
             self._try_again(txn, interface)
+        elif limits_changed:
+            self._confirmation = txn.confirm()  # no other event follows the change of a living port
+
+    def _remove(self, txn: Draft, port: Any, bridge: Any) -> None:
+        """Remove the port of a link that has gone, and keep the bridge for the next transaction, which adds it again.
+
+        Deleted and added within one of ovs-vswitchd's rounds it would keep the socket of the link that has gone.
+        """
+        txn.verify(port, "external_ids")
+        limits.drop(txn, self._step, port)
+        txn.bridge(self._step.bridge, bridge).remove(port, ours=False)
+        self._confirmation = txn.confirm()
+        self.stale = True
 
     def _try_again(self, txn: Draft, interface: Any) -> None:
         """Make ovs-vswitchd open the interface again: it tries for every new configuration, and answers as for a new row.
@@ -157,7 +211,7 @@ class AddPort(Command):
 
 
 class DeletePort(Command):
-    """Deletes port, interface, QoS row, and the mirror that it is the output of; and the bridge, if it is ours and now empty.
+    """Deletes port, interface, limits, and the mirror that it is the output of; and the bridge, if it is ours and now empty.
 
     `left_alone`: why the port was not deleted, "" if it was.
     """
@@ -184,18 +238,17 @@ class DeletePort(Command):
             txn.expect("Port", [["name", "==", name]], [])
             bridge = self.api.row("Bridge", self._step.bridge) if self._step.bridge else None
             self._leave_mirrors(txn, bridge)
+            if not self._shared_qos:
+                limits.drop(txn, self._step, None)
             self._delete_if_empty(txn, bridge)
             return
         txn.verify(port, "external_ids", "qos")
         self.left_alone = self._why_foreign(port)
         if self.left_alone:
             return
-        qos = value_of(port, "qos")
-        if qos and not self._shared_qos:
-            # The server checks references before it removes unreferenced rows: so the reference must go first.
-            txn.update(port, {"qos": []})
-            txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
         self._leave_mirrors(txn, bridge)
+        if not self._shared_qos:
+            limits.drop(txn, self._step, port)
         ours = is_ours(value_of(bridge, "external_ids"))
         txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=ours)
 

@@ -82,6 +82,7 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         super().__init__(idl)
         self._bridges: dict[str, BridgeDraft] = {}
         self._inserted = 0
+        self._afxdp: dict[str, frozenset[str]] = {}
         self._answers: list[Any] = []
 
     def select(self, table: str, where: list[Any], columns: list[str]) -> int:
@@ -124,6 +125,10 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         changes = {column: as_json(value) for column, value in columns.items()}
         self.add_op({"op": "update", "table": row._table.name, "where": by_uuid(row), "row": changes})  # noqa: SLF001
 
+    def delete(self, row: Any) -> None:
+        """Delete the row, which must be of a root table and referred to by none."""
+        self.add_op({"op": "delete", "table": row._table.name, "where": by_uuid(row)})  # noqa: SLF001
+
     def increment(self, row: Any, column: str) -> None:
         """Add one to the column, whatever its value is at the commit."""
         self.add_op({"op": "mutate", "table": row._table.name, "where": by_uuid(row), "mutations": [[column, "+=", 1]]})  # noqa: SLF001
@@ -154,10 +159,23 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
             self._bridges[name] = BridgeDraft(name, row)
         return self._bridges[name]
 
+    def take_afxdp(self, name: str, others: frozenset[str], most: int) -> bool:
+        """Count an interface of type afxdp that is to be added, if there are no more than `most` then; whether that is so.
+
+        Commit only if the `others` are all that the database has.
+        """
+        fits = len(others | self._afxdp.keys() | {name}) <= most
+        if fits:
+            self._afxdp[name] = others
+        return fits
+
     def complete(self, replica: Replica) -> None:
         """Write the changes to bridges, and a `select`, so that the server always answers."""
         for bridge in self._bridges.values():
             bridge.write(self, replica)
+        if self._afxdp:
+            names = sorted(frozenset(self._afxdp).union(*self._afxdp.values()))
+            self.expect("Interface", [["type", "==", "afxdp"]], [{"name": name} for name in names])
         self.add_op(_STILL_THERE)
 
 

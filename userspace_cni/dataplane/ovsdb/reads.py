@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from userspace_cni.dataplane.ovsdb.groups import Draft
+from userspace_cni.dataplane.ovsdb.limits import limit_of
 from userspace_cni.dataplane.ovsdb.mirrors import mirror_rows, mirrors_of
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
@@ -86,10 +87,10 @@ def known_ports(session: Session) -> list[KnownPort]:
 
 
 def uplinks(session: Session) -> dict[str, tuple[str, ...]]:
-    """Interface.options:dpdk-devargs of the ports of type dpdk, by bridge; "" where a port has none."""
+    """Interface.options:dpdk-devargs of the NICs' ports, of type dpdk and not ours, by bridge; "" where a port has none."""
     found: dict[str, tuple[str, ...]] = {}
     for known in known_ports(session):
-        if known.interface_type == "dpdk":
+        if known.interface_type == "dpdk" and not known.ours:
             options = value_of(session.row("Interface", known.name), "options")
             found[known.bridge] = (*found.get(known.bridge, ()), options.get("dpdk-devargs", ""))
     return found
@@ -182,7 +183,7 @@ def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
     if interface is None or not bridge or bridge == value_of(port, "name"):
         return None
     mirrors = mirror_rows(session.replica, session.row("Bridge", bridge), port)
-    return PortRow(bridge, _columns(port), _columns(interface), mirrors)
+    return PortRow(bridge, _columns(port), _columns(interface), mirrors, limit_of(session.replica, port))
 
 
 def _columns(row: Any) -> Columns:

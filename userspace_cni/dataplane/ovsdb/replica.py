@@ -350,6 +350,11 @@ def named(*names: str) -> frozenset[Clause]:
     return frozenset(("name", "==", name) for name in names)
 
 
+def of_type(kind: str) -> frozenset[Clause]:
+    """The clause for interfaces of this type."""
+    return frozenset({("type", "==", kind)})
+
+
 def with_marks(marks: dict[str, str]) -> frozenset[Clause]:
     """The clause for rows of a port's tables that have all these external_ids."""
     return frozenset({("external_ids", "includes", tuple(sorted(marks.items())))})

@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -43,7 +44,8 @@ _PATIENCE: Final = struct.pack("ll", 5, 0)
 """struct timeval. The kernel has answered before a send returns, so that only a fault takes so long."""
 _HEADER: Final = struct.Struct("=IHHII")
 _ATTRIBUTE: Final = struct.Struct("=HH")
-_AT_ONCE: Final = 1 << 18
+_AT_ONCE: Final = 1 << 16
+"""The kernel puts 32 KiB of a listing into one answer at most."""
 _TRIES: Final = 5
 
 
@@ -75,7 +77,8 @@ class Connection:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         try:
             for option in _OPTIONS:
-                self._socket.setsockopt(_SOL_NETLINK, option, 1)
+                with suppress(OSError):  # kernels before 4.20 answer at greater length
+                    self._socket.setsockopt(_SOL_NETLINK, option, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
             self._socket.bind((0, 0))
         except BaseException:

@@ -9,6 +9,11 @@ DATAPATH_TYPE = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
 
 
+def datapath_of(datapath_type: str) -> str:
+    """The datapath that a value of Bridge.datapath_type means."""
+    return datapath_type or "system"
+
+
 def bridge_columns(name: str, datapath_type: str) -> Columns:
     """Columns of a Bridge that we make."""
     return {"name": name, "datapath_type": datapath_type, "external_ids": {"owner": OWNER}}

@@ -1,25 +1,13 @@
-"""Reads facts of this boot, looks whether a link exists in a namespace, and sets up a tap of our own.
-
-`set_up` is for a link that its caller has made in its own namespace, and touches no other.
-"""
-# ruff: noqa: PTH123
+"""Sets up a link that its caller has made in its own namespace, as a tap's; touches no other."""
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host.netns import opened, refusal
-
-_SIOCGIFINDEX = 0x8933
-_IFNAMSIZ = 16
 
 
 @dataclass(frozen=True)
@@ -29,35 +17,6 @@ class LinkSettings:
     mac: str = ""
     mtu: int | None = None
     addresses: tuple[str, ...] = ()
-
-
-def boot_id() -> str:
-    """The id of this boot (random(4))."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
-
-
-def boottime_ns() -> int:
-    """Nanoseconds since this boot, with the time in suspend."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-
-
-def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
-    """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it cannot be entered."""
-    if not 0 < len(os.fsencode(name)) < _IFNAMSIZ:
-        return False
-    from socket import AF_UNIX, SOCK_DGRAM, socket
-
-    with opened(netns, root) as entered:
-        try:
-            with entered.do(lambda: socket(AF_UNIX, SOCK_DGRAM)) as query:
-                # netdevice(7): any type of socket works, and uses the namespace of the thread that made it
-                fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
-        except OSError as error:
-            if error.errno == errno.ENODEV:
-                return False
-            raise refusal(netns, error, "it could not be read: ") from error
-    return True
 
 
 def set_up(name: str, settings: LinkSettings) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubevirt.quantity import amount
+from userspace_cni.pod.quantity import amount
 
 
 @pytest.mark.parametrize(

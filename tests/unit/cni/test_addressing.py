@@ -1,0 +1,154 @@
+"""Addresses, MAC and VLAN out of a pod's annotations, as kube-ovn and OVN's own tools write them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.cni.addressing import Noted, chosen_vlan, missing, read_noted
+from userspace_cni.cni.annotations import PodInterface, is_read
+from userspace_cni.cni.result import Addresses
+
+ETH0 = PodInterface("podnet", "blue", "eth0", kubeovn_read=True)
+NET1 = PodInterface("podnet", "blue", "net1", kubeovn_read=True)
+OVN = "ovn.kubernetes.io/"
+BLUE = "podnet.blue.ovn.kubernetes.io/"
+
+
+def of(prefix: str, **values: str) -> dict[str, str]:
+    """kube-ovn's annotations of one provider."""
+    return {prefix + key: value for key, value in values.items()}
+
+
+def test_both_families() -> None:
+    """Addresses get the prefix lengths of their subnets, the gateway of their family, and the default interface its routes."""
+    noted = of(
+        OVN,
+        ip_address="10.16.0.7,fd00::7",
+        cidr="10.16.0.0/16,fd00::/112",
+        gateway="10.16.0.1,fd00::1",
+        mac_address="00:00:00:AA:00:07",
+        vlan_id="100",
+        routes='[{"dst": "198.51.100.0/24", "gw": "10.16.0.9"}]',
+        pod_nic_type="internal-port",
+    )
+    ips = ({"address": "10.16.0.7/16", "gateway": "10.16.0.1"}, {"address": "fd00::7/112", "gateway": "fd00::1"})
+    routes = (
+        {"dst": "0.0.0.0/0", "gw": "10.16.0.1"},
+        {"dst": "::/0", "gw": "fd00::1"},
+        {"dst": "198.51.100.0/24", "gw": "10.16.0.9"},
+    )
+    assert read_noted(noted, ETH0) == Noted(Addresses(ips, routes), "00:00:00:aa:00:07", 100, internal=True)
+    assert read_noted(noted, NET1) == Noted()
+    assert read_noted(noted, PodInterface("podnet", "blue", "eth0")) == Noted()
+
+
+def test_a_further_interface() -> None:
+    """An attachment has the annotations of its provider, the one with its name first, and no default route unasked."""
+    noted = of(BLUE, ip_address="10.17.0.7/24", gateway="10.17.0.1")
+    [ip] = read_noted(noted, NET1).addresses.ips
+    assert (ip, read_noted(noted, NET1).addresses.routes) == ({"address": "10.17.0.7/24", "gateway": "10.17.0.1"}, ())
+    [route] = read_noted({**noted, BLUE + "default_route": "true"}, NET1).addresses.routes
+    assert route == {"dst": "0.0.0.0/0", "gw": "10.17.0.1"}
+    named = {**noted, "podnet.blue.ovn.net1.kubernetes.io/ip_address": "10.17.0.8/24"}
+    assert [ip["address"] for ip in read_noted(named, NET1).addresses.ips] == ["10.17.0.8/24"]
+    other = of("podnet.red.ovn.kubernetes.io/", ip_address="10.18.0.7/24")
+    assert [ip["address"] for ip in read_noted(other, NET1).addresses.ips] == ["10.18.0.7/24"]
+
+
+def test_ovns_own_annotation() -> None:
+    """`ovn` is the default interface's, and comes first."""
+    text = json.dumps({"ip_address": "192.168.3.4/24", "mac_address": "0A:00:00:00:00:01", "gateway_ip": "192.168.3.1"})
+    noted = {"ovn": text, **of(OVN, ip_address="10.16.0.7/16")}
+    found = read_noted(noted, ETH0)
+    assert found.addresses.ips == ({"address": "192.168.3.4/24", "gateway": "192.168.3.1"},)
+    assert (found.addresses.routes, found.mac) == (({"dst": "0.0.0.0/0", "gw": "192.168.3.1"},), "0a:00:00:00:00:01")
+    assert read_noted({"ovn": text}, NET1) == Noted()
+
+
+@pytest.mark.parametrize(
+    ("noted", "interface", "wanted"),
+    [
+        ({}, ETH0, f"{OVN}ip_address (with {OVN}cidr), or ovn with 'ip_address'"),
+        ({}, NET1, f"{BLUE}ip_address (with {BLUE}cidr)"),
+        (of(OVN, ip_address="10.16.0.7/16"), NET1, f"{BLUE}ip_address (with {BLUE}cidr)"),
+        (of(OVN, ip_address="10.16.0.7"), ETH0, f"{OVN}cidr"),
+        (of(OVN, ip_address="10.16.0.7/16"), ETH0, ""),
+        (of(BLUE, ip_address="10.16.0.7", cidr="10.16.0.0/16"), NET1, ""),
+        ({"ovn": '{"mac_address": "0a:00:00:00:00:01"}'}, ETH0, f"{OVN}ip_address (with {OVN}cidr), or ovn with 'ip_address'"),
+        ({"ovn": '{"ip_address": "192.168.3.4/24"}'}, ETH0, ""),
+    ],
+)
+def test_what_is_missing(noted: dict[str, str], interface: PodInterface, wanted: str) -> None:
+    """What an interface waits for is named: an address, or the subnet of one without a prefix length."""
+    assert missing(noted, interface) == wanted
+
+
+@pytest.mark.parametrize(
+    ("noted", "named"),
+    [
+        (of(OVN, ip_address="ten", cidr="10.16.0.0/16"), "ip_address' is 'ten'"),
+        (of(OVN, ip_address="10.17.0.7", cidr="10.16.0.0/16"), "ip_address' is '10.17.0.7': 10.17.0.7 is not in 10.16.0.0/16"),
+        (of(OVN, ip_address="10.16.0.7", cidr="x"), "cidr' is 'x'"),
+        (of(OVN, ip_address="10.16.0.7"), "has no prefix length"),
+        (of(OVN, ip_address="fe80::1%eth0/64"), "ip_address' is"),
+        (of(OVN, ip_address="224.0.0.1/24"), "ip_address' is"),
+        (of(OVN, ip_address=",".join(["10.16.0.7/16"] * 9)), "ip_address' is"),
+        (of(OVN, ip_address="10.16.0.7/16", gateway="10.17.0.1"), "gateway' is '10.17.0.1': 10.17.0.1 is not in 10.16.0.0/16"),
+        (of(OVN, ip_address="10.16.0.7/16", gateway="gw"), "gateway' is 'gw'"),
+        (of(OVN, mac_address="01:00:00:00:00:01"), "mac_address' is '01:00:00:00:00:01'"),
+        (of(OVN, vlan_id="4095"), "vlan_id' is '4095'"),
+        (of(OVN, ip_address="10.16.0.7/16", routes="{}"), "routes' is '{}'"),
+        (of(OVN, ip_address="10.16.0.7/16", routes='[{"dst": "x"}]'), "routes' is"),
+        ({"ovn": "{"}, "annotation 'ovn' is no JSON"),
+        ({"ovn": '{"ip_address": 5}'}, "'ip_address' is 5"),
+        ({"ovn": '{"ip_address": "10.16.0.7/16", "gateway_ip": "10.17.0.1"}'}, "10.17.0.1 is not in 10.16.0.0/16"),
+    ],
+)
+def test_annotations_that_cannot_be_meant(noted: dict[str, str], named: str) -> None:
+    """An address that is not in its subnet, and whatever else cannot be, is refused with the annotation's name and value."""
+    with pytest.raises(InvalidConfig) as refused:
+        read_noted(noted, ETH0)
+    assert named in refused.value.message
+    assert refused.value.message.startswith("annotation 'ovn")
+    assert refused.value.details
+
+
+@pytest.mark.parametrize(
+    ("network", "vlan", "port"),
+    [
+        (Vlan(), None, Vlan()),
+        (Vlan(), 100, Vlan(100)),
+        (Vlan(100), 100, Vlan(100)),
+        (Vlan(trunks=(5, 100)), 100, Vlan(100)),
+        (Vlan(trunks=(5, 100), mode="trunk"), None, Vlan(trunks=(5, 100), mode="trunk")),
+    ],
+)
+def test_a_vlan_within_the_networks(network: Vlan, vlan: int | None, port: Vlan) -> None:
+    """A pod chooses one of the VLANs that its port would carry anyway."""
+    assert chosen_vlan(network, Noted(vlan=vlan)) == port
+
+
+@pytest.mark.parametrize("network", [Vlan(5), Vlan(trunks=(5, 6)), Vlan(5, (100,), "native-tagged")])
+def test_a_vlan_beyond_the_networks(network: Vlan) -> None:
+    """A pod cannot leave the VLANs of its network by an annotation."""
+    with pytest.raises(InvalidConfig, match="VLAN 100, which its network does not allow"):
+        chosen_vlan(network, Noted(vlan=100))
+
+
+@given(st.dictionaries(st.sampled_from(["ip_address", "cidr", "gateway", "routes", "vlan_id"]), st.text()), st.text())
+def test_any_text_in_annotations(values: dict[str, str], ovn: str) -> None:
+    """Whatever a pod's author writes gives an address or a refusal, and all that is read is kept by who knows pods."""
+    noted = {**of(OVN, **values), "ovn": ovn}
+    assert all(map(is_read, noted))
+    try:
+        missing(noted, ETH0)
+        found = read_noted(noted, ETH0)
+    except InvalidConfig:
+        return
+    assert found.vlan is None or 0 < found.vlan < 4095

@@ -1,0 +1,167 @@
+"""Where a pod's annotations put one of its interfaces: addresses, MAC, VLAN, and which kind of link their author meant. Pure.
+
+A controller, or a user by hand, has written them: kube-ovn's form (`ip_address`, `cidr`, `gateway`, `mac_address`, `routes`,
+`vlan_id`) or that of OVN's own tools (`ovn`). Both families may be in one annotation, separated by commas.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface, ip_network
+from typing import Any, Final
+
+from userspace_cni.base.errors import DelegateBroken, InvalidConfig
+from userspace_cni.base.vlans import VLAN_MAX, Vlan
+from userspace_cni.cni.annotations import OVN, PodInterface, refusal
+from userspace_cni.cni.result import EMPTY, LATEST, Addresses, read_addresses
+from userspace_cni.cni.values import unicast
+
+_DEFAULT: Final = {4: "0.0.0.0/0", 6: "::/0"}
+_ADDRESSES_MAX: Final = 8
+_ROUTES_MAX: Final = 64
+_INTERNAL: Final = "internal-port"
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What a pod's annotations say of an interface; empty where they say nothing. `internal`: they ask for an internal port."""
+
+    addresses: Addresses = EMPTY
+    mac: str = ""
+    vlan: int | None = None
+    internal: bool = False
+
+
+def missing(annotations: Mapping[str, str], interface: PodInterface) -> str:
+    """The annotations that the interface needs to have an address, as far as they are missing; "" when there is all.
+
+    Raises InvalidConfig for an `ovn` that is no JSON.
+    """
+    if interface.ovn(annotations).get("ip_address"):
+        return ""
+    name, text = interface.kubeovn(annotations, "ip_address")
+    if not text:
+        tools = f", or {OVN} with 'ip_address'" if interface.is_default else ""
+        return f"{name} (with {name.removesuffix('ip_address')}cidr){tools}"
+    _, networks = interface.kubeovn(annotations, "cidr")
+    bare = any("/" not in each for each in text.split(","))
+    return "" if networks or not bare else f"{name.removesuffix('ip_address')}cidr"
+
+
+def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> Noted:
+    """What the annotations say of the interface. Raises InvalidConfig naming annotation, value and what would be right."""
+    vlan_name, vlan = interface.kubeovn(annotations, "vlan_id")
+    if vlan and not (vlan.isascii() and vlan.isdecimal() and len(vlan) < 5 and int(vlan) <= VLAN_MAX):
+        raise refusal(f"annotation '{vlan_name}' is {vlan!r}", f"it must be from 0 to {VLAN_MAX}; 0 is no VLAN")
+    _, kind = interface.kubeovn(annotations, "pod_nic_type")
+    addresses, mac = _ovn(annotations, interface) or _kubeovn(annotations, interface)
+    return Noted(addresses, mac, int(vlan or 0) or None, kind == _INTERNAL)
+
+
+def chosen_vlan(network: Vlan, noted: Noted) -> Vlan:
+    """The port's VLAN: what the pod chose within what its network allows. Raises InvalidConfig for another."""
+    if noted.vlan in (None, network.tag):
+        return network
+    open_ = network.tag is None and network.mode in ("", "trunk")
+    if not open_ or (network.trunks and noted.vlan not in network.trunks):
+        allowed = f"'vlanId' {network.tag}" if network.tag else f"'trunks' {list(network.trunks)}"
+        raise InvalidConfig(
+            f"the pod's annotations choose VLAN {noted.vlan}, which its network does not allow",
+            f"the network says {allowed}: choose within that, or remove the annotation",
+        )
+    return Vlan(noted.vlan)
+
+
+def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> tuple[Addresses, str] | None:
+    """What OVN's own tools say; None for nothing."""
+    said = interface.ovn(annotations)
+    if not said.get("ip_address"):
+        return None
+    texts = {key: said.get(key) or "" for key in ("ip_address", "gateway_ip", "mac_address")}
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise refusal(f"annotation '{OVN}': '{key}' is {value!r}", "it must be a string")
+    where = {key: f"annotation '{OVN}': '{key}'" for key in texts}
+    found = _interfaces(str(texts["ip_address"]), where["ip_address"], [], "")
+    ips = _with_gateways(found, str(texts["gateway_ip"]), where["gateway_ip"])
+    mac = unicast(str(texts["mac_address"]), where["mac_address"]) if texts["mac_address"] else ""
+    return Addresses(ips, _default_routes(ips)), mac
+
+
+def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> tuple[Addresses, str]:
+    (name, text), (cidr_name, cidr), (gateway_name, gateway), (mac_name, mac), (_, default) = (
+        interface.kubeovn(annotations, key) for key in ("ip_address", "cidr", "gateway", "mac_address", "default_route")
+    )
+    lower = unicast(mac, f"annotation '{mac_name}'") if mac else ""
+    if not text:
+        return EMPTY, lower
+    found = _interfaces(text, f"annotation '{name}'", cidr.split(",") if cidr else [], f"annotation '{cidr_name}'")
+    ips = _with_gateways(found, gateway, f"annotation '{gateway_name}'")
+    routes = _default_routes(ips) if interface.is_default or default == "true" else ()
+    return Addresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes")))), lower
+
+
+def _interfaces(text: str, where: str, networks: list[str], networks_at: str) -> list[IPv4Interface | IPv6Interface]:
+    """The addresses with their prefix lengths: their own, or those of the networks in which they must lie."""
+    cidrs = []
+    for each in networks:
+        try:
+            cidrs.append(ip_network(each.strip(), strict=False))
+        except ValueError:
+            raise refusal(f"{networks_at} is {','.join(networks)!r}", "it must be networks as 192.0.2.0/24") from None
+    found: list[IPv4Interface | IPv6Interface] = []
+    for each in map(str.strip, text.split(",", _ADDRESSES_MAX - 1)):
+        try:
+            address = ip_interface(each)
+            if "%" in each or address.is_unspecified or address.is_multicast or address.is_loopback:
+                raise ValueError
+        except ValueError:
+            raise refusal(f"{where} is {text!r}", f"it must be addresses as 192.0.2.7, {_ADDRESSES_MAX} at most") from None
+        if cidrs:
+            within = next((cidr for cidr in cidrs if address.ip in cidr), None)
+            if within is None:
+                raise refusal(f"{where} is {text!r}: {address.ip} is not in {', '.join(map(str, cidrs))}", f"see {networks_at}")
+            address = address if "/" in each else ip_interface(f"{address.ip}/{within.prefixlen}")
+        elif "/" not in each:
+            raise refusal(f"{where} is {text!r}: {each} has no prefix length", "write it as 192.0.2.7/24, or give the cidr")
+        found.append(address)
+    return found
+
+
+def _with_gateways(addresses: list[IPv4Interface | IPv6Interface], text: str, where: str) -> tuple[Mapping[str, Any], ...]:
+    """The addresses in a result's form, each with the gateway of its family."""
+    gateways = {}
+    for each in filter(None, map(str.strip, text.split(","))):
+        try:
+            gateway = ip_address(each)
+        except ValueError:
+            raise refusal(f"{where} is {text!r}", "it must be an address as 192.0.2.1, one of each family") from None
+        if not any(gateway in address.network for address in addresses):
+            networks = ", ".join(str(address.network) for address in addresses)
+            raise refusal(f"{where} is {text!r}: {gateway} is not in {networks}", "a gateway is in the network of an address")
+        gateways[gateway.version] = str(gateway)
+    return tuple(
+        {"address": str(each), **({"gateway": gateways[each.version]} if each.version in gateways else {})} for each in addresses
+    )
+
+
+def _default_routes(ips: tuple[Mapping[str, Any], ...]) -> tuple[Mapping[str, Any], ...]:
+    ways = {ip_interface(ip["address"]).version: ip["gateway"] for ip in ips if "gateway" in ip}
+    return tuple({"dst": _DEFAULT[version], "gw": gateway} for version, gateway in ways.items())
+
+
+def _read_routes(name: str, text: str) -> tuple[Mapping[str, Any], ...]:
+    """kube-ovn's routes: `[{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}]`, in the form of CNI's."""
+    if not text:
+        return ()
+    example = 'it must be as [{"dst": "198.51.100.0/24", "gw": "192.0.2.1"}]'
+    try:
+        routes = json.loads(text)
+        if not isinstance(routes, list) or len(routes) > _ROUTES_MAX:
+            raise ValueError
+        answer = {"ips": [{"address": "192.0.2.1/32"}], "routes": routes}
+        return read_addresses(answer, LATEST).routes
+    except (ValueError, RecursionError, DelegateBroken):
+        raise refusal(f"annotation '{name}' is {text!r}", f"{example}, {_ROUTES_MAX} at most") from None

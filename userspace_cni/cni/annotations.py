@@ -1,0 +1,112 @@
+"""Which annotations of a pod are read of one of its interfaces, under which names. Pure.
+
+Three kinds are read: ours (`userspace/…`, by interface), Kubernetes' own for the default interface, and, where the administrator
+says so, those that users of kube-ovn and of OVN's tools have. A pod's author writes them all: what they choose is bounded by the
+network and by the administrator's rules, and a text that is no such value is refused with its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from userspace_cni.base.errors import InvalidConfig, shortened
+from userspace_cni.pod.strict_json import Reader, once
+
+DEFAULT_INTERFACE: Final = "eth0"
+"""The name that every runtime gives to the interface of a pod's default network."""
+OVN: Final = "ovn"
+"""The annotation that OVN's own tools write for the default interface: ip_address, mac_address, gateway_ip."""
+
+_READ: Final = (
+    *("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth", "userspace/bandwidth", "userspace/mirror", OVN),
+)
+_KUBEOVN: Final = (
+    *("ip_address", "mac_address", "gateway", "cidr", "routes", "default_route", "vlan_id", "mirror", "pod_nic_type"),
+    *("ingress_rate", "ingress_burst", "egress_rate", "egress_burst", "latency", "jitter", "limit", "loss"),
+)
+_THEIRS: Final = re.compile(rf"(.+\.)?ovn(\.[^./]+)?\.kubernetes\.io/({'|'.join(_KUBEOVN)})")
+_JSON: Final = Reader(once, deepest=8)
+
+
+def is_read(name: str) -> bool:
+    """Whether an annotation of this name may decide about an interface: what knows pods keeps its value."""
+    return name in _READ or bool(_THEIRS.fullmatch(name))
+
+
+def refusal(message: str, details: str) -> InvalidConfig:
+    """The error for an annotation that cannot be meant; its value may be as long as its author likes."""
+    return InvalidConfig(shortened(message), details)
+
+
+@dataclass(frozen=True)
+class PodInterface:
+    """An interface of a pod, as annotations know it: the name of its network, the pod's namespace, its name in the pod.
+
+    `kubeovn_read`: whether the annotations of kube-ovn and OVN are read (setting kubeovn_annotations).
+    """
+
+    network: str
+    namespace: str
+    ifname: str
+    kubeovn_read: bool = False
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the interface of the pod's default network."""
+        return self.ifname == DEFAULT_INTERFACE
+
+    def own(self, annotations: Mapping[str, str], name: str, example: str) -> object:
+        """What an annotation of ours, a JSON object by interface, says of this one; None for nothing. Raises InvalidConfig."""
+        text = annotations.get(name, "")
+        if not text:
+            return None
+        held = json_object(name, text, example)
+        return held.get(self.ifname)
+
+    def kubeovn(self, annotations: Mapping[str, str], key: str) -> tuple[str, str]:
+        """Name and value of kube-ovn's annotation `key` for this interface, the value stripped; "" for none.
+
+        `<nad>.<namespace>.ovn.kubernetes.io/…` before `ovn.kubernetes.io/…`, which is the default interface's. `<nad>` is the
+        network's name; a definition of the pod's own namespace comes before one of another.
+        """
+        for provider in self._providers(annotations, key):
+            name = f"{provider}.kubernetes.io/{key}"
+            if value := annotations.get(name, "").strip():
+                return name, value
+        return f"{self.usual_provider}.kubernetes.io/{key}", ""
+
+    def ovn(self, annotations: Mapping[str, str]) -> dict[str, object]:
+        """What the annotation of OVN's tools says, if it is this interface's; {} for nothing. Raises InvalidConfig."""
+        text = annotations.get(OVN, "") if self.kubeovn_read and self.is_default else ""
+        return json_object(OVN, text, '{"ip_address": "192.0.2.7/24", "gateway_ip": "192.0.2.1"}') if text else {}
+
+    @property
+    def usual_provider(self) -> str:
+        """How kube-ovn calls the network where nothing says otherwise."""
+        return OVN if self.is_default else f"{self.network}.{self.namespace}.{OVN}"
+
+    def _providers(self, annotations: Mapping[str, str], key: str) -> list[str]:
+        if not self.kubeovn_read:
+            return []
+        ours = f"{self.network}.{self.namespace}.{OVN}"
+        rest = f".{OVN}.kubernetes.io/{key}"
+        others = sorted(
+            name.removesuffix(f".kubernetes.io/{key}")
+            for name in annotations
+            if name.startswith(f"{self.network}.") and name.endswith(rest) and "." not in name[len(self.network) + 1 : -len(rest)]
+        )
+        return [f"{ours}.{self.ifname}", ours, *others, *([OVN] if self.is_default else [])]
+
+
+def json_object(name: str, text: str, example: str) -> dict[str, object]:
+    """The JSON object that an annotation holds. Raises InvalidConfig."""
+    try:
+        held = _JSON.read(text)
+    except ValueError as error:
+        raise refusal(f"annotation '{name}' is no JSON: {error}", f"it must be as {example}") from None
+    if not isinstance(held, dict):
+        raise refusal(f"annotation '{name}' is {text!r}, no JSON object", f"it must be as {example}")
+    return held
