@@ -261,7 +261,7 @@ class Lifeline(Protocol):
 
 @dataclass(frozen=True)
 class DeadProbe:
-    """What a probe, ping or load left whose process has ended. It is no attachment, and has no record.
+    """What a probe, ping, load or capture left whose process has ended. It is no attachment, and has no record.
 
     `purpose`: the mark of its ports. `run`: the name of its run, by which it is found again; `pid` and `number` are parts of
     that name. `sockets`: those that it may have made in pods' directories. Flows of its ports may be on any bridge.

@@ -51,7 +51,7 @@ def read_part(network: Network) -> ChainedPart:
 
 
 def _require_directions(entries: list[Any]) -> None:
-    """Raise InvalidConfig for a source of which no direction is said: for ovs-cni that is none, where `mirrors` of ours means both."""
+    """Raise InvalidConfig for a source of which no direction is said: for ovs-cni that is none, in our `mirrors` it is both."""
     for entry in entries:
         if isinstance(entry, dict) and entry.get("ingress") is not True and entry.get("egress") is not True:
             raise InvalidConfig(
