@@ -198,6 +198,9 @@ class World:
         """It goes on living."""
         return MemoryLifeline()
 
+    def keep_mirrors(self) -> None:
+        """It is to have none."""
+
     def free_sources(self) -> int:
         """There are none."""
         return 0
