@@ -185,6 +185,10 @@ class Node(Protocol):
         """Have the mirrors that the node itself is to have, and no others of the node's. Never fails."""
         ...
 
+    def remove_mirrors(self) -> None:
+        """Remove all mirrors that were made for the settings. Raises Unavailable."""
+        ...
+
     def free_sources(self) -> int:
         """Remove the dead sockets of a killed ovs-vswitchd, on which the next one could not bind; how many. Never fails."""
         ...
@@ -265,7 +269,7 @@ class Lifeline(Protocol):
 
 @dataclass(frozen=True)
 class DeadProbe:
-    """What a probe, ping or load left whose process has ended. It is no attachment, and has no record.
+    """What a probe, ping, load or capture left whose process has ended. It is no attachment, and has no record.
 
     `purpose`: the mark of its ports. `run`: the name of its run, by which it is found again; `pid` and `number` are parts of
     that name. `sockets`: those that it may have made in pods' directories. Flows of its ports may be on any bridge.

@@ -12,6 +12,7 @@ import click
 from userspace_cni.base.signals import Signals
 from userspace_cni.cli.cluster.lint import lint_command
 from userspace_cni.cli.kubevirt.group import kubevirt_command
+from userspace_cni.cli.measure.capture import capture_command
 from userspace_cni.cli.measure.load import load_command
 from userspace_cni.cli.measure.ping import ping_command
 from userspace_cni.cli.measure.probe import probe_command
@@ -88,6 +89,7 @@ for command in (
     probe_command,
     ping_command,
     load_command,
+    capture_command,
     tap_command,
     kubevirt_command,
 ):

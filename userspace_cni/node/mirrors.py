@@ -23,10 +23,10 @@ def keep(node: LocalNode, before: Mapping[str, str]) -> Mapping[str, str]:
     """
     from userspace_cni.host.links import ifindex
 
-    wanted, ports = node.settings.mirrors, node.ports
+    wanted = node.settings.mirrors
     try:
         links = frozenset(each.output for each in wanted if ifindex(each.output, node.settings.switch_netns, node.root))
-        mirrors = NodeMirrors(ports.client, ports.daemon, node.journal.identity)
+        mirrors = _mirrors(node)
         found = {
             f"{each.name} on {each.bridge}": why for each, why in mirrors.keep(wanted, links, Deadline.after(_KEEP_S)).items()
         }
@@ -36,3 +36,12 @@ def keep(node: LocalNode, before: Mapping[str, str]) -> Mapping[str, str]:
         if before.get(name) != why:
             say("warning", "a mirror of the settings is not made yet", mirror=name, problem=why)
     return found
+
+
+def remove(node: LocalNode) -> None:
+    """Remove all of them. Raises Unavailable."""
+    _mirrors(node).keep((), frozenset(), Deadline.after(_KEEP_S))
+
+
+def _mirrors(node: LocalNode) -> NodeMirrors:
+    return NodeMirrors(node.ports.client, node.ports.daemon, node.journal.identity)

@@ -20,7 +20,15 @@ from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, named, references, refers, value_of, with_marks
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
-from userspace_cni.dataplane.ovsdb.rows.marks import IDENTITY, NODE_OWNER, is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.marks import (
+    IDENTITY,
+    NODE_OWNER,
+    is_ours,
+    other_store,
+    same_attachment,
+    same_owner,
+    whose,
+)
 from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS, WISHED, MirrorRow, mirror_columns, wished_names, wishes
 
 if TYPE_CHECKING:
@@ -46,6 +54,7 @@ class MirrorDraft:
         self._output: Json | None = None
         self._marks: Mapping[str, str] = {}
         self._members: dict[str, Member] = {}
+        self._shown: list[Json] = []
         self._removed = False
         self._everything = False
 
@@ -58,6 +67,10 @@ class MirrorDraft:
         """Make this port, with these owner marks, the output; with `everything` of all ports, whether they wish it or not."""
         self._output, self._marks, self._everything = port, marks, everything
         self.has_output = True
+
+    def show(self, port: Json) -> None:
+        """Have this port as a source, of all its frames, though it wishes nothing."""
+        self._shown.append(port)
 
     def write_wishes(self, name: str, member: Member) -> None:
         """The port `name` is a source as its wishes say, or none."""
@@ -93,7 +106,7 @@ class MirrorDraft:
         return None, None
 
     def _all_sources(self, draft: Draft, bridge: Any) -> dict[str, list[Json]]:
-        """Every port of the bridge that wishes it, by column; commit only if there are no others."""
+        """Every port of the bridge that wishes it, and those shown, by column; commit only if no others wish it."""
         sources: dict[str, list[Json]] = {}
         for column, start in COLUMNS.items():
             key = start + self.name
@@ -105,7 +118,7 @@ class MirrorDraft:
                 [{"name": name} for name in sorted({*known, *members})],
             )
             here = [("uuid", str(row.uuid)) for row in known.values() if bridge is not None and refers(bridge, "ports", row.uuid)]
-            sources[column] = sorted([*here, *members.values()])
+            sources[column] = sorted([*here, *members.values(), *self._shown])
         return sources
 
 
@@ -176,9 +189,11 @@ def require_part(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraf
     """Raise NameTaken if the port cannot have its part: a Mirror is not ours, or has another output. Writes nothing."""
     for name in (*(each.name for each in step.mirrors), *([step.mirror_output] if step.mirror_output else [])):
         row = find_mirror(replica, bridge, name)
-        if row is not None and not takes_sources(value_of(row, "external_ids")):
+        marks = value_of(row, "external_ids") if row is not None else {}
+        joins = name != step.mirror_output and marks.get("owner") == NODE_OWNER
+        if row is not None and not same_owner(step, marks) and not joins:
             raise NameTaken(
-                f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(value_of(row, 'external_ids'))}",
+                f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(marks)}",
                 "it is not changed here; use another name for the mirror",
             )
     if not step.mirror_output:
