@@ -14,7 +14,7 @@ from tests.lab.node.inside import Trip
 from tests.lab.node.node import Node, mounts_below
 from tests.lab.node.stored import live
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.host.link import boot_id
+from userspace_cni.host.boot import boot_id
 
 POINTS = {
     "client": [

@@ -18,8 +18,8 @@ from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.host.ipam import Delegate
-from userspace_cni.host.link import is_own, namespace
 from userspace_cni.host.mounts import PodMountDriver
+from userspace_cni.host.netns import is_own, namespace
 from userspace_cni.node.surroundings import missing
 
 SEEN_AT = "/host"

@@ -16,7 +16,7 @@ from tests.host.places import soon
 from userspace_cni.attachment.steps import ConfigFile, DeviceInfo
 from userspace_cni.base.beneath import open_regular
 from userspace_cni.base.errors import BadEnvironment
-from userspace_cni.host import legacy, link
+from userspace_cni.host import legacy, netns
 from userspace_cni.host.device_info import DeviceInfoDriver
 from userspace_cni.host.files import ConfigFileDriver
 
@@ -55,7 +55,7 @@ def test_a_device_in_place_of_device_info_is_not_opened(room: Path, device: Path
 def test_a_device_in_place_of_a_namespace_is_not_opened(device: Path) -> None:
     """A device as CNI_NETNS is refused by its kind."""
     with pytest.raises(BadEnvironment, match="not a namespace"):
-        link.namespace(str(device))
+        netns.namespace(str(device))
 
 
 def test_neither_device_nor_fifo_in_place_of_the_former_plugins_record_is_opened(room: Path, device: Path) -> None:

@@ -45,8 +45,8 @@ from userspace_cni.host.device_info import DeviceInfoDriver, read_allocation
 from userspace_cni.host.files import ConfigFileDriver
 from userspace_cni.host.ipam import Delegate, find
 from userspace_cni.host.leases import LeaseDriver
-from userspace_cni.host.link import is_own, link_exists, namespace
 from userspace_cni.host.mounts import PodMountDriver
+from userspace_cni.host.netns import is_own, link_exists, namespace
 from userspace_cni.host.placement import PlacedSocketDriver
 from userspace_cni.host.sockets import DirectoryDriver, SocketFileDriver
 

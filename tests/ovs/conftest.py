@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def clean(switch: Switch) -> Iterator[None]:
     yield
     for bridge in switch.bridges():
         switch.vsctl("--no-wait", "del-br", bridge)
-    switch.vsctl("--no-wait", "--", "--all", "destroy", "QoS")
+    switch.vsctl("--no-wait", "--", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
 
 
 @pytest.fixture(scope="session")
@@ -56,11 +57,13 @@ def own_switch() -> Iterator[Switch]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[..., PortDriver]]:
-    """Makes drivers for a switch, or for another remote of it, and closes them."""
+    """Makes drivers for a switch, or for another remote of it, and closes them. `links`: what they are told of kernel links."""
     made: list[PortDriver] = []
 
-    def make(switch: Switch, remote: str = "", store: str = STORE, **kinds: Any) -> PortDriver:
-        made.append(PortDriver(Client(remote or switch.ovsdb, **kinds), switch.rundir, lambda: store))
+    def make(
+        switch: Switch, remote: str = "", store: str = STORE, *, links: Mapping[str, Any] = MappingProxyType({}), **kinds: Any
+    ) -> PortDriver:
+        made.append(PortDriver(Client(remote or switch.ovsdb, **kinds), switch.rundir, lambda: store, **links))
         return made[-1]
 
     yield make

@@ -59,6 +59,7 @@ class Watchdog:
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
         self._disconnected: dict[str, tuple[float, ...]] = {}
+        self._changed: dict[tuple[str, str], None] = {}
         self._actions: Counter[str] = Counter()
         self._wake = threading.Condition()
         self._asked = 0
@@ -103,6 +104,12 @@ class Watchdog:
             self._disconnected[port] = tuple(now + pause for pause in LOOKS_S)
             self._wake.notify_all()
 
+    def on_pod(self, namespace: str, name: str) -> None:
+        """Note that this pod has changed. Never waits."""
+        with self._wake:
+            self._changed[namespace, name] = None
+            self._wake.notify_all()
+
     def _ended(self) -> None:
         """Free sockets after ovs-vswitchd has ended, on the lifeline's thread: the next one may bind before a pass ends."""
         self._guarded(self._node.free_sources)
@@ -140,7 +147,7 @@ class Watchdog:
                 say("error", "a round of the watchdog failed", error=repr(error))
             with self._wake:
                 patience = self._patience()
-                if patience > 0 and not (self._stopping or self._asked or self._died > self._death_seen):
+                if patience > 0 and not (self._stopping or self._asked or self._changed or self._died > self._death_seen):
                     self._wake.wait(patience)
 
     def _patience(self) -> float:
@@ -158,11 +165,18 @@ class Watchdog:
         for port in sorted(ports):
             self._guarded(lambda: self._reconciliation.look_at(port))  # noqa: B023 - called at once
 
+    def _follow_changed(self) -> None:
+        with self._wake:
+            pods, self._changed = list(self._changed), {}
+        for pod in pods:
+            self._guarded(lambda: self._reconciliation.follow(*pod), "following a pod")  # noqa: B023 - called at once
+
     def _round(self, now: float) -> None:
         """Look at session and switch, and make a pass when one is due."""
         if self._died > self._death_seen:
             self._death_seen, self._watched = self._died, 0.0
         self._look_at_disconnected()
+        self._follow_changed()
         due = now >= self._next_pass
         if self._connect():
             due = True

@@ -137,6 +137,21 @@ class Turn:
             self._journal.drop(record)
         return failures
 
+    def amend(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
+        """Give a living attachment these steps in the place of its own, and record them.
+
+        A step that has changed is applied over what is there; one of a kind that the attachment no longer has is undone. What
+        amends here never leaves a thing that the recorded steps do not lead to: a changed property of a port or link goes with
+        it. So the record is written afterwards: after a death in between, the next comparison with the pod finds it unchanged and
+        does this again.
+        """
+        kinds = {step.kind for step in steps}
+        self.settle(self.begin(record, [step for step in steps if step not in record.steps], deadline))
+        for step in record.steps:
+            if step.kind not in kinds:
+                self._node.driver(step).undo(step, deadline)
+        self._journal.write(record.to(record.state, steps=steps))
+
     def undo_some(self, steps: Iterable[Step], wanted: Callable[[Step], bool], deadline: Deadline) -> None:
         """Undo the shared steps for which `wanted`, called under their place's lock, says so. The record and its holders stay."""
         for place, run in _by_place(steps):

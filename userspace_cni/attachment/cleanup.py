@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.apply import await_turn, try_turn
 from userspace_cni.attachment.records import Record, record_key
-from userspace_cni.attachment.steps import Lease, PortRef, Seen, Step, owner_marks, port_name
+from userspace_cni.attachment.steps import Lease, PortRef, Seen, Step, host_end, owner_marks, port_name
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.base.log import about, say
@@ -73,16 +73,22 @@ def unrecorded(container_id: str, ifname: str, network: str, node: Node) -> Reco
     that this one replaces."""
     marks = owner_marks(container_id, network, ifname)
     marks["store"] = node.journal.identity()
-    port = PortRef(port_name(container_id, ifname), marks=marks)
+    ports = [PortRef(name(container_id, ifname), marks=marks) for name in (port_name, host_end)]
     legacy = node.legacy(container_id, ifname)
-    steps = (*traces(container_id, ifname, port, node), *([legacy] if legacy else []))
+    steps = (*traces(container_id, ifname, ports, node), *([legacy] if legacy else []))
     return Record("deleting", network, container_id, ifname, steps=steps)
 
 
-def traces(container_id: str, ifname: str, port: PortRef, node: Node) -> tuple[Step, ...]:
-    """What is known of an attachment without a record, in the order of ADD: its port, and the shared things that it holds."""
+def traces(container_id: str, ifname: str, ports: Iterable[PortRef], node: Node) -> tuple[Step, ...]:
+    """What is known of an attachment without a record, in the order of ADD: what it would have in the kernel, its port, and the
+    shared things that it holds."""
     held = node.journal.held_by(record_key(container_id, ifname))
-    return (*(step for step in held if not step.from_switch), port, *(step for step in held if step.from_switch))
+    return (
+        *node.link_traces(container_id, ifname),
+        *(step for step in held if not step.from_switch),
+        *ports,
+        *(step for step in held if step.from_switch),
+    )
 
 
 def sweep(node: Node) -> None:
@@ -172,7 +178,7 @@ def give_up(node: Node) -> Iterator[tuple[Record, UserspaceError | None]]:
 def _record_of(port: PortRef, node: Node) -> Record:
     """What is known of the attachment of a port without a record."""
     container_id, ifname = port.marks.get("container-id", ""), port.marks.get("ifname", "")
-    steps = traces(container_id, ifname, port, node)
+    steps = traces(container_id, ifname, [port], node)
     return Record("deleting", port.marks.get("network", ""), container_id, ifname, steps=steps)
 
 

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import KernelPort
+from userspace_cni.attachment.steps import NO_TERMS, KernelPort, Terms
+from userspace_cni.base.limits import UNLIMITED, Limits
+from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.cni.result import EMPTY, Addresses
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,14 @@ class Pod:
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     lacks_hugepages: bool = False
+
+
+@dataclass(frozen=True)
+class Noted:
+    """What may change of an attachment while it lives: the limits that its pod's annotations ask for, and all its mirrors."""
+
+    limits: Limits = UNLIMITED
+    mirrors: tuple[MirrorSource, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,18 @@ class Facts:
     pod: Pod
     foreign_bridge: bool = False
     """Whether the bridge exists and an administrator made it."""
+    vlan: Vlan = field(default_factory=Vlan)
+    """The port's VLAN: the network's, or what the pod chose within it."""
+    mac: str = ""
+    """The MAC that the pod's annotations say; "" for none."""
+    addresses: Addresses = EMPTY
+    """The addresses that the pod's annotations say, for a network that has them from there."""
+    limits: Limits = UNLIMITED
+    """What network, runtime and pod limit the port to."""
+    mirrors: tuple[MirrorSource, ...] = ()
+    """The mirrors of which network or pod make the port a source."""
+    terms: Terms = NO_TERMS
+    """Where both are from."""
 
 
 @dataclass(frozen=True, kw_only=True)

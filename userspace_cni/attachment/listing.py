@@ -6,11 +6,13 @@ The command line and the agent's `/api/v1/attachments` both answer with what `de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, Final, Protocol
 
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import OvsPort, PortInterface, VhostUserClient, VhostUserServer
+from userspace_cni.attachment.steps import Guard, Link, OvsPort, PortInterface, Shaper, VhostUserClient, VhostUserServer, first_of
+from userspace_cni.base.limits import UNLIMITED, Limits, Rate
 
 _UNFINISHED: Final[Mapping[str, str]] = {
     "pending": "state pending: its addresses are being leased, or ADD died in it",
@@ -105,6 +107,10 @@ def describe(
         "addresses": addresses(record),
         "vlan": _vlan(step),
         "mtu": step.interface.mtu if step else None,
+        "link": _link(record),
+        "limits": asdict(limits_of(record)),
+        "mirrors": [asdict(each) for each in step.mirrors] if step else [],
+        "mirror_output": step.mirror_output if step else "",
         "vm": ref.marks.get("vm-name", "") if ref else "",
         "vswitchd": vswitchd,
         "link_state": (live.link_state if live else "") or "unknown",
@@ -160,6 +166,21 @@ def addresses(record: Record) -> list[str]:
 def objects(value: object) -> list[Mapping[str, Any]]:
     """A list of objects, also of a record that was edited by hand: one damaged record must not keep others from being shown."""
     return [each if isinstance(each, dict) else {} for each in value] if isinstance(value, list) else []
+
+
+def limits_of(record: Record) -> Limits:
+    """What the attachment is limited to, at the port or at the pod's own end of its link."""
+    limits, shaper = record.port.limits if record.port else UNLIMITED, first_of(record.steps, Shaper)
+    return replace(limits, from_pod=Rate(shaper.rate, shaper.burst)) if shaper else limits
+
+
+def _link(record: Record) -> dict[str, str] | None:
+    """A kernel link's ends; None for a vhost-user interface."""
+    link = first_of(record.steps, Link)
+    if link is None:
+        return None
+    guarded = first_of(record.steps, Guard) is not None
+    return {"host": link.host, "host_mac": link.host_mac, "guard": "the node's stack drops its frames" if guarded else ""}
 
 
 def _is_mine(interface: Mapping[str, Any], record: Record) -> bool:

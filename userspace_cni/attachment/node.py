@@ -13,9 +13,10 @@ from userspace_cni.attachment.steps import Step
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
-    from userspace_cni.attachment.facts import Facts
+    from userspace_cni.attachment.facts import Facts, Noted
     from userspace_cni.attachment.journal import Journal
     from userspace_cni.attachment.listing import SwitchPort
+    from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
     from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
     from userspace_cni.base.deadline import Deadline
@@ -98,6 +99,24 @@ class Node(Protocol):
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
         """The record of this attachment that the plugin which this one replaces left."""
+        ...
+
+    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
+        """What an attachment with a kernel link has in the kernel, to be undone by its names; () where there can be no such."""
+        ...
+
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
+        ...
+
+    def sweep(self) -> int:
+        """Remove what no record names and nothing uses, of this installation: guards of host ends that are gone, rows of limits
+        without a port. Returns how many. Never fails."""
+        ...
+
+    def noted(self, record: Record) -> Noted | None:
+        """What the attachment's pod says of its interface now; None where the pod is not known. Raises BadRequest for what cannot
+        be read of it, and for what the interface cannot do."""
         ...
 
     def tell(self, recipient: Recipient, notices: Sequence[Notice]) -> None:

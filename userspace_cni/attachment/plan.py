@@ -24,7 +24,7 @@ def plan(request: Request, options: Options, consumer: Consumer, facts: Facts, a
     if isinstance(facts, LinkFacts):
         from userspace_cni.attachment.link_plan import plan_link
 
-        return plan_link(request, options, facts, addresses)
+        return plan_link(request, options, consumer, facts, addresses)
     from userspace_cni.attachment.socket_plan import plan_socket
 
     assert isinstance(facts, SocketFacts)  # noqa: S101 - there are two kinds

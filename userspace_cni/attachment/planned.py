@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from userspace_cni.attachment.facts import Facts
-from userspace_cni.attachment.steps import Step, owner_marks
+from userspace_cni.attachment.steps import HostEnd, PortInterface, Step, owner_marks
 from userspace_cni.base.errors import BadEnvironment
+from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.cni.options import Role
 from userspace_cni.cni.request import Request
 from userspace_cni.cni.result import Interface
@@ -43,6 +44,17 @@ def marks_of(request: Request, facts: Facts, more: Mapping[str, str]) -> dict[st
         **more,
     }
     return {key: value for key, value in marks.items() if value and _is_text(value)}
+
+
+def divided(limits: Limits, interface: PortInterface) -> tuple[Limits, Rate | None]:
+    """The limits that the switch enforces at the port, and the one at the pod's own end of the link, None for none there.
+
+    OVS limits both directions of DPDK's ports. It cannot limit what leaves a pod by a kernel port of a netdev bridge: it takes
+    its copy of a frame before the kernel's traffic control sees it.
+    """
+    if isinstance(interface, HostEnd) and interface.type != "dpdk":
+        return replace(limits, from_pod=None), limits.from_pod
+    return limits, None
 
 
 def require_text(ifname: str) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from userspace_cni.attachment import cleanup
+from userspace_cni.attachment.amend import amend
 from userspace_cni.attachment.apply import Turn, try_turn
 from userspace_cni.attachment.cleanup import Report, is_unfinished
 from userspace_cni.attachment.node import DeadProbe, Marks
@@ -23,7 +24,7 @@ from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import about, bound, say
-from userspace_cni.base.notices import PORT_DEGRADED, PORT_RESTORED, Notice
+from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED, Notice, Reason
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -152,7 +153,13 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
         if marks.get("store") != store:
             yield Finding("foreign", record)
         elif sandbox_is_gone(marks, node):
-            yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, port, node)))
+            yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node)))
+
+
+_TOLD: Final = {
+    PORT_DEGRADED: "what this interface has lost cannot be made again",
+    LIMIT_REFUSED: "what the pod's annotations say of this interface cannot be done, and nothing has changed",
+}
 
 
 @dataclass(frozen=True)
@@ -206,14 +213,40 @@ class Reconciliation:
                     lost = found.problem == "lost"
                     if lost and found.record.socket in found.steps:
                         left.append(found.record)
-                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=lost)  # type: ignore[misc]
+                    told = PORT_DEGRADED if lost else None
+                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=told)  # type: ignore[misc]
+            self._sweep()
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
         for each in begun:
-            self._attempt(each.record, lambda each=each: self._finish(each), told=True)  # type: ignore[misc]
+            self._attempt(each.record, lambda each=each: self._finish(each), told=PORT_DEGRADED)  # type: ignore[misc]
         self._suspected = suspected
         self._dead = self._still_dead(left)
         self._log_foreign(foreign)
+
+    def follow(self, namespace: str, name: str) -> None:
+        """Amend the pod's attachments if its annotations say something else now. Never fails."""
+        try:
+            records = [each for each in self._node.journal.records() if (each.pod_namespace, each.pod_name) == (namespace, name)]
+        except UserspaceError as error:
+            say("warning", "what a pod says of its interfaces is looked at later", pod=f"{namespace}/{name}", error=error)
+            return
+        self._amend(records)
+
+    def _amend(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._attempt(record, lambda record=record: self._amend_one(record), told=LIMIT_REFUSED)  # type: ignore[misc]
+
+    def _amend_one(self, record: Record) -> None:
+        noted = self._node.noted(record) if record.pod_name else None
+        if noted is not None and amend(record, noted, self._node):
+            self._report("amended")
+
+    def _sweep(self) -> None:
+        """Follow the pods of all attachments, and remove what no record names and nothing uses."""
+        self._amend(self._node.journal.records())
+        for _ in range(self._node.sweep()):
+            self._report("swept")
 
     def look_at(self, port: str) -> None:
         """Free the socket's name if the application of the port, whose connection has just ended, has died. Never fails."""
@@ -241,15 +274,15 @@ class Reconciliation:
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: bool = False) -> None:
-        """Act on one finding; a failure is logged once an hour and does not stop the pass. `told`: the pod is told of it."""
+    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: Reason | None = None) -> None:
+        """Act on one finding; a failure is logged once an hour and does not stop the pass. `told`: the reason for which the pod
+        is told of it."""
         with bound(self._node.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
                 if told and isinstance(left, Record):
-                    text = f"what this interface has lost cannot be made again: {error}"
-                    self._node.tell(left.recipient, (Notice(PORT_DEGRADED, text),))
+                    self._node.tell(left.recipient, (Notice(told, f"{_TOLD[told]}: {error}"),))
                 if self._is_new(left.key, error.message):
                     say("warning", "an attachment could not be put right now", error=error)
 

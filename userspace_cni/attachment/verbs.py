@@ -38,7 +38,6 @@ from userspace_cni.cni.request import (
     valid_attachments,
 )
 from userspace_cni.cni.result import (
-    EMPTY,
     Addresses,
     build,
     encode,
@@ -80,7 +79,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             facts = node.gather(request, options, consumer, netns_inode, deadline)
         record = _new_record(request, facts, called)
         try:
-            addresses = EMPTY
+            addresses = facts.addresses
             if request.network.ipam:
                 lease = _lease_step(request)
                 record = record.to("pending", steps=(lease,))
@@ -311,7 +310,7 @@ def _collect_rows(network: Network, valid: frozenset[tuple[str, str]], node: Nod
                 store=port.marks.get("store"),
             )
             continue
-        steps = cleanup.traces(container_id, ifname, port, node)
+        steps = cleanup.traces(container_id, ifname, [port], node)
         record = Record("deleting", network.name, container_id, ifname, steps=steps)
         with about(record.subject):
             errors += _collect(record, node, deadline, recorded=False)

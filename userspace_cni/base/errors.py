@@ -8,7 +8,8 @@
     │   ├── UnreadableInput         5   stdin could not be read
     │   ├── Undecodable             6   not JSON, or a field of the wrong JSON type
     │   ├── InvalidConfig           7   decodes, but is not valid
-    │   │   └── BridgeRefused       7   the administrator's rules do not allow the bridge or its VLANs
+    │   │   ├── BridgeRefused       7   the administrator's rules do not allow the bridge or its VLANs
+    │   │   └── MirrorRefused       7   nor the part in a mirror
     │   └── HostNamespace           8   CNI_NETNS is the host's own
     ├── ContainerGone               3   the sandbox vanished before anything was done
     ├── Unavailable                11   transient: a lock, OVS, the API server, threads or descriptors; try again later
@@ -118,6 +119,10 @@ class InvalidConfig(BadRequest):
 
 class BridgeRefused(InvalidConfig):
     """The administrator's rules do not allow the pod this port on this bridge."""
+
+
+class MirrorRefused(InvalidConfig):
+    """The administrator's rules do not allow the pod its part in a mirror."""
 
 
 class HostNamespace(BadRequest):
@@ -241,3 +246,9 @@ def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
     if all(isinstance(error, Unavailable) for error in collected):
         return Unavailable(f"{what}: {len(collected)} steps could not be done now", " | ".join(map(str, collected)))
     return Incomplete(f"{what}: {len(collected)} steps failed", " | ".join(map(str, collected)))
+
+
+def of_kernel(what: str, error: OSError, details: str) -> UserspaceError:
+    """The error for `what` of a step that the kernel refused: Unavailable where that passes, else StepFailed with `details`."""
+    said = f"{what}: {error.strerror or error}"
+    return Unavailable(said, "try again later") if error.errno in PASSING else StepFailed(said, details)

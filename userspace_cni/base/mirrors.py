@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import ascii_letters, digits
+from typing import Final
+
+NAME_MAX: Final = 63
+NAME_CHARACTERS: Final = f"{ascii_letters}{digits}_.-"
+
+
+def is_mirror_name(name: str) -> bool:
+    """Whether a mirror can be called so: 1 to NAME_MAX of NAME_CHARACTERS."""
+    return 0 < len(name) <= NAME_MAX and set(name) <= set(NAME_CHARACTERS)
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,13 @@ HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "Normal")
 ANNOTATION_IGNORED: Final = Reason("AnnotationIgnored", "Normal")
 PORT_DEGRADED: Final = Reason("PortDegraded")
 PORT_RESTORED: Final = Reason("PortRestored", "Normal")
+LIMIT_REFUSED: Final = Reason("LimitRefused")
 
 _OF_ERRORS: Final[tuple[tuple[type[errors.UserspaceError], Reason], ...]] = (
     (errors.VolumeMissing, VOLUME_MISSING),
     (errors.DirectoryRefused, Reason("DirectoryRefused")),
     (errors.BridgeRefused, Reason("BridgeRefused")),
+    (errors.MirrorRefused, Reason("MirrorRefused")),
     (errors.BadRequest, Reason("NetworkRefused")),
     (errors.SwitchRefused, Reason("PortRefused")),
     (errors.NameTaken, Reason("NameTaken")),
@@ -54,6 +56,7 @@ REASONS: Final = (
     ANNOTATION_IGNORED,
     PORT_DEGRADED,
     PORT_RESTORED,
+    LIMIT_REFUSED,
 )
 """All of them; docs/operations.md explains each."""
 

@@ -1,11 +1,12 @@
-"""The administrator's rules: which bridges, VLANs and directories the networks of a namespace may use on this node. Pure.
+"""The administrator's rules: which bridges, VLANs, mirrors and directories the networks of a namespace may use here. Pure.
 
 The author of a NetworkAttachmentDefinition or a pod is a user of a namespace, a tenant; the administrator's settings say what
 tenants may name. Only an ADD with a pod of a cluster is bound: without a pod the configuration is the administrator's own.
 CHECK, DEL and GC of an existing attachment must never ask this module: later rules do not hold for it.
 
 A rule names namespaces and, by kind, what they may use. If rules for a namespace name a kind, it may use of that kind all that
-they name together, and nothing else; if no rule does, the kind is not bound. An unknown key, an empty list of namespaces and a
+they name together, and nothing else; if no rule does, the kind is not bound, but for the outputs of mirrors, of which a namespace
+has none without a rule: an output hears what others say. An unknown key, an empty list of namespaces and a
 pattern that no name can match are errors: each would allow what the rule was written to forbid.
 
 To add a kind: a field of `Rule`, its reader in `_READERS`, its name in `_KINDS`, and a function that decides.
@@ -20,12 +21,13 @@ from fnmatch import fnmatchcase
 from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, Final
 
-from userspace_cni.base.errors import BridgeRefused, InvalidConfig
+from userspace_cni.base.errors import BridgeRefused, InvalidConfig, MirrorRefused
+from userspace_cni.base.mirrors import NAME_CHARACTERS, NAME_MAX
 from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, carried, vlan_range
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
 _DIRECTORIES: Final = re.compile(r"(/+(?!\.\.?(/|\Z))[^/\0]+)+/*")
-_KINDS: Final = ("bridges", "directories")
+_KINDS: Final = ("bridges", "directories", "mirrors", "mirror_outputs")
 _SHOWN_MAX: Final = 5
 
 
@@ -52,12 +54,15 @@ _NAMESPACES: Final = _Names(f"{ascii_lowercase}{digits}-", ascii_lowercase + dig
 """RFC 1123 labels."""
 _BRIDGES: Final = _Names(f"{ascii_letters}{digits}_.-", f"{ascii_letters}{digits}_", f"{ascii_letters}{digits}_.-", BRIDGE_MAX)
 
+_MIRRORS: Final = _Names(NAME_CHARACTERS, NAME_CHARACTERS, NAME_CHARACTERS, NAME_MAX)
+
 
 @dataclass(frozen=True)
 class Rule:
     """One `[[rule]]` of the settings, the `number`th (from 1). A kind that is None is not named; () allows nothing of it.
 
-    `namespaces` and `bridges` are glob patterns. `vlans`: what ports on these bridges may carry, None for all VLANs.
+    `namespaces`, `bridges`, `mirrors` and `mirror_outputs` are glob patterns. `vlans`: what ports on these bridges may carry,
+    None for all VLANs. Of `mirrors` a port may be a source, of `mirror_outputs` the output.
     """
 
     number: int
@@ -65,6 +70,8 @@ class Rule:
     bridges: tuple[str, ...] | None = None
     vlans: tuple[range, ...] | None = None
     directories: tuple[str, ...] | None = None
+    mirrors: tuple[str, ...] | None = None
+    mirror_outputs: tuple[str, ...] | None = None
 
     def is_for(self, namespace: str) -> bool:
         """Whether the rule is for that namespace."""
@@ -119,6 +126,28 @@ def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan)
     )
 
 
+def require_mirrors(rules: Iterable[Rule], namespace: str, mirrors: Iterable[str], output: str) -> None:
+    """Raise MirrorRefused unless a pod of the namespace may be a source of these mirrors and the output of that one, "" for none.
+
+    The namespace "" is none, and not bound.
+    """
+    ruling = [rule for rule in rules if namespace and rule.is_for(namespace)]
+    sources = [rule for rule in ruling if rule.mirrors is not None]
+    for name in mirrors:
+        if sources and not any(_matches(name, rule.mirrors or ()) for rule in sources):
+            raise MirrorRefused(
+                f"the port would be a source of mirror {name!r}, which pods of namespace {namespace!r} cannot be",
+                _allowing((rule, ", ".join(rule.mirrors or ())) for rule in sources),
+            )
+    outputs = [rule for rule in ruling if rule.mirror_outputs is not None]
+    if namespace and output and not any(_matches(output, rule.mirror_outputs or ()) for rule in outputs):
+        allowing = _allowing((rule, ", ".join(rule.mirror_outputs or ())) for rule in outputs)
+        raise MirrorRefused(
+            f"key 'mirrorOutput' is {output!r}, and pods of namespace {namespace!r} cannot be the output of that mirror",
+            allowing or "an output hears what others say: only a setting [[rule]] with 'mirror_outputs' allows it",
+        )
+
+
 def bounds_of(rules: Iterable[Rule], namespace: str, usual: tuple[str, ...]) -> Bounds | None:
     """Where `sharedDir` must lie for a pod of the namespace: by the rules, else in `usual`. None (anywhere) for ""."""
     if not namespace:
@@ -169,6 +198,8 @@ _READERS: Final[Mapping[str, Callable[[list[Any], str], object]]] = {
     "namespaces": _names(_NAMESPACES.has, "the name of a namespace, in which * ? and [a-z] match as in a shell"),
     "bridges": _names(_BRIDGES.has, "the name of a bridge, in which * ? and [a-z] match as in a shell"),
     "vlans": _read_vlans,
+    "mirrors": _names(_MIRRORS.has, "the name of a mirror, in which * ? and [a-z] match as in a shell"),
+    "mirror_outputs": _names(_MIRRORS.has, "the name of a mirror, in which * ? and [a-z] match as in a shell"),
     "directories": _names(_DIRECTORIES.fullmatch, "the absolute path of a directory, without '..'"),
 }
 

@@ -16,27 +16,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import OWNER, Driver, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import OWNER, Datapath, Driver, HostEnd, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
+from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
-from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
-from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH, interface_row
-from userspace_cni.dataplane.ovsdb.rows.marks import is_ours, marks_of
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
+from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, marks_of
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of
-from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
+from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
+from userspace_cni.dataplane.read_back import ReadBack
 from userspace_cni.dataplane.vswitchd import Daemon, Liveness
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.counters import Counters
-    from userspace_cni.dataplane.ovsdb.session import Clause, Session, Watch
+    from userspace_cni.dataplane.counters import Counters, LimitDrops
+    from userspace_cni.dataplane.ovsdb.commands import AddPort
+    from userspace_cni.dataplane.ovsdb.session import Clause, Session
 
 T = TypeVar("T")
-
-PATIENCE_SECONDS = 1.0
-"""How long the read-back waits before it asks whether ovs-vswitchd lives: opening a port takes 5 to 50 ms."""
 
 SERVING_SECONDS = 2.0
 
@@ -59,7 +59,8 @@ class PortDriver(Driver[OvsPort]):
 
     `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
     `free_name` removes the dead socket of a killed ovs-vswitchd at the path that OVS gives a port of that name: it would keep the
-    port from being opened.
+    port from being opened. `ifindex_of`: the index of the kernel link of that name where ovs-vswitchd opens its ports, 0 if there
+    is none. `afxdp_max`: how many ports of type afxdp the switch may have.
     """
 
     def __init__(
@@ -68,11 +69,17 @@ class PortDriver(Driver[OvsPort]):
         ovs_rundir: str,
         store: Callable[[], str],
         free_name: Callable[[str, Deadline], object] = lambda _name, _deadline: None,
+        ifindex_of: Callable[[str], int] = lambda _name: 0,
+        afxdp_max: int = 0,
     ) -> None:
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
         self._store = store
+        self._read_back = ReadBack(self.daemon)
         self._free_name = free_name
+        self._flows = FlowRenewal(self.daemon)
+        self._ifindex_of = ifindex_of
+        self._afxdp_max = afxdp_max
         self._retries = Retries()
 
     def connect(self, deadline: Deadline) -> None:
@@ -118,32 +125,44 @@ class PortDriver(Driver[OvsPort]):
         """Commit the port, and its bridge if that is missing; returns a function that waits until the interface is open.
 
         A port that exists and could not be opened is tried again if its application makes the socket.
-        NameTaken: the row has another owner. SwitchRefused: a bridge of another datapath type, rows that ovsdb-server rejects,
-        or, from the returned function, Interface.error of ovs-vswitchd.
+        A kernel port whose link was made anew is removed first: ovs-vswitchd keeps the socket of the link that has gone.
+        NameTaken: the row has another owner. SwitchRefused: a bridge of another datapath type, a limit that this kind of port
+        cannot have, rows that ovsdb-server rejects, or, from the returned function, Interface.error of ovs-vswitchd and a limit
+        that it has not set.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         if step.switch_makes_socket:
             self._free_name(step.name, deadline)
-        marks = marks_of(step, step.marks.get("store") or self._store())
-        needs, what = _names(step), f"port {step.name}: adding it to bridge {step.bridge}"
+        marks = marks_of(step, step.marks.get("store") or self._store()) | self._link_mark(step)
+        needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
-        def add(session: Session) -> Watch[tuple[bool, str]]:
-            command = AddPort(session, step, marks)
+        def add(session: Session) -> AddPort:
+            command = AddPort(session, step, marks, self._afxdp_max)
             session.transact([command], deadline)
+            if command.stale:
+                say("warning", f"port {step.name} is made anew, because its link was")
+                self._read_back.wait(command.done, deadline, or_dead=True)
+                command = AddPort(session, step, marks, self._afxdp_max)
+                session.transact([command], deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
-            return command.opened
+            return command
 
-        opened = self.client.use(add, needs, what, deadline)
+        def served(command: AddPort) -> None:
+            self._read_back.require(command, step, deadline)
+            if command.flows_after is not None:
+                self._flows.after(command.api, command.flows_after, deadline)
+
+        added = self.client.use(add, needs, what, deadline)
 
         def rest() -> None:
             try:
                 with self.client.attempting(what):
-                    self._read_back(opened, step, deadline)
+                    served(added)
             except SessionLost:
-                self.client.use(lambda session: self._read_back(add(session), step, deadline), needs, what, deadline)
+                self.client.use(lambda session: served(add(session)), needs, what, deadline)
 
         return rest
 
@@ -167,31 +186,41 @@ class PortDriver(Driver[OvsPort]):
             self._free_name(step.name, deadline)
 
     def check(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
-        """Every difference between the step and the rows, and an interface that is not open."""
-        from userspace_cni.dataplane.ovsdb.commands import find_port
+        """Every difference between the step and the rows, an interface that is not open, and a limit that is not in force."""
+        from userspace_cni.dataplane.ovsdb.reads import find_port
+
+        index = self._ifindex_of(step.name) if isinstance(step.interface, HostEnd) else None
 
         def look(session: Session) -> list[Drift]:
-            return differences(step, find_port(session, step.name))
+            return differences(step, find_port(session, step.name), index)
 
         # The replica may lag behind writes of other processes: so the server is asked before a drift is reported.
         what = f"port {step.name}: reading it"
-        drifts = self.client.read(look, _names(step), what, deadline, enough=lambda found: not found)
+        drifts = self.client.read(look, _rows_of(step), what, deadline, enough=lambda found: not found)
         liveness = self.daemon.ask(deadline)
+        if liveness.state == "alive":
+            drifts += self._read_back.drifts(step, deadline)
         if liveness.state == "dead":
             drifts.append(Drift(f"port {step.name}", "", "a switch that serves it", Dead("ovs-vswitchd dead"), liveness.reason))
         return drifts
 
     def lost(self, step: OvsPort, seen: Seen, deadline: Deadline) -> bool:  # noqa: ARG002 - it is all in the replica
-        """Whether the switch has no such port, or one that it could not open and may be asked to again by now."""
+        """Whether the switch has no such port, one that it could not open and may be asked to again by now, one whose link has
+        gone or was made anew, or none of its mirror."""
         if seen.ports is None:
             return False
-        return step.name not in seen.ports or step.name in seen.once(self.closed_ports)
+        marks = seen.ports.get(step.name)
+        if marks is None or step.name in seen.once(self.closed_ports):
+            return True
+        if isinstance(step.interface, HostEnd) and marks.get(IFINDEX) != str(self._ifindex_of(step.name)):
+            return True
+        return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
         """Every port with our owner mark and the given marks, of any store."""
-        from userspace_cni.dataplane.ovsdb.commands import port_rows
+        from userspace_cni.dataplane.ovsdb.reads import port_rows
         from userspace_cni.dataplane.ovsdb.session import with_marks
 
         chosen = {"network": network, "container-id": container_id, "ifname": ifname}
@@ -209,7 +238,7 @@ class PortDriver(Driver[OvsPort]):
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.dataplane.ovsdb.commands import closed_ports
+        from userspace_cni.dataplane.ovsdb.reads import closed_ports
 
         seen = self.daemon.seen
         lives = seen is not None and seen.state == "alive"
@@ -217,9 +246,15 @@ class PortDriver(Driver[OvsPort]):
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
 
+    def mirror_outputs(self) -> frozenset[str]:
+        """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
+        from userspace_cni.dataplane.ovsdb.reads import mirror_outputs
+
+        return self.client.standing().look(mirror_outputs)
+
     def has_failed(self, name: str, deadline: Deadline) -> bool:
         """Whether an ovs-vswitchd that may be alive could not open the port of that name. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import is_closed
+        from userspace_cni.dataplane.ovsdb.reads import is_closed
         from userspace_cni.dataplane.ovsdb.session import named
 
         if self.daemon.peek().state == "dead":
@@ -230,7 +265,7 @@ class PortDriver(Driver[OvsPort]):
 
     def known(self) -> list[KnownPort]:
         """All ports but the local ones of bridges, from the replica of a resident driver. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import known_ports
+        from userspace_cni.dataplane.ovsdb.reads import known_ports
 
         return self.client.standing().look(known_ports)
 
@@ -254,9 +289,42 @@ class PortDriver(Driver[OvsPort]):
 
         From the replica of a resident driver. Raises Unavailable.
         """
-        from userspace_cni.dataplane.ovsdb.commands import other_config, uplinks
+        from userspace_cni.dataplane.ovsdb.reads import other_config, uplinks
 
         return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
+
+    def able(self, deadline: Deadline) -> Abilities:
+        """What kinds of ports and bridges the switch can have. Raises Unavailable."""
+        from userspace_cni.dataplane.ovsdb.reads import abilities
+
+        return self.client.read(abilities, frozenset(), "asking what the switch can do", deadline)
+
+    def sweep_limits(self, deadline: Deadline) -> int:
+        """Delete the QoS and Queue rows of this store to which no port refers; how many there were. For a resident driver.
+
+        A port that another program deleted leaves them. Raises Unavailable.
+        """
+        from userspace_cni.dataplane.ovsdb.limits import SweepLimits, orphans
+
+        store = self._store()
+        if not self.client.standing().look(lambda session: orphans(session.replica, store)):
+            return 0
+
+        def sweep(session: Session) -> int:
+            command = SweepLimits(session, store)
+            session.transact([command], deadline)
+            return command.swept
+
+        return self.client.use(sweep, frozenset(), "deleting limits of ports that are gone", deadline)
+
+    def limit_drops(self, deadline: Deadline) -> list[LimitDrops]:
+        """The frames that limits of our ports have dropped; asks of limited ports alone. For a resident driver.
+
+        Raises Unavailable and SwitchRefused.
+        """
+        from userspace_cni.dataplane import counters
+
+        return counters.ask_drops(self.client, self.daemon, deadline)
 
     def counters(self, deadline: Deadline) -> list[Counters]:
         """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
@@ -266,7 +334,7 @@ class PortDriver(Driver[OvsPort]):
 
     def find(self, name: str, deadline: Deadline) -> FoundPort | None:
         """The port `name`, None if there is none."""
-        from userspace_cni.dataplane.ovsdb.commands import find_port
+        from userspace_cni.dataplane.ovsdb.reads import find_port
         from userspace_cni.dataplane.ovsdb.session import named
 
         what = f"port {name}: looking for it"
@@ -283,19 +351,22 @@ class PortDriver(Driver[OvsPort]):
 
     def facts(self, deadline: Deadline) -> SwitchFacts:
         """The settings of the switch, of a resident driver with the MTUs of all ports. Raises Unavailable."""
-        from userspace_cni.dataplane.ovsdb.commands import switch_facts
+        from userspace_cni.dataplane.ovsdb.reads import switch_facts
 
         return self.client.read(switch_facts, frozenset(), "reading the switch's settings", deadline)
 
     def vhost_sock_dir(self, deadline: Deadline) -> str:
         """Open_vSwitch.other_config:vhost-sock-dir, relative to OVS's run directory; "" if unset."""
 
-        from userspace_cni.dataplane.ovsdb.commands import other_config
+        from userspace_cni.dataplane.ovsdb.reads import other_config
 
         return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 
-    def serving(self, bridge: str, deadline: Deadline) -> None:
-        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing."""
+    def serving(self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True) -> None:
+        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing.
+
+        `datapath`: the datapath_type that the bridge must have. `needs_dpdk`: of all ports but those opened as system or afxdp.
+        """
         try:
             dpdk, datapath_type = self._facts(bridge, deadline.within(SERVING_SECONDS))
         except Unavailable as error:
@@ -303,11 +374,11 @@ class PortDriver(Driver[OvsPort]):
         liveness = self.daemon.glance() if self.client.resident else self.daemon.ask(deadline.within(SERVING_SECONDS))
         if liveness.state in ("dead", "silent"):
             raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
-        if not dpdk:
+        if needs_dpdk and not dpdk:
             hint = "ovs-vsctl get Open_vSwitch . dpdk_initialized other_config, and the log of ovs-vswitchd"
             raise NotServing("ovs-vswitchd runs without DPDK", hint, code=_RUNNING_PODS_SUFFER)
-        if datapath_type not in (None, DATAPATH_TYPE):
-            raise NotServing(f"bridge {bridge} has datapath_type {datapath_type or 'system (the default)'}", "netdev is needed")
+        if datapath_type is not None and datapath_of(datapath_type) != datapath:
+            raise NotServing(f"bridge {bridge} has datapath_type {datapath_of(datapath_type)}", f"{datapath} is needed")
 
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
         """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""
@@ -320,21 +391,15 @@ class PortDriver(Driver[OvsPort]):
 
         return self.client.read(look, frozenset(), "asking OVSDB", deadline)
 
-    def _read_back(self, opened: Watch[tuple[bool, str]], step: OvsPort, deadline: Deadline) -> None:
-        """Wait until ovs-vswitchd has opened the interface. Raises its error."""
-        name = step.name
-        remedy = interface_row(step.interface).opened_by
-        while (answer := opened.wait(deadline.within(PATIENCE_SECONDS).remaining())) is None:
-            liveness = self.daemon.recent(deadline)
-            if liveness.state == "dead":
-                raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
-            if not deadline.remaining():
-                raise Unavailable(
-                    f"ovs-vswitchd has not opened the interface in time; it is {liveness.state}: {liveness.reason}", "see its log"
-                )
-        is_open, reason = answer
-        if not is_open:
-            raise SwitchRefused(f"port {name}: {reason}", f"ovs-vsctl list Interface {name}, and the log of ovs-vswitchd{remedy}")
+    def _link_mark(self, step: OvsPort) -> dict[str, str]:
+        """The mark by which the link behind a kernel port is known again. Raises SwitchRefused when there is no link."""
+        if not isinstance(step.interface, HostEnd):
+            return {}
+        index = self._ifindex_of(step.name)
+        if not index:
+            hint = "the host end of a veth has to be in the network namespace of ovs-vswitchd: is setting switch_netns right?"
+            raise SwitchRefused(f"port {step.name}: there is no link of that name", hint)
+        return {IFINDEX: str(index)}
 
 
 class PortRefDriver(Driver[PortRef]):
@@ -355,7 +420,14 @@ class PortRefDriver(Driver[PortRef]):
         return []
 
 
+def _rows_of(step: OvsPort) -> frozenset[Clause]:
+    from userspace_cni.dataplane.ovsdb import limits
+
+    return _names(step) | (limits.clauses_of(step) if step.limits else frozenset())
+
+
 def _names(step: OvsPort | PortRef) -> frozenset[Clause]:
+    from userspace_cni.dataplane.ovsdb.mirrors import clauses_of
     from userspace_cni.dataplane.ovsdb.session import named
 
-    return named(step.name, step.bridge)
+    return named(step.name, step.bridge) | clauses_of(step)

@@ -1,8 +1,9 @@
-"""Asks ovs-vswitchd whether it lives.
+"""Asks ovs-vswitchd whether it lives, and what it does.
 
-OVSDB does not show it: after a kill -9 nothing in it changes. So this module speaks to the daemon's control socket, the one of
-ovs-appctl (JSON-RPC 1.0, one request per connection). It must never wait longer than the caller allows, and never take "no
-answer" for "dead": ovs-vswitchd is silent for seconds while it allocates memory for its first port.
+OVSDB does not show it: after a kill -9 nothing in it changes, nor does it say what ovs-vswitchd cannot do. So this module speaks
+to the daemon's control socket, the one of ovs-appctl (JSON-RPC 1.0, one request per connection). It must never wait longer than
+the caller allows, and never take "no answer" for "dead": ovs-vswitchd is silent for seconds while it allocates memory for its
+first port.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.base.threads import start
 
 ANSWER_SECONDS = 0.5
@@ -29,8 +30,17 @@ _LAST_ASK_S = 0.05
 """The time for an answer when the deadline has passed and only the reason is missing."""
 _RECENT_S = 0.5
 """How long one answer serves all callers."""
+State = Literal["alive", "dead", "silent", "unknown"]
 _CONTROL_SOCKET = re.compile(r"ovs-vswitchd.*\.(\d+)\.ctl")
-_REQUEST = json.dumps({"id": 0, "method": "version", "params": []}).encode()
+
+
+class NoAnswer(Exception):
+    """The control socket gave none; `state` says what that means of the daemon, as Liveness.state does."""
+
+    def __init__(self, state: State, reason: str) -> None:
+        super().__init__(reason)
+        self.state = state
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Liveness:
     a daemon in a container may have the same pid after each restart. None and 0 while there is no socket.
     """
 
-    state: Literal["alive", "dead", "silent", "unknown"]
+    state: State
     reason: str
     pid: int | None = None
     born: int = 0
@@ -81,6 +91,21 @@ class Daemon:
                 self.seen = self.ask(deadline)
                 self._seen_at = time.monotonic()
             return self.seen
+
+    def command(self, method: str, *params: str, deadline: Deadline) -> str:
+        """The answer to a command of ovs-appctl(8). Raises Unavailable without one, SwitchRefused with the daemon's own error."""
+        failures: list[NoAnswer] = []
+        for path in _control_sockets(self.rundir):
+            try:
+                answer = _call(path, method, params, time.monotonic() + deadline.require(f"ovs-appctl {method}"))
+            except NoAnswer as error:
+                failures.append(error)
+                continue
+            if answer.get("error"):
+                raise SwitchRefused(f"ovs-vswitchd, {' '.join((method, *params))}: {answer['error']}", "see its log")
+            return str(answer.get("result"))
+        reason = " | ".join(map(str, failures)) or f"no control socket ovs-vswitchd.PID.ctl in {self.rundir}"
+        raise Unavailable(f"ovs-vswitchd, {' '.join((method, *params))}: {reason}", "is it running? is setting ovs_rundir right?")
 
     def peek(self) -> Liveness:
         """Ask whether it lives, for 30 ms."""
@@ -145,7 +170,7 @@ class Lifeline:
 def _connected(rundir: str) -> socket.socket | None:
     """A connection to the first control socket that accepts one."""
     with contextlib.suppress(OSError):
-        for path in sorted(path for path in Path(rundir).iterdir() if _CONTROL_SOCKET.fullmatch(path.name)):
+        for path in _control_sockets(rundir):
             control = socket.socket(socket.AF_UNIX)
             try:
                 control.settimeout(ANSWER_SECONDS)
@@ -156,6 +181,14 @@ def _connected(rundir: str) -> socket.socket | None:
             control.settimeout(None)
             return control
     return None
+
+
+def _control_sockets(rundir: str) -> list[Path]:
+    """The control sockets of daemons that live, or that were killed. None where the directory cannot be read."""
+    try:
+        return sorted(path for path in Path(rundir).iterdir() if _CONTROL_SOCKET.fullmatch(path.name))
+    except OSError:
+        return []
 
 
 def ask(ovsdb: str, rundir: str, seconds: float = ANSWER_SECONDS) -> Liveness:
@@ -190,31 +223,40 @@ def _identified(path: Path, end: float) -> Liveness:
 
 def _ask_one(path: Path, end: float) -> Liveness:
     try:
+        answer = _call(path, "version", (), end)
+    except NoAnswer as error:
+        return Liveness(error.state, error.reason)
+    return Liveness("alive", str(answer.get("result")).partition("\n")[0])
+
+
+def _call(path: Path, method: str, params: Sequence[str], end: float) -> dict[str, Any]:
+    """The answer of the daemon at `path` by `end` (monotonic). Raises NoAnswer."""
+    request = json.dumps({"id": 0, "method": method, "params": list(params)}).encode()
+    try:
         with socket.socket(socket.AF_UNIX) as control:
             control.settimeout(max(0.001, end - time.monotonic()))
             control.connect(str(path))
-            control.sendall(_REQUEST)
+            control.sendall(request)
             return _answer(control, path, end)
     except (ConnectionError, FileNotFoundError) as error:
-        return Liveness("dead", f"{path}: {error.strerror}")
-    except (TimeoutError, BlockingIOError):
-        return Liveness("silent", f"{path}: no answer in time")
+        raise NoAnswer("dead", f"{path}: {error.strerror}") from error
+    except (TimeoutError, BlockingIOError) as error:
+        raise NoAnswer("silent", f"{path}: no answer in time") from error
     except OSError as error:
-        return Liveness("unknown", f"{path}: {error.strerror or error}")
+        raise NoAnswer("unknown", f"{path}: {error.strerror or error}") from error
 
 
-def _answer(control: socket.socket, path: Path, end: float) -> Liveness:
+def _answer(control: socket.socket, path: Path, end: float) -> dict[str, Any]:
     received = b""
     while time.monotonic() < end:
         control.settimeout(max(0.001, end - time.monotonic()))
-        data = control.recv(4096)
+        data = control.recv(65536)
         if not data:
-            return Liveness("dead", f"{path}: closed without an answer")
+            raise NoAnswer("dead", f"{path}: closed without an answer")
         received += data
         try:
             answer = json.loads(received)
         except ValueError:
             continue
-        version = answer.get("result") if isinstance(answer, dict) else None
-        return Liveness("alive", str(version).partition("\n")[0])
-    return Liveness("silent", f"{path}: no answer in time")
+        return answer if isinstance(answer, dict) else {}
+    raise NoAnswer("silent", f"{path}: no answer in time")

@@ -25,7 +25,7 @@ from userspace_cni.base.beneath import translated
 from userspace_cni.base.errors import DirectoryRefused
 from userspace_cni.base.log import say
 from userspace_cni.base.root import HostRoot
-from userspace_cni.host.link import boot_id
+from userspace_cni.host.boot import boot_id
 from userspace_cni.host.mounts import make_short_dir
 
 PREFIX = "probe-"

@@ -9,17 +9,22 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import (
+    Announcement,
     ConfigFile,
     DeviceInfo,
     Directory,
     Driver,
+    Guard,
     Lease,
     LegacyRecord,
+    Link,
+    LinkRef,
     OvsPort,
     PlacedSocket,
     PodMount,
     PodNote,
     PortRef,
+    Shaper,
     SocketFile,
     Step,
 )
@@ -83,11 +88,46 @@ def _pod_note(node: LocalNode) -> Driver[Any]:
     return PodNoteDriver(node.clients, node.watch)
 
 
+def _guard(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.guards import GuardDriver
+
+    return GuardDriver(node.root)
+
+
+def _link(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.links import LinkDriver
+
+    return LinkDriver(node.root)
+
+
+def _link_ref(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.links import LinkRefDriver
+
+    return LinkRefDriver(node.root)
+
+
+def _shaper(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.shapers import ShaperDriver
+
+    return ShaperDriver(node.root)
+
+
+def _announcement(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.announcements import AnnouncementDriver
+
+    return AnnouncementDriver(node.root)
+
+
 MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
     Lease: lambda node: node.leases,
     Directory: _directory,
     SocketFile: _socket_file,
     PodMount: _pod_mount,
+    Guard: _guard,
+    Link: _link,
+    LinkRef: _link_ref,
+    Shaper: _shaper,
+    Announcement: _announcement,
     OvsPort: lambda node: node.ports,
     PortRef: _port_ref,
     PlacedSocket: _placed_socket,

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step, port_name
+from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import ContainerGone, DelegateFailed, HostNamespace, NotServing, UserspaceError, VolumeMissing
+from userspace_cni.base.errors import DelegateFailed, HostNamespace, NotServing, UserspaceError
 from userspace_cni.base.log import say
-from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, Notice, Recipient, give
+from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
-from userspace_cni.base.tenancy import require_port
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
-from userspace_cni.host import link
+from userspace_cni.host import boot, netns
 from userspace_cni.node.drivers import MAKERS
-from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
-    from userspace_cni.attachment.facts import Allocation, Facts, Place, Pod
+    from userspace_cni.attachment.facts import Facts, Noted
+    from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
     from userspace_cni.dataplane.counters import Counters
     from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
@@ -43,10 +42,6 @@ if TYPE_CHECKING:
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _SOURCES_S: Final = 5.0
-_HUGEPAGES: Final = (
-    "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
-    "shared memory an application cannot connect; ask for hugepages-2Mi in resources.limits"
-)
 _COUNTERS_S: Final = 2.0
 """Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
 
@@ -115,7 +110,14 @@ class LocalNode:
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
         client = Client(ovsdb, resident=self.resident, on_group=self._on_group, on_disconnect=self._on_disconnect)
         rundir = self.root.path(self.settings.ovs_rundir)
-        return PortDriver(client, rundir, self.journal.identity, lambda name, deadline: free_name(name, self, deadline))
+        return PortDriver(
+            client,
+            rundir,
+            self.journal.identity,
+            lambda name, deadline: free_name(name, self, deadline),
+            self.ifindex_of,
+            afxdp_max=self.settings.afxdp_max,
+        )
 
     @cached_property
     def clients(self) -> Clients:
@@ -146,7 +148,7 @@ class LocalNode:
 
     @cached_property
     def _boot_id(self) -> str:
-        return link.boot_id()
+        return boot.boot_id()
 
     def boot_id(self) -> str:
         """The kernel's random id of this boot."""
@@ -154,12 +156,12 @@ class LocalNode:
 
     def boottime_ns(self) -> int:
         """CLOCK_BOOTTIME now."""
-        return link.boottime_ns()
+        return boot.boottime_ns()
 
     def sandbox(self, environment: Environment) -> int:
         """Inode of the network namespace CNI_NETNS. Raises HostNamespace when it is our own."""
-        facts = link.namespace(environment.netns, self.root)
-        if link.is_own(environment.netns, self.root) and not environment.netns_override:
+        facts = netns.namespace(environment.netns, self.root)
+        if netns.is_own(environment.netns, self.root) and not environment.netns_override:
             raise HostNamespace(
                 f"CNI_NETNS {environment.netns!r} is the namespace that the runtime itself runs in",
                 "a container with the host's network cannot be attached; CNI_NETNS_OVERRIDE=1 overrides",
@@ -168,7 +170,7 @@ class LocalNode:
 
     def has_link(self, environment: Environment) -> bool:
         """Whether a kernel interface of this name is in the container."""
-        return link.link_exists(environment.netns, environment.ifname, self.root)
+        return netns.link_exists(environment.netns, environment.ifname, self.root)
 
     @property
     def consumers(self) -> Mapping[str, Consumer]:
@@ -179,64 +181,9 @@ class LocalNode:
 
     def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
         """Gather what is known of node and pod, after the rules allowed the port. Asks the API server if there is one."""
-        from userspace_cni.attachment.facts import Pod, SocketFacts
-        from userspace_cni.host.device_info import find_allocation
+        from userspace_cni.node.gathering import Gathering
 
-        environment, settings = request.environment, self.settings
-        require_port(settings.rules, environment.pod_namespace, options.bridge, options.vlan)
-        info, allocation = find_allocation(options.asked.device_info_file, settings.device_info_dir, self.root)
-        name = port_name(environment.container_id, environment.ifname)
-        foreign_bridge = self.ports.reach(name, options.bridge, deadline)
-        kubeconfig = self._kubeconfig(options)
-        known = self._ask_for_pod(environment, consumer, kubeconfig, deadline)
-        uid = environment.pod_uid or (known.uid if known else "")
-        # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
-        pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
-        place = self._device_place(request, options, consumer, pod, deadline)
-        mapped_dir = DEFAULT_MAPPED_DIR if place else consumer.mapped_dir(pod, settings)
-        place = place or consumer.find_place(pod, environment.container_id, options.shared_dir, settings, self.root)
-        if place.unseen and not allocation:
-            self._require_seen(place, pod, known=known is not None)
-        if pod.lacks_hugepages and consumer.needs_hugepages:
-            give(HUGEPAGES_MISSING, _HUGEPAGES)
-        return SocketFacts(
-            boot_id=self.boot_id(),
-            store=self.journal.identity(),
-            netns_inode=netns_inode,
-            pod=pod,
-            place=place,
-            mapped_dir=mapped_dir,
-            short_dir=settings.short_dir,
-            mount_always=settings.mount_pod_dirs == "always",
-            ovs_sockdir=self._ovs_sockdir(options, allocation, deadline),
-            noted=known is not None,
-            kubeconfig=kubeconfig,
-            allocation=allocation,
-            device_info_file=info,
-            device_info_dir=settings.device_info_dir,
-            foreign_bridge=foreign_bridge,
-        )
-
-    def _device_place(self, request: Request, options: Options, consumer: Consumer, pod: Pod, deadline: Deadline) -> Place | None:
-        """The directory of the device that the kubelet gave to this pod for this interface; None where it gave none."""
-        if not self.settings.devices_per_bridge or not consumer.takes_device(pod, self.settings, self.root):
-            return None
-        from userspace_cni.attachment.facts import Place
-        from userspace_cni.node.devices import device_of
-
-        device = device_of(request.environment, options, self, deadline)
-        if not device:
-            return None
-        directory = self.devices.present(device)
-        return Place(
-            directory.path,
-            directory.trusted,
-            create=False,
-            own=False,
-            mount_name=directory.identity,
-            subdirectory=f"{device}/",
-            closed=True,
-        )
+        return Gathering(self, request, options, consumer, deadline).facts(netns_inode)
 
     @cached_property
     def devices(self) -> DeviceDirectories:
@@ -245,55 +192,11 @@ class LocalNode:
 
         return DeviceDirectories(self.settings.run_dir, self.root)
 
-    def _require_seen(self, place: Place, pod: Pod, *, known: bool) -> None:
-        """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
-        volume = self.settings.shared_volume
-        text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
-        if known and self.settings.require_volume:
-            remedy = f"give it an emptyDir volume '{volume}' and mount that, as at {DEFAULT_MAPPED_DIR}"
-            if self.settings.devices_per_bridge:
-                remedy += ", or a device of the bridge that its network names"
-            named = f"pod {pod.namespace}/{pod.name}: " if pod.name else ""
-            raise VolumeMissing(named + text, f"{remedy}; the node's setting require_volume decides whether it is refused")
-        give(VOLUME_MISSING, f"{text}; using the default directory, {place.path} on the node")
-
-    def _has_account(self) -> bool:
+    def has_account(self) -> bool:
         """Whether there are credentials of our own: the setting's, or those of the pod in which this process runs."""
         from userspace_cni.kube.client import in_cluster
 
         return bool(self.settings.kubeconfig) or in_cluster(self._environ)
-
-    def _kubeconfig(self, options: Options) -> str:
-        """The network's credentials to use, "" for our own. A service account counts as our own only for the agent."""
-        use = self.settings.netconf_kubeconfig
-        own = bool(self.settings.kubeconfig) or (self.resident and self._has_account())
-        return "" if use == "never" or (use == "fallback" and own) else options.kubeconfig
-
-    def _ask_for_pod(self, environment: Environment, consumer: Consumer, kubeconfig: str, deadline: Deadline) -> Pod | None:
-        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or self._has_account()):
-            return None
-        if self._watch and not kubeconfig:
-            known = self._watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
-            if known:
-                return known
-        try:
-            view = self.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, deadline)
-        except UserspaceError as error:
-            if consumer.reads_note or not environment.pod_uid:
-                raise
-            say("warning", "the pod could not be read from the API server; attaching without a note in it", problem=error)
-            return None
-        if view is None or (environment.pod_uid and view.uid != environment.pod_uid):
-            raise ContainerGone(
-                f"pod {environment.pod_namespace}/{environment.pod_name} with UID {environment.pod_uid or '(any)'} is gone",
-                "the API server does not know it any more; nothing was done",
-            )
-        return view
-
-    def _ovs_sockdir(self, options: Options, allocation: Allocation | None, deadline: Deadline) -> str:
-        """Where OVS will make the attachment's socket, if it makes one."""
-        serves = allocation.mode == "client" if allocation else options.ovs_role == "server"
-        return self.sockdir(deadline) if serves else self.settings.ovs_sockdir
 
     def sockdir(self, deadline: Deadline) -> str:
         """Where OVS makes server-mode sockets, as the host calls it: our setting, else OVS's own."""
@@ -340,6 +243,41 @@ class LocalNode:
 
         return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
 
+    def ifindex_of(self, name: str) -> int:
+        """The index of the kernel link where ovs-vswitchd opens its ports; 0 if there is none. Raises Unavailable."""
+        from userspace_cni.host.links import ifindex
+
+        return ifindex(name, self.settings.switch_netns, self.root)
+
+    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
+        """The guard and the host end that an attachment would have here."""
+        from userspace_cni.node.links import traces
+
+        return traces(container_id, ifname, self)
+
+    def noted(self, record: Record) -> Noted | None:
+        """What the attachment's pod says of its interface now; None where the pod is not watched. Raises BadRequest."""
+        if not self._watch or not record.port:
+            return None
+        pod = self._watch.view(record.pod_namespace, record.pod_name, record.pod_uid)
+        if pod is None:
+            return None
+        from userspace_cni.node.gathering import noted
+
+        return noted(record.port, pod, record, self.settings)
+
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one."""
+        from userspace_cni.node.links import guards
+
+        return guards(self)
+
+    def sweep(self) -> int:
+        """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""
+        from userspace_cni.node.links import sweep
+
+        return sweep(self)
+
     def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """All ports with our owner mark for this network, None for any."""
         return self.ports.marked(deadline, network=network)
@@ -378,7 +316,7 @@ class LocalNode:
         from userspace_cni.kube.events import Events
         from userspace_cni.kube.watch import PodWatch
 
-        if self._has_account():
+        if self.has_account():
             session, name = self.clients.of("").session, self.settings.node_name or gethostname().lower()
             self._events = Events(session, name, self._on_untold)
             self._events.start()
@@ -463,7 +401,7 @@ class LocalNode:
 
     def netns_is_gone(self, path: str) -> bool:
         """Whether nothing is at `path` while another namespace is visible in the same directory."""
-        return link.is_gone(path, self.root)
+        return netns.is_gone(path, self.root)
 
     def pod_is_gone(self, uid: str) -> bool:
         """Whether the pod is missing in the API's list or, where that is not known, in the kubelet's directory."""

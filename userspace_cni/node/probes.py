@@ -39,7 +39,7 @@ from userspace_cni.dataplane.openflow.messages import Flow
 from userspace_cni.dataplane.ovsdb.bridges import Bridge, known_bridges
 from userspace_cni.dataplane.ovsdb.probes import OWNER, PortState, ProbeRow, probe_rows, state_of
 from userspace_cni.dataplane.ports import PortDriver
-from userspace_cni.host import borrowed_sockets, link, probe_directories
+from userspace_cni.host import boot, borrowed_sockets, probe_directories
 from userspace_cni.host.probe_directories import PREFIX, Run
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ class ProbePorts:
             "purpose": self._purpose,
             "pid": str(self.run.pid),
             "start-time": str(self.run.started),
-            "boot-id": link.boot_id(),
+            "boot-id": boot.boot_id(),
         }
         step = OvsPort(
             port.bridge,

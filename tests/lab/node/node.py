@@ -88,6 +88,7 @@ class Node:
             "PATH": os.defpath,
             "USERSPACE_CNI_OVSDB": switch.ovsdb if switch else f"unix:{self.directory}/no-such-db.sock",
             "OVS_RUNDIR": switch.rundir if switch else str(self.directory),
+            "USERSPACE_CNI_SWITCH_NETNS": switch.netns if switch else "",
             "USERSPACE_CNI_STATE_DIR": str(self.state),
             "USERSPACE_CNI_RUN_DIR": str(self.directory / "run"),
             "USERSPACE_CNI_SHORT_DIR": str(self.short),

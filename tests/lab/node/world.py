@@ -13,9 +13,10 @@ from typing import Any
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
-from userspace_cni.attachment.facts import Facts, Place, Pod, SocketFacts
+from userspace_cni.attachment.facts import Facts, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.journal import Journal
 from userspace_cni.attachment.node import DeadProbe
+from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.attachment.steps import (
     Driver,
@@ -152,6 +153,8 @@ class World:
     """Paths of namespaces and UIDs of pods that are proven gone."""
     told: list[tuple[Recipient, Notice]] = field(default_factory=list)
     """What pods were told."""
+    said: dict[str, Noted] = field(default_factory=dict)
+    """What pods say of their interfaces, by name."""
 
     ports: MemoryPorts = field(init=False, repr=False)
 
@@ -267,6 +270,22 @@ class World:
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
         """None here."""
         return None
+
+    def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
+        """No kernel links here."""
+        return ()
+
+    def noted(self, record: Record) -> Noted | None:
+        """What the test put there."""
+        return self.said.get(record.pod_name)
+
+    def guarded(self) -> tuple[int, int]:
+        """None needed."""
+        return 0, 0
+
+    def sweep(self) -> int:
+        """Nothing to sweep here."""
+        return 0
 
     def marked_ports(self, network: str | None, deadline: Deadline) -> list[PortRef]:
         """Rows as the test put them there."""

@@ -68,6 +68,11 @@ class Switch:
         """OVS_RUNDIR of the switch; its server-mode sockets appear here too."""
         return str(self.dir)
 
+    @property
+    def netns(self) -> str:
+        """The network namespace in which ovs-vswitchd opens its ports, as setting `switch_netns` has it."""
+        return str(self.dir / "netns")
+
     def start(self) -> Self:
         """Start both daemons; RuntimeError has the script's message with the end of the log."""
         try:

@@ -65,7 +65,15 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(TEXT, values_of(arguments[1]), max_size=3)
     if isinstance(hint, type) and is_dataclass(hint) and hint is not Step:
         return built(hint)
-    plain = {str: TEXT, int: st.integers(), bool: st.booleans(), type(None): st.none(), Any: JSON, Step: STEPS}
+    plain = {
+        str: TEXT,
+        int: st.integers(),
+        float: st.floats(0, 100),
+        bool: st.booleans(),
+        type(None): st.none(),
+        Any: JSON,
+        Step: STEPS,
+    }
     return plain[hint]
 
 

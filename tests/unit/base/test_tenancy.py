@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_port
+from userspace_cni.base.errors import InvalidConfig, MirrorRefused
+from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_mirrors, require_port
 from userspace_cni.base.vlans import Vlan, carried
 
 WHERE = "settings file /c.toml"
@@ -34,16 +34,20 @@ def refusal(given_rules: tuple[Rule, ...], namespace: str, bridge: str, vlan: Vl
 
 def test_every_key() -> None:
     """A rule may hold every key; VLANs are numbers and ranges."""
-    [rule] = rules({"bridges": ["br-t*"], "vlans": [100, "200-299"], "directories": ["/var/lib/tenant"]})
-    assert rule == Rule(1, ("tenant-*",), ("br-t*",), (range(100, 101), range(200, 300)), ("/var/lib/tenant",))
+    table = {"bridges": ["br-t*"], "vlans": [100, "200-299"], "directories": ["/var/lib/tenant"]}
+    [rule] = rules(table | {"mirrors": ["ids-*"], "mirror_outputs": ["ids-t"]})
+    vlans = (range(100, 101), range(200, 300))
+    assert rule == Rule(1, ("tenant-*",), ("br-t*",), vlans, ("/var/lib/tenant",), ("ids-*",), ("ids-t",))
 
 
 @pytest.mark.parametrize(
     ("table", "named"),
     [
-        ({"bridge": ["br0"]}, ["unknown key 'bridge'", "['br0']", "namespaces, bridges, vlans, directories"]),
+        ({"bridge": ["br0"]}, ["unknown key 'bridge'", "['br0']", "namespaces, bridges, vlans, mirrors"]),
         ({"Bridges": ["br0"]}, ["unknown key 'Bridges'"]),
-        ({"mirrors": ["m"]}, ["unknown key 'mirrors'", "namespaces, bridges, vlans, directories"]),
+        ({"mirror": ["m"]}, ["unknown key 'mirror'", "mirrors, mirror_outputs"]),
+        ({"mirrors": ["a b"]}, ["'mirrors' holds 'a b'", "name of a mirror"]),
+        ({"mirror_outputs": "m"}, ["'mirror_outputs' is 'm'", "list"]),
         ({"bridges": "br0"}, ["'bridges' is 'br0'", "list"]),
         ({"bridges": ["br0", 7]}, ["'bridges' holds 7", "name of a bridge"]),
         ({"bridges": [""]}, ["'bridges' holds ''"]),
@@ -202,6 +206,37 @@ def test_allowed_is_what_it_carries(tag: int | None, trunks: frozenset[int], mod
     assert (refusal(some, "tenant-a", "br", vlan) == "") == (carries is not None and carries <= set(allowed))
     if carries:
         assert refusal(rules({"bridges": ["br"], "vlans": sorted(carries)}), "tenant-a", "br", vlan) == ""
+
+
+def mirror_refusal(given_rules: tuple[Rule, ...], namespace: str, mirrors: tuple[str, ...], output: str = "") -> str:
+    """What is said of such a part in mirrors; "" when the namespace may have it."""
+    try:
+        require_mirrors(given_rules, namespace, mirrors, output)
+    except MirrorRefused as error:
+        return str(error)
+    return ""
+
+
+def test_an_output_needs_a_rule_and_a_source_none() -> None:
+    """Without rules a pod is a source of any mirror and the output of none; a call without a pod is not bound."""
+    assert mirror_refusal((), "tenant-a", ("ids",)) == ""
+    assert mirror_refusal((), "", ("ids",), "ids") == ""
+    assert "only a setting [[rule]] with 'mirror_outputs'" in mirror_refusal((), "tenant-a", (), "ids")
+    others = rules({"bridges": ["*"]}, {"namespaces": ["x"], "mirror_outputs": ["*"]})
+    assert "'mirrorOutput' is 'ids'" in mirror_refusal(others, "tenant-a", (), "ids")
+    assert mirror_refusal(others, "x", ("any",), "ids") == ""
+
+
+def test_rules_of_mirrors() -> None:
+    """What rules for a namespace name of sources and of outputs is all that it may be of each; the answer names the rule."""
+    given_rules = rules({"mirrors": ["t-*"]}, {"mirror_outputs": ["t-ids"]}, {"namespaces": ["*"], "mirrors": ["all"]})
+    assert mirror_refusal(given_rules, "tenant-a", ("t-ids", "all"), "t-ids") == ""
+    assert "[[rule]] number 1 allows t-*; setting [[rule]] number 3 allows all" in mirror_refusal(
+        given_rules, "tenant-a", ("ids",)
+    )
+    assert "[[rule]] number 2 allows t-ids" in mirror_refusal(given_rules, "tenant-a", (), "t-other")
+    assert mirror_refusal(given_rules, "x", ("t-ids",))
+    assert mirror_refusal(rules({"mirrors": []}), "tenant-a", ("ids",))
 
 
 LABELS = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,6}[a-z0-9])?", fullmatch=True)

@@ -5,9 +5,10 @@ from userspace_cni.attachment.steps.documents import ConfigFile, DeviceInfo, Pod
 from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
-from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper
+from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end
 from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,
+    NO_TERMS,
     OWNER,
     Datapath,
     FullPort,
@@ -16,6 +17,7 @@ from userspace_cni.attachment.steps.port import (
     OvsPort,
     PortInterface,
     PortRef,
+    Terms,
     VhostUserClient,
     VhostUserServer,
     owner_marks,
@@ -26,6 +28,7 @@ from userspace_cni.attachment.steps.step import STORED_TYPES, Resource, Step, fi
 
 __all__ = [
     "MARK_SCHEMA",
+    "NO_TERMS",
     "OWNER",
     "STORED_TYPES",
     "Announcement",
@@ -55,9 +58,12 @@ __all__ = [
     "Socket",
     "SocketFile",
     "Step",
+    "Terms",
     "VhostUserClient",
     "VhostUserServer",
     "first_of",
+    "host_alias",
+    "host_end",
     "owner_marks",
     "port_name",
 ]

@@ -7,12 +7,28 @@ compares the inode before it acts there.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.stages import Stage
+
+_WHOSE_MAX: Final = 160
+
+
+def host_end(container_id: str, ifname: str) -> str:
+    """Name of the host end of an attachment, and of its port: OVS finds a kernel port by its link's name of 15 bytes at most."""
+    return "uc" + hashlib.sha256(f"{container_id}@{ifname}".encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def host_alias(store: str, container_id: str, ifname: str) -> str:
+    """The owner mark on a host end; a link with another one is not ours. A link's alias has 255 bytes at most."""
+    whose = f"{container_id}@{ifname}"
+    if len(whose) > _WHOSE_MAX:
+        whose = hashlib.sha256(whose.encode("utf-8", "surrogateescape")).hexdigest()
+    return f"userspace-cni {store} {whose}"
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Final, Literal, get_args
 
@@ -69,6 +69,23 @@ PortInterface = VhostUserClient | VhostUserServer | HostEnd
 at a path that ends in the port's name, which has to be free."""
 Datapath = Literal["netdev", "system"]
 """Bridge.datapath_type: in userspace, or the kernel's."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Where a port's limits and its part in mirrors are from, by which later changes of the pod's annotations are judged.
+
+    `runtime` and `noted`: what the runtime and the pod's annotations said of limits at ADD; `network` and `mirrors`: what the
+    network says.
+    """
+
+    runtime: Limits = UNLIMITED
+    noted: Limits = UNLIMITED
+    network: Limits = UNLIMITED
+    mirrors: tuple[MirrorSource, ...] = ()
+
+
+NO_TERMS: Final = Terms()
 
 
 @dataclass(frozen=True)
@@ -146,6 +163,7 @@ class OvsPort(Step):
     `mac` goes to external_ids:attached-mac, `marks` are the owner marks of Interface and Port. `foreign_bridge`: an administrator
     made the bridge, and we never make it again. `limits` are those that the switch enforces; `mirrors` those of which the port is
     a source, `mirror_output` the one whose output it is, "" for none; all of them belong to the port, and come and go with it.
+    `terms`: where they are from.
     """
 
     kind: ClassVar[str] = "port"
@@ -163,6 +181,7 @@ class OvsPort(Step):
     limits: Limits = UNLIMITED
     mirrors: tuple[MirrorSource, ...] = ()
     mirror_output: str = ""
+    terms: Terms = NO_TERMS
 
     @property
     def ref(self) -> PortRef:
@@ -187,7 +206,7 @@ class OvsPort(Step):
     def stored(self) -> Step:
         """The stored form, with every field: the plain one where it suffices, which earlier releases read."""
         interface = self.interface
-        if isinstance(interface, HostEnd) or self.limits or self.mirrors or self.mirror_output:
+        if isinstance(interface, HostEnd) or self.limits or self.mirrors or self.mirror_output or self.terms != NO_TERMS:
             return FullPort.of(self)
         return StoredPort(
             bridge=self.bridge,
@@ -225,6 +244,7 @@ class FullPort(Step):
     limits: Mapping[str, Any]
     mirrors: tuple[Mapping[str, Any], ...]
     mirror_output: str
+    terms: Mapping[str, Any]
 
     @classmethod
     def of(cls, port: OvsPort) -> FullPort:
@@ -243,14 +263,13 @@ class FullPort(Step):
             limits=asdict(port.limits),
             mirrors=tuple(map(asdict, port.mirrors)),
             mirror_output=port.mirror_output,
+            terms=asdict(port.terms),
         )
 
     def restored(self) -> OvsPort:
         """The port of which this is the stored form. Raises TypeError, ValueError or KeyError for what is none."""
-        given = dict(self.interface)
+        given, terms = dict(self.interface), dict(self.terms)
         kinds: Mapping[str, type[PortInterface]] = {each.__name__: each for each in get_args(PortInterface)}
-        rates = {key: Rate(**value) for key in ("to_pod", "from_pod") if (value := self.limits[key])}
-        netem = Netem(**self.limits["netem"]) if self.limits["netem"] else None
         return OvsPort(
             bridge=self.bridge,
             name=self.name,
@@ -260,7 +279,17 @@ class FullPort(Step):
             marks=self.marks,
             foreign_bridge=self.foreign_bridge,
             datapath=self.datapath,
-            limits=Limits(**rates, netem=netem),
-            mirrors=tuple(MirrorSource(**each) for each in self.mirrors),
+            limits=_limits(self.limits),
+            mirrors=_sources(self.mirrors),
             mirror_output=self.mirror_output,
+            terms=Terms(mirrors=_sources(terms.pop("mirrors")), **{name: _limits(each) for name, each in terms.items()}),
         )
+
+
+def _limits(raw: Mapping[str, Any]) -> Limits:
+    rates = {key: Rate(**value) for key in ("to_pod", "from_pod") if (value := raw[key])}
+    return Limits(**rates, netem=Netem(**raw["netem"]) if raw["netem"] else None)
+
+
+def _sources(raw: Iterable[Mapping[str, Any]]) -> tuple[MirrorSource, ...]:
+    return tuple(MirrorSource(**each) for each in raw)

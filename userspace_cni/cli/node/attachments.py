@@ -15,6 +15,7 @@ from userspace_cni.attachment.steps import (
     Step,
 )
 from userspace_cni.cli import view
+from userspace_cni.cli.node import limits
 from userspace_cni.cli.site import NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 
@@ -33,7 +34,7 @@ _COLUMNS: Final = (
     Column("VHOST"),
     Column("STATE"),
 )
-_WIDE: Final = (*_COLUMNS[:6], Column("VLAN"), Column("MAC"), Column("ADDRESSES"), *_COLUMNS[6:], Column("AGE"))
+_WIDE: Final = (*_COLUMNS[:6], Column("VLAN"), Column("MAC"), Column("ADDRESSES"), Column("LIMITS"), *_COLUMNS[6:], Column("AGE"))
 """120 columns have room for these without TYPE and PORT, which `show` has."""
 
 
@@ -126,9 +127,9 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
 
 def _wide_row(each: Mapping[str, Any], site: Site) -> list[Cell | str]:
     row = _row(each)
-    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), _age(each["created"], site, short=True)]
-    vlan, mac, addresses, age = (Cell(text or "-", "" if text else "dim") for text in shown)
-    return [*row[:6], vlan, mac, addresses, *row[6:], age]
+    shown = [_vlans(each["vlan"]), each["mac"], ",".join(each["addresses"]), limits.short(each["limits"])]
+    cells = [Cell(text or "-", "" if text else "dim") for text in (*shown, _age(each["created"], site, short=True))]
+    return [*row[:6], *cells[:4], *row[6:], cells[4]]
 
 
 def _link(each: Mapping[str, Any]) -> str:
@@ -224,6 +225,9 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("addresses", view.joined(each["addresses"])),
         ("MTU", str(each["mtu"] or "")),
         ("VLAN", _vlan(each["vlan"])),
+        *limits.facts(each["limits"]),
+        ("source of mirrors", view.joined(list(map(limits.source, each["mirrors"])))),
+        ("output of mirror", each["mirror_output"]),
         ("made", _age(each["created"], site)),
         *((f"switch: {key}", value) for key, value in sorted(each["switch_status"].items())),
     ]
@@ -235,6 +239,7 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
     role = {"server": "makes the socket", "client": "connects to the socket"}.get(each["role"], "")
     pod: list[Cell | str] = [f"{each['name'].rpartition('/')[0]}, interface {each['ifname']}"]
     pod += [f"the application {role}"] if role else []
+    link = each["link"]
     pod += [f"seen as {socket['pod']}"] if socket["pod"] else []
     stations = [("pod", pod)]
     if socket["host"]:
@@ -243,8 +248,13 @@ def _stations(each: Mapping[str, Any], record: Record) -> list[tuple[str, list[C
         stations.append(("mount", [record.mount.target]))
     if socket["ovs"] and each["role"] == "client":
         stations.append(("OVS socket", [socket["ovs"]]))
-    if each["port"]:
+    if link:
+        stations.append(("link", [view.joined([f"host end {link['host']}", *filter(None, [link["guard"]])])]))
+    if each["port"] and link:
+        state = _coloured(_link(each))
+    elif each["port"]:
         state = Cell(f"link {_link(each)}, vhost {vhost}", _coloured(vhost).style)
+    if each["port"]:
         stations += [
             ("port", [f"{each['port']}  {each['interface_type']}", state]),
             ("bridge", [view.joined([each["bridge"], *filter(None, [_vlan(each["vlan"])])])]),

@@ -62,6 +62,7 @@ def status_command(ctx: click.Context, bin_dirs: tuple[str, ...], as_json: bool)
         found = look(site, where)
     lines = [_agent_line(found), *_plugin_lines(found["plugins"], where)]
     lines += [*_switch_lines(found["switch"]), *_application_lines(found["applications"])]
+    lines += _guard_lines(found["guards"])
     lines += [*map(_directory_line, found["directories"])]
     lines += [*_store_lines(found), *_hugepage_lines(found["hugepages"]), _rules_line(found["rules"])]
     findings = [f"{line.what}: {line.text}" for line in lines if line.ok is False]
@@ -88,6 +89,7 @@ def look(site: Site, where: Sequence[str]) -> dict[str, Any]:
         "plugins": [each.to_json() for each in installed],
         "switch": _switch(site),
         "applications": _applications(site, records),
+        "guards": _guards(site),
         "directories": [_directory(name, site) for name in _DIRECTORIES],
         "records": {state: states[state] for state in ("pending", "applying", "ready", "deleting")},
         "unfinished": sum(_is_abandoned(record.container_id, site) for record in unfinished),
@@ -144,6 +146,15 @@ def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | Non
 def _is_connected(port: SwitchPort) -> bool:
     """Whether a peer is connected. OVS may say `disconnected` of a peer that is there; the link is up then."""
     return port.link_state == "up" or port.status.get("status") == "connected"
+
+
+def _guards(site: Site) -> dict[str, Any]:
+    """How many host ends of kernel links need the guard against the node's own stack, and how many have it."""
+    try:
+        there, needed = site.node.guarded()
+    except UserspaceError as error:
+        return {"there": 0, "needed": 0, "problem": str(error)}
+    return {"there": there, "needed": needed, "problem": ""}
 
 
 def _directory(name: str, site: Site) -> dict[str, str]:
@@ -239,6 +250,16 @@ def _application_lines(counts: Mapping[str, int] | None) -> list[Line]:
     if counts["broken"]:
         text += f", {view.counted(counts['broken'], 'port')} that ovs-vswitchd cannot open; see userspace-cni list"
     return [Line("applications", False if counts["broken"] else None, text)]
+
+
+def _guard_lines(found: Mapping[str, Any]) -> list[Line]:
+    """None where no host end needs a guard."""
+    if found["problem"]:
+        return [Line("host ends", False, found["problem"])]
+    there, needed = found["there"], found["needed"]
+    text = f"{there} of {needed} guarded: the node's own stack does not see their pods' frames"
+    hint = "" if there == needed else "; userspace-cni check names those without, and a running agent makes them again"
+    return [Line("host ends", there == needed, text + hint)] if needed else []
 
 
 def _directory_line(directory: Mapping[str, str]) -> Line:

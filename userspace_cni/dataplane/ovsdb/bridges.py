@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from userspace_cni.dataplane.ovsdb.commands import known_ports
+from userspace_cni.dataplane.ovsdb.reads import known_ports
 from userspace_cni.dataplane.ovsdb.replica import value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
 from userspace_cni.dataplane.ovsdb.rows.marks import is_ours

@@ -99,7 +99,7 @@ class Client:
         enough: Callable[[T], bool] = lambda _: True,
     ) -> T:
         """The result of `look` after an answer of the server; a resident client asks only if its replica's is not `enough`."""
-        from userspace_cni.dataplane.ovsdb.commands import Read
+        from userspace_cni.dataplane.ovsdb.reads import Read
 
         def read(session: Session) -> T:
             command = Read(session, needs, look)

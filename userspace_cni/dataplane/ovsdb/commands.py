@@ -1,4 +1,4 @@
-"""The commands for OVSDB; each reads, decides and writes in one transaction.
+"""The commands that change OVSDB; each reads, decides and writes in one transaction.
 
 Two sessions race: a row that was read may have changed, or vanished, when the transaction arrives, and a mutation of a vanished
 bridge succeeds without leaving a port. So every command verifies (RFC 7047 `wait`) the values on which it decided, and runs again
@@ -8,21 +8,22 @@ administrator's bridge.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
+from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
-from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
-from userspace_cni.dataplane.ovsdb.rows.bridge import bridge_columns, local_port_columns
-from userspace_cni.dataplane.ovsdb.rows.columns import Columns, changed_columns
-from userspace_cni.dataplane.ovsdb.rows.interface import VHOST_USER_TYPES, interface_row
-from userspace_cni.dataplane.ovsdb.rows.marks import is_ours, other_store, same_attachment, whose
-from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, PortRow, interface_columns, port_columns
-from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
-from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named
+from userspace_cni.dataplane.ovsdb.reads import bridge_of, is_open
+from userspace_cni.dataplane.ovsdb.replica import SWITCH, refers, value_of
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, bridge_columns, datapath_of, local_port_columns
+from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
+from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.mirror import withdrawn
+from userspace_cni.dataplane.ovsdb.rows.port import interface_columns, port_columns
+from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns, qos_row
+from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named, of_type
 
 DUPLICATES = 10
 """How often another session may make the same bridge at the same moment, before the server's refusal becomes an error."""
@@ -32,35 +33,64 @@ class AddPort(Command):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
-    port was there, and ovs-vswitchd had not opened it.
+    port was there, and ovs-vswitchd had not opened it. `stale`: it was there for a link that has gone since, whose socket
+    ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless ovs-vswitchd is to
+    say that it has done what was written. `flows_after`: the number of the configuration after which flows that are in use must
+    be made anew, because a mirror has changed; None if none must be.
     """
 
     opened: Watch[tuple[bool, str]]
+    done: Watch[Literal[True]] | None
 
-    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str]) -> None:
+    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0) -> None:
         super().__init__(session)
         self.port = step.name
         self._step = step
         self._marks = marks
+        self._afxdp_max = afxdp_max
         self._duplicates = 0
+        self._renews_flows = False
+        self._asked = 0
+        self._confirmation: int | None = None
         self.closed = False
+        self.stale = False
+        self.flows_after: int | None = None
 
     def needs(self) -> frozenset[Clause]:
-        """The rows with the port's name, and those with the bridge's."""
-        return named(self._step.name, self._step.bridge)
+        """The rows with the port's name, those with the bridge's, and those of its mirrors and limits, if it has or had some."""
+        port = self.api.row("Port", self._step.name)
+        ids = value_of(port, "external_ids") if port is not None else {}
+        limited = self._step.limits or (port is not None and value_of(port, "qos"))
+        clauses = named(self._step.name, self._step.bridge) | mirrors.clauses_of(self._step, ids)
+        clauses |= limits.clauses_of(self._step) if limited else frozenset()
+        return clauses | (of_type(AFXDP) if self._is_afxdp else frozenset())
+
+    @property
+    def _is_afxdp(self) -> bool:
+        return interface_row(self._step).type == AFXDP
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether ovs-vswitchd has said nothing of the interface."""
+        return self.api.look(lambda _: self._look()) is None
 
     def run_idl(self, txn: Draft) -> None:
         """Insert the rows, or update them when they are ours."""
-        step, api, wanted = self._step, self.api, interface_row(self._step.interface)
+        step, api, wanted = self._step, self.api, interface_row(self._step)
+        self._confirmation, self.stale = None, False
+        qos_row(step)  # raises for a limit that the port cannot have: nothing may be written then
         bridge = api.row("Bridge", step.bridge)
-        kind = wanted.datapath_type if bridge is None else value_of(bridge, "datapath_type")
-        if kind != wanted.datapath_type:
+        kind = step.datapath if bridge is None else datapath_of(value_of(bridge, "datapath_type"))
+        if kind != step.datapath:
             raise SwitchRefused(
-                f"bridge {step.bridge} has datapath_type {kind or 'system (the default)'}, "
-                f"{wanted.called} needs {wanted.datapath_type}",
-                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={wanted.datapath_type}",
+                f"bridge {step.bridge} has datapath_type {kind}, {wanted.called} of this network needs {step.datapath}",
+                f"use another bridge, or: ovs-vsctl set Bridge {step.bridge} datapath_type={step.datapath}",
             )
         port = api.row("Port", step.name)
+        if port is not None:
+            self._require_own(port, bridge)
+        mirrors.require_part(api.replica, step, bridge, txn.bridge(step.bridge, bridge))
+        self._renews_flows = mirrors.has_part(step.mirrors, step.mirror_output, port)
         if port is not None:
             self._update(txn, port, bridge)
             return
@@ -71,18 +101,38 @@ class AddPort(Command):
         if bridge is None and step.foreign_bridge:
             raise Unavailable(
                 f"bridge {step.bridge} is missing: it was an administrator's, so it is not made here",
-                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={wanted.datapath_type}",
+                f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={step.datapath}",
             )
         self.api.root()  # raises when there is no row to add a bridge to
+        if self._is_afxdp:
+            self._require_memory(txn)
+        qos = limits.make(txn, step, self._marks)
         interface = txn.write("Interface", interface_columns(step, self._marks))
-        added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface})
+        added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface, "qos": qos})
         draft = txn.bridge(step.bridge, bridge)
         draft.add(added)
+        mirrors.take_part(draft, api.replica, step, self._marks, added, living=None)
+        if self._renews_flows:
+            self._asked = txn.confirm()
         if bridge is None:
-            draft.make(bridge_columns(step.bridge, wanted.datapath_type), *local_port_columns(step.bridge))
+            draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
 
-    def post_commit(self, txn: Draft) -> None:  # noqa: ARG002 - the interface
+        if step.datapath != DATAPATH_TYPE:
+            self._confirmation = txn.confirm()  # of a bridge that it cannot make, ovs-vswitchd says nothing
+
+    def _require_memory(self, txn: Draft) -> None:
+        """Raise SwitchRefused if the switch has as many ports of type afxdp as it may have; commit only if it has no others."""
+        others = frozenset(value_of(row, "name") for row in self.api.rows("Interface") if value_of(row, "type") == AFXDP)
+        if not txn.take_afxdp(self._step.name, others, self._afxdp_max):
+            raise SwitchRefused(
+                f"port {self._step.name}: the switch has {self._afxdp_max} ports of type afxdp, which is all that it may have",
+                "each takes 76 MiB of ovs-vswitchd's memory: setting afxdp_max; or open it as system, af_packet or af_xdp",
+            )
+
+    def post_commit(self, txn: Draft) -> None:
         """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
+        self.done = None if self._confirmation is None else self.api.watch(SWITCH, txn.confirmed(self._confirmation))
+        self.flows_after = txn.configuration(self._asked) if self._renews_flows and not self.stale else None
         self.opened = self.api.watch(self._step.name, self._look)
 
     def should_retry(self, refused: Refused) -> bool:
@@ -99,7 +149,8 @@ class AddPort(Command):
         ofport = value_of(row, "ofport")
         return (True, "") if ofport and ofport[0] > 0 else None
 
-    def _update(self, txn: Draft, port: Any, bridge: Any) -> None:
+    def _require_own(self, port: Any, bridge: Any) -> None:
+        """Raise NameTaken unless the port, which exists, is this attachment's, and on the bridge."""
         step, marks = self._step, value_of(port, "external_ids")
         if not same_attachment(step, marks) or other_store(step, marks):
             raise NameTaken(
@@ -108,21 +159,48 @@ class AddPort(Command):
             )
         if bridge is None or not refers(bridge, "ports", port.uuid):
             raise NameTaken(f"port {step.name} of this attachment exists, but not on bridge {step.bridge}", "DEL it first")
-        interface = self.api.row("Interface", step.name)
-        if interface is None:
+        if self.api.row("Interface", step.name) is None:
             raise SwitchRefused(f"port {step.name} exists without an interface of that name", f"ovs-vsctl list Port {step.name}")
+
+    def _update(self, txn: Draft, port: Any, bridge: Any) -> None:
+        step, interface = self._step, self.api.row("Interface", self._step.name)
+        columns = port_columns(step, self._marks)
+        columns["external_ids"] |= withdrawn(value_of(port, "external_ids"), step.mirrors)
         txn.verify(bridge, "name", "datapath_type")
+        txn.verify(port, "qos")
+        if self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
+            self._remove(txn, port, bridge)
+            return
+        limits_changed = limits.converge(txn, self.api.replica, step, port, self._marks)
         for row, wanted in (
-            (port, port_columns(step, self._marks)),
+            (port, columns),
             (interface, interface_columns(step, self._marks)),
         ):
             txn.verify(row, "external_ids")
             found = {column: value_of(row, column) for column in wanted}
             if changes := changed_columns(wanted, found):
                 txn.update(row, changes)
-        self.closed = not _is_open(interface)
-        if self.closed and interface_row(step.interface).can_reopen:
+                limits_changed = limits_changed or not policing_columns(step).keys().isdisjoint(changes)
+        draft = txn.bridge(step.bridge, bridge)
+        mirrors.take_part(draft, self.api.replica, step, self._marks, ("uuid", str(port.uuid)), living=port)
+        if self._renews_flows:
+            self._asked = txn.confirm()
+        self.closed = not is_open(interface)
+        if self.closed and interface_row(step).can_reopen:
             self._try_again(txn, interface)
+        elif limits_changed:
+            self._confirmation = txn.confirm()  # no other event follows the change of a living port
+
+    def _remove(self, txn: Draft, port: Any, bridge: Any) -> None:
+        """Remove the port of a link that has gone, and keep the bridge for the next transaction, which adds it again.
+
+        Deleted and added within one of ovs-vswitchd's rounds it would keep the socket of the link that has gone.
+        """
+        txn.verify(port, "external_ids")
+        limits.drop(txn, self._step, port)
+        txn.bridge(self._step.bridge, bridge).remove(port, ours=False)
+        self._confirmation = txn.confirm()
+        self.stale = True
 
     def _try_again(self, txn: Draft, interface: Any) -> None:
         """Make ovs-vswitchd open the interface again: it tries for every new configuration, and answers as for a new row.
@@ -134,7 +212,7 @@ class AddPort(Command):
 
 
 class DeletePort(Command):
-    """Deletes port, interface and QoS row; and the bridge, if it is ours and this was its last port.
+    """Deletes port, interface, limits, and the mirror that it is the output of; and the bridge, if it is ours and now empty.
 
     `left_alone`: why the port was not deleted, "" if it was.
     """
@@ -149,7 +227,8 @@ class DeletePort(Command):
     def needs(self) -> frozenset[Clause]:
         """The rows with the port's name, and the local port of the bridge that it is on, whichever it is."""
         bridge = self._bridge_of(self.api.row("Port", self._step.name))
-        return named(self._step.name, self._step.bridge, *([value_of(bridge, "name")] if bridge is not None else []))
+        names = named(self._step.name, self._step.bridge, *([value_of(bridge, "name")] if bridge is not None else []))
+        return names | mirrors.clauses_of(self._step)
 
     def run_idl(self, txn: Draft) -> None:
         """Remove the references to the rows, which deletes them; if there are no rows, have the server confirm that."""
@@ -158,17 +237,19 @@ class DeletePort(Command):
         bridge = self._bridge_of(port)
         if port is None or bridge is None:
             txn.expect("Port", [["name", "==", name]], [])
-            self._delete_if_empty(txn, self.api.row("Bridge", self._step.bridge) if self._step.bridge else None)
+            bridge = self.api.row("Bridge", self._step.bridge) if self._step.bridge else None
+            self._leave_mirrors(txn, bridge)
+            if not self._shared_qos:
+                limits.drop(txn, self._step, None)
+            self._delete_if_empty(txn, bridge)
             return
         txn.verify(port, "external_ids", "qos")
         self.left_alone = self._why_foreign(port)
         if self.left_alone:
             return
-        qos = value_of(port, "qos")
-        if qos and not self._shared_qos:
-            # The server checks references before it removes unreferenced rows: so the reference must go first.
-            txn.update(port, {"qos": []})
-            txn.add_op({"op": "delete", "table": "QoS", "where": [["_uuid", "==", ["uuid", str(qos[0])]]]})
+        self._leave_mirrors(txn, bridge)
+        if not self._shared_qos:
+            limits.drop(txn, self._step, port)
         ours = is_ours(value_of(bridge, "external_ids"))
         txn.bridge(value_of(bridge, "name"), bridge).remove(port, ours=ours)
 
@@ -178,13 +259,18 @@ class DeletePort(Command):
         self._shared_qos = refused.error == "referential integrity violation"
         return self._shared_qos and first
 
+    def _leave_mirrors(self, txn: Draft, bridge: Any) -> None:
+        """Delete the mirrors whose output the port is, or was before another process deleted it."""
+        if bridge is not None:
+            mirrors.leave(txn.bridge(value_of(bridge, "name"), bridge), self.api.replica, self._step)
+
     def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
         """Delete the bridge if it is ours and empty, after another process deleted our port."""
         if bridge is not None and is_ours(value_of(bridge, "external_ids")):
             txn.bridge(self._step.bridge, bridge).remove(None, ours=True)
 
     def _bridge_of(self, port: Any) -> Any:
-        return None if port is None else _bridge_of(self.api, port, self._step.bridge)
+        return None if port is None else bridge_of(self.api, port, self._step.bridge)
 
     def _why_foreign(self, port: Any) -> str:
         """Why the port is not ours to delete; "" if it is."""
@@ -196,163 +282,3 @@ class DeletePort(Command):
         if same_attachment(step, marks) and not other_store(step, marks):
             return ""
         return f"it belongs to {whose(marks)}"
-
-
-class Read(Command):
-    """Calls `look` when the server has answered; `result` is what it returned from the rows of `needs`."""
-
-    def __init__(self, session: Session, needs: frozenset[Clause], look: Callable[[Session], Any]) -> None:
-        super().__init__(session)
-        self._needs = needs
-        self._look = look
-
-    def needs(self) -> frozenset[Clause]:
-        """The rows that the caller needs."""
-        return self._needs
-
-    def run_idl(self, txn: Any) -> None:
-        """Write nothing."""
-
-    def post_commit(self, txn: Any) -> None:  # noqa: ARG002 - the interface
-        """Look now: all that was committed before the answer has arrived."""
-        self.result = self._look(self.api)
-
-
-class Select(Command):
-    """Reads columns that no replica has, of the rows that `where` chooses; `rows` are as OVSDB writes them."""
-
-    rows: list[dict[str, Any]]
-
-    def __init__(self, session: Session, table: str, where: list[Any], columns: list[str]) -> None:
-        super().__init__(session)
-        self._asked = table, where, columns
-        self._number = 0
-
-    def run_idl(self, txn: Draft) -> None:
-        """Ask; nothing is written."""
-        self._number = txn.select(*self._asked)
-
-    def post_commit(self, txn: Draft) -> None:
-        """Keep the answer."""
-        self.rows = txn.selected(self._number)
-
-
-def find_port(session: Session, name: str) -> PortRow | None:
-    """The port of that name; None unless it is on a bridge, has one interface, and is not the bridge's local port."""
-    port = session.row("Port", name)
-    bridge = None if port is None else _bridge_of(session, port)
-    return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
-
-
-def known_ports(session: Session) -> list[KnownPort]:
-    """The same ports as `port_rows`, with the columns that lists and metrics show."""
-    replica, rows = session.replica, session.tables["Port"].rows
-    if replica.listed is not None:
-        return list(replica.listed)
-    shown, interfaces = replica.shown, replica.names("Interface")
-    found = []
-    for bridge, row in replica.names("Bridge").items():
-        for reference in references(row, "ports"):
-            port = rows.get(reference)
-            name = "" if port is None else value_of(port, "name")
-            interface = interfaces.get(name)
-            if interface is None or name == bridge:
-                continue
-            known = shown.get(name)
-            if known is None or known.bridge != bridge:
-                known = shown[name] = _known(name, bridge, interface, ours=is_ours(replica.marks[name]))
-            found.append(known)
-    replica.listed = found
-    return list(found)
-
-
-def uplinks(session: Session) -> dict[str, tuple[str, ...]]:
-    """Interface.options:dpdk-devargs of the ports of type dpdk, by bridge; "" where a port has none."""
-    found: dict[str, tuple[str, ...]] = {}
-    for known in known_ports(session):
-        if known.interface_type == "dpdk":
-            options = value_of(session.row("Interface", known.name), "options")
-            found[known.bridge] = (*found.get(known.bridge, ()), options.get("dpdk-devargs", ""))
-    return found
-
-
-def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
-    """Name and marks of the open ports with our owner mark, by bridge and OpenFlow number."""
-    found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}
-    for known in known_ports(session):
-        if known.ours and known.ofport > 0:
-            found.setdefault(known.bridge, {})[known.ofport] = known.name, session.replica.marks[known.name]
-    return found
-
-
-def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
-    """The ports with our owner mark that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
-    ours = (name for name, marks in session.replica.marks.items() if is_ours(marks))
-    found = ((name, session.row("Interface", name)) for name in ours)
-    return frozenset(
-        name
-        for name, row in found
-        if row is not None and not _is_open(row) and (unseen or value_of(row, "ofport") or value_of(row, "error"))
-    )
-
-
-def is_closed(session: Session, name: str) -> bool:
-    """Whether ovs-vswitchd has said that it could not open the interface."""
-    row = session.row("Interface", name)
-    return row is not None and not _is_open(row) and bool(value_of(row, "ofport") or value_of(row, "error"))
-
-
-def _is_open(interface: Any) -> bool:
-    ofport = value_of(interface, "ofport")
-    return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
-
-
-def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
-    """All replicated ports that have these marks, as `find_port` returns them."""
-    replica, wanted = session.replica, marks.items()
-    bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in references(bridge, "ports")}
-    rows = [
-        _port_row(session, port, bridges.get(port.uuid, ""))
-        for name, port in replica.names("Port").items()
-        if wanted <= replica.marks[name].items()
-    ]
-    return [row for row in rows if row is not None]
-
-
-def switch_facts(session: Session) -> SwitchFacts:
-    """The settings of the switch, and the MTUs of the replicated ports that are open."""
-    interfaces = session.replica.names("Interface").items()
-    mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
-    return SwitchFacts(other_config(session), mtus)
-
-
-def other_config(session: Session) -> dict[str, str]:
-    """Open_vSwitch.other_config."""
-    return dict(value_of(session.root(), "other_config"))
-
-
-def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
-    link, error = value_of(interface, "link_state"), value_of(interface, "error")
-    kind, status = value_of(interface, "type"), value_of(interface, "status")
-    ofport = value_of(interface, "ofport")
-    number = ofport[0] if ofport else 0
-    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number)
-
-
-def _bridge_of(session: Session, port: Any, likely: str = "") -> Any:
-    """The row of the bridge that has the port; `likely`: where to look first."""
-    first = session.row("Bridge", likely)
-    bridges = session.rows("Bridge") if first is None else [first, *session.rows("Bridge")]
-    return next((bridge for bridge in bridges if refers(bridge, "ports", port.uuid)), None)
-
-
-def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
-    interfaces = value_of(port, "interfaces")
-    interface = session.tables["Interface"].rows.get(interfaces[0]) if len(interfaces) == 1 else None
-    if interface is None or not bridge or bridge == value_of(port, "name"):
-        return None
-    return PortRow(bridge, _columns(port), _columns(interface))
-
-
-def _columns(row: Any) -> Columns:
-    return {name: value_of(row, name) for name in row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list of columns

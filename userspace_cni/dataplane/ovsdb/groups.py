@@ -13,14 +13,15 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from ovs.db import idl as ovs_idl
 from ovsdbapp.backend.ovs_idl import command
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.dataplane.ovsdb.mirrors import MirrorDraft
 from userspace_cni.dataplane.ovsdb.replica import (
     CLOSED,
     SLACK_SECONDS,
@@ -81,6 +82,7 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         super().__init__(idl)
         self._bridges: dict[str, BridgeDraft] = {}
         self._inserted = 0
+        self._afxdp: dict[str, frozenset[str]] = {}
         self._answers: list[Any] = []
 
     def select(self, table: str, where: list[Any], columns: list[str]) -> int:
@@ -123,9 +125,28 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
         changes = {column: as_json(value) for column, value in columns.items()}
         self.add_op({"op": "update", "table": row._table.name, "where": by_uuid(row), "row": changes})  # noqa: SLF001
 
+    def delete(self, row: Any) -> None:
+        """Delete the row, which must be of a root table and referred to by none."""
+        self.add_op({"op": "delete", "table": row._table.name, "where": by_uuid(row)})  # noqa: SLF001
+
     def increment(self, row: Any, column: str) -> None:
         """Add one to the column, whatever its value is at the commit."""
         self.add_op({"op": "mutate", "table": row._table.name, "where": by_uuid(row), "mutations": [[column, "+=", 1]]})  # noqa: SLF001
+
+    def confirm(self) -> int:
+        """Have ovs-vswitchd say when it has done what this transaction asks for; returns the number for `confirmed`."""
+        self.increment(self.idl.root(), "next_cfg")
+        return self.select("Open_vSwitch", [], ["next_cfg"])
+
+    def confirmed(self, number: int) -> Callable[[], Literal[True] | None]:
+        """What a Watch on SWITCH looks for: whether ovs-vswitchd has done it. Only after the commit."""
+        wanted = self.configuration(number)
+        return lambda: True if value_of(self.idl.root(), "cur_cfg") >= wanted else None
+
+    def configuration(self, number: int) -> int:
+        """The number of the configuration for which ovs-vswitchd was asked with `confirm`. Only after the commit."""
+        configuration: int = self.selected(number)[0]["next_cfg"]
+        return configuration
 
     def mutate(self, row: Any, column: str, mutator: str, members: list[Json]) -> None:
         """Insert members into the column, or delete them from it."""
@@ -138,19 +159,33 @@ class Draft(ovs_idl.Transaction):  # type: ignore[misc]
             self._bridges[name] = BridgeDraft(name, row)
         return self._bridges[name]
 
+    def take_afxdp(self, name: str, others: frozenset[str], most: int) -> bool:
+        """Count an interface of type afxdp that is to be added, if there are no more than `most` then; whether that is so.
+
+        Commit only if the `others` are all that the database has.
+        """
+        fits = len(others | self._afxdp.keys() | {name}) <= most
+        if fits:
+            self._afxdp[name] = others
+        return fits
+
     def complete(self, replica: Replica) -> None:
         """Write the changes to bridges, and a `select`, so that the server always answers."""
         for bridge in self._bridges.values():
             bridge.write(self, replica)
+        if self._afxdp:
+            names = sorted(frozenset(self._afxdp).union(*self._afxdp.values()))
+            self.expect("Interface", [["type", "==", "afxdp"]], [{"name": name} for name in names])
         self.add_op(_STILL_THERE)
 
 
 class BridgeDraft:
-    """One bridge in a Draft: all ports that the group adds and removes. Whether the bridge is deleted is decided once, here."""
+    """One bridge in a Draft: all that the group does with its ports and mirrors. Whether it is deleted is decided once, here."""
 
     def __init__(self, name: str, row: Any) -> None:
         self.name = name
-        self._row = row
+        self.row = row
+        self._mirrors: dict[str, MirrorDraft] = {}
         self._made: tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None = None
         self._added: list[Json] = []
         self._removed: list[uuid.UUID] = []
@@ -163,6 +198,12 @@ class BridgeDraft:
     def add(self, port: Json) -> None:
         """Add the port with this reference."""
         self._added.append(port)
+
+    def mirror(self, name: str, row: Any) -> MirrorDraft:
+        """The changes to this mirror; `row` is None while the bridge has none of that name."""
+        if name not in self._mirrors:
+            self._mirrors[name] = MirrorDraft(name, row)
+        return self._mirrors[name]
 
     def remove(self, port: Any, *, ours: bool) -> None:
         """Remove the row `port` (None: none); a bridge of ours is deleted when no port is left."""
@@ -178,21 +219,33 @@ class BridgeDraft:
         local = replica.names("Port").get(self.name)
         kept = [as_json(local.uuid)] if local is not None else []
         if self._ours and not self._added and self._is_last(kept):
-            draft.verify(self._row, "ports", "external_ids")
-            draft.mutate(replica.root(), "bridges", "delete", [as_json(self._row.uuid)])
+            draft.verify(self.row, "ports", "external_ids")
+            draft.mutate(replica.root(), "bridges", "delete", [as_json(self.row.uuid)])
             return
         if self._added:
-            draft.verify(self._row, "name", "datapath_type")
-            draft.mutate(self._row, "ports", "insert", self._added)
+            draft.verify(self.row, "name", "datapath_type")
+            draft.mutate(self.row, "ports", "insert", self._added)
+        self._write_mirrors(draft)
         if self._removed:
-            draft.mutate(self._row, "ports", "delete", [as_json(port) for port in self._removed])
+            draft.mutate(self.row, "ports", "delete", [as_json(port) for port in self._removed])
             if self._ours:
                 # Two sessions may each remove one of the last two ports: the later one must notice that no port is left.
-                draft.expect("Bridge", by_uuid(self._row), [{"ports": ("set", kept)}], until="!=")
+                draft.expect("Bridge", by_uuid(self.row), [{"ports": ("set", kept)}], until="!=")
+
+    def _write_mirrors(self, draft: Draft) -> None:
+        changed = [mirror for mirror in self._mirrors.values() if mirror.is_changed]
+        if changed:
+            draft.verify(self.row, "mirrors")
+        for mirror in changed:
+            made, gone = mirror.write(draft, self.row)
+            if gone is not None:
+                draft.mutate(self.row, "mirrors", "delete", [gone])
+            if made is not None:
+                draft.mutate(self.row, "mirrors", "insert", [made])
 
     def _is_last(self, kept: list[Json]) -> bool:
-        return count(self._row, "ports") <= len(kept) + len(self._removed) and not (
-            references(self._row, "ports") - set(self._removed) - {uuid.UUID(reference[1]) for reference in kept}
+        return count(self.row, "ports") <= len(kept) + len(self._removed) and not (
+            references(self.row, "ports") - set(self._removed) - {uuid.UUID(reference[1]) for reference in kept}
         )
 
     def _insert(self, draft: Draft, root: Any) -> None:
@@ -200,7 +253,8 @@ class BridgeDraft:
         bridge, local_port, local_interface = self._made
         interface = draft.write("Interface", local_interface)
         local = draft.write("Port", local_port | {"interfaces": interface})
-        made = draft.write("Bridge", bridge | {"ports": ("set", [local, *self._added])})
+        mirrors = [made for each in self._mirrors.values() if each.is_changed and (made := each.write(draft, None)[0])]
+        made = draft.write("Bridge", bridge | {"ports": ("set", [local, *self._added]), "mirrors": ("set", mirrors)})
         draft.mutate(root, "bridges", "insert", [made])
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.dataplane.ovsdb.commands import find_port
+from userspace_cni.dataplane.ovsdb.reads import find_port
 from userspace_cni.dataplane.ovsdb.replica import value_of
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from userspace_cni.dataplane.ovsdb.rows.port import KnownPort
 
 T = TypeVar("T")
 Clause = tuple[str, str, str | tuple[tuple[str, str], ...]]
-"""Column, function and value by which rows of Port and Interface are chosen."""
+"""Column, function and value by which rows are chosen, in every table that has the column: see `_CHOSEN`."""
 
 SLACK_SECONDS = 0.25
 """How much longer than the connection's thread a caller waits, so that the thread's own answer arrives."""
@@ -51,10 +51,18 @@ _INTEGER_OR_NONE = {"key": "integer", "min": 0}
 _MAP = {"key": "string", "value": "string", "min": 0, "max": "unlimited"}
 # References are declared as plain UUIDs: a referenced row that is not replicated would otherwise be left out of the value.
 _REFERENCES = {"key": "uuid", "min": 0, "max": "unlimited"}
+_STRINGS = {"key": "string", "min": 0, "max": "unlimited"}
 
 _TABLES: dict[str, dict[str, object]] = {
-    "Open_vSwitch": {"bridges": _REFERENCES, "other_config": _MAP, "dpdk_initialized": "boolean"},
-    "Bridge": {"name": _STRING, "ports": _REFERENCES, "datapath_type": _STRING, "external_ids": _MAP},
+    "Open_vSwitch": {
+        "bridges": _REFERENCES,
+        "other_config": _MAP,
+        "dpdk_initialized": "boolean",
+        "cur_cfg": "integer",
+        "iface_types": _STRINGS,
+        "datapath_types": _STRINGS,
+    },
+    "Bridge": {"name": _STRING, "ports": _REFERENCES, "mirrors": _REFERENCES, "datapath_type": _STRING, "external_ids": _MAP},
     "Port": {
         "name": _STRING,
         "interfaces": _REFERENCES,
@@ -69,18 +77,37 @@ _TABLES: dict[str, dict[str, object]] = {
         "type": _STRING,
         "options": _MAP,
         "mtu_request": _INTEGER_OR_NONE,
+        "ingress_policing_rate": "integer",
+        "ingress_policing_burst": "integer",
         "external_ids": _MAP,
         "mtu": _INTEGER_OR_NONE,
         "ofport": _INTEGER_OR_NONE,
         "error": _STRING_OR_NONE,
+    },
+    "QoS": {
+        "type": _STRING,
+        "other_config": _MAP,
+        "queues": {"key": "integer", "value": "uuid", "min": 0, "max": "unlimited"},
+        "external_ids": _MAP,
+    },
+    "Queue": {"other_config": _MAP, "external_ids": _MAP},
+    "Mirror": {
+        "name": _STRING,
+        "select_src_port": _REFERENCES,
+        "select_dst_port": _REFERENCES,
+        "output_port": {"key": "uuid", "min": 0},
+        "external_ids": _MAP,
     },
 }
 """The part of the Open_vSwitch schema that we use. It is not fetched, as in C clients. OVS 2.10 and later."""
 _OBSERVED: dict[str, object] = {"link_state": _STRING_OR_NONE, "status": _MAP}
 """Columns of Interface that only sessions that live long need. Never `statistics`: it changes every 5 s."""
 
-_CHOSEN = ("Port", "Interface")
+_CHOSEN = ("Port", "Interface", "QoS", "Queue", "Mirror")
+"""Tables with rows of ports. Without `everything` only the rows that a clause chooses are replicated."""
 _NAMED = ("Bridge", "Port", "Interface")
+SWITCH = ""
+"""The name under which a Watch waits for the row of Open_vSwitch; no interface is called so."""
 
 
 class SessionLost(Unavailable):
@@ -113,7 +140,7 @@ ovs.poller.SelectPoll = Poll
 
 
 class Watch(Generic[T]):
-    """One wait for one interface: `look` is called now and when a row of that name has changed, until it returns a value."""
+    """One wait for one interface, or for SWITCH: `look` is called now and when that row has changed, until it returns a value."""
 
     def __init__(self, replica: Replica, name: str, look: Callable[[], T | None]) -> None:
         self._replica = replica
@@ -227,6 +254,9 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         if table == "Open_vSwitch":
             self._root = row
             self.dpdk = value_of(row, "dpdk_initialized")
+            self._look_again(SWITCH)
+            return
+        if table not in _NAMED:
             return
         name, rows = value_of(row, "name"), self._names[table]
         if event != ovs_idl.ROW_DELETE:
@@ -247,7 +277,10 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
             return
         if self.everything:
             self._check_peer(name, row)
-        for watch in self.watches.get(name, ()):
+        self._look_again(name)
+
+    def _look_again(self, name: str) -> None:
+        for watch in tuple(self.watches.get(name, ())):
             watch.look()
 
     def _check_peer(self, name: str, row: Any) -> None:
@@ -275,9 +308,9 @@ class Replica(connection.OvsdbIdl):  # type: ignore[misc]
         if self.everything or (needs <= self._clauses and self.state != self.IDL_S_INITIAL):
             return
         self._clauses |= needs
-        conditions = [_json_clause(clause) for clause in sorted(self._clauses, key=repr)]
+        clauses = sorted(self._clauses, key=repr)
         for table in _CHOSEN:
-            self.cond_change(table, conditions)
+            self.cond_change(table, [_json_clause(clause) for clause in clauses if clause[0] in _TABLES[table]])
 
     @property
     def chosen(self) -> bool:
@@ -317,8 +350,13 @@ def named(*names: str) -> frozenset[Clause]:
     return frozenset(("name", "==", name) for name in names)
 
 
+def of_type(kind: str) -> frozenset[Clause]:
+    """The clause for interfaces of this type."""
+    return frozenset({("type", "==", kind)})
+
+
 def with_marks(marks: dict[str, str]) -> frozenset[Clause]:
-    """The clause for rows of Port and Interface that have all these external_ids."""
+    """The clause for rows of a port's tables that have all these external_ids."""
     return frozenset({("external_ids", "includes", tuple(sorted(marks.items())))})
 
 

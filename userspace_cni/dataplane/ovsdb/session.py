@@ -38,10 +38,11 @@ from userspace_cni.dataplane.ovsdb.replica import (
     SessionLost,
     Watch,
     named,
+    of_type,
     with_marks,
 )
 
-__all__ = ["Clause", "Command", "Refused", "Session", "SessionLost", "Watch", "named", "with_marks"]
+__all__ = ["Clause", "Command", "Refused", "Session", "SessionLost", "Watch", "named", "of_type", "with_marks"]
 
 # Without a handler of its own or of the root, logging would print ovsdbapp's warnings to stderr.
 logging.getLogger("ovsdbapp").addHandler(logging.NullHandler())

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from userspace_cni.attachment.steps import OWNER
+from typing import Final
+
+from userspace_cni.attachment.steps import OWNER, Datapath
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
 
-DATAPATH_TYPE = "netdev"
+DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
+
+
+def datapath_of(datapath_type: str) -> str:
+    """The datapath that a value of Bridge.datapath_type means."""
+    return datapath_type or "system"
 
 
 def bridge_columns(name: str, datapath_type: str) -> Columns:

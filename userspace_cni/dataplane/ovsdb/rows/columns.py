@@ -14,11 +14,15 @@ def optional(value: object) -> list[Any]:
 
 
 def changed_columns(wanted: Columns, found: Mapping[str, Any]) -> Columns:
-    """The columns to write so that `found` becomes `wanted`; keys of maps that `wanted` does not have are kept."""
+    """The columns to write so that `found` becomes `wanted`; keys of maps that `wanted` lacks are kept, and None removes one."""
     changes: Columns = {}
     for column, value in wanted.items():
-        new = {**found[column], **value} if isinstance(value, dict) else value
+        new = _merged(found[column], value) if isinstance(value, dict) else value
         old = sorted(found[column]) if isinstance(value, list) else found[column]
         if new != old:
             changes[column] = new
     return changes
+
+
+def _merged(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in {**found, **wanted}.items() if value is not None}

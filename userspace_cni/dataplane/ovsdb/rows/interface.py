@@ -4,52 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
-from userspace_cni.attachment.steps import HostEnd, PortInterface, VhostUserClient, VhostUserServer
-from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
+from userspace_cni.attachment.steps import HostEnd, OvsPort, VhostUserClient, VhostUserServer
 
 SERVER_PATH: Final = "vhost-server-path"
+DEVARGS: Final = "dpdk-devargs"
 VHOST_USER_TYPES: Final = (VhostUserServer.type, VhostUserClient.type)
+AFXDP: Final = "afxdp"
+Enforcer = Literal["policers", "qdisc", ""]
+"""What OVS limits a port by: policers of DPDK ports, which drop; a qdisc of the kernel, which shapes; "": nothing that works."""
 
 
 @dataclass(frozen=True)
 class InterfaceRow:
     """The columns of an interface that are written and compared. An option "" must be absent; other options are ignored.
 
-    `called` is its kind in words, `datapath_type` that of the bridges on which it can be. `can_reopen`: ovs-vswitchd may be asked
-    again when it could not open the interface. `opened_by`: the end of an error's text, saying what makes it open the interface
-    then; "" where it tries by itself.
+    `called` is its kind in words, `enforcer` what limits it. `needs_dpdk`: it is a port of DPDK's. `can_reopen`: ovs-vswitchd may
+    be asked again when it could not open the interface. `opened_by`: the end of an error's text, saying what makes it open the
+    interface then; "" where it tries by itself.
     """
 
     type: str
     options: Mapping[str, str]
     mtu: int | None
     called: str
-    datapath_type: str
+    enforcer: Enforcer = "policers"
+    needs_dpdk: bool = True
     can_reopen: bool = True
     opened_by: str = ""
 
 
-def interface_row(interface: PortInterface) -> InterfaceRow:
-    """The row of an interface. No n_rxq: OVS takes the count of queues from the peer."""
-    match interface:
-        case VhostUserClient():
-            options = {SERVER_PATH: interface.server_path}
-            return InterfaceRow(interface.type, options, interface.mtu, "a vhost-user port", DATAPATH_TYPE)
-        case VhostUserServer():
+def interface_row(step: OvsPort) -> InterfaceRow:
+    """The row of a port's interface. No n_rxq: OVS takes the count of queues from the peer of a vhost-user port, else one."""
+    match step.interface:
+        case VhostUserClient() as client:
+            return InterfaceRow(client.type, {SERVER_PATH: client.server_path}, client.mtu, "a vhost-user port")
+        case VhostUserServer() as server:
             # After a failed bind of a socket, the next attempt of DPDK (22.11) binds and closes a descriptor number that may by
             # then be another object's, and ovs-vswitchd may hang.
             return InterfaceRow(
-                interface.type,
+                server.type,
                 {SERVER_PATH: ""},
-                interface.mtu,
+                server.mtu,
                 "a vhost-user port",
-                DATAPATH_TYPE,
                 can_reopen=False,
                 opened_by="; a socket that it failed to make, it makes after a restart",
             )
-        case HostEnd():
-            return InterfaceRow(interface.type, {}, interface.mtu, "a kernel port", DATAPATH_TYPE)
+        case HostEnd(opened_as=("af_packet" | "af_xdp") as driver) as end:
+            return InterfaceRow(end.type, {DEVARGS: devargs(driver, step.name)}, end.mtu, f"a kernel port opened as {driver}")
+        case HostEnd() as end:
+            enforcer: Enforcer = "" if end.type == AFXDP else "qdisc"
+            called = f"a kernel port opened as {end.opened_as}"
+            return InterfaceRow(end.type, {}, end.mtu, called, enforcer, needs_dpdk=False)
         case _:
-            assert_never(interface)
+            assert_never(step.interface)
+
+
+def devargs(driver: str, link: str) -> str:
+    """options:dpdk-devargs of the vdev for a link of that name: DPDK takes any end of its name."""
+    return f"net_{driver}_{link},iface={link}"

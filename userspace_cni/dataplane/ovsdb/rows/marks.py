@@ -9,7 +9,11 @@ from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, OvsPort, PortRef
 IDENTITY = ("owner", "container-id", "network", "ifname")
 """The marks that identify the attachment of a port."""
 
-MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", "pod-namespace", "pod-name", "pod-uid", "vm-name")
+IFINDEX = "ifindex"
+"""The mark of a kernel port: the index of the link that ovs-vswitchd has opened, which a link made anew has not."""
+
+_OF_POD = ("pod-namespace", "pod-name", "pod-uid", "vm-name")
+MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", *_OF_POD, IFINDEX)
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
 
 

@@ -10,18 +10,23 @@ from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
-from userspace_cni.dataplane.ovsdb.rows.marks import marks_among
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, marks_among
+from userspace_cni.dataplane.ovsdb.rows.mirror import FROM_POD, TO_POD, MirrorRow, wished_names, wishes
+from userspace_cni.dataplane.ovsdb.rows.qos import QosRow, described, policing_columns, qos_row
 
 ATTACHED_MAC = "attached-mac"
 
 
 @dataclass(frozen=True)
 class PortRow:
-    """One port as OVSDB has it: the name of its bridge, and the columns of its Port and Interface rows."""
+    """One port as OVSDB has it: the name of its bridge, the columns of its Port and Interface rows, the bridge's mirrors, and its
+    limit to the pod."""
 
     bridge: str
     port: Mapping[str, Any]
     interface: Mapping[str, Any]
+    mirrors: tuple[MirrorRow, ...] = ()
+    limit: QosRow | None = None
 
     @property
     def marks(self) -> dict[str, str]:
@@ -47,6 +52,18 @@ class KnownPort:
     ofport: int = 0
 
 
+@dataclass(frozen=True)
+class LimitedPort:
+    """A port of ours that the switch limits: its marks and the `_uuid` of its Interface; `to_pod` is the type of its QoS, "" for
+    none, `from_pod` whether what comes from the pod is policed."""
+
+    name: str
+    marks: Mapping[str, str]
+    interface: str
+    to_pod: str
+    from_pod: bool
+
+
 def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
     """Columns of the Port row, without `interfaces`."""
     return {
@@ -54,18 +71,19 @@ def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         "tag": optional(step.vlan.tag),
         "trunks": sorted(step.vlan.trunks),
         "vlan_mode": optional(step.vlan.mode or None),
-        "external_ids": dict(marks),
+        "external_ids": dict(marks) | wishes(step.mirrors),
     }
 
 
 def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
     """Columns of the Interface row."""
-    row = interface_row(step.interface)
+    row = interface_row(step)
     return {
         "name": step.name,
         "type": row.type,
         "options": {key: value for key, value in row.options.items() if value},
         "mtu_request": optional(row.mtu),
+        **policing_columns(step),
         "external_ids": dict(marks) | ({ATTACHED_MAC: step.mac} if step.mac else {}),
     }
 
@@ -75,11 +93,14 @@ def ref_of(row: PortRow) -> PortRef:
     return PortRef(row.port["name"], row.bridge, row.marks)
 
 
-def differences(step: OvsPort, row: PortRow | None) -> list[Drift]:
-    """Every difference between the step and OVSDB's row; a missing peer is not one."""
+def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) -> list[Drift]:
+    """Every difference between the step and OVSDB's row; a missing peer is not one.
+
+    `ifindex`: of the kernel link that has the port's name now, 0 for none; None for a port that has no link.
+    """
     if row is None:
         return [_drift(step, "", f"a port on bridge {step.bridge}", Absent("none"))]
-    interface, port, found = interface_row(step.interface), row.port, row.interface
+    interface, port, found = interface_row(step), row.port, row.interface
     compared: list[tuple[str, Value | None, Value | None]] = [
         ("bridge", step.bridge, row.bridge),
         ("Interface.type", interface.type, found["type"]),
@@ -90,16 +111,44 @@ def differences(step: OvsPort, row: PortRow | None) -> list[Drift]:
         ("mtu_request", interface.mtu, _one(found["mtu_request"])),
         (f"external_ids:{ATTACHED_MAC}", step.mac, found["external_ids"].get(ATTACHED_MAC, "")),
     ]
+    if step.limits.from_pod:
+        compared += [(column, value, found[column]) for column, value in policing_columns(step).items()]
+    if wanted_limit := qos_row(step):
+        compared.append(("qos", described(wanted_limit), described(row.limit)))
     wanted = {"owner": OWNER} | dict(step.marks)
     for table, row_marks in (("Port", port["external_ids"]), ("Interface", found["external_ids"])):
         compared += [(f"{table} external_ids:{key}", wanted[key], row_marks.get(key)) for key in sorted(wanted)]
+    compared += _mirrors_compared(step, row)
     drifts = [_drift(step, column, expected, actual) for column, expected, actual in compared if expected != actual]
+    if ifindex is not None and row.marks.get(IFINDEX) != str(ifindex):
+        opened = f"the link with ifindex {row.marks.get(IFINDEX, '(unknown)')}, which ovs-vswitchd opened"
+        now = f"one that was made or renamed since, with ifindex {ifindex}" if ifindex else Absent("no link of that name")
+        remedy = "the port carries nothing until it is deleted and added, which the agent does"
+        drifts.append(Drift(f"port {step.name}", "link", opened, now, remedy))
     return drifts + _state_differences(step, row)
+
+
+def _mirrors_compared(step: OvsPort, row: PortRow) -> list[tuple[str, Value | None, Value | None]]:
+    """The port's part in mirrors: what, expected and found. Where a mirror has no output yet, only the wish is there."""
+    wanted, ids = {each.name: each for each in step.mirrors}, row.port["external_ids"]
+    compared: list[tuple[str, Value | None, Value | None]] = []
+    for name in sorted(wanted.keys() | wished_names(ids) | {each.name for each in row.mirrors if each.ours}):
+        expected = _frames(wanted[name].from_pod, wanted[name].to_pod) if name in wanted else ""
+        compared.append((f"frames for mirror {name}", expected, _frames(f"{FROM_POD}{name}" in ids, f"{TO_POD}{name}" in ids)))
+        found = [_frames(mirror.from_pod, mirror.to_pod) for mirror in row.mirrors if mirror.name == name]
+        compared += [(f"source of mirror {name}", expected, each) for each in found]
+    outputs = sorted(each.name for each in row.mirrors if each.is_output)
+    compared.append(("output of mirror", step.mirror_output, ", ".join(outputs)))
+    return compared
+
+
+def _frames(from_pod: bool, to_pod: bool) -> str:
+    return " and ".join(words for words, there in (("from the pod", from_pod), ("to the pod", to_pod)) if there)
 
 
 def _state_differences(step: OvsPort, row: PortRow) -> list[Drift]:
     """The differences in what ovs-vswitchd wrote. It writes MTU 0 until the peer of a vhost-user port has connected."""
-    drifts, interface = [], interface_row(step.interface)
+    drifts, interface = [], interface_row(step)
     error, ofport, mtu = row.interface["error"], row.interface["ofport"], row.interface["mtu"]
     if error or not ofport or ofport[0] <= 0:
         drift = _drift(step, "state", "an open interface", error[0] if error else "not opened by ovs-vswitchd")

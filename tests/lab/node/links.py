@@ -1,0 +1,52 @@
+"""Kernel links as a test sees them: through ip(8) and nft(8) in their namespaces, never through the code under test."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from typing import Any, Final
+
+_GUARD: Final = re.compile(r'type filter hook ingress devices? (?:= \{ )?"?([^" }]+)"?(?: \})? priority filter; policy drop;')
+
+
+def inside(netns: str, *command: str, check: bool = True, seconds: float = 60) -> str:
+    """What a command says that runs in the network namespace; AssertionError has its stderr where it fails."""
+    argv = ["nsenter", f"--net={netns}", *command]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds, check=False)
+    assert not check or done.returncode == 0, f"{' '.join(command)}: {done.returncode}: {done.stderr}{done.stdout}"
+    return done.stdout
+
+
+def links(netns: str) -> dict[str, dict[str, Any]]:
+    """The links of a namespace by name, as `ip -details -json link` has them; the names `lo` and OVS's own are left out."""
+    found = json.loads(inside(netns, "ip", "-details", "-json", "link") or "[]")
+    return {each["ifname"]: each for each in found if each["ifname"] not in ("lo", "ovs-netdev")}
+
+
+def addresses(netns: str, name: str) -> list[str]:
+    """The link's addresses with prefix length, but for link-local ones."""
+    [found] = json.loads(inside(netns, "ip", "-json", "address", "show", "dev", name))
+    return [f"{each['local']}/{each['prefixlen']}" for each in found["addr_info"] if each["scope"] != "link"]
+
+
+def routes(netns: str, *family: str) -> list[dict[str, Any]]:
+    """The routes that are not the kernel's own."""
+    found = json.loads(inside(netns, "ip", *family, "-json", "route") or "[]")
+    return [each for each in found if each.get("protocol") != "kernel"]
+
+
+def guards(netns: str) -> list[str]:
+    """Names of the links whose frames the namespace's stack drops. nft's JSON leaves a chain's devices out."""
+    return sorted(_GUARD.findall(inside(netns, "nft", "list", "ruleset")))
+
+
+def host_ends(netns: str) -> dict[str, dict[str, Any]]:
+    """The host ends in the switch's namespace, in which bridges are links, too."""
+    return {name: each for name, each in links(netns).items() if each["linkinfo"]["info_kind"] == "veth"}
+
+
+def pings(netns: str, address: str, count: int = 3) -> int:
+    """How many of these echo requests were answered."""
+    said = inside(netns, "ping", "-n", "-c", str(count), "-i", "0.05", "-W", "2", address, check=False)
+    return next((int(line.split(" received")[0].split()[-1]) for line in said.splitlines() if " received" in line), 0)

@@ -1,0 +1,47 @@
+"""Veths in the network namespace of a private switch, made by iproute2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from tests.lab.switch.switch import Switch
+
+
+class Veths:
+    """The veths of a test; `pod_end` is the name of the other end, which stays in the same namespace."""
+
+    def __init__(self, switch: Switch) -> None:
+        self._enter = ["nsenter", f"--net={switch.dir}/netns"]
+
+    def run(self, *argv: str) -> str:
+        """Output of a command in the namespace."""
+        return subprocess.run([*self._enter, *argv], check=True, capture_output=True, text=True, timeout=10).stdout
+
+    def add(self, name: str, mtu: int = 1500) -> None:
+        """Make the veth and set both ends up."""
+        pod_end = self.pod_end(name)
+        both = ["mtu", str(mtu)]
+        self.run("ip", "link", "add", name, *both, "type", "veth", "peer", "name", pod_end, *both)
+        for each in (name, pod_end):
+            self.run("ip", "link", "set", each, "up")
+
+    def delete(self, name: str) -> None:
+        """Delete both ends."""
+        self.run("ip", "link", "delete", name)
+
+    def pod_end(self, name: str) -> str:
+        """Name of the other end."""
+        return f"{name}p"
+
+    def index(self, name: str) -> int:
+        """The kernel's index of the link, 0 if there is none."""
+        links = json.loads(self.run("ip", "-json", "link", "show") or "[]")
+        return next((each["ifindex"] for each in links if each["ifname"] == name), 0)
+
+    def clean(self) -> None:
+        """Delete all that is left."""
+        links = json.loads(self.run("ip", "-json", "link", "show", "type", "veth") or "[]")
+        for each in links:
+            if self.index(each["ifname"]):
+                self.delete(each["ifname"])

@@ -1,0 +1,160 @@
+"""Kernel links as ports: how OVS opens them, on which bridges, and what happens when the link goes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.switch.kernel_links import Veths
+from tests.lab.switch.switch import Switch, wait_until
+from tests.ovs.conftest import attach
+from userspace_cni.attachment.drift import Absent
+from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, Seen
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.dataplane.ports import PortDriver
+
+LINK = "k1"
+KINDS = ["system", "afxdp", "af_packet", "af_xdp"]
+
+
+def soon() -> Deadline:
+    """Time enough for one call."""
+    return Deadline.after(10)
+
+
+@pytest.fixture
+def veths(switch: Switch) -> Iterator[Veths]:
+    """Kernel links where ovs-vswitchd opens them."""
+    made = Veths(switch)
+    yield made
+    made.clean()
+
+
+@pytest.fixture
+def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
+    """A driver that sees these links, of a process that lives long."""
+    return connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 9}, resident=True)
+
+
+def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None = 1500) -> OvsPort:
+    """A kernel port on br-test."""
+    marks = {"container-id": "c" * 64, "network": "podnet", "ifname": name}
+    return OvsPort("br-test", name, HostEnd(kind, mtu), marks=marks)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_opened_and_read_back(switch: Switch, driver: PortDriver, veths: Veths, kind: KernelPort) -> None:
+    """A host end is opened as asked, CHECK finds no difference, the link's index is recorded, and undo leaves the link."""
+    veths.add(LINK)
+    step = kernel_port(kind)
+    attach(driver, step, soon())
+    assert driver.check(step, soon()) == []
+    interface = switch.interface(LINK)
+    assert interface["type"] == step.interface.type
+    assert interface["external_ids"]["ifindex"] == str(veths.index(LINK))
+    driver.undo(step, soon())
+    assert switch.bridges() == []
+    assert veths.index(LINK)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_link_made_anew_is_noticed_and_healed(driver: PortDriver, veths: Veths, kind: KernelPort) -> None:
+    """A port whose link is gone counts as lost and check says so; with a new link of the name, apply opens that one."""
+    veths.add(LINK)
+    step = kernel_port(kind)
+    attach(driver, step, soon())
+    assert not driver.lost(step, Seen(driver.owned()), soon())
+    before = veths.index(LINK)
+    veths.delete(LINK)
+    assert driver.lost(step, Seen(driver.owned()), soon())
+    [gone] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
+    assert gone.found == Absent("no link of that name")
+    wait_until(lambda: _can_add(veths), what="the name is free again")
+    assert driver.lost(step, Seen(driver.owned()), soon())
+    [anew] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
+    assert str(before) in str(anew.expected)
+    assert str(veths.index(LINK)) in str(anew.found)
+    attach(driver, step, soon())
+    assert not driver.lost(step, Seen(driver.owned()), soon())
+    wait_until(lambda: driver.check(step, soon()) == [], what="the port is as it was")
+
+
+def test_without_its_link_a_port_is_not_made(switch: Switch, driver: PortDriver) -> None:
+    """ADD for a link that is not there is refused with its name, and leaves no row."""
+    with pytest.raises(SwitchRefused, match=f"port {LINK}: there is no link of that name"):
+        driver.apply(kernel_port(), soon())
+    assert switch.bridges() == []
+
+
+def test_a_bridge_of_the_other_datapath_is_refused(switch: Switch, driver: PortDriver, veths: Veths) -> None:
+    """A port of the kernel's datapath is not put on a netdev bridge, and not the other way round."""
+    veths.add(LINK)
+    switch.vsctl("add-br", "br-test", "--", "set", "Bridge", "br-test", "datapath_type=netdev")
+    with pytest.raises(SwitchRefused, match=r"br-test has datapath_type netdev, .* needs system"):
+        driver.apply(replace(kernel_port(), datapath="system"), soon())
+    switch.vsctl("--no-wait", "set", "Bridge", "br-test", "datapath_type=system")
+    with pytest.raises(SwitchRefused, match=r"br-test has datapath_type system, .* needs netdev"):
+        driver.apply(kernel_port(), soon())
+    assert switch.ports("br-test") == []
+
+
+def test_a_datapath_that_the_kernel_lacks_is_an_error(switch: Switch, driver: PortDriver, veths: Veths) -> None:
+    """A bridge of datapath_type system is made with its rows; where the kernel has no such datapath, ADD says so."""
+    veths.add(LINK)
+    step = replace(kernel_port(), datapath="system")
+    rest = driver.apply(step, soon())
+    assert switch.bridge("br-test")["datapath_type"] == "system"
+    assert switch.interface(LINK)["type"] == "system"
+    if Path("/sys/module/openvswitch").exists():
+        rest()
+        assert driver.check(step, soon()) == []
+    else:
+        with pytest.raises(SwitchRefused, match=r"has made no bridge br-test with datapath_type system; .*modprobe openvswitch"):
+            rest()
+    driver.undo(step, soon())
+    assert switch.bridges() == []
+
+
+def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
+    """One port more than afxdp_max is refused with the reason; a deleted one makes room."""
+    driver = connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 1})
+    for name in ("k1", "k2"):
+        veths.add(name)
+    attach(driver, kernel_port("afxdp", "k1"), soon())
+    with pytest.raises(SwitchRefused, match=r"port k2: the switch has 1 ports of type afxdp.*afxdp_max"):
+        driver.apply(kernel_port("afxdp", "k2"), soon())
+    attach(driver, kernel_port("afxdp", "k1"), soon())
+    driver.undo(kernel_port("afxdp", "k1"), soon())
+    attach(driver, kernel_port("afxdp", "k2"), soon())
+
+
+def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
+    """Ports of all kinds are open again after a kill, count as present, and keep their rows."""
+    veths = Veths(own_switch)
+    driver = connect(own_switch, links={"ifindex_of": veths.index, "afxdp_max": 9}, resident=True)
+    steps = [kernel_port(kind, f"k{number}") for number, kind in enumerate(KINDS)]  # type: ignore[arg-type]
+    for step in steps:
+        veths.add(step.name)
+        attach(driver, step, soon())
+    own_switch.kill_vswitchd()
+    own_switch.restart_vswitchd()
+    driver.watch_liveness()
+    wait_until(lambda: not any(driver.check(step, soon()) for step in steps), what="all are open")
+    for step in steps:
+        assert not driver.lost(step, Seen(driver.owned()), soon())
+
+
+def _can_add(veths: Veths) -> bool:
+    """Whether the link could be made: AF_XDP keeps the name of one that has gone for a while."""
+    try:
+        veths.add(LINK)
+    except subprocess.CalledProcessError as error:
+        if "File exists" not in error.stderr:
+            raise
+        return False
+    return True

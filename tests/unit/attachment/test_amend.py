@@ -1,0 +1,86 @@
+"""A living attachment follows its pod's annotations: which limits and mirrors hold, and which steps change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.node.ports import port_with
+from tests.lab.node.world import World
+from userspace_cni.attachment.amend import amend, steps_now
+from userspace_cni.attachment.facts import Noted
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import HostEnd, Link, OvsPort, Shaper, Step, Terms
+from userspace_cni.base.limits import Limits, Rate
+from userspace_cni.base.mirrors import MirrorSource
+
+SLOW, FAST = Rate(10_000_000, 1_000_000), Rate(100_000_000, 10_000_000)
+LINK = Link("uc1", "02:00:00:00:00:02", "alias", "eth0", "02:00:00:00:00:01", 1500, "/run/netns/x", 7)
+VHOST = port_with(bridge="br0", name="p", interface_type="dpdkvhostuserclient", server_path="/s")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A node in memory."""
+    return World(tmp_path)
+
+
+def record(*steps: Step) -> Record:
+    """A ready record with these steps."""
+    return Record("ready", "net", "c0ffee", "eth0", boot_id="boot", steps=steps)
+
+
+def test_a_vhost_user_port() -> None:
+    """Both directions are the port's."""
+    wanted = Limits(SLOW, FAST)
+    assert steps_now(record(VHOST), Noted(wanted)) == (replace(VHOST, limits=wanted),)
+    assert steps_now(record(VHOST), Noted()) == (VHOST,)
+
+
+def test_a_kernel_link() -> None:
+    """What leaves the pod is limited at its own end, by a step that comes and goes."""
+    port = OvsPort("br0", "uc1", HostEnd("system", 1500))
+    steps = steps_now(record(LINK, port), Noted(Limits(SLOW, FAST)))
+    shaper = Shaper("eth0", "/run/netns/x", 7, FAST.rate, FAST.burst)
+    assert steps == (LINK, shaper, replace(port, limits=Limits(SLOW)))
+    assert steps_now(record(*steps), Noted()) == (LINK, port)
+
+
+def test_mirrors() -> None:
+    """The port is a source of the mirrors that are noted, and of no others."""
+    theirs, own = MirrorSource("ids"), MirrorSource("tap", to_pod=False)
+    port = replace(VHOST, terms=Terms(mirrors=(theirs,)), mirrors=(theirs,))
+    [joined] = steps_now(record(port), Noted(mirrors=(theirs, own)))
+    assert isinstance(joined, OvsPort)
+    assert joined.mirrors == (theirs, own)
+    assert steps_now(record(joined), Noted(mirrors=(theirs,))) == (port,)
+
+
+def test_what_holds_again() -> None:
+    """Where an annotation that was there at ADD has gone, the network's word holds, and not the runtime's, which it may be."""
+    port = replace(VHOST, limits=Limits(SLOW), terms=Terms(Limits(SLOW), Limits(SLOW), Limits(FAST)))
+    assert steps_now(record(port), Noted(Limits(SLOW))) == (port,)
+    [changed] = steps_now(record(port), Noted())
+    assert isinstance(changed, OvsPort)
+    assert changed.limits == Limits(FAST)
+
+
+def test_the_record_says_the_new_value(world: World) -> None:
+    """The changed step is applied, one that is no longer wanted is undone, and both are recorded."""
+    port = OvsPort("br0", "uc1", HostEnd("system", 1500))
+    made = replace(record(LINK, Shaper("eth0", "/run/netns/x", 7, 1, 1), port), boot_id=world.boot_id())
+    world.journal.write(made)
+    assert amend(made, Noted(Limits(SLOW)), world)
+    [kept] = world.journal.records()
+    assert kept.steps == (LINK, replace(port, limits=Limits(SLOW)))
+    assert not amend(kept, Noted(Limits(SLOW)), world)
+
+
+def test_what_is_being_deleted_stays(world: World) -> None:
+    """An attachment whose DEL has begun is not changed."""
+    made = replace(record(VHOST), boot_id=world.boot_id(), state="deleting")
+    world.journal.write(made)
+    assert not amend(made, Noted(Limits(SLOW)), world)
+    assert world.journal.records() == [made]

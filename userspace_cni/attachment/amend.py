@@ -1,0 +1,62 @@
+"""Brings a living attachment's limits and its part in mirrors to what its pod says now.
+
+At ADD they are from runtime, annotations and network (`steps.Terms` keeps which said what). Afterwards an annotation that differs
+from its value at ADD wins; where one has gone, the network's word holds. Nothing else of an attachment changes while it lives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from userspace_cni.attachment.apply import try_turn
+from userspace_cni.attachment.cleanup import is_unfinished
+from userspace_cni.attachment.facts import Noted
+from userspace_cni.attachment.planned import divided
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import Link, OvsPort, Shaper, Step, first_of
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.log import about, say
+from userspace_cni.cni.bandwidth import Bandwidth, resolve
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.node import Node
+
+AMEND_S = 5.0
+
+
+def steps_now(record: Record, noted: Noted) -> tuple[Step, ...]:
+    """The steps that the attachment is to have; the recorded ones where nothing has changed."""
+    port, link = record.port, first_of(record.steps, Link)
+    if port is None:
+        return record.steps
+    terms = port.terms
+    limits, shaped = divided(resolve(Bandwidth(terms.runtime, terms.network), noted.limits, before=terms.noted), port.interface)
+    wanted = replace(port, limits=limits, mirrors=noted.mirrors)
+    steps: list[Step] = []
+    for step in record.steps:
+        if isinstance(step, OvsPort):
+            if link and shaped:
+                steps.append(Shaper(link.name, link.netns, link.netns_inode, shaped.rate, shaped.burst))
+            steps.append(wanted)
+        elif not isinstance(step, Shaper):
+            steps.append(step)
+    return tuple(steps)
+
+
+def amend(record: Record, noted: Noted, node: Node) -> bool:
+    """Change the attachment if its pod says something else now; whether it did. Raises UserspaceError: it is as it was then, or
+    partly changed, and the next call goes on."""
+    if is_unfinished(record, node.boot_id()) or steps_now(record, noted) == record.steps:
+        return False
+    with about(record.subject), try_turn(record.container_id, record.ifname, node) as turn:
+        current = turn.read() if turn else None
+        if turn is None or current is None or is_unfinished(current, node.boot_id()):
+            return False
+        steps = steps_now(current, noted)
+        if steps == current.steps:
+            return False
+        turn.amend(current, steps, Deadline.after(AMEND_S))
+        changed = "; ".join(step.summary for step in steps if step not in current.steps)
+        say("info", "the attachment has changed as its pod says", changed=changed)
+    return True

@@ -1,0 +1,217 @@
+"""What a transaction does to the mirrors of one bridge.
+
+A Mirror of ours is made in the transaction of the port that is its output, with every source that wishes it, and removed in that
+of the output's deletion. A source writes its wish into its own row, and its references where the Mirror is there; the deletion of
+a port takes its references out of all Mirrors by itself. So no port has to know whether it is the last.
+
+Two sessions race: an output must not miss the wish of a source that does not see it yet, nor a source an output. So an output
+verifies that the wishes are those it has seen, and both that the bridge has the Mirrors that they have seen. A Mirror that is not
+ours is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from userspace_cni.attachment.steps import OvsPort, PortRef
+from userspace_cni.base.errors import NameTaken
+from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, named, references, refers, value_of, with_marks
+from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
+from userspace_cni.dataplane.ovsdb.rows.marks import IDENTITY, is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS, WISHED, MirrorRow, mirror_columns, wished_names, wishes
+
+if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.groups import BridgeDraft, Draft, Json
+
+
+@dataclass(frozen=True)
+class Member:
+    """A port that a group writes: its reference, the keys of its wishes, and whether it was there before."""
+
+    port: Json
+    wishes: Mapping[str, str]
+    living: bool
+
+
+class MirrorDraft:
+    """One mirror of a bridge in a Draft: all that the ports of a group do with it."""
+
+    def __init__(self, name: str, row: Any) -> None:
+        self.name = name
+        self.has_output = False
+        self._row = row
+        self._output: Json | None = None
+        self._marks: Mapping[str, str] = {}
+        self._members: dict[str, Member] = {}
+        self._removed = False
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the group does anything with it."""
+        return self.has_output or self._removed or bool(self._members)
+
+    def take(self, port: Json, marks: Mapping[str, str]) -> None:
+        """Make this port, with these owner marks, the output."""
+        self._output, self._marks = port, marks
+        self.has_output = True
+
+    def write_wishes(self, name: str, member: Member) -> None:
+        """The port `name` is a source as its wishes say, or none."""
+        self._members[name] = member
+
+    def remove(self) -> None:
+        """Remove the Mirror, whose output goes."""
+        self._removed = True
+
+    def write(self, draft: Draft, bridge: Any) -> tuple[Json | None, Json | None]:
+        """Write the operations; the references that the bridge is to take in and to let go."""
+        if self._output is not None:
+            sources = self._all_sources(draft, bridge)
+            columns = mirror_columns(self.name, self._output, sources, self._marks)
+            if self._row is None:
+                return draft.write("Mirror", columns), None
+            draft.verify(self._row, "external_ids", "output_port")
+            if not references(self._row, "output_port"):  # its output was deleted by hand
+                return draft.write("Mirror", columns), _reference(self._row)
+            found = {key: value_of(self._row, key) for key in ("name", "external_ids")}
+            found |= {key: [("uuid", str(each)) for each in references(self._row, key)] for key in ("output_port", *COLUMNS)}
+            if changes := changed_columns(columns, found):
+                draft.update(self._row, changes)
+        elif self._removed:
+            draft.verify(self._row, "external_ids")
+            return None, _reference(self._row)
+        elif self._row is not None:
+            for member in self._members.values():
+                for column, start in COLUMNS.items():
+                    joins = start + self.name in member.wishes
+                    if joins or member.living:
+                        draft.mutate(self._row, column, "insert" if joins else "delete", [member.port])
+        return None, None
+
+    def _all_sources(self, draft: Draft, bridge: Any) -> dict[str, list[Json]]:
+        """Every port of the bridge that wishes it, by column; commit only if there are no others."""
+        sources: dict[str, list[Json]] = {}
+        for column, start in COLUMNS.items():
+            key = start + self.name
+            known = {name: row for name, row in ports_wishing(draft.idl, key).items() if name not in self._members}
+            members = {name: each.port for name, each in self._members.items() if key in each.wishes}
+            draft.expect(
+                "Port",
+                [["external_ids", "includes", ("map", [(key, WISHED)])]],
+                [{"name": name} for name in sorted({*known, *members})],
+            )
+            here = [("uuid", str(row.uuid)) for row in known.values() if bridge is not None and refers(bridge, "ports", row.uuid)]
+            sources[column] = sorted([*here, *members.values()])
+        return sources
+
+
+def ports_wishing(replica: Replica, key: str) -> dict[str, Any]:
+    """The replicated Port rows with this wish, of any bridge, by name."""
+    rows = replica.names("Port")
+    return {name: rows[name] for name, ids in replica.marks.items() if ids.get(key) == WISHED}
+
+
+def mirrors_of(replica: Replica, bridge: Any) -> list[Any]:
+    """The replicated Mirror rows of the bridge (None: none)."""
+    rows = replica.tables["Mirror"].rows
+    found = () if bridge is None else sorted(references(bridge, "mirrors"))
+    return [rows[each] for each in found if each in rows]
+
+
+def find_mirror(replica: Replica, bridge: Any, name: str) -> Any:
+    """The bridge's Mirror of that name, None if there is none; of several one that is not ours, if there is one."""
+    rows = [row for row in mirrors_of(replica, bridge) if value_of(row, "name") == name]
+    return min(rows, key=lambda row: is_ours(value_of(row, "external_ids")), default=None)
+
+
+def mirror_rows(replica: Replica, bridge: Any, port: Any) -> tuple[MirrorRow, ...]:
+    """The replicated Mirrors of the bridge, as seen from the port."""
+    return tuple(
+        MirrorRow(
+            value_of(row, "name"),
+            is_ours(value_of(row, "external_ids")),
+            refers(row, "output_port", port.uuid),
+            refers(row, "select_src_port", port.uuid),
+            refers(row, "select_dst_port", port.uuid),
+        )
+        for row in mirrors_of(replica, bridge)
+    )
+
+
+def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None = None) -> frozenset[Clause]:
+    """The clauses for the Mirrors in which the step has a part, and for the sources of the one whose output it is.
+
+    `external_ids`: those that its row has now; without them the clause of its marks finds what is left of an output.
+    """
+    if isinstance(step, PortRef):
+        marks = {key: step.marks[key] for key in IDENTITY if key in step.marks}
+        return with_marks(marks) if marks else frozenset()
+    clauses = named(*(each.name for each in step.mirrors), *wished_names(external_ids or {}))
+    if step.mirror_output:
+        clauses |= named(step.mirror_output)
+        for start in COLUMNS.values():
+            clauses |= with_marks({start + step.mirror_output: WISHED})
+    return clauses
+
+
+def require_part(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraft) -> None:
+    """Raise NameTaken if the port cannot have its part: a Mirror is not ours, or has another output. Writes nothing."""
+    for name in (*(each.name for each in step.mirrors), *([step.mirror_output] if step.mirror_output else [])):
+        row = find_mirror(replica, bridge, name)
+        if row is not None and not is_ours(value_of(row, "external_ids")):
+            raise NameTaken(
+                f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(value_of(row, 'external_ids'))}",
+                "it is not changed here; use another name for the mirror",
+            )
+    if not step.mirror_output:
+        return
+    row = find_mirror(replica, bridge, step.mirror_output)
+    marks = value_of(row, "external_ids") if row is not None else {}
+    held = row is not None and references(row, "output_port") and not same_attachment(step, marks)
+    if held or draft.mirror(step.mirror_output, row).has_output:
+        holder = whose(marks) if held else "another attachment"
+        raise NameTaken(
+            f"mirror {step.mirror_output} of bridge {step.bridge} has an output, which belongs to {holder}",
+            "a mirror has one output: use another name for the mirror, or DEL that attachment first",
+        )
+
+
+def take_part(draft: BridgeDraft, replica: Replica, step: OvsPort, marks: Mapping[str, str], port: Json, *, living: Any) -> None:
+    """Have the port be a source and an output as the step says. `living`: its row, None for a new one."""
+    wished = wishes(step.mirrors)
+    before = wished_names(value_of(living, "external_ids")) if living is not None else ()
+    for name in {*(each.name for each in step.mirrors), *before}:
+        row = find_mirror(replica, draft.row, name)
+        if row is None or is_ours(value_of(row, "external_ids")):
+            draft.mirror(name, row).write_wishes(step.name, Member(port, wished, living is not None))
+    if step.mirror_output:
+        row = find_mirror(replica, draft.row, step.mirror_output)
+        draft.mirror(step.mirror_output, row).take(port, marks)
+    if living is not None:
+        _let_go(draft, replica, step, keep=step.mirror_output)
+
+
+def leave(draft: BridgeDraft, replica: Replica, step: PortRef) -> None:
+    """Remove the Mirrors whose output the step's port is, or was before another process deleted it."""
+    _let_go(draft, replica, step)
+
+
+def has_part(mirrors: Iterable[MirrorSource], output: str, living: Any) -> bool:
+    """Whether flows that are in use may have to change when a port with this part is written; `living`: its row, or None."""
+    if living is None:
+        return bool(output)
+    return bool(output or tuple(mirrors) or wished_names(value_of(living, "external_ids")))
+
+
+def _let_go(draft: BridgeDraft, replica: Replica, step: OvsPort | PortRef, keep: str = "") -> None:
+    for row in mirrors_of(replica, draft.row):
+        marks, name = value_of(row, "external_ids"), value_of(row, "name")
+        if name != keep and same_attachment(step, marks) and not other_store(step, marks):
+            draft.mirror(name, row).remove()
+
+
+def _reference(row: Any) -> Json:
+    return "uuid", str(row.uuid)

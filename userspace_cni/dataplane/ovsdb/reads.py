@@ -1,0 +1,210 @@
+"""What is asked of OVSDB: two commands that only read, and what is made of the rows of a session. Nothing here writes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from userspace_cni.dataplane.ovsdb.groups import Draft
+from userspace_cni.dataplane.ovsdb.limits import limit_of
+from userspace_cni.dataplane.ovsdb.mirrors import mirror_rows, mirrors_of
+from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
+from userspace_cni.dataplane.ovsdb.rows.columns import Columns
+from userspace_cni.dataplane.ovsdb.rows.marks import is_ours
+from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, LimitedPort, PortRow
+from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
+from userspace_cni.dataplane.ovsdb.session import Clause, Command, Session
+
+
+class Read(Command):
+    """Calls `look` when the server has answered; `result` is what it returned from the rows of `needs`."""
+
+    def __init__(self, session: Session, needs: frozenset[Clause], look: Callable[[Session], Any]) -> None:
+        super().__init__(session)
+        self._needs = needs
+        self._look = look
+
+    def needs(self) -> frozenset[Clause]:
+        """The rows that the caller needs."""
+        return self._needs
+
+    def run_idl(self, txn: Any) -> None:
+        """Write nothing."""
+
+    def post_commit(self, txn: Any) -> None:  # noqa: ARG002 - the interface
+        """Look now: all that was committed before the answer has arrived."""
+        self.result = self._look(self.api)
+
+
+class Select(Command):
+    """Reads columns that no replica has, of the rows that `where` chooses; `rows` are as OVSDB writes them."""
+
+    rows: list[dict[str, Any]]
+
+    def __init__(self, session: Session, table: str, where: list[Any], columns: list[str]) -> None:
+        super().__init__(session)
+        self._asked = table, where, columns
+        self._number = 0
+
+    def run_idl(self, txn: Draft) -> None:
+        """Ask; nothing is written."""
+        self._number = txn.select(*self._asked)
+
+    def post_commit(self, txn: Draft) -> None:
+        """Keep the answer."""
+        self.rows = txn.selected(self._number)
+
+
+def find_port(session: Session, name: str) -> PortRow | None:
+    """The port of that name; None unless it is on a bridge, has one interface, and is not the bridge's local port."""
+    port = session.row("Port", name)
+    bridge = None if port is None else bridge_of(session, port)
+    return None if bridge is None else _port_row(session, port, value_of(bridge, "name"))
+
+
+def known_ports(session: Session) -> list[KnownPort]:
+    """The same ports as `port_rows`, with the columns that lists and metrics show."""
+    replica, rows = session.replica, session.tables["Port"].rows
+    if replica.listed is not None:
+        return list(replica.listed)
+    shown, interfaces = replica.shown, replica.names("Interface")
+    found = []
+    for bridge, row in replica.names("Bridge").items():
+        for reference in references(row, "ports"):
+            port = rows.get(reference)
+            name = "" if port is None else value_of(port, "name")
+            interface = interfaces.get(name)
+            if interface is None or name == bridge:
+                continue
+            known = shown.get(name)
+            if known is None or known.bridge != bridge:
+                known = shown[name] = _known(name, bridge, interface, ours=is_ours(replica.marks[name]))
+            found.append(known)
+    replica.listed = found
+    return list(found)
+
+
+def uplinks(session: Session) -> dict[str, tuple[str, ...]]:
+    """Interface.options:dpdk-devargs of the NICs' ports, of type dpdk and not ours, by bridge; "" where a port has none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for known in known_ports(session):
+        if known.interface_type == "dpdk" and not known.ours:
+            options = value_of(session.row("Interface", known.name), "options")
+            found[known.bridge] = (*found.get(known.bridge, ()), options.get("dpdk-devargs", ""))
+    return found
+
+
+def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
+    """Name and marks of the open ports with our owner mark, by bridge and OpenFlow number."""
+    found: dict[str, dict[int, tuple[str, Mapping[str, str]]]] = {}
+    for known in known_ports(session):
+        if known.ours and known.ofport > 0:
+            found.setdefault(known.bridge, {})[known.ofport] = known.name, session.replica.marks[known.name]
+    return found
+
+
+def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
+    """The ports with our owner mark that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
+    ours = (name for name, marks in session.replica.marks.items() if is_ours(marks))
+    found = ((name, session.row("Interface", name)) for name in ours)
+    return frozenset(
+        name
+        for name, row in found
+        if row is not None and not is_open(row) and (unseen or value_of(row, "ofport") or value_of(row, "error"))
+    )
+
+
+def mirror_outputs(session: Session) -> frozenset[str]:
+    """The ports that are the output of a mirror with our owner mark."""
+    ports = session.tables["Port"].rows
+    outputs: set[uuid.UUID] = set()
+    for bridge in session.rows("Bridge"):
+        ours = (row for row in mirrors_of(session.replica, bridge) if is_ours(value_of(row, "external_ids")))
+        outputs = outputs.union(*(references(row, "output_port") for row in ours))
+    return frozenset(value_of(ports[each], "name") for each in outputs if each in ports)
+
+
+def is_closed(session: Session, name: str) -> bool:
+    """Whether ovs-vswitchd has said that it could not open the interface."""
+    row = session.row("Interface", name)
+    return row is not None and not is_open(row) and bool(value_of(row, "ofport") or value_of(row, "error"))
+
+
+def is_open(interface: Any) -> bool:
+    """Whether ovs-vswitchd has opened the interface of this row."""
+    ofport = value_of(interface, "ofport")
+    return bool(ofport) and ofport[0] > 0 and not value_of(interface, "error")
+
+
+def port_rows(session: Session, marks: Mapping[str, str] = MappingProxyType({})) -> list[PortRow]:
+    """All replicated ports that have these marks, as `find_port` returns them."""
+    replica, wanted = session.replica, marks.items()
+    bridges = {port: name for name, bridge in replica.names("Bridge").items() for port in references(bridge, "ports")}
+    rows = [
+        _port_row(session, port, bridges.get(port.uuid, ""))
+        for name, port in replica.names("Port").items()
+        if wanted <= replica.marks[name].items()
+    ]
+    return [row for row in rows if row is not None]
+
+
+def switch_facts(session: Session) -> SwitchFacts:
+    """The settings of the switch, and the MTUs of the replicated ports that are open."""
+    interfaces = session.replica.names("Interface").items()
+    mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
+    return SwitchFacts(other_config(session), mtus)
+
+
+def abilities(session: Session) -> Abilities:
+    """What the switch can do."""
+    root = session.root()
+    types, datapaths = (frozenset(value_of(root, column)) for column in ("iface_types", "datapath_types"))
+    return Abilities(types, datapaths, value_of(root, "dpdk_initialized"))
+
+
+def limited_ports(session: Session) -> list[LimitedPort]:
+    """Our ports that the switch limits."""
+    replica, found = session.replica, []
+    for known in known_ports(session):
+        if known.ours:
+            port, interface = session.row("Port", known.name), session.row("Interface", known.name)
+            limit, policed = limit_of(replica, port), value_of(interface, "ingress_policing_rate") > 0
+            if limit or policed:
+                kind = limit.type if limit else ""
+                found.append(LimitedPort(known.name, replica.marks[known.name], str(interface.uuid), kind, policed))
+    return found
+
+
+def other_config(session: Session) -> dict[str, str]:
+    """Open_vSwitch.other_config."""
+    return dict(value_of(session.root(), "other_config"))
+
+
+def _known(name: str, bridge: str, interface: Any, *, ours: bool) -> KnownPort:
+    link, error = value_of(interface, "link_state"), value_of(interface, "error")
+    kind, status = value_of(interface, "type"), value_of(interface, "status")
+    ofport = value_of(interface, "ofport")
+    number = ofport[0] if ofport else 0
+    return KnownPort(name, bridge, kind, ours, link[0] if link else "", status, error[0] if error else "", number)
+
+
+def bridge_of(session: Session, port: Any, likely: str = "") -> Any:
+    """The row of the bridge that has the port; `likely`: where to look first."""
+    first = session.row("Bridge", likely)
+    bridges = session.rows("Bridge") if first is None else [first, *session.rows("Bridge")]
+    return next((bridge for bridge in bridges if refers(bridge, "ports", port.uuid)), None)
+
+
+def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
+    interfaces = value_of(port, "interfaces")
+    interface = session.tables["Interface"].rows.get(interfaces[0]) if len(interfaces) == 1 else None
+    if interface is None or not bridge or bridge == value_of(port, "name"):
+        return None
+    mirrors = mirror_rows(session.replica, session.row("Bridge", bridge), port)
+    return PortRow(bridge, _columns(port), _columns(interface), mirrors, limit_of(session.replica, port))
+
+
+def _columns(row: Any) -> Columns:
+    return {name: value_of(row, name) for name in row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list of columns

@@ -1,0 +1,78 @@
+"""Reads back what ovs-vswitchd has made of a port's rows, because a commit succeeds whatever it can do.
+
+It writes into OVSDB whether it has opened the interface, counts up cur_cfg when it has gone through all rows, and says over its
+control socket which limit is in force. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from userspace_cni.attachment.drift import Drift
+from userspace_cni.attachment.steps import OvsPort
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
+from userspace_cni.dataplane.ovsdb.rows.qos import described, not_in_force, qos_row
+from userspace_cni.dataplane.vswitchd import Daemon
+
+if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.commands import AddPort
+    from userspace_cni.dataplane.ovsdb.session import Watch
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS: Final = 1.0
+"""How long it waits before it asks whether ovs-vswitchd lives: opening a port takes 5 to 50 ms."""
+
+
+class ReadBack:
+    """Asks the ovs-vswitchd of `daemon`. Safe to use from several threads."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def require(self, added: AddPort, step: OvsPort, deadline: Deadline) -> None:
+        """Wait until ovs-vswitchd has opened the interface and done what else it was asked for.
+
+        Raises SwitchRefused with its error, or for a bridge or limit that it has not made; Unavailable when it does not answer.
+        """
+        if added.done is not None:
+            self.wait(added.done, deadline)
+            if added.unanswered:
+                raise SwitchRefused(
+                    f"port {step.name}: ovs-vswitchd has made no bridge {step.bridge} with datapath_type {step.datapath}",
+                    "the kernel needs its module openvswitch (modprobe openvswitch); see the log of ovs-vswitchd",
+                )
+        answer = self.wait(added.opened, deadline)
+        if answer is not None and not answer[0]:
+            look = f"ovs-vsctl list Interface {step.name}, and the log of ovs-vswitchd{interface_row(step).opened_by}"
+            raise SwitchRefused(f"port {step.name}: {answer[1]}", look)
+        for drift in self.drifts(step, deadline):
+            raise SwitchRefused(f"port {step.name}: ovs-vswitchd has set {drift.found}, not {drift.expected}", drift.details)
+
+    def drifts(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
+        """The limit to the pod, if another one or none is in force; nothing while the control socket is out of reach."""
+        row = qos_row(step)
+        if row is None:
+            return []
+        try:
+            shown = self._daemon.command("qos/show", step.name, deadline=deadline.within(PATIENCE_SECONDS))
+        except Unavailable:
+            return []
+        other = not_in_force(row, shown)
+        return [Drift(f"port {step.name}", "limit to the pod", described(row), *other)] if other else []
+
+    def wait(self, watch: Watch[T] | None, deadline: Deadline, *, or_dead: bool = False) -> T | None:
+        """The value of the watch. Raises Unavailable at the deadline, and for a dead ovs-vswitchd unless `or_dead`."""
+        while watch is not None and (found := watch.wait(deadline.within(PATIENCE_SECONDS).remaining())) is None:
+            liveness = self._daemon.recent(deadline)
+            if liveness.state == "dead" and or_dead:
+                return None
+            if liveness.state == "dead":
+                raise Unavailable(f"ovs-vswitchd is dead: {liveness.reason}", "see its log, and restart it")
+            if not deadline.remaining():
+                raise Unavailable(
+                    f"ovs-vswitchd has not opened the interface in time; it is {liveness.state}: {liveness.reason}", "see its log"
+                )
+        return None if watch is None else found

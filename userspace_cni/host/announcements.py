@@ -1,0 +1,136 @@
+"""Tells a pod's neighbours its addresses, and asks them before: the driver of `Announcement`.
+
+The frames go through a packet socket in the pod's network namespace, so they take the way of the pod's own: link, port, VLAN,
+switch. What is told is not there to be undone or checked. Two questions may be asked of the network; each has a bound that no
+neighbour can stretch. Answers come from other pods and machines: they decide whether this pod starts, and nothing else.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ipaddress import ip_address, ip_interface
+from typing import Final
+
+from userspace_cni.attachment.drift import Drift
+from userspace_cni.attachment.steps import Announcement, Driver
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import StepFailed, of_kernel
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.host.closer import Closer
+from userspace_cni.host.frames import Address, Claim, announcement, claim, question
+from userspace_cni.host.netns import opened_pod
+
+DUPLICATE_S: Final = 0.1
+"""How long others have to say that an address is theirs; across a switch they need 2 ms."""
+GATEWAY_S: Final = 2.0
+"""How long all gateways together have to answer."""
+_AGAIN_S = 0.25
+_EVERY_PROTOCOL = 3
+_FRAME_MAX = 2048
+_CLOSER: Final = Closer(0)
+
+
+class AnnouncementDriver(Driver[Announcement]):
+    """The frames of one interface. `root` is the host's: the path of the pod's namespace is the host's."""
+
+    def __init__(self, root: HostRoot = HERE) -> None:
+        self._root = root
+
+    def apply(self, step: Announcement, deadline: Deadline) -> None:
+        """Ask whether the addresses are free, tell that they are the pod's, and ask whether the gateways are there.
+
+        Raises StepFailed with the address and the other MAC, or with the gateways that do not answer, and ContainerGone when the
+        namespace is gone.
+        """
+        deadline.require(_what(step))
+        addresses = [ip_interface(each).ip for each in step.addresses]
+        gateways = [ip_address(each) for each in step.gateways]
+        if not addresses and not gateways:
+            return
+        with self._wire(step, listening=step.duplicate_check or bool(gateways)) as wire:
+            if step.duplicate_check:
+                _refuse_duplicates(step, addresses, wire, deadline.within(DUPLICATE_S))
+            for each in addresses:
+                wire.send(announcement(step.mac, each))
+            if gateways:
+                _await_gateways(step, gateways, wire, deadline.within(GATEWAY_S))
+
+    def undo(self, step: Announcement, deadline: Deadline) -> None:
+        """Nothing: caches forget by themselves."""
+
+    def check(self, step: Announcement, deadline: Deadline) -> list[Drift]:  # noqa: ARG002 - the interface
+        """Nothing of it stays that could differ."""
+        return []
+
+    @contextmanager
+    def _wire(self, step: Announcement, *, listening: bool) -> Iterator[socket.socket]:
+        """A packet socket at the interface."""
+        with opened_pod(step.netns, step.netns_inode, self._root) as netns:
+            try:
+                # made without a protocol: it hears nothing before it is bound to the one interface
+                wire = netns.do(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+                try:
+                    wire.bind((step.name, _EVERY_PROTOCOL if listening else 0))
+                    yield wire
+                finally:
+                    _CLOSER.close(wire)
+            except OSError as error:
+                raise of_kernel(
+                    _what(step), error, f"the frames go by link {step.name} in the pod: is it there, and up?"
+                ) from error
+
+
+def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socket.socket, deadline: Deadline) -> None:
+    for each in addresses:
+        wire.send(question(step.mac, _unspecified(each), each))
+    for found in _claims(wire, step.mac, deadline):
+        if found.address in addresses:
+            raise StepFailed(
+                f"{_what(step)}: {found.address} is in use by {found.mac}",
+                "another machine of the network has the address, and its IPAM does not know; or leave out duplicateCheck",
+            )
+
+
+def _await_gateways(step: Announcement, gateways: list[Address], wire: socket.socket, deadline: Deadline) -> None:
+    """Ask until all have answered, the silent ones again and again."""
+    silent = list(dict.fromkeys(gateways))
+    while silent and deadline.remaining():
+        for each in silent:
+            wire.send(question(step.mac, _sender(step, each), each))
+        for found in _claims(wire, step.mac, deadline.within(_AGAIN_S)):
+            silent = [each for each in silent if each != found.address]
+            if not silent:
+                return
+    if silent:
+        raise StepFailed(
+            f"{_what(step)}: no answer from the gateway {', '.join(map(str, silent))} within {GATEWAY_S:g} s",
+            "look at the bridge, its VLAN and its uplink, and at the gateway itself; or leave out gatewayCheck",
+        )
+
+
+def _sender(step: Announcement, gateway: Address) -> Address:
+    """The pod's address that the gateway is to answer to: one of its own subnet, if there is one."""
+    mine = [each for each in map(ip_interface, step.addresses) if each.version == gateway.version]
+    return next((each.ip for each in sorted(mine, key=lambda each: gateway not in each.network)), _unspecified(gateway))
+
+
+def _unspecified(address: Address) -> Address:
+    return type(address)(0)
+
+
+def _claims(wire: socket.socket, own: str, deadline: Deadline) -> Iterator[Claim]:
+    """What others say of their addresses until the deadline."""
+    readable = select.poll()
+    readable.register(wire, select.POLLIN)
+    while deadline.remaining():
+        if readable.poll(deadline.milliseconds()):
+            found = claim(wire.recv(_FRAME_MAX, socket.MSG_DONTWAIT))
+            if found and found.mac != own:
+                yield found
+
+
+def _what(step: Announcement) -> str:
+    return f"link {step.name}: announcing {step.summary}"

@@ -1,0 +1,124 @@
+"""Messages about links, and what the kernel says of one. Source: rtnetlink(7), linux/if_link.h, linux/veth.h."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from userspace_cni.host.netlink import codec
+from userspace_cni.host.netlink.codec import Message, attribute, attributes, nested, text, u32
+
+LO: Final = 1
+"""The index of lo in every namespace."""
+
+_NEWLINK: Final = 16
+_DELLINK: Final = 17
+_GETLINK: Final = 18
+_SETLINK: Final = 19
+_HEADER: Final = struct.Struct("=BxHiII")
+"""struct ifinfomsg: family, type, index, flags, and which flags are meant."""
+_IFF_UP: Final = 1
+
+_ADDRESS: Final = 1
+_IFNAME: Final = 3
+_MTU: Final = 4
+_LINK: Final = 5
+_TXQLEN: Final = 13
+_LINKINFO: Final = 18
+_IFALIAS: Final = 20
+_NET_NS_FD: Final = 28
+_INFO_KIND: Final = 1
+_INFO_DATA: Final = 2
+_VETH_PEER: Final = 1
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a veth that is to be made. `mtu` in bytes; `queue` is its txqueuelen in packets, 0 for the kernel's own."""
+
+    name: str
+    mac: str
+    mtu: int
+    queue: int = 0
+
+    @property
+    def attributes(self) -> bytes:
+        """As attributes."""
+        queue = u32(_TXQLEN, self.queue) if self.queue else b""
+        return text(_IFNAME, self.name) + settings(mac=self.mac, mtu=self.mtu) + queue
+
+
+@dataclass(frozen=True)
+class FoundLink:
+    """A link as the kernel has it. `peer`: the index of the other end of a veth, in that one's namespace."""
+
+    index: int
+    name: str
+    kind: str
+    mac: str
+    mtu: int
+    up: bool
+    alias: str
+    queue: int
+    peer: int
+
+
+def veth(here: End, there: End, netns: int) -> Message:
+    """Make both ends in one: `here` in the namespace of the connection, `there` in that of the descriptor `netns`."""
+    peer = attribute(_VETH_PEER, _HEADER.pack(0, 0, 0, 0, 0) + there.attributes + u32(_NET_NS_FD, netns))
+    kind = nested(_LINKINFO, text(_INFO_KIND, "veth"), nested(_INFO_DATA, peer))
+    return Message(_NEWLINK, codec.CREATE | codec.EXCL, _header() + here.attributes + kind)
+
+
+def marked(name: str, alias: str) -> Message:
+    """Give the link `name` its alias, which the kernel ignores while it makes one."""
+    return Message(_SETLINK, 0, _header() + text(_IFNAME, name) + attribute(_IFALIAS, alias.encode("utf-8", "surrogateescape")))
+
+
+def settings(*, mac: str = "", mtu: int = 0, queue: int = 0) -> bytes:
+    """Settings of a link as attributes; what is empty is left as it is."""
+    given = attribute(_ADDRESS, bytes.fromhex(mac.replace(":", ""))) if mac else b""
+    return given + (u32(_MTU, mtu) if mtu else b"") + (u32(_TXQLEN, queue) if queue else b"")
+
+
+def changed(index: int, attributes_: bytes = b"", *, up: bool = False) -> Message:
+    """Change settings of a link, and set it up."""
+    return Message(_SETLINK, 0, _header(index, up=up) + attributes_)
+
+
+def deleted(index: int) -> Message:
+    """Delete a link, and with it the other end."""
+    return Message(_DELLINK, 0, _header(index))
+
+
+def asked(name: str) -> Message:
+    """Ask for the link of this name or alternative name."""
+    return Message(_GETLINK, 0, _header() + text(_IFNAME, name))
+
+
+def listed() -> Message:
+    """Ask for every link of the namespace."""
+    return Message(_GETLINK, codec.DUMP, _header())
+
+
+def read(payload: bytes) -> FoundLink:
+    """The link in a reply."""
+    _, _, index, flags, _ = _HEADER.unpack_from(payload)
+    found = attributes(payload[_HEADER.size :])
+    peer = found.get(_LINK)
+    return FoundLink(
+        index=index,
+        name=codec.as_text(found.get(_IFNAME)),
+        kind=codec.as_text(attributes(found.get(_LINKINFO, b"")).get(_INFO_KIND)),
+        mac=found.get(_ADDRESS, b"").hex(":"),
+        mtu=codec.as_u32(found.get(_MTU)),
+        up=bool(flags & _IFF_UP),
+        alias=codec.as_text(found.get(_IFALIAS)),
+        queue=codec.as_u32(found.get(_TXQLEN)),
+        peer=index if peer is None else codec.as_u32(peer),  # not said when both ends have one index
+    )
+
+
+def _header(index: int = 0, *, up: bool = False) -> bytes:
+    return _HEADER.pack(0, 0, index, _IFF_UP if up else 0, _IFF_UP if up else 0)

@@ -1,0 +1,136 @@
+"""Messages about routes. Source: rtnetlink(7), linux/rtnetlink.h."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any, Final
+
+from userspace_cni.host.netlink import codec
+from userspace_cni.host.netlink.addresses import FAMILIES
+from userspace_cni.host.netlink.codec import Message, as_u32, attribute, attributes, nested, u32
+
+STATIC: Final = 4
+"""RTPROT_STATIC: routes that an ADD makes."""
+MAIN: Final = 254
+
+_NEWROUTE: Final = 24
+_GETROUTE: Final = 26
+_HEADER: Final = struct.Struct("=BBBBBBBBI")
+"""struct rtmsg: family, lengths of destination and source, tos, table, protocol, scope, type, flags."""
+_DST: Final = 1
+_OIF: Final = 4
+_GATEWAY: Final = 5
+_PRIORITY: Final = 6
+_METRICS: Final = 8
+_TABLE: Final = 15
+_MTU: Final = 2
+_ADVMSS: Final = 8
+_UNICAST: Final = 1
+_SCOPE_LINK: Final = 253
+_TABLE_MAX: Final = 255
+_LIMITS: Final = {"scope": 0xFF, **dict.fromkeys(("mtu", "advmss", "priority", "table"), 0xFFFFFFFF)}
+_ANY: Final = {2: "0.0.0.0/0", 10: "::/0"}
+IPV6_PRIORITY: Final = 1024
+"""What the kernel takes for an IPv6 route without one."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """A route. `gw` None: on the link. `mtu` and `advmss` 0, `scope` and `priority` None: the kernel's own."""
+
+    dst: IPv4Network | IPv6Network
+    gw: IPv4Address | IPv6Address | None = None
+    mtu: int = 0
+    advmss: int = 0
+    priority: int | None = None
+    table: int = MAIN
+    scope: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Route:
+        """The route in CNI's words. Raises ValueError for numbers that no route has, and a gateway of the other version of IP."""
+        for key, limit in _LIMITS.items():
+            if not 0 <= (given.get(key) or 0) <= limit:
+                raise ValueError(f"{key} {given[key]} is not between 0 and {limit}")
+        dst, gw = ip_network(given["dst"], strict=False), ip_address(given["gw"]) if given.get("gw") else None
+        if gw and gw.version != dst.version:
+            raise ValueError(f"{dst} and its gateway {gw} are not of one version of IP")
+        return cls(
+            dst=dst,
+            gw=gw,
+            mtu=given.get("mtu") or 0,
+            advmss=given.get("advmss") or 0,
+            priority=given.get("priority"),
+            table=given.get("table") or MAIN,
+            scope=given.get("scope"),
+        )
+
+    def __str__(self) -> str:
+        said = [str(self.dst), *([f"via {self.gw}"] if self.gw else [])]
+        said += [f"{name} {value}" for name in ("mtu", "advmss", "priority", "scope") if (value := getattr(self, name))]
+        return " ".join(said if self.table == MAIN else [*said, f"table {self.table}"])
+
+    def is_met_by(self, found: Route) -> bool:
+        """Whether the kernel's `found` is this one: what this one leaves to the kernel is not compared."""
+        return (
+            (found.dst, found.gw, found.table) == (self.dst, self.gw, self.table)
+            and (found.mtu, found.advmss) == (self.mtu, self.advmss)
+            and found.priority == self._priority
+            and (self.dst.version == 6 or self.scope in (None, found.scope))  # the kernel keeps no scope for IPv6
+        )
+
+    @property
+    def _priority(self) -> int:
+        return self.priority or (IPV6_PRIORITY if self.dst.version == 6 else 0)
+
+
+@dataclass(frozen=True)
+class FoundRoute:
+    """A route as the kernel has it, with the index of its link and its protocol (RTPROT_*)."""
+
+    route: Route
+    index: int
+    protocol: int
+
+
+def put(index: int, route: Route, protocol: int = STATIC) -> Message:
+    """Make a route over a link. It is refused with EEXIST while there is one to that destination of that priority and table."""
+    scope = route.scope if route.scope is not None else 0 if route.gw else _SCOPE_LINK
+    table = route.table if route.table <= _TABLE_MAX else 0
+    header = _HEADER.pack(FAMILIES[route.dst.version], route.dst.prefixlen, 0, 0, table, protocol, scope, _UNICAST, 0)
+    given = [u32(_OIF, index), u32(_TABLE, route.table)]
+    if route.dst.prefixlen:
+        given.append(attribute(_DST, route.dst.network_address.packed))
+    if route.gw:
+        given.append(attribute(_GATEWAY, route.gw.packed))
+    if route.priority:
+        given.append(u32(_PRIORITY, route.priority))
+    if metrics := [u32(kind, value) for kind, value in ((_MTU, route.mtu), (_ADVMSS, route.advmss)) if value]:
+        given.append(nested(_METRICS, *metrics))
+    return Message(_NEWROUTE, codec.CREATE | codec.EXCL, header + b"".join(given))
+
+
+def listed(version: int, index: int) -> Message:
+    """Ask for every route of that version of IP over a link, of all tables."""
+    return Message(_GETROUTE, codec.DUMP, _HEADER.pack(FAMILIES[version], 0, 0, 0, 0, 0, 0, 0, 0) + u32(_OIF, index))
+
+
+def read(payload: bytes) -> FoundRoute:
+    """The route in a reply."""
+    family, length, _, _, table, protocol, scope, _, _ = _HEADER.unpack_from(payload)
+    found = attributes(payload[_HEADER.size :])
+    metrics = attributes(found.get(_METRICS, b""))
+    dst = ip_network((found[_DST], length)) if _DST in found else ip_network(_ANY[family])
+    route = Route(
+        dst=dst,
+        gw=ip_address(found[_GATEWAY]) if _GATEWAY in found else None,
+        mtu=as_u32(metrics.get(_MTU)),
+        advmss=as_u32(metrics.get(_ADVMSS)),
+        priority=as_u32(found.get(_PRIORITY)),
+        table=as_u32(found.get(_TABLE)) or table,
+        scope=scope,
+    )
+    return FoundRoute(route, as_u32(found.get(_OIF)), protocol)

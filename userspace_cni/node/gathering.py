@@ -1,0 +1,222 @@
+"""Gathers what has to be known of node and pod to plan an attachment, and refuses what the node does not allow.
+
+It changes nothing on the node: what it raises leaves nothing to be undone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, Noted, Place, Pod, SocketFacts
+from userspace_cni.attachment.steps import HostEnd, OvsPort, Terms, host_end, port_name
+from userspace_cni.base.errors import ContainerGone, UserspaceError, VolumeMissing
+from userspace_cni.base.log import say
+from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
+from userspace_cni.base.tenancy import require_mirrors, require_port
+from userspace_cni.cni.addressing import chosen_vlan, read_noted
+from userspace_cni.cni.annotations import PodInterface
+from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_possible, resolve
+from userspace_cni.cni.links import opened_as, require_openable
+from userspace_cni.cni.mirrors import mirrors_of
+from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.consumer import Consumer
+    from userspace_cni.attachment.records import Record
+    from userspace_cni.base.deadline import Deadline
+    from userspace_cni.base.settings import Settings
+    from userspace_cni.cni.links import LinkOptions
+    from userspace_cni.cni.options import Options
+    from userspace_cni.cni.request import Request
+    from userspace_cni.node.local import LocalNode
+
+_HUGEPAGES: Final = (
+    "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
+    "shared memory an application cannot connect; ask for hugepages-2Mi in resources.limits"
+)
+_MTU: Final = 1500
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """What one ADD asks of the node."""
+
+    node: LocalNode
+    request: Request
+    options: Options
+    consumer: Consumer
+    deadline: Deadline
+
+    def facts(self, netns_inode: int) -> Facts:
+        """The facts; `netns_inode` is that of the pod's network namespace. Raises as `attachment.node.Node.gather`."""
+        environment, node = self.request.environment, self.node
+        rules, namespace = node.settings.rules, environment.pod_namespace
+        require_port(rules, namespace, self.options.bridge, self.options.vlan)
+        require_mirrors(rules, namespace, (each.name for each in self.options.mirrors), self.options.mirror_output)
+        link = self.options.link
+        name = (host_end if link else port_name)(environment.container_id, environment.ifname)
+        allocation, more = (None, {}) if link else self._allocation()
+        foreign_bridge = node.ports.reach(name, self.options.bridge, self.deadline)
+        kubeconfig = self._kubeconfig()
+        known = self._ask_for_pod(kubeconfig)
+        uid = environment.pod_uid or (known.uid if known else "")
+        # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
+        pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
+        common: dict[str, Any] = {
+            "boot_id": node.boot_id(),
+            "store": node.journal.identity(),
+            "netns_inode": netns_inode,
+            "pod": pod,
+            "foreign_bridge": foreign_bridge,
+            **self._noted(pod),
+        }
+        if link:
+            return LinkFacts(**common, **self._link(link))
+        return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
+
+    # -- what the pod's annotations say -----------------------------------------------------------------------------------
+
+    def _noted(self, pod: Pod) -> dict[str, Any]:
+        """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
+        options, environment, settings = self.options, self.request.environment, self.node.settings
+        interface = PodInterface(
+            self.request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations
+        )
+        noted = read_noted(pod.annotations, interface)
+        vlan = chosen_vlan(options.vlan, noted)
+        require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
+        asked = limits_of(pod.annotations, interface)
+        limits = resolve(options.bandwidth, asked)
+        kind: PortKind = opened_as(options.link, settings.kernel_port) if options.link else "vhostuser"
+        require_possible(limits, kind, options.mtu)
+        mirrors = mirrors_of(pod.annotations, interface, options.mirrors, options.mirror_output)
+        require_mirrors(settings.rules, environment.pod_namespace, (each.name for each in mirrors), options.mirror_output)
+        return {
+            "vlan": vlan,
+            "mac": noted.mac,
+            "limits": limits,
+            "mirrors": mirrors,
+            "terms": Terms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors),
+        }
+
+    # -- a vhost-user interface -------------------------------------------------------------------------------------------
+
+    def _allocation(self) -> tuple[Allocation | None, dict[str, Any]]:
+        from userspace_cni.host.device_info import find_allocation
+
+        trusted = self.node.settings.device_info_dir
+        info, allocation = find_allocation(self.options.asked.device_info_file, trusted, self.node.root)
+        return allocation, {"allocation": allocation, "device_info_file": info, "device_info_dir": trusted}
+
+    def _socket(self, pod: Pod, allocation: Allocation | None, *, known: bool) -> dict[str, Any]:
+        settings, consumer = self.node.settings, self.consumer
+        place = self._device_place(pod)
+        mapped_dir = DEFAULT_MAPPED_DIR if place else consumer.mapped_dir(pod, settings)
+        container_id, shared_dir = self.request.environment.container_id, self.options.shared_dir
+        place = place or consumer.find_place(pod, container_id, shared_dir, settings, self.node.root)
+        if place.unseen and not allocation:
+            self._require_seen(place, pod, known=known)
+        if pod.lacks_hugepages and consumer.needs_hugepages:
+            give(HUGEPAGES_MISSING, _HUGEPAGES)
+        return {
+            "place": place,
+            "mapped_dir": mapped_dir,
+            "short_dir": settings.short_dir,
+            "mount_always": settings.mount_pod_dirs == "always",
+            "ovs_sockdir": self._ovs_sockdir(allocation),
+            "noted": known,
+        }
+
+    def _device_place(self, pod: Pod) -> Place | None:
+        """The directory of the device that the kubelet gave to this pod for this interface; None where it gave none."""
+        node = self.node
+        if not node.settings.devices_per_bridge or not self.consumer.takes_device(pod, node.settings, node.root):
+            return None
+        from userspace_cni.node.devices import device_of
+
+        device = device_of(self.request.environment, self.options, node, self.deadline)
+        if not device:
+            return None
+        directory = node.devices.present(device)
+        return Place(
+            directory.path,
+            directory.trusted,
+            create=False,
+            own=False,
+            mount_name=directory.identity,
+            subdirectory=f"{device}/",
+            closed=True,
+        )
+
+    def _require_seen(self, place: Place, pod: Pod, *, known: bool) -> None:
+        """Raise VolumeMissing for a pod whose socket no container of it would see; warn where its spec is not known."""
+        settings = self.node.settings
+        volume = settings.shared_volume
+        text = f"the pod has no place for its socket: {place.unseen}, and its network has no 'sharedDir'"
+        if known and settings.require_volume:
+            remedy = f"give it an emptyDir volume '{volume}' and mount that, as at {DEFAULT_MAPPED_DIR}"
+            if settings.devices_per_bridge:
+                remedy += ", or a device of the bridge that its network names"
+            named = f"pod {pod.namespace}/{pod.name}: " if pod.name else ""
+            raise VolumeMissing(named + text, f"{remedy}; the node's setting require_volume decides whether it is refused")
+        give(VOLUME_MISSING, f"{text}; using the default directory, {place.path} on the node")
+
+    def _ovs_sockdir(self, allocation: Allocation | None) -> str:
+        """Where OVS will make the attachment's socket, if it makes one."""
+        serves = allocation.mode == "client" if allocation else self.options.ovs_role == "server"
+        return self.node.sockdir(self.deadline) if serves else self.node.settings.ovs_sockdir
+
+    # -- a kernel link ----------------------------------------------------------------------------------------------------
+
+    def _link(self, link: LinkOptions) -> dict[str, Any]:
+        settings = self.node.settings
+        kind, mtu = opened_as(link, settings.kernel_port), self.options.mtu or settings.mtu or _MTU
+        require_openable(kind, mtu)
+        return {"switch_netns": settings.switch_netns, "opened_as": kind, "mtu": mtu, "node_addresses": ()}
+
+    # -- the pod ----------------------------------------------------------------------------------------------------------
+
+    def _kubeconfig(self) -> str:
+        """The network's credentials to use, "" for our own. A service account counts as our own only for the agent."""
+        node = self.node
+        use = node.settings.netconf_kubeconfig
+        own = bool(node.settings.kubeconfig) or (node.resident and node.has_account())
+        return "" if use == "never" or (use == "fallback" and own) else self.options.kubeconfig
+
+    def _ask_for_pod(self, kubeconfig: str) -> Pod | None:
+        environment, node = self.request.environment, self.node
+        if not (environment.pod_namespace and environment.pod_name) or not (kubeconfig or node.has_account()):
+            return None
+        if node.watch and not kubeconfig:
+            known = node.watch.view(environment.pod_namespace, environment.pod_name, environment.pod_uid)
+            if known:
+                return known
+        try:
+            view = node.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, self.deadline)
+        except UserspaceError as error:
+            if (self.consumer.reads_note and not self.options.link) or not environment.pod_uid:
+                raise
+            say("warning", "the pod could not be read from the API server; attaching without what it says", problem=error)
+            return None
+        if view is None or (environment.pod_uid and view.uid != environment.pod_uid):
+            raise ContainerGone(
+                f"pod {environment.pod_namespace}/{environment.pod_name} with UID {environment.pod_uid or '(any)'} is gone",
+                "the API server does not know it any more; nothing was done",
+            )
+        return view
+
+
+def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
+    """What the pod says now of the interface of a living attachment.
+
+    Raises BadRequest for what cannot be read of it, what the rules do not allow, and what the port's kind cannot do.
+    """
+    interface = PodInterface(record.network, record.pod_namespace, record.ifname, settings.kubeovn_annotations)
+    terms, limits = port.terms, limits_of(pod.annotations, interface)
+    now = resolve(Bandwidth(terms.runtime, terms.network), limits, before=terms.noted)
+    kind: PortKind = port.interface.opened_as if isinstance(port.interface, HostEnd) else "vhostuser"
+    require_possible(now, kind, port.interface.mtu)
+    mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_output)
+    require_mirrors(settings.rules, record.pod_namespace, (each.name for each in mirrors), port.mirror_output)
+    return Noted(limits, mirrors)

@@ -1,0 +1,66 @@
+"""What needs the kernel's links and the node at once: what is left of attachments without records, and which guards there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.attachment.steps import Guard, LinkRef, Step, host_alias, host_end
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.log import say
+
+if TYPE_CHECKING:
+    from userspace_cni.node.local import LocalNode
+
+_SWEEP_S: Final = 5.0
+
+
+def traces(container_id: str, ifname: str, node: LocalNode) -> tuple[Step, ...]:
+    """The guard and the host end that an attachment would have, by the names that its plan would have given them."""
+    host, store, netns = host_end(container_id, ifname), node.journal.identity(), node.settings.switch_netns
+    return Guard(host, store, netns), LinkRef(host, host_alias(store, container_id, ifname), netns)
+
+
+def guards(node: LocalNode) -> tuple[int, int]:
+    """How many of the recorded host ends that need a guard have one that drops, and how many need one. Raises UserspaceError."""
+    from userspace_cni.host.guards import guarded
+
+    needed = [step for record in node.journal.records() for step in record.steps if isinstance(step, Guard)]
+    there = guarded(node.settings.switch_netns, node.journal.identity(), node.root) if needed else {}
+    return sum(there.get(step.link, False) for step in needed), len(needed)
+
+
+def sweep(node: LocalNode) -> int:
+    """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""
+    return sum(_tried(each, node) for each in (_sweep_guards, _sweep_limits))
+
+
+def _tried(work: Callable[[LocalNode], int], node: LocalNode) -> int:
+    try:
+        return work(node)
+    except UserspaceError as error:
+        say("warning", "what no attachment needs any more could not be removed", error=error)
+        return 0
+
+
+def _sweep_guards(node: LocalNode) -> int:
+    from userspace_cni.host.guards import guarded
+    from userspace_cni.host.links import host_ends
+
+    store, netns = node.journal.identity(), node.settings.switch_netns
+    there = guarded(netns, store, node.root)
+    if not there:
+        return 0
+    # in this order: an ADD records its guard before it makes it
+    needed = {step.link for record in node.journal.records() for step in record.steps if isinstance(step, Guard)}
+    needed |= {end.host for end in host_ends(store, netns, node.root)}
+    unneeded = [Guard(name, store, netns) for name in there if name not in needed]
+    for guard in unneeded:
+        say("info", "removing the guard of a host end that is gone", link=guard.link)
+        node.driver(guard).undo(guard, Deadline.after(_SWEEP_S))
+    return len(unneeded)
+
+
+def _sweep_limits(node: LocalNode) -> int:
+    return node.ports.sweep_limits(Deadline.after(_SWEEP_S)) if node.resident else 0
