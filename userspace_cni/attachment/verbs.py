@@ -29,6 +29,7 @@ from userspace_cni.base.errors import (
 from userspace_cni.base.log import about, bound, learn, say
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
+from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.options import Options, read_log_level, read_options, warn_of_role
 from userspace_cni.cni.request import (
     Called,
@@ -58,6 +59,10 @@ FINISH_S: Final = 0.2
 def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
     """What stdout is given for this call, which was `called` then, else now. Raises UserspaceError."""
     with bound(read_log_level(request.network.raw) or node.log_level):
+        if is_chained(request.network):
+            from userspace_cni.attachment import chained
+
+            return chained.serve(request, node)
         return _VERBS[request.environment.verb](request, node, called or Called(node.boot_id(), node.boottime_ns()))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
@@ -131,6 +132,22 @@ class PortDriver(Driver[OvsPort]):
         that it has not set.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
+
+        return self._add(step, AddPort, deadline)
+
+    def capture(self, step: OvsPort, source: str, deadline: Deadline) -> None:
+        """As `apply`, of a port that is the output of a mirror, and shows the port `source`; waits until it is open.
+
+        Raises BadRequest when there is no such port any more.
+        """
+        from userspace_cni.dataplane.ovsdb.captures import AddCapture
+
+        self._add(step, partial(AddCapture, source=source), deadline)()
+
+    def _add(
+        self, step: OvsPort, make: Callable[[Session, OvsPort, dict[str, str], int], AddPort], deadline: Deadline
+    ) -> Callable[[], None]:
+        """As `apply`, by the command that `make` makes of what AddPort is made of."""
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         if step.switch_makes_socket:
@@ -139,12 +156,12 @@ class PortDriver(Driver[OvsPort]):
         needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
         def add(session: Session) -> AddPort:
-            command = AddPort(session, step, marks, self._afxdp_max)
+            command = make(session, step, marks, self._afxdp_max)
             session.transact([command], deadline)
             if command.stale:
                 say("warning", f"port {step.name} is made anew, because its link was")
                 self._read_back.wait(command.done, deadline, or_dead=True)
-                command = AddPort(session, step, marks, self._afxdp_max)
+                command = make(session, step, marks, self._afxdp_max)
                 session.transact([command], deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
@@ -245,6 +262,30 @@ class PortDriver(Driver[OvsPort]):
         closed = self.client.standing().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+
+    def sweep_mirrors(self, keep: Callable[[Mapping[str, str]], bool], deadline: Deadline) -> int:
+        """Delete mirrors of ours whose output was deleted by hand, unless `keep`, given their marks, says so; how many.
+
+        `keep` gets mirrors of all stores, and must keep those that a record names: their output is made again. Needs a resident
+        driver.
+        """
+        from userspace_cni.dataplane.ovsdb.commands import SweepMirrors
+        from userspace_cni.dataplane.ovsdb.mirrors import without_output
+
+        def sweep(session: Session) -> int:
+            command = SweepMirrors(session, keep)
+            session.transact([command], deadline)
+            return command.swept
+
+        def orphans(session: Session) -> bool:
+            return any(not keep(value_of(row, "external_ids")) for _, row in without_output(session.replica))
+
+        from userspace_cni.dataplane.ovsdb.replica import value_of
+
+        what = "removing mirrors without an output"
+        if not self.client.standing().look(orphans):
+            return 0
+        return self.client.use(sweep, frozenset(), what, deadline)
 
     def mirror_outputs(self) -> frozenset[str]:
         """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""

@@ -6,7 +6,7 @@ Heavy modules are imported when they are first used: a process that lives for on
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from userspace_cni.base.log import say
 from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
+from userspace_cni.base.tenancy import require_mirrors
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import boot, netns
@@ -116,7 +117,7 @@ class LocalNode:
             self.journal.identity,
             lambda name, deadline: free_name(name, self, deadline),
             self.ifindex_of,
-            afxdp_max=self.settings.afxdp_max,
+            self.settings.afxdp_max,
         )
 
     @cached_property
@@ -184,6 +185,10 @@ class LocalNode:
         from userspace_cni.node.gathering import Gathering
 
         return Gathering(self, request, options, consumer, deadline).facts(netns_inode)
+
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+        """Raise MirrorRefused unless the rules let the call's pod have that part."""
+        require_mirrors(self.settings.rules, environment.pod_namespace, mirrors, output)
 
     @cached_property
     def devices(self) -> DeviceDirectories:
