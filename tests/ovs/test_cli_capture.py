@@ -230,6 +230,31 @@ def test_killed(pods: Pods, two: Talkers) -> None:
         assert sorted(pods.switch.ports("br-test")) == sorted(idle.port for idle in pods.made)
 
 
+def test_two_at_once(pods: Pods, two: Talkers, tmp_path: Path) -> None:
+    """Two captures of one port have each frame once each, and the end of one is none of the other's."""
+    files = [tmp_path / "first.pcap", tmp_path / "second.pcap"]
+    with capturing(pods, two.a.name, file=files[0]) as first, capturing(pods, two.a.name, file=files[1]) as second:
+        two.send([two.frame(1)])
+        first.send_signal(signal.SIGHUP)
+        ended(first)
+        two.send([two.frame(2)])
+        second.send_signal(signal.SIGINT)
+        ended(second)
+    assert [frames_of(file.read_bytes()) for file in files] == [[two.frame(1)], [two.frame(1), two.frame(2)]]
+    assert at_rest(pods)
+
+
+def test_a_reader_that_rests(pods: Pods, two: Talkers) -> None:
+    """A signal ends a capture whose reader takes nothing, though more frames came than a pipe holds."""
+    with capturing(pods, two.a.name) as process:
+        for start in range(0, 2048, 64):
+            two.send([two.frame(number) for number in range(start, start + 64)])
+        process.send_signal(signal.SIGINT)
+        process.wait(SECONDS)
+        assert "none dropped" in ended(process)
+    assert at_rest(pods)
+
+
 def test_the_port_goes_away(pods: Pods, two: Talkers, tmp_path: Path) -> None:
     """A DEL during a capture is not kept waiting; the capture ends, and says why."""
     file = tmp_path / "frames.pcap"
@@ -272,6 +297,7 @@ def test_what_is_refused(pods: Pods, tmp_path: Path) -> None:
     assert "no attachment" in pods.run("capture", "none/net1", code=1).stderr
     idle = pods.attach("a")
     assert "--write FILE" in pods.run("capture", idle.name, "--json", code=2).stderr
+    assert "No space left" in pods.run("capture", idle.name, "--write", "/dev/full", code=1).stderr
     done = pods.run("capture", idle.name, "--write", str(tmp_path), "--json", code=1)
     assert "Is a directory" in json.loads(done.stdout)["error"]
     mirrors = [f"--id=@m{number} create Mirror name=m{number}" for number in range(32)]
