@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
+from tests.lab.node.links import pings
 from tests.lab.node.node import Node
+from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
 
@@ -261,6 +263,32 @@ def test_the_port_goes_away(pods: Pods, two: Talkers, tmp_path: Path) -> None:
     with capturing(pods, two.a.name, file=file) as process:
         pods.detach(two.a)
         assert f"port {two.a.port} was removed" in ended(process, code=1)
+    assert at_rest(pods)
+
+
+@needs_tcpdump
+def test_a_kernel_port(pods: Pods, sandbox: str, tmp_path: Path) -> None:
+    """Of an ordinary pod in a VLAN each echo request and each reply is captured once, without the VLAN's tag."""
+    ipam = {"type": "host-local", "dataDir": str(pods.node.ipam_dir), "subnet": "10.56.0.0/24"}
+    host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test", "vlanId": 100}}
+    network = {"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": host, "ipam": ipam}
+    file = tmp_path / "frames.pcap"
+    with netns() as other:
+        places = {f"{number:x}" * 64: place for number, place in enumerate((sandbox, other), 10)}
+        try:
+            calls = [pods.node.run("ADD", network, place, container, ifname="eth0") for container, place in places.items()]
+            assert [call.status for call in calls] == [0, 0], calls
+            address = calls[1].document["ips"][0]["address"].split("/")[0]
+            assert pings(sandbox, address) == 3
+            with capturing(pods, f"{'a' * 12}/eth0", "icmp", file=file) as process:
+                assert pings(sandbox, address, 10) == 10
+                process.send_signal(signal.SIGINT)
+                ended(process)
+        finally:
+            for container, place in places.items():
+                assert pods.node.run("DEL", network, place, container, ifname="eth0").status == 0
+    kinds = [(frame[12:14], frame[34]) for frame in frames_of(file.read_bytes())]
+    assert sorted(kinds) == [(b"\x08\x00", 0)] * 10 + [(b"\x08\x00", 8)] * 10
     assert at_rest(pods)
 
 
