@@ -53,8 +53,8 @@ _TYPES: Final[Mapping[type, str]] = {
 MTU_MIN: Final = 68
 """IPv4's (RFC 791)."""
 MTU_MAX: Final = 65535
-_DEVICES_MAX: Final = 1000
-"""The kubelet takes messages of 4 MiB, which hold many more; a node has fewer pods."""
+_COUNTS: Final[Mapping[str, int]] = {"devices_per_bridge": 1000, "afxdp_max": 1000}
+"""The most that may be set. The kubelet takes messages of 4 MiB, which hold many more devices; a node has fewer pods."""
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
 
@@ -79,6 +79,8 @@ class Settings:
     """A file of the node that says the MTU instead, as openshift-sdn writes it; "" for none."""
     kubeovn_annotations: bool = False
     """Whether the pods' annotations of kube-ovn (ovn.kubernetes.io/…) and of OVN's tools (ovn) decide about interfaces."""
+    afxdp_max: int = 16
+    """How many ports of type afxdp the switch may have: ovs-vswitchd takes 76 MiB of memory for each."""
     state_dir: str = STATE_DIR
     """Records. Must survive a reboot."""
     run_dir: str = RUN_DIR
@@ -263,8 +265,8 @@ def _out_of_range(key: str, value: float) -> str:
     """Why the number cannot be the key's value; "" if it can."""
     if key == "mtu":
         return "" if value == 0 or MTU_MIN <= value <= MTU_MAX else f"it must be 0 or from {MTU_MIN} to {MTU_MAX}"
-    if key == "devices_per_bridge":
-        return "" if 0 <= value <= _DEVICES_MAX else f"it must be from 0 to {_DEVICES_MAX}"
+    if key in _COUNTS:
+        return "" if 0 <= value <= _COUNTS[key] else f"it must be from 0 to {_COUNTS[key]}"
     return "" if 0 < value < 1e6 else "it must be greater than 0 and less than a million"
 
 

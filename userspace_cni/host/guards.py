@@ -20,7 +20,7 @@ from typing import Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import Driver, Guard, Rest, Seen
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import PASSING, StepFailed, Unavailable, UserspaceError
+from userspace_cni.base.errors import StepFailed, Unavailable, UserspaceError, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.closer import Closer
 from userspace_cni.host.netlink import nftables
@@ -196,6 +196,4 @@ def _kernel(switch_netns: str, root: HostRoot, what: str) -> Iterator[Connection
             finally:
                 _CLOSER.close(kernel)
         except OSError as error:
-            if error.errno in PASSING:
-                raise Unavailable(f"{what}: {error.strerror}", "try again later") from error
-            raise StepFailed(f"{what}: {error.strerror}", _NEEDED if error.errno in _LACKING else _RIGHTS) from error
+            raise of_kernel(what, error, _NEEDED if error.errno in _LACKING else _RIGHTS) from error

@@ -81,7 +81,7 @@ class MirrorDraft:
             if changes := changed_columns(columns, found):
                 draft.update(self._row, changes)
         elif self._removed:
-            draft.verify(self._row, "external_ids")
+            draft.verify(self._row, "external_ids", "output_port")
             return None, _reference(self._row)
         elif self._row is not None:
             for member in self._members.values():
@@ -139,6 +139,15 @@ def mirror_rows(replica: Replica, bridge: Any, port: Any) -> tuple[MirrorRow, ..
         )
         for row in mirrors_of(replica, bridge)
     )
+
+
+def without_output(replica: Replica) -> list[tuple[Any, Any]]:
+    """The Mirrors with our owner mark that have no output, each with its bridge: the output's port was deleted by hand."""
+    bridges = replica.names("Bridge").values()
+    found = ((bridge, row) for bridge in bridges for row in mirrors_of(replica, bridge))
+    return [
+        (bridge, row) for bridge, row in found if is_ours(value_of(row, "external_ids")) and not references(row, "output_port")
+    ]
 
 
 def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None = None) -> frozenset[Clause]:
