@@ -124,15 +124,14 @@ def burst(node: Node, spent: Spent, sandboxes: list[str], rounds: int) -> dict[s
     floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
     numbers = range(TOGETHER)
     found: dict[str, dict[str, Any]] = {}
-    for kind, leased in (("vhost-user", False), ("system", False), ("system", True), ("afxdp", False)):
+    for kind, leased in (("vhost-user", False), ("system", False), ("system", True)):
         name = f"{kind}, host-local" if leased else kind
         shim = Shim(node, sandboxes, node.directory / f"burst-{name.replace(' ', '-')}", network(node, kind, leased=leased))
         bares: list[float] = []
         ours = Taken()
         for number in range(-1, rounds):
             calm(floor, node.switch.vswitchd_pid)
-            if kind != "afxdp":
-                bares.append(_bare(node, floor, kind))
+            bares.append(_bare(node, floor, kind))
             calm(floor, node.switch.vswitchd_pid)
             before, used = spent.seconds("ADD"), spent.processor_s()
             ours.walls.append(shim.burst("ADD", numbers)[0])
@@ -141,11 +140,10 @@ def burst(node: Node, spent: Spent, sandboxes: list[str], rounds: int) -> dict[s
             shim.burst("DEL", numbers)
             if number < 0:  # the first round warms up
                 bares, ours = [], Taken()
-        ratio = {"ratio": round(statistics.median(ours.walls) / statistics.median(bares), 2)} if bares else {}
         found[name] = {
-            **({"one transaction": milliseconds(bares)} if bares else {}),
+            "one transaction": milliseconds(bares),
             "ours": milliseconds(ours.walls),
-            **ratio,
+            "ratio": round(statistics.median(ours.walls) / statistics.median(bares), 2),
             "agent cpu": milliseconds(ours.cpu),
             "stages": stages_of(ours.stages, [each["total"] for each in ours.stages]),
         }
