@@ -1,8 +1,8 @@
 #!/bin/bash
 # Installs what the demo and the tests need on Debian 12 or newer, and makes the project's virtual environment.
 #
-#   deploy/prepare.sh            what is missing of OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, QEMU, libvirt, debootstrap, compilers,
-#                                Python; then .venv
+#   deploy/prepare.sh            what is missing of OVS-DPDK, DPDK's testpmd, CNI plugins, runtimes, tcpdump, QEMU, libvirt, debootstrap,
+#                                compilers, Python; then .venv
 #   deploy/prepare.sh demo       without runtimes, QEMU, libvirt, and the compilers of Go and of the fuzzer
 #   deploy/prepare.sh unit       only Python, for the rootless tests
 #
@@ -20,7 +20,7 @@ if [[ ${1:-} != unit ]]; then
     packages+=(musl-tools openvswitch-switch openvswitch-switch-dpdk dpdk-dev containernetworking-plugins iproute2 util-linux procps)
 fi
 if [[ -z ${1:-} ]]; then
-    packages+=(containerd runc podman busybox-static curl iptables qemu-system-x86 ipxe-qemu)
+    packages+=(containerd runc podman busybox-static curl iptables tcpdump qemu-system-x86 ipxe-qemu)
     packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
     packages+=(golang-go openssl)   # the cluster of the tests
     packages+=(ethtool iperf3 iputils-ping nftables)   # what tests look at ordinary pods with

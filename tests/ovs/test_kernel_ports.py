@@ -13,8 +13,7 @@ from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
-from userspace_cni.attachment.steps.port import KernelPort
+from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.dataplane.ports import PortDriver
@@ -39,7 +38,7 @@ def veths(switch: Switch) -> Iterator[Veths]:
 @pytest.fixture
 def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
     """A driver that sees these links, of a process that lives long."""
-    return connect(switch, links={"ifindex_of": veths.index}, resident=True)
+    return connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 9}, resident=True)
 
 
 def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None = 1500) -> OvsPort:
@@ -137,7 +136,7 @@ def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, con
 def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
     """Ports of all kinds are open again after a kill, count as present, and keep their rows."""
     veths = Veths(own_switch)
-    driver = connect(own_switch, links={"ifindex_of": veths.index}, resident=True)
+    driver = connect(own_switch, links={"ifindex_of": veths.index, "afxdp_max": 9}, resident=True)
     steps = [kernel_port(kind, f"k{number}") for number, kind in enumerate(KINDS)]  # type: ignore[arg-type]
     for step in steps:
         veths.add(step.name)

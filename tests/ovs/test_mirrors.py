@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
@@ -192,8 +192,24 @@ def test_an_output_that_others_deleted(switch: Switch, connect: Callable[..., Po
     attach(driver, output(port(3)), soon())
     assert switch.rows("Mirror")[0]["output_port"] == switch.port(port(3).name)["_uuid"]
     switch.vsctl("del-port", port(3).name)
-    connect(switch).undo(port(3).ref, soon())
+    connect(switch).undo(replace(port(3).ref, bridge=""), soon())
     assert switch.rows("Mirror") == []
+
+
+def test_a_mirror_without_output_is_swept(switch: Switch, connect: Callable[..., PortDriver], port: MakePort) -> None:
+    """What no record leads to: a mirror of ours whose port was deleted by hand, and no other."""
+    driver = connect(switch, resident=True)
+    for number, name in ((1, "ids"), (2, "kept"), (3, "lives")):
+        attach(driver, output(port(number), name), soon())
+    for number in (1, 2):
+        switch.vsctl("del-port", port(number).name)
+
+    def keep(marks: Mapping[str, str]) -> bool:
+        return marks["container-id"] == port(2).marks["container-id"]
+
+    wait_until(lambda: driver.sweep_mirrors(keep, soon()) == 1, what="one is swept")
+    assert sorted(row["name"] for row in switch.rows("Mirror")) == ["kept", "lives"]
+    assert driver.sweep_mirrors(keep, soon()) == 0
 
 
 def test_check_names_a_part_that_differs(switch: Switch, driver: PortDriver, port: MakePort) -> None:

@@ -14,10 +14,10 @@ from userspace_cni.attachment.cleanup import is_unfinished
 from userspace_cni.attachment.facts import Noted
 from userspace_cni.attachment.planned import divided
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Link, OvsPort, Shaper, Step, Terms, first_of
+from userspace_cni.attachment.steps import Link, OvsPort, Shaper, Step, first_of
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.limits import Limits
 from userspace_cni.base.log import about, say
+from userspace_cni.cni.bandwidth import Bandwidth, resolve
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -25,25 +25,14 @@ if TYPE_CHECKING:
 AMEND_S = 5.0
 
 
-def limits_now(terms: Terms, noted: Limits) -> Limits:
-    """The limits that hold, direction by direction."""
-
-    def chosen(name: str) -> object:
-        now = getattr(noted, name)
-        return getattr(terms.limits, name) if now == getattr(terms.noted, name) else now or getattr(terms.network, name)
-
-    return Limits(**{name: chosen(name) for name in ("to_pod", "from_pod", "netem")})  # type: ignore[arg-type]
-
-
 def steps_now(record: Record, noted: Noted) -> tuple[Step, ...]:
     """The steps that the attachment is to have; the recorded ones where nothing has changed."""
     port, link = record.port, first_of(record.steps, Link)
     if port is None:
         return record.steps
-    limits, shaped = divided(limits_now(port.terms, noted.limits), port.interface)
-    named = {each.name for each in noted.mirrors}
-    mirrors = (*(each for each in port.terms.mirrors if each.name not in named), *noted.mirrors)
-    wanted = replace(port, limits=limits, mirrors=mirrors)
+    terms = port.terms
+    limits, shaped = divided(resolve(Bandwidth(terms.runtime, terms.network), noted.limits, before=terms.noted), port.interface)
+    wanted = replace(port, limits=limits, mirrors=noted.mirrors)
     steps: list[Step] = []
     for step in record.steps:
         if isinstance(step, OvsPort):

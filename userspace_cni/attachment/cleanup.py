@@ -17,6 +17,7 @@ from userspace_cni.attachment.steps import Lease, PortRef, Seen, Step, host_end,
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.base.log import about, say
+from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.request import Called, Environment, Network, read_environment, read_network, subject_of
 
 if TYPE_CHECKING:
@@ -262,6 +263,8 @@ def undo(entry: Entry, node: Node, deadline: Deadline) -> None:
 
 def _deleted_by(entry: Entry, environment: Environment, network: Network, node: Node) -> Record | None:
     """The record of what the DEL is to remove, as it is stored or made up of traces; None when there is nothing to remove."""
+    if is_chained(network):
+        return None  # the attachment is the plugin's before it, which has a DEL of its own
     record = node.journal.read(environment.container_id, environment.ifname)
     if record:
         stale = record.network != network.name or record.state == "deleting" or is_newer(record, entry.called, node)

@@ -9,6 +9,8 @@ from typing import Any
 from userspace_cni.attachment.steps import NO_TERMS, KernelPort, Terms
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.cni.result import EMPTY, Addresses
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Pod:
 
 @dataclass(frozen=True)
 class Noted:
-    """What a pod's annotations say of one of its interfaces."""
+    """What may change of an attachment while it lives: the limits that its pod's annotations ask for, and all its mirrors."""
 
     limits: Limits = UNLIMITED
     mirrors: tuple[MirrorSource, ...] = ()
@@ -85,6 +87,12 @@ class Facts:
     pod: Pod
     foreign_bridge: bool = False
     """Whether the bridge exists and an administrator made it."""
+    vlan: Vlan = field(default_factory=Vlan)
+    """The port's VLAN: the network's, or what the pod chose within it."""
+    mac: str = ""
+    """The MAC that the pod's annotations say; "" for none."""
+    addresses: Addresses = EMPTY
+    """The addresses that the pod's annotations say, for a network that has them from there."""
     limits: Limits = UNLIMITED
     """What network, runtime and pod limit the port to."""
     mirrors: tuple[MirrorSource, ...] = ()

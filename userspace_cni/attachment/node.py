@@ -85,6 +85,10 @@ class Node(Protocol):
         """Gather what has to be known of node and pod to plan the attachment. `netns_inode`: what `sandbox` returned."""
         ...
 
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+        """Raise MirrorRefused unless the call's pod may be a source of these mirrors and the output of that one, "" for none."""
+        ...
+
     def require_delegate(self, request: Request) -> None:
         """Raise BadEnvironment or InvalidConfig unless the network's IPAM plugin can be run."""
         ...
@@ -103,6 +107,10 @@ class Node(Protocol):
 
     def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
         """What an attachment with a kernel link has in the kernel, to be undone by its names; () where there can be no such."""
+        ...
+
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one. Raises UserspaceError."""
         ...
 
     def sweep(self) -> int:
@@ -253,7 +261,7 @@ class Lifeline(Protocol):
 
 @dataclass(frozen=True)
 class DeadProbe:
-    """What a probe, ping or load left whose process has ended. It is no attachment, and has no record.
+    """What a probe, ping, load or capture left whose process has ended. It is no attachment, and has no record.
 
     `purpose`: the mark of its ports. `run`: the name of its run, by which it is found again; `pid` and `number` are parts of
     that name. `sockets`: those that it may have made in pods' directories. Flows of its ports may be on any bridge.

@@ -58,7 +58,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
     host_path = f"{mount or place.path}/{socket_file}"
     if role == "client":
         _fits(host_path, "the path that OVS is given")
-    mac = options.asked.mac or consumer.derived_mac(request, facts.pod)
+    mac = options.asked.mac or facts.mac or consumer.derived_mac(request, facts.pod)
     interface = Interface(
         name=request.environment.ifname,
         sandbox=request.environment.netns,
@@ -70,7 +70,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
         bridge=options.bridge,
         name=port_name(request.environment.container_id, request.environment.ifname),
         interface=VhostUserClient(host_path, options.mtu) if role == "client" else VhostUserServer(options.mtu),
-        vlan=options.vlan,
+        vlan=facts.vlan,
         mac=mac,
         marks=marks_of(request, facts, consumer.marks(facts.pod)),
         foreign_bridge=facts.foreign_bridge,

@@ -29,6 +29,7 @@ from userspace_cni.base.errors import (
 from userspace_cni.base.log import about, bound, learn, say
 from userspace_cni.base.notices import KEY_IGNORED, give
 from userspace_cni.base.stages import stage
+from userspace_cni.cni.mirror_chain import is_chained
 from userspace_cni.cni.options import Options, read_log_level, read_options, warn_of_role
 from userspace_cni.cni.request import (
     Called,
@@ -38,7 +39,6 @@ from userspace_cni.cni.request import (
     valid_attachments,
 )
 from userspace_cni.cni.result import (
-    EMPTY,
     Addresses,
     build,
     encode,
@@ -59,6 +59,10 @@ FINISH_S: Final = 0.2
 def serve(request: Request, node: Node, called: Called | None = None) -> bytes:
     """What stdout is given for this call, which was `called` then, else now. Raises UserspaceError."""
     with bound(read_log_level(request.network.raw) or node.log_level):
+        if is_chained(request.network):
+            from userspace_cni.attachment import chained
+
+            return chained.serve(request, node)
         return _VERBS[request.environment.verb](request, node, called or Called(node.boot_id(), node.boottime_ns()))
 
 
@@ -80,7 +84,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
             facts = node.gather(request, options, consumer, netns_inode, deadline)
         record = _new_record(request, facts, called)
         try:
-            addresses = EMPTY
+            addresses = facts.addresses
             if request.network.ipam:
                 lease = _lease_step(request)
                 record = record.to("pending", steps=(lease,))

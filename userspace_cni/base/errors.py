@@ -246,3 +246,9 @@ def combined(what: str, errors: Iterable[UserspaceError]) -> UserspaceError:
     if all(isinstance(error, Unavailable) for error in collected):
         return Unavailable(f"{what}: {len(collected)} steps could not be done now", " | ".join(map(str, collected)))
     return Incomplete(f"{what}: {len(collected)} steps failed", " | ".join(map(str, collected)))
+
+
+def of_kernel(what: str, error: OSError, details: str) -> UserspaceError:
+    """The error for `what` of a step that the kernel refused: Unavailable where that passes, else StepFailed with `details`."""
+    said = f"{what}: {error.strerror or error}"
+    return Unavailable(said, "try again later") if error.errno in PASSING else StepFailed(said, details)

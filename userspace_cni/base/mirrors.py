@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from string import ascii_letters, digits
 from typing import Final
 
 NAME_MAX: Final = 63
-NAME_CHARACTERS: Final = f"{ascii_letters}{digits}_.-"
-
-
-def is_mirror_name(name: str) -> bool:
-    """Whether a mirror can be called so: 1 to NAME_MAX of NAME_CHARACTERS."""
-    return 0 < len(name) <= NAME_MAX and set(name) <= set(NAME_CHARACTERS)
+NAME_FIRST: Final = f"{ascii_letters}{digits}_"
+NAME_CHARACTERS: Final = f"{NAME_FIRST}.-"
+NAME: Final = re.compile(rf"[{NAME_FIRST}][{re.escape(NAME_CHARACTERS)}]{{0,{NAME_MAX - 1}}}")
+"""What a mirror can be called."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Reason:
 VOLUME_MISSING: Final = Reason("VolumeMissing")
 KEY_IGNORED: Final = Reason("KeyIgnored")
 HUGEPAGES_MISSING: Final = Reason("HugepagesMissing", "Normal")
+ANNOTATION_IGNORED: Final = Reason("AnnotationIgnored", "Normal")
 PORT_DEGRADED: Final = Reason("PortDegraded")
 PORT_RESTORED: Final = Reason("PortRestored", "Normal")
 LIMIT_REFUSED: Final = Reason("LimitRefused")
@@ -52,6 +53,7 @@ REASONS: Final = (
     *dict.fromkeys(reason for _, reason in _OF_ERRORS),
     KEY_IGNORED,
     HUGEPAGES_MISSING,
+    ANNOTATION_IGNORED,
     PORT_DEGRADED,
     PORT_RESTORED,
     LIMIT_REFUSED,

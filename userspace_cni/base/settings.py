@@ -50,11 +50,11 @@ _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig", "switch_netns", "
 _TYPES: Final[Mapping[type, str]] = {
     str: "string", int: "whole number", float: "number", bool: "boolean", tuple: "list of strings"
 }  # fmt: skip
+_COUNTS: Final[Mapping[str, int]] = {"devices_per_bridge": 1000, "afxdp_max": 1000}
+"""The most that may be set. The kubelet takes messages of 4 MiB, which hold many more devices; a node has fewer pods."""
 MTU_MIN: Final = 68
 """IPv4's (RFC 791)."""
 MTU_MAX: Final = 65535
-_DEVICES_MAX: Final = 1000
-"""The kubelet takes messages of 4 MiB, which hold many more; a node has fewer pods."""
 _SUN_PATH_SPARE = 60
 """short_dir, "/", a pod UID (36) and "/<cid12>-<ifname>" (29) have to fit 107 bytes; 60 leaves room for a usual ifname."""
 
@@ -73,6 +73,8 @@ class Settings:
     """Path of the network namespace in which ovs-vswitchd opens its ports; "" for that of this process."""
     kernel_port: str = "auto"
     """How OVS opens the host end of a kernel link, for networks that do not say: one of KERNEL_PORTS."""
+    afxdp_max: int = 16
+    """How many ports of type afxdp the switch may have: ovs-vswitchd takes 76 MiB of memory for each."""
     mtu: int = 0
     """MTU of kernel links whose network says none; 0 where that is not said here either."""
     mtu_file: str = ""
@@ -261,10 +263,10 @@ def _checked(key: str, value: object, where: str) -> object:
 
 def _out_of_range(key: str, value: float) -> str:
     """Why the number cannot be the key's value; "" if it can."""
+    if key in _COUNTS:
+        return "" if 0 <= value <= _COUNTS[key] else f"it must be from 0 to {_COUNTS[key]}"
     if key == "mtu":
         return "" if value == 0 or MTU_MIN <= value <= MTU_MAX else f"it must be 0 or from {MTU_MIN} to {MTU_MAX}"
-    if key == "devices_per_bridge":
-        return "" if 0 <= value <= _DEVICES_MAX else f"it must be from 0 to {_DEVICES_MAX}"
     return "" if 0 < value < 1e6 else "it must be greater than 0 and less than a million"
 
 

@@ -22,7 +22,7 @@ from string import ascii_letters, ascii_lowercase, digits
 from typing import Any, Final
 
 from userspace_cni.base.errors import BridgeRefused, InvalidConfig, MirrorRefused
-from userspace_cni.base.mirrors import NAME_CHARACTERS, NAME_MAX
+from userspace_cni.base.mirrors import NAME_CHARACTERS, NAME_FIRST, NAME_MAX
 from userspace_cni.base.vlans import BRIDGE_MAX, Vlan, carried, vlan_range
 
 _PART: Final = re.compile(r"\[!?[^\]]+\]|.", re.DOTALL)
@@ -54,7 +54,7 @@ _NAMESPACES: Final = _Names(f"{ascii_lowercase}{digits}-", ascii_lowercase + dig
 """RFC 1123 labels."""
 _BRIDGES: Final = _Names(f"{ascii_letters}{digits}_.-", f"{ascii_letters}{digits}_", f"{ascii_letters}{digits}_.-", BRIDGE_MAX)
 
-_MIRRORS: Final = _Names(NAME_CHARACTERS, NAME_CHARACTERS, NAME_CHARACTERS, NAME_MAX)
+_MIRRORS: Final = _Names(NAME_CHARACTERS, NAME_FIRST, NAME_CHARACTERS, NAME_MAX)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import click
 from userspace_cni.base.signals import Signals
 from userspace_cni.cli.cluster.lint import lint_command
 from userspace_cni.cli.kubevirt.group import kubevirt_command
+from userspace_cni.cli.measure.capture import capture_command
 from userspace_cni.cli.measure.load import load_command
 from userspace_cni.cli.measure.ping import ping_command
 from userspace_cni.cli.measure.probe import probe_command
@@ -20,7 +21,7 @@ from userspace_cni.cli.node.agent import agent_command
 from userspace_cni.cli.node.attachments import list_command, show_command
 from userspace_cni.cli.node.check import check_command
 from userspace_cni.cli.node.gc import gc_command
-from userspace_cni.cli.node.install import InstallError, install_launcher, install_shim
+from userspace_cni.cli.node.install import NAME, NAMES, InstallError, install_launcher, install_shim
 from userspace_cni.cli.node.status import status_command
 from userspace_cni.cli.node.uninstall import uninstall_command
 from userspace_cni.cli.site import FOUND, INTERRUPTED
@@ -37,6 +38,7 @@ def userspace_cni() -> None:
 
 @userspace_cni.command()
 @click.option("--standalone", is_flag=True, help="Install a launcher of the plugin as a process per call, which needs no agent.")
+@click.option("--mirrors", is_flag=True, help="Install it as ovs-mirror-producer and ovs-mirror-consumer, too.")
 @click.option(
     "--bin-dir",
     required=True,
@@ -44,7 +46,7 @@ def userspace_cni() -> None:
     type=click.Path(file_okay=False),
     help="The runtime's directory of CNI plugins, as /opt/cni/bin; made when missing.",
 )
-def install(standalone: bool, bin_dir: str) -> None:
+def install(standalone: bool, mirrors: bool, bin_dir: str) -> None:
     """Put the plugin where the container runtime looks for it: DIR/userspace.
 
     It is a static binary that hands each call to the agent. It carries the settings by which it finds the agent's socket, and the
@@ -54,11 +56,15 @@ def install(standalone: bool, bin_dir: str) -> None:
     carries no settings: each call reads those of its own environment and of the settings file. Where an agent serves the same
     directories, the call is handed to it.
 
+    With --mirrors networks may chain the types ovs-mirror-producer and ovs-mirror-consumer, which ovs-cni has, too; its own
+    files are not replaced.
+
     The file is replaced in one step, so that a runtime that starts it meanwhile gets the old one or the new one.
     """
     try:
         with progress("installing the plugin, and trying it"):
-            path, settings = (install_launcher(bin_dir), None) if standalone else install_shim(bin_dir)
+            names = NAMES if mirrors else (NAME,)
+            path, settings = (install_launcher(bin_dir, names), None) if standalone else install_shim(bin_dir, names)
     except InstallError as error:
         raise click.ClickException(str(error)) from error
     if settings is None:
@@ -83,6 +89,7 @@ for command in (
     probe_command,
     ping_command,
     load_command,
+    capture_command,
     tap_command,
     kubevirt_command,
 ):

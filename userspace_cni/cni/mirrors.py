@@ -5,12 +5,11 @@ Only names and directions are decided here: whether a namespace may have them is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from userspace_cni.base.errors import InvalidConfig
-from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.mirrors import NAME, MirrorSource
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, refusal
 from userspace_cni.cni.request import typed
@@ -19,7 +18,6 @@ from userspace_cni.cni.values import matching
 KUBEOVN_MIRROR: Final = "m0"
 """The mirror that kube-ovn's annotation means: it has one, of this name."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,62}")
 _MIRRORS_MAX: Final = 16
 _OURS: Final = ("from", "to")
 _THEIRS: Final = ("ingress", "egress")
@@ -44,7 +42,7 @@ def read_mirror_output(top: Mapping[str, Any], mirrors: tuple[MirrorSource, ...]
     name: str = typed(top, "mirrorOutput", str, "")
     if not name:
         return ""
-    matching(name, _NAME, "mirrorOutput")
+    matching(name, NAME, "mirrorOutput")
     if mirrors:
         raise InvalidConfig(
             f"key 'mirrorOutput' is {name!r} beside 'mirrors' with {mirrors[0].name!r}: what an output sends is dropped",
@@ -84,7 +82,7 @@ def _own_mirrors(annotations: Mapping[str, str], interface: PodInterface) -> tup
         return ()
     names = said if isinstance(said, list) else [said]
     for name in names:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not NAME.fullmatch(name):
             raise refusal(
                 f"annotation '{_OWN}': what it says of {interface.ifname} is {said!r}",
                 f"it must be the name of a mirror, or a list of such, as {_EXAMPLE}",
@@ -98,7 +96,7 @@ def _read_source(item: object, warn: Callable[[str], None]) -> MirrorSource:
     if not isinstance(item, dict):
         raise InvalidConfig(f"key 'mirrors' holds {item!r}", 'it must be objects as {"name": "ids", "from": true, "to": true}')
     said = keys.spelled(item, keys.MIRROR, "mirrors")
-    name = matching(typed(said, "name", str, "", path="mirrors."), _NAME, "mirrors.name")
+    name = matching(typed(said, "name", str, "", path="mirrors."), NAME, "mirrors.name")
     ours, theirs = ([typed(said, key, bool, None, path="mirrors.") for key in pair] for pair in (_OURS, _THEIRS))
     foreign = theirs != [None, None]
     if foreign and ours != [None, None]:

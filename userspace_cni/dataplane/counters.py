@@ -10,6 +10,7 @@ It must never wait longer than its deadline.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -20,11 +21,16 @@ from userspace_cni.base.errors import SwitchRefused, Unavailable
 from userspace_cni.dataplane.openflow import messages
 from userspace_cni.dataplane.openflow.management import Management
 from userspace_cni.dataplane.ovsdb.client import Client
+from userspace_cni.dataplane.ovsdb.rows.qos import POLICER
+from userspace_cni.dataplane.vswitchd import Daemon
 
 if TYPE_CHECKING:
+    from userspace_cni.dataplane.ovsdb.rows.port import LimitedPort
     from userspace_cni.dataplane.ovsdb.session import Session
 
 _OURS: Final = [["external_ids", "includes", ["map", [["owner", OWNER]]]]]
+_TX_ERRORS: Final = re.compile(r"^ *tx_errors: (\d+)$", re.MULTILINE)
+"""In the answer to qos/show: what the queue has dropped (sent too much, or its qdisc was full)."""
 _COLUMNS: Final = ["name", "external_ids", "statistics"]
 
 
@@ -36,6 +42,16 @@ class Counters:
     name: str
     marks: Mapping[str, str]
     statistics: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class LimitDrops:
+    """The frames that the limits of one of our ports have dropped; None where it has no limit in that direction."""
+
+    name: str
+    marks: Mapping[str, str]
+    to_pod: int | None
+    from_pod: int | None
 
 
 def ask(client: Client, rundir: str, deadline: Deadline) -> list[Counters]:
@@ -95,6 +111,36 @@ def _ask_database(client: Client, deadline: Deadline) -> list[Counters]:
         return command.rows
 
     return read(client.use(select, frozenset(), "reading counters", deadline))
+
+
+def ask_drops(client: Client, daemon: Daemon, deadline: Deadline) -> list[LimitDrops]:
+    """The frames that limits have dropped, of a resident client. Only limited ports are asked for.
+
+    OpenFlow has none of these numbers. What policers count is in OVSDB, up to five seconds late; ovs-vswitchd is asked for a
+    qdisc's. Raises Unavailable and SwitchRefused.
+    """
+    from userspace_cni.dataplane.ovsdb.reads import Select, limited_ports
+
+    ports = client.standing().look(limited_ports)
+    policed = [port for port in ports if port.from_pod or port.to_pod == POLICER]
+
+    def select(session: Session) -> list[dict[str, Any]]:
+        by_uuid = ([["_uuid", "==", ["uuid", port.interface]]] for port in policed)
+        commands = [Select(session, "Interface", where, ["statistics"]) for where in by_uuid]
+        session.transact(commands, deadline)
+        return [_map(command.rows[0]["statistics"]) if command.rows else {} for command in commands]
+
+    statistics = client.use(select, frozenset(), "reading what limits have dropped", deadline) if policed else []
+    counted = {port.name: of for port, of in zip(policed, statistics, strict=True)}
+    return [_drops(port, counted.get(port.name, {}), daemon, deadline) for port in ports]
+
+
+def _drops(port: LimitedPort, counted: Mapping[str, int], daemon: Daemon, deadline: Deadline) -> LimitDrops:
+    to_pod = counted.get("ovs_tx_qos_drops", 0) if port.to_pod == POLICER else None
+    if port.to_pod and port.to_pod != POLICER:
+        shown = daemon.command("qos/show", port.name, deadline=deadline)
+        to_pod = sum(int(value) for value in _TX_ERRORS.findall(shown))
+    return LimitDrops(port.name, port.marks, to_pod, counted.get("ovs_rx_qos_drops", 0) if port.from_pod else None)
 
 
 def read(rows: list[dict[str, Any]]) -> list[Counters]:

@@ -13,33 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import OWNER, Driver, HostEnd, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import OWNER, Datapath, Driver, HostEnd, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
-from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, marks_of
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of
-from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
+from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
 from userspace_cni.dataplane.read_back import ReadBack
 from userspace_cni.dataplane.vswitchd import Daemon, Liveness
 
 if TYPE_CHECKING:
-    from userspace_cni.dataplane.counters import Counters
+    from userspace_cni.dataplane.counters import Counters, LimitDrops
     from userspace_cni.dataplane.ovsdb.commands import AddPort
     from userspace_cni.dataplane.ovsdb.session import Clause, Session
 
 T = TypeVar("T")
 
-AFXDP_MAX = 16
-"""ovs-vswitchd takes 76 MiB of memory for each port of type afxdp."""
 SERVING_SECONDS = 2.0
 
 _RUNNING_PODS_SUFFER = 51
@@ -72,7 +71,7 @@ class PortDriver(Driver[OvsPort]):
         store: Callable[[], str],
         free_name: Callable[[str, Deadline], object] = lambda _name, _deadline: None,
         ifindex_of: Callable[[str], int] = lambda _name: 0,
-        afxdp_max: int = AFXDP_MAX,
+        afxdp_max: int = 0,
     ) -> None:
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
@@ -133,6 +132,22 @@ class PortDriver(Driver[OvsPort]):
         that it has not set.
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
+
+        return self._add(step, AddPort, deadline)
+
+    def capture(self, step: OvsPort, source: str, deadline: Deadline) -> None:
+        """As `apply`, of a port that is the output of a mirror, and shows the port `source`; waits until it is open.
+
+        Raises BadRequest when there is no such port any more.
+        """
+        from userspace_cni.dataplane.ovsdb.captures import AddCapture
+
+        self._add(step, partial(AddCapture, source=source), deadline)()
+
+    def _add(
+        self, step: OvsPort, make: Callable[[Session, OvsPort, dict[str, str], int], AddPort], deadline: Deadline
+    ) -> Callable[[], None]:
+        """As `apply`, by the command that `make` makes of what AddPort is made of."""
         from userspace_cni.dataplane.ovsdb.session import SessionLost
 
         if step.switch_makes_socket:
@@ -141,12 +156,12 @@ class PortDriver(Driver[OvsPort]):
         needs, what = _rows_of(step), f"port {step.name}: adding it to bridge {step.bridge}"
 
         def add(session: Session) -> AddPort:
-            command = AddPort(session, step, marks, self._afxdp_max)
+            command = make(session, step, marks, self._afxdp_max)
             session.transact([command], deadline)
             if command.stale:
                 say("warning", f"port {step.name} is made anew, because its link was")
                 self._read_back.wait(command.done, deadline, or_dead=True)
-                command = AddPort(session, step, marks, self._afxdp_max)
+                command = make(session, step, marks, self._afxdp_max)
                 session.transact([command], deadline)
             if command.closed:
                 self._retries.tried(step.name, self.daemon.name)
@@ -218,14 +233,6 @@ class PortDriver(Driver[OvsPort]):
             return True
         return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
-    def sweep_limits(self, deadline: Deadline) -> int:
-        """Delete the rows of limits with our store's mark to which no port refers, by a resident driver; how many there were."""
-        from userspace_cni.dataplane.ovsdb.limits import SweepLimits
-
-        command = SweepLimits(self.client.standing(), self._store())
-        self.client.standing().transact([command], deadline)
-        return command.swept
-
     def marked(
         self, deadline: Deadline, *, network: str | None = None, container_id: str | None = None, ifname: str | None = None
     ) -> list[PortRef]:
@@ -255,6 +262,30 @@ class PortDriver(Driver[OvsPort]):
         closed = self.client.standing().look(lambda session: closed_ports(session, unseen=lives))
         self._retries.keep(set(closed))
         return frozenset(name for name in closed if self._retries.due(name, self.daemon.name))
+
+    def sweep_mirrors(self, keep: Callable[[Mapping[str, str]], bool], deadline: Deadline) -> int:
+        """Delete mirrors of ours whose output was deleted by hand, unless `keep`, given their marks, says so; how many.
+
+        `keep` gets mirrors of all stores, and must keep those that a record names: their output is made again. Needs a resident
+        driver.
+        """
+        from userspace_cni.dataplane.ovsdb.commands import SweepMirrors
+        from userspace_cni.dataplane.ovsdb.mirrors import without_output
+
+        def sweep(session: Session) -> int:
+            command = SweepMirrors(session, keep)
+            session.transact([command], deadline)
+            return command.swept
+
+        def orphans(session: Session) -> bool:
+            return any(not keep(value_of(row, "external_ids")) for _, row in without_output(session.replica))
+
+        from userspace_cni.dataplane.ovsdb.replica import value_of
+
+        what = "removing mirrors without an output"
+        if not self.client.standing().look(orphans):
+            return 0
+        return self.client.use(sweep, frozenset(), what, deadline)
 
     def mirror_outputs(self) -> frozenset[str]:
         """Names of the ports that are the output of a mirror of ours. From a resident replica. May raise Unavailable."""
@@ -303,6 +334,39 @@ class PortDriver(Driver[OvsPort]):
 
         return self.client.standing().look(lambda session: (uplinks(session), other_config(session).get("pmd-cpu-mask", "")))
 
+    def able(self, deadline: Deadline) -> Abilities:
+        """What kinds of ports and bridges the switch can have. Raises Unavailable."""
+        from userspace_cni.dataplane.ovsdb.reads import abilities
+
+        return self.client.read(abilities, frozenset(), "asking what the switch can do", deadline)
+
+    def sweep_limits(self, deadline: Deadline) -> int:
+        """Delete the QoS and Queue rows of this store to which no port refers; how many there were. For a resident driver.
+
+        A port that another program deleted leaves them. Raises Unavailable.
+        """
+        from userspace_cni.dataplane.ovsdb.limits import SweepLimits, orphans
+
+        store = self._store()
+        if not self.client.standing().look(lambda session: orphans(session.replica, store)):
+            return 0
+
+        def sweep(session: Session) -> int:
+            command = SweepLimits(session, store)
+            session.transact([command], deadline)
+            return command.swept
+
+        return self.client.use(sweep, frozenset(), "deleting limits of ports that are gone", deadline)
+
+    def limit_drops(self, deadline: Deadline) -> list[LimitDrops]:
+        """The frames that limits of our ports have dropped; asks of limited ports alone. For a resident driver.
+
+        Raises Unavailable and SwitchRefused.
+        """
+        from userspace_cni.dataplane import counters
+
+        return counters.ask_drops(self.client, self.daemon, deadline)
+
     def counters(self, deadline: Deadline) -> list[Counters]:
         """The switch's counters of the ports with our owner mark. Raises Unavailable and SwitchRefused."""
         from userspace_cni.dataplane import counters
@@ -339,8 +403,11 @@ class PortDriver(Driver[OvsPort]):
 
         return self.client.read(other_config, frozenset(), "reading vhost-sock-dir", deadline).get("vhost-sock-dir", "")
 
-    def serving(self, bridge: str, deadline: Deadline) -> None:
-        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing."""
+    def serving(self, bridge: str, deadline: Deadline, *, datapath: Datapath = DATAPATH_TYPE, needs_dpdk: bool = True) -> None:
+        """NotServing if a port could not be added to `bridge` now: 50, or 51 when running pods suffer too. Writes nothing.
+
+        `datapath`: the datapath_type that the bridge must have. `needs_dpdk`: of all ports but those opened as system or afxdp.
+        """
         try:
             dpdk, datapath_type = self._facts(bridge, deadline.within(SERVING_SECONDS))
         except Unavailable as error:
@@ -348,11 +415,11 @@ class PortDriver(Driver[OvsPort]):
         liveness = self.daemon.glance() if self.client.resident else self.daemon.ask(deadline.within(SERVING_SECONDS))
         if liveness.state in ("dead", "silent"):
             raise NotServing(f"ovs-vswitchd is {liveness.state}: {liveness.reason}", "see its log", code=_RUNNING_PODS_SUFFER)
-        if not dpdk:
+        if needs_dpdk and not dpdk:
             hint = "ovs-vsctl get Open_vSwitch . dpdk_initialized other_config, and the log of ovs-vswitchd"
             raise NotServing("ovs-vswitchd runs without DPDK", hint, code=_RUNNING_PODS_SUFFER)
-        if datapath_type not in (None, DATAPATH_TYPE):
-            raise NotServing(f"bridge {bridge} has datapath_type {datapath_type or 'system (the default)'}", "netdev is needed")
+        if datapath_type is not None and datapath_of(datapath_type) != datapath:
+            raise NotServing(f"bridge {bridge} has datapath_type {datapath_of(datapath_type)}", f"{datapath} is needed")
 
     def _facts(self, bridge: str, deadline: Deadline) -> tuple[bool, str | None]:
         """Whether DPDK runs, and the datapath type of the bridge (None: there is none); a resident driver does not wait."""

@@ -17,7 +17,7 @@ from typing import Final
 from userspace_cni.attachment.drift import Drift
 from userspace_cni.attachment.steps import Announcement, Driver
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import PASSING, StepFailed, Unavailable
+from userspace_cni.base.errors import StepFailed, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.closer import Closer
 from userspace_cni.host.frames import Address, Claim, announcement, claim, question
@@ -78,10 +78,9 @@ class AnnouncementDriver(Driver[Announcement]):
                 finally:
                     _CLOSER.close(wire)
             except OSError as error:
-                reason = f"{_what(step)}: {error.strerror}"
-                if error.errno in PASSING:
-                    raise Unavailable(reason, "try again later") from error
-                raise StepFailed(reason, f"the frames go by link {step.name} in the pod: is it there, and up?") from error
+                raise of_kernel(
+                    _what(step), error, f"the frames go by link {step.name} in the pod: is it there, and up?"
+                ) from error
 
 
 def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socket.socket, deadline: Deadline) -> None:

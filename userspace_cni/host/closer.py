@@ -6,9 +6,10 @@ nftables, too: 7 to 25 ms each, and in the second case with all transactions beh
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections import deque
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Protocol
 
 from userspace_cni.base.errors import Unavailable
@@ -23,26 +24,30 @@ class Closeable(Protocol):
 
 
 class Closer:
-    """Closes sockets for which the kernel makes their owner wait, `delay_s` later and in a thread of its own.
+    """Closes sockets `delay_s` after they are not needed any more, in a thread of its own.
 
-    The thread is there while a socket waits for it, and keeps no process from ending: the kernel closes the rest then.
+    The thread is there while a socket waits for it. It ends before the interpreter does, which waits for no socket: the kernel
+    closes the rest with the process.
     """
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s
         self._lock = Lock()
         self._waiting: deque[tuple[float, Closeable]] = deque()
-        self._running = False
+        self._thread: Thread | None = None
+        self._ending = Event()
+        atexit.register(self._end)
 
     def close(self, thing: Closeable) -> None:
         """Have it closed; at once when no thread can be started."""
         with self._lock:
             self._waiting.append((time.monotonic() + self._delay_s, thing))
-            if self._running:
+            if self._thread:
                 return
+            thread = Thread(target=self._run, name="closer", daemon=True)
             try:
-                start(Thread(target=self._run, name="closer", daemon=True), "closing sockets")
-                self._running = True
+                start(thread, "closing sockets")
+                self._thread = thread
             except Unavailable:
                 self._waiting.pop()[1].close()
 
@@ -50,8 +55,15 @@ class Closer:
         while True:
             with self._lock:
                 if not self._waiting:
-                    self._running = False
+                    self._thread = None
                     return
                 at, thing = self._waiting.popleft()
-            time.sleep(max(0.0, at - time.monotonic()))
+            if self._ending.wait(max(0.0, at - time.monotonic())):
+                return
             thing.close()
+
+    def _end(self) -> None:
+        self._ending.set()
+        thread = self._thread
+        if thread:
+            thread.join()

@@ -20,20 +20,20 @@ from typing import Final
 from userspace_cni.attachment.drift import Absent, Drift, Value
 from userspace_cni.attachment.steps import Driver, Guard, Rest, Seen
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import PASSING, StepFailed, Unavailable, UserspaceError
+from userspace_cni.base.errors import StepFailed, Unavailable, UserspaceError, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.closer import Closer
 from userspace_cni.host.netlink import nftables
 from userspace_cni.host.netlink.codec import NETFILTER, Connection
 from userspace_cni.host.netlink.nftables import Chain, Table
-from userspace_cni.host.netns import opened_switch
+from userspace_cni.host.netns import is_gone, opened_switch
 
 _PROBE: Final = "userspace-cni-probe"
 _TRIES = 10
 _CLOSER: Final = Closer(0.2)
 """Much later than the kernel needs for what was deleted: then closing waits for nothing, and no transaction for it."""
-_LACKING: Final = (errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EINVAL)
-"""How a kernel without these tables refuses them, by what it lacks: the family, the socket, all of it."""
+_LACKING: Final = (errno.ENOENT, errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.EINVAL)
+"""How a kernel without these tables refuses them, by what it lacks: the chain, its family, the socket, all of it."""
 _NEEDED: Final = "the kernel needs CONFIG_NF_TABLES and CONFIG_NF_TABLES_NETDEV; the ports afxdp and af_xdp need no guard"
 _RIGHTS: Final = "it takes CAP_NET_ADMIN in the network namespace of the switch"
 
@@ -96,8 +96,10 @@ class GuardDriver(Driver[Guard]):
         return None if self._make(step) else partial(self._make_late, step)
 
     def undo(self, step: Guard, deadline: Deadline) -> None:
-        """Delete the chain, and the table if nothing is left in it."""
+        """Delete the chain, and the table if nothing is left in it. A namespace that is gone took them with it."""
         deadline.require(_what(step))
+        if step.switch_netns and is_gone(step.switch_netns, self._root):
+            return
         with _kernel(step.switch_netns, self._root, f"{_what(step)}: removing it") as kernel:
             _remove(kernel, table_of(step.store), step.link)
 
@@ -194,6 +196,4 @@ def _kernel(switch_netns: str, root: HostRoot, what: str) -> Iterator[Connection
             finally:
                 _CLOSER.close(kernel)
         except OSError as error:
-            if error.errno in PASSING:
-                raise Unavailable(f"{what}: {error.strerror}", "try again later") from error
-            raise StepFailed(f"{what}: {error.strerror}", _NEEDED if error.errno in _LACKING else _RIGHTS) from error
+            raise of_kernel(what, error, _NEEDED if error.errno in _LACKING else _RIGHTS) from error

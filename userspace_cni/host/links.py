@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.attachment.drift import Absent, Drift, Other, Value
 from userspace_cni.attachment.steps import Driver, Link, LinkRef, Seen
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import PASSING, AlreadyAttached, ContainerGone, NameTaken, StepFailed, Unavailable, UserspaceError
+from userspace_cni.base.errors import (
+    AlreadyAttached,
+    ContainerGone,
+    NameTaken,
+    StepFailed,
+    Unavailable,
+    UserspaceError,
+    of_kernel,
+)
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import addresses, links, routes
 from userspace_cni.host.netlink.codec import ROUTE, Connection
@@ -184,10 +192,7 @@ def kernel_does(what: str, details: str = "") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = f"{what}: {error.strerror or error}"
-        if error.errno in PASSING:
-            raise Unavailable(said, "try again later") from error
-        raise StepFailed(said, details or "ip -d link, here and in the pod's network namespace") from error
+        raise of_kernel(what, error, details or "ip -d link, here and in the pod's network namespace") from error
 
 
 def _paired(step: Link, kernel: Connection, pod: Netns, deadline: Deadline) -> FoundLink:

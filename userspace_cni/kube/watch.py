@@ -2,8 +2,8 @@
 
 This saves requests and, while it is fresh, lets reconcile see that a pod is gone. It must never claim what it cannot know: `uids`
 returns None before the first complete list, after a minute and a half of silence of the server, and while there is no pod at all
-(a wrong node name looks like that). It must never delay a verb either: all methods but `wait_synced` and `stop` return at once,
-and a caller that finds no pod here asks the server.
+(a wrong node name looks like that). It must never delay a verb either: all methods but `stop` and those that
+say that they wait return at once, and a caller that finds no pod here asks the server.
 
 The `kubernetes` library's SharedInformer is not used: it needs the typed models (20 MiB), reads the first list in one piece, does
 not back off between failing watches, and does not tell whether its list was complete. Here pods are the raw JSON of
@@ -21,7 +21,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
@@ -31,6 +31,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, UserspaceError
 from userspace_cni.base.log import say
 from userspace_cni.base.threads import start
+from userspace_cni.cni.annotations import is_read
 from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, command_of, is_pod, view_of
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
 from userspace_cni.pod import document, launcher
@@ -40,7 +41,7 @@ KEPT_LIMIT: Final = 32 << 10
 STOP_S: Final = 1.0
 
 _KEPT_METADATA: Final = ("namespace", "name", "uid", "resourceVersion", "deletionTimestamp")
-_KEPT_ANNOTATIONS: Final = (document.CONFIGURATION_DATA, document.MAPPED_DIR, document.DPDK_ARGS, MIRROR, launcher.DOMAIN)
+_NOTES: Final = (document.CONFIGURATION_DATA, document.MAPPED_DIR, document.DPDK_ARGS, MIRROR, launcher.DOMAIN)
 _NODE: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
 _DIGITS_MAX: Final = 100
@@ -83,16 +84,21 @@ class PodWatch:
     """The pods of node `node` (as the API calls it), in all namespaces. Safe to use from any thread.
 
     One daemon thread from `start` to `stop`; a stopped watch cannot be started again. Raises InvalidConfig for a wrong name.
+    `on_change` is called with namespace and name of a known pod of which something that is kept has changed; it must not wait.
     """
 
-    def __init__(self, session: Session, node: str, pace: Pace | None = None) -> None:
+    def __init__(
+        self, session: Session, node: str, pace: Pace | None = None, on_change: Callable[[str, str], None] = lambda *_: None
+    ) -> None:
         if not _NODE.fullmatch(node):
             raise InvalidConfig(f"{node!r} is no name of a node", "the setting node_name")
         self._session = session
         self._node = node
         self._pace = pace or Pace()
         self._path = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{quote(node)}"
+        self._on_change = on_change
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._pods: dict[tuple[str, str], _Known] = {}
         self._contact = 0.0
         self._problem = "watching has not begun"
@@ -114,6 +120,7 @@ class PodWatch:
         """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
         self._stopping.set()
         with self._lock:
+            self._changed.notify_all()
             if self._stream is not None:
                 self._stream.interrupt()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -167,6 +174,26 @@ class PodWatch:
         view = view_of(pod) if pod else None
         return view if view and view.uid == uid else None
 
+    def wait_for(self, pod: Pod, ready: Callable[[Pod], bool], deadline: Deadline) -> Pod | None:
+        """Wait until `ready` says so of the pod, it is being deleted, or `deadline`; the pod as it is then, None once it is gone.
+
+        `pod`: which one, by namespace, name and UID, which must be known. Also None for a pod that is not known until then.
+        """
+        seen = False
+        while True:
+            with self._lock:
+                known = self._pods.get((pod.namespace, pod.name))
+            view = self.view(pod.namespace, pod.name, pod.uid)
+            if view and (view.deleting or ready(view)):
+                return view
+            if seen and not view:
+                return None
+            seen = seen or view is not None
+            with self._lock:
+                while self._pods.get((pod.namespace, pod.name)) is known:
+                    if self._stopping.is_set() or not self._changed.wait(deadline.remaining()):
+                        return view
+
     def uids(self) -> frozenset[str] | None:
         """The UIDs of all pods on the node, both of a static pod's; None when they are not known for certain now.
 
@@ -190,6 +217,7 @@ class PodWatch:
             known = self._pods.get(key)
             if known and known.uid == answered.uid and _is_older(known.version, answered.version):
                 self._pods[key] = answered
+                self._changed.notify_all()
 
     def _is_fresh(self) -> bool:
         return self._synced.is_set() and time.monotonic() - self._contact <= self._pace.fresh_s
@@ -268,9 +296,12 @@ class PodWatch:
                 known = self._pods.get(key)
                 if known and known.uid == listed.uid and _is_older(listed.version, known.version):
                     pods[key] = known
-            self._pods = pods
+            before, self._pods = self._pods, pods
             self._contact = time.monotonic()
             self._synced.set()
+            self._changed.notify_all()
+        for key, now in pods.items():
+            self._tell(key, before.get(key), now)
 
     def _watch(self) -> None:
         """Follow the events from our version on, until the server ends them."""
@@ -310,11 +341,20 @@ class PodWatch:
             # after a silence only a bookmark proves that no event is outstanding
             if kind == "BOOKMARK" or self._is_fresh():
                 self._contact = time.monotonic()
+            before = self._pods.get(pod[0]) if pod else None
             if pod:
                 self._change(kind, *pod)
+        if pod:
+            self._tell(pod[0], before, pod[1])
         self._version = version
 
+    def _tell(self, key: tuple[str, str], before: _Known | None, now: _Known) -> None:
+        """Tell of a known pod that has changed, without the lock; `on_change` reads what is known by then."""
+        if before and before.uid == now.uid and before.text != now.text:
+            self._on_change(*key)
+
     def _change(self, kind: str, key: tuple[str, str], changed: _Known) -> None:
+        self._changed.notify_all()
         known = self._pods.get(key)
         if kind == "DELETED":
             if known and known.uid == changed.uid:
@@ -359,7 +399,7 @@ def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:
     spec = pod.get("spec") or {}
     metadata = {name: pod["metadata"][name] for name in _KEPT_METADATA if pod["metadata"].get(name)}
     annotations = pod["metadata"].get("annotations") or {}
-    metadata["annotations"] = {name: annotations[name] for name in _KEPT_ANNOTATIONS if name in annotations}
+    metadata["annotations"] = {name: value for name, value in annotations.items() if name in _NOTES or is_read(name)}
     begin = [_kept_memory(container) for container in spec.get("initContainers") or ()]
     containers = [_kept_container(container) for container in spec.get("containers") or ()]
     volumes = [

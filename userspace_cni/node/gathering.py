@@ -8,17 +8,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, Place, Pod, SocketFacts
-from userspace_cni.attachment.steps import KernelPort, host_end, port_name
+from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, Noted, Place, Pod, SocketFacts
+from userspace_cni.attachment.steps import HostEnd, OvsPort, Terms, host_end, port_name
 from userspace_cni.base.errors import ContainerGone, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_port
+from userspace_cni.cni.addressing import chosen_vlan, read_noted
+from userspace_cni.cni.annotations import PodInterface
+from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_possible, resolve
+from userspace_cni.cni.links import opened_as, require_openable
+from userspace_cni.cni.mirrors import mirrors_of
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
+    from userspace_cni.attachment.records import Record
     from userspace_cni.base.deadline import Deadline
+    from userspace_cni.base.settings import Settings
     from userspace_cni.cni.links import LinkOptions
     from userspace_cni.cni.options import Options
     from userspace_cni.cni.request import Request
@@ -62,10 +69,36 @@ class Gathering:
             "netns_inode": netns_inode,
             "pod": pod,
             "foreign_bridge": foreign_bridge,
+            **self._noted(pod),
         }
         if link:
             return LinkFacts(**common, **self._link(link))
         return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
+
+    # -- what the pod's annotations say -----------------------------------------------------------------------------------
+
+    def _noted(self, pod: Pod) -> dict[str, Any]:
+        """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
+        options, environment, settings = self.options, self.request.environment, self.node.settings
+        interface = PodInterface(
+            self.request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations
+        )
+        noted = read_noted(pod.annotations, interface)
+        vlan = chosen_vlan(options.vlan, noted)
+        require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
+        asked = limits_of(pod.annotations, interface)
+        limits = resolve(options.bandwidth, asked)
+        kind: PortKind = opened_as(options.link, settings.kernel_port) if options.link else "vhostuser"
+        require_possible(limits, kind, options.mtu)
+        mirrors = mirrors_of(pod.annotations, interface, options.mirrors, options.mirror_output)
+        require_mirrors(settings.rules, environment.pod_namespace, (each.name for each in mirrors), options.mirror_output)
+        return {
+            "vlan": vlan,
+            "mac": noted.mac,
+            "limits": limits,
+            "mirrors": mirrors,
+            "terms": Terms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors),
+        }
 
     # -- a vhost-user interface -------------------------------------------------------------------------------------------
 
@@ -138,14 +171,9 @@ class Gathering:
 
     def _link(self, link: LinkOptions) -> dict[str, Any]:
         settings = self.node.settings
-        opened_as: Any = link.opened_as or settings.kernel_port
-        kind: KernelPort = "system" if opened_as == "auto" else opened_as
-        return {
-            "switch_netns": settings.switch_netns,
-            "opened_as": kind,
-            "mtu": self.options.mtu or _MTU,
-            "node_addresses": (),
-        }
+        kind, mtu = opened_as(link, settings.kernel_port), self.options.mtu or settings.mtu or _MTU
+        require_openable(kind, mtu)
+        return {"switch_netns": settings.switch_netns, "opened_as": kind, "mtu": mtu, "node_addresses": ()}
 
     # -- the pod ----------------------------------------------------------------------------------------------------------
 
@@ -177,3 +205,18 @@ class Gathering:
                 "the API server does not know it any more; nothing was done",
             )
         return view
+
+
+def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
+    """What the pod says now of the interface of a living attachment.
+
+    Raises BadRequest for what cannot be read of it, what the rules do not allow, and what the port's kind cannot do.
+    """
+    interface = PodInterface(record.network, record.pod_namespace, record.ifname, settings.kubeovn_annotations)
+    terms, limits = port.terms, limits_of(pod.annotations, interface)
+    now = resolve(Bandwidth(terms.runtime, terms.network), limits, before=terms.noted)
+    kind: PortKind = port.interface.opened_as if isinstance(port.interface, HostEnd) else "vhostuser"
+    require_possible(now, kind, port.interface.mtu)
+    mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_output)
+    require_mirrors(settings.rules, record.pod_namespace, (each.name for each in mirrors), port.mirror_output)
+    return Noted(limits, mirrors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.steps import Guard, LinkRef, Step, host_alias, host_end
@@ -32,8 +32,11 @@ def guards(node: LocalNode) -> tuple[int, int]:
 
 
 def sweep(node: LocalNode) -> int:
-    """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""
-    return sum(_tried(each, node) for each in (_sweep_guards, _sweep_limits))
+    """Remove guards of host ends that are gone, limits without a port and mirrors without an output, which no record names.
+
+    Never fails.
+    """
+    return sum(_tried(each, node) for each in (_sweep_guards, _sweep_limits, _sweep_mirrors))
 
 
 def _tried(work: Callable[[LocalNode], int], node: LocalNode) -> int:
@@ -64,3 +67,14 @@ def _sweep_guards(node: LocalNode) -> int:
 
 def _sweep_limits(node: LocalNode) -> int:
     return node.ports.sweep_limits(Deadline.after(_SWEEP_S)) if node.resident else 0
+
+
+def _sweep_mirrors(node: LocalNode) -> int:
+    if not node.resident:
+        return 0
+    store, recorded = node.journal.identity(), {(record.container_id, record.ifname) for record in node.journal.records()}
+
+    def keep(marks: Mapping[str, str]) -> bool:
+        return marks.get("store") != store or (marks.get("container-id", ""), marks.get("ifname", "")) in recorded
+
+    return node.ports.sweep_mirrors(keep, Deadline.after(_SWEEP_S))

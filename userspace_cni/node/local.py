@@ -6,7 +6,7 @@ Heavy modules are imported when they are first used: a process that lives for on
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from userspace_cni.base.log import say
 from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
+from userspace_cni.base.tenancy import require_mirrors
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import boot, netns
@@ -116,6 +117,7 @@ class LocalNode:
             self.journal.identity,
             lambda name, deadline: free_name(name, self, deadline),
             self.ifindex_of,
+            self.settings.afxdp_max,
         )
 
     @cached_property
@@ -183,6 +185,10 @@ class LocalNode:
         from userspace_cni.node.gathering import Gathering
 
         return Gathering(self, request, options, consumer, deadline).facts(netns_inode)
+
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+        """Raise MirrorRefused unless the rules let the call's pod have that part."""
+        require_mirrors(self.settings.rules, environment.pod_namespace, mirrors, output)
 
     @cached_property
     def devices(self) -> DeviceDirectories:
@@ -255,8 +261,21 @@ class LocalNode:
         return traces(container_id, ifname, self)
 
     def noted(self, record: Record) -> Noted | None:
-        """What the attachment's pod says of its interface now; None where the pod is not known."""
-        return None
+        """What the attachment's pod says of its interface now; None where the pod is not watched. Raises BadRequest."""
+        if not self._watch or not record.port:
+            return None
+        pod = self._watch.view(record.pod_namespace, record.pod_name, record.pod_uid)
+        if pod is None:
+            return None
+        from userspace_cni.node.gathering import noted
+
+        return noted(record.port, pod, record, self.settings)
+
+    def guarded(self) -> tuple[int, int]:
+        """How many recorded host ends have the guard that they need, and how many need one."""
+        from userspace_cni.node.links import guards
+
+        return guards(self)
 
     def sweep(self) -> int:
         """Remove guards of host ends that are gone and rows of limits without a port, which no record names. Never fails."""

@@ -1,4 +1,5 @@
-"""Probes: vhost-user ports for a moment, through which `probe`, `ping` and `load` see whether a bridge moves frames.
+"""Probes: vhost-user ports for a moment, through which `probe`, `ping` and `load` see whether a bridge moves frames, and through
+which `capture` sees those of another port.
 
 Part of the composition root: it uses the switch and the host. A probe is no attachment: it has no record, and an owner mark of
 its own, so that no verb and no reconciliation of attachments touches it. Its marks hold the name of its run
@@ -9,7 +10,8 @@ later runs find it; where one deletion is not confirmed, the later ones are not 
 after a time that no frame extends; a living run renews its flows.
 
 Order: `reserve` a port, listen on its socket, `plug` it in (the switch connects at once if a process listens), accept, then
-`reflect` or `join`. A restart of ovs-vswitchd loses the flows.
+`reflect` or `join`. A restart of ovs-vswitchd loses the flows. The mirror into a port (`plug`) is the port's own: it comes
+and goes in its transactions.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -33,18 +35,25 @@ from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.signals import Signals
 from userspace_cni.base.threads import start
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.dataplane import counters
 from userspace_cni.dataplane.openflow import flows, messages
 from userspace_cni.dataplane.openflow.flows import Flows
 from userspace_cni.dataplane.openflow.messages import Flow
 from userspace_cni.dataplane.ovsdb.bridges import Bridge, known_bridges
+from userspace_cni.dataplane.ovsdb.captures import is_mirrored
 from userspace_cni.dataplane.ovsdb.probes import OWNER, PortState, ProbeRow, probe_rows, state_of
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.host import boot, borrowed_sockets, probe_directories
 from userspace_cni.host.probe_directories import PREFIX, Run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from userspace_cni.node.local import LocalNode
 
+CAPTURE: Final = "capture"
+"""The purpose of a run whose port is the output of a mirror."""
 TIMEOUT_S: Final = 15.0
 """Seconds for one call: the first port after a start of ovs-vswitchd has been seen to take 8 s."""
 FLOW_S: Final = 2.0
@@ -57,6 +66,7 @@ HARD_S: Final = 900
 RENEW_S: Final = 300.0
 """Seconds between renewals of a run's flows; nearly all runs are shorter, and never disturbed by one."""
 _PORTS_MAX: Final = 16
+_NO_VLAN: Final = Vlan()
 _TEMPORARY: Final = re.compile(PREFIX + "[0-9a-f]{9}")
 _HINT: Final = "userspace-cni gc removes it when the switch answers, and so do the next probe and the agent"
 
@@ -126,7 +136,7 @@ class DeadRuns:
 
 def _probe(run: Run, rows: Sequence[ProbeRow], sockets: tuple[SocketFile, ...]) -> DeadProbe:
     purpose = rows[0].marks.get("purpose", "") if rows else ""
-    ports = tuple(_ref(row.name, row.bridge, row.marks["store"]) for row in rows)
+    ports = tuple(_ref(row.name, row.bridge, row.marks["store"], run) for row in rows)
     return DeadProbe(purpose, run.name, run.pid, run.number, ports, sockets)
 
 
@@ -240,8 +250,12 @@ class ProbePorts:
         self._reserved[name] = port
         return port
 
-    def plug(self, port: ProbePort, *, mtu: int | None = None) -> None:
-        """Add the port and wait until the switch has opened it; a bridge that is not temporary is never made."""
+    def plug(self, port: ProbePort, *, mtu: int | None = None, vlan: Vlan = _NO_VLAN, mirrored: str = "") -> None:
+        """Add the port and wait until the switch has opened it; a bridge that is not temporary is never made.
+
+        `mirrored`: the port whose frames it is to get, from it and to it, by a mirror that comes with it, and goes. Raises
+        BadRequest when that port has gone.
+        """
         deadline = self._deadline()
         self._require_life()
         self._ports.connect(deadline)
@@ -258,12 +272,29 @@ class ProbePorts:
             port.bridge,
             port.name,
             VhostUserClient(port.server_path, mtu),
+            vlan=vlan,
             mac=port.mac,
             marks=marks,
             foreign_bridge=port.bridge not in self._temporary,
         )
         self._plugged.add(port.name)  # before the transaction: after a failure the port may exist
-        self._ports.apply(step, deadline)()
+        if mirrored:
+            self._ports.capture(replace(step, mirror_output=port.name), mirrored, deadline)
+        else:
+            self._ports.apply(step, deadline)()
+
+    def mirrors(self, port: ProbePort) -> bool:
+        """Whether the mirror into the port is there, with its source and its output."""
+        what = f"port {port.name}: looking at its mirror"
+        return self._ports.look(
+            lambda session: is_mirrored(session, port.bridge, port.name), {"owner": OWNER}, what, self._deadline()
+        )
+
+    def counted(self, port: ProbePort) -> Mapping[str, int]:
+        """The switch's counters of the port, by the names of Interface.statistics (tx is what it sent to us)."""
+        ports: dict[int, tuple[str, Mapping[str, str]]] = {self._ofport(port): (port.name, {})}
+        found = counters.ask_bridge(_management(self._settings, port.bridge), ports, self._deadline().within(FLOW_S))
+        return found[0].statistics if found else {}
 
     def reflect(self, port: ProbePort) -> None:
         """Have the switch send every frame from the port back to it."""
@@ -372,7 +403,7 @@ class ProbePorts:
             if port.bridge not in self._temporary:
                 raise
             say("debug", "flows of a temporary bridge go with it", bridge=port.bridge, error=error)
-        self._ports.undo(_ref(port.name, port.bridge, self._store()), deadline)
+        self._ports.undo(_ref(port.name, port.bridge, self._store(), self.run), deadline)
         self._plugged.discard(port.name)
         self._flows = [each for each in self._flows if port not in (each.source, each.target)]
 
@@ -415,6 +446,6 @@ def _management(settings: Settings, bridge: str) -> str:
     return HostRoot(settings.host_root).path(f"{settings.ovs_rundir}/{bridge}.mgmt")
 
 
-def _ref(name: str, bridge: str, store: str) -> PortRef:
-    """The reference by which a probe's port is deleted."""
-    return PortRef(name, bridge, {"owner": OWNER, "store": store})
+def _ref(name: str, bridge: str, store: str, run: Run) -> PortRef:
+    """The reference by which a probe's port is deleted, and with it the mirror that it is the output of."""
+    return PortRef(name, bridge, {"owner": OWNER, "store": store, "run": run.name})

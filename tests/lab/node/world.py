@@ -5,7 +5,7 @@ It takes the place of switch, file system and API server in tests of the order o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -253,6 +253,9 @@ class World:
             device_info_dir="/run",
         )
 
+    def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
+        """The rules allow everything."""
+
     def require_delegate(self, request: Request) -> None:
         """There is one."""
 
@@ -278,6 +281,10 @@ class World:
     def noted(self, record: Record) -> Noted | None:
         """What the test put there."""
         return self.said.get(record.pod_name)
+
+    def guarded(self) -> tuple[int, int]:
+        """None needed."""
+        return 0, 0
 
     def sweep(self) -> int:
         """Nothing to sweep here."""

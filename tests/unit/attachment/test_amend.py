@@ -9,14 +9,14 @@ import pytest
 
 from tests.lab.node.ports import port_with
 from tests.lab.node.world import World
-from userspace_cni.attachment.amend import amend, limits_now, steps_now
+from userspace_cni.attachment.amend import amend, steps_now
 from userspace_cni.attachment.facts import Noted
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import HostEnd, Link, OvsPort, Shaper, Step, Terms
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.mirrors import MirrorSource
 
-SLOW, FAST, OTHER = Rate(10_000_000, 1_000_000), Rate(100_000_000, 10_000_000), Rate(50_000_000, 5_000_000)
+SLOW, FAST = Rate(10_000_000, 1_000_000), Rate(100_000_000, 10_000_000)
 LINK = Link("uc1", "02:00:00:00:00:02", "alias", "eth0", "02:00:00:00:00:01", 1500, "/run/netns/x", 7)
 VHOST = port_with(bridge="br0", name="p", interface_type="dpdkvhostuserclient", server_path="/s")
 
@@ -30,23 +30,6 @@ def world(tmp_path: Path) -> World:
 def record(*steps: Step) -> Record:
     """A ready record with these steps."""
     return Record("ready", "net", "c0ffee", "eth0", boot_id="boot", steps=steps)
-
-
-@pytest.mark.parametrize(
-    ("terms", "now", "holds"),
-    [
-        (Terms(), None, None),
-        (Terms(limits=Limits(SLOW)), None, SLOW),
-        (Terms(limits=Limits(SLOW), noted=Limits(FAST)), FAST, SLOW),
-        (Terms(limits=Limits(SLOW), noted=Limits(FAST)), OTHER, OTHER),
-        (Terms(limits=Limits(SLOW), noted=Limits(SLOW), network=Limits(FAST)), None, FAST),
-        (Terms(limits=Limits(SLOW), noted=Limits(SLOW)), None, None),
-        (Terms(), SLOW, SLOW),
-    ],
-)
-def test_which_limit_holds(terms: Terms, now: Rate | None, holds: Rate | None) -> None:
-    """An annotation that differs from its value at ADD wins; where it has gone, the network's word holds."""
-    assert limits_now(terms, Limits(to_pod=now)).to_pod == holds
 
 
 def test_a_vhost_user_port() -> None:
@@ -66,15 +49,22 @@ def test_a_kernel_link() -> None:
 
 
 def test_mirrors() -> None:
-    """An annotation adds a mirror to the network's, or names other frames of one of these."""
+    """The port is a source of the mirrors that are noted, and of no others."""
     theirs, own = MirrorSource("ids"), MirrorSource("tap", to_pod=False)
     port = replace(VHOST, terms=Terms(mirrors=(theirs,)), mirrors=(theirs,))
-    [joined] = steps_now(record(port), Noted(mirrors=(own,)))
+    [joined] = steps_now(record(port), Noted(mirrors=(theirs, own)))
     assert isinstance(joined, OvsPort)
     assert joined.mirrors == (theirs, own)
-    [changed] = steps_now(record(port), Noted(mirrors=(replace(theirs, from_pod=False),)))
+    assert steps_now(record(joined), Noted(mirrors=(theirs,))) == (port,)
+
+
+def test_what_holds_again() -> None:
+    """Where an annotation that was there at ADD has gone, the network's word holds, and not the runtime's, which it may be."""
+    port = replace(VHOST, limits=Limits(SLOW), terms=Terms(Limits(SLOW), Limits(SLOW), Limits(FAST)))
+    assert steps_now(record(port), Noted(Limits(SLOW))) == (port,)
+    [changed] = steps_now(record(port), Noted())
     assert isinstance(changed, OvsPort)
-    assert changed.mirrors == (replace(theirs, from_pod=False),)
+    assert changed.limits == Limits(FAST)
 
 
 def test_the_record_says_the_new_value(world: World) -> None:

@@ -83,7 +83,7 @@ def planned(
     request = Request(read_environment(variables, "ADD"), read_network(stdin, "ADD"), stdin)
     options = read_options(request, CONSUMERS, lambda _text: None)
     info = options.asked.device_info_file
-    facts = replace(facts, device_info_file=info, device_info_dir=DEVICE_INFO_DIR if info else "")
+    facts = replace(facts, vlan=options.vlan, device_info_file=info, device_info_dir=DEVICE_INFO_DIR if info else "")
     return plan(request, options, CONSUMERS[options.consumer], facts, addresses)
 
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from userspace_cni import shim
 from userspace_cni.cli.main import userspace_cni
-from userspace_cni.cli.node.install import InstallError, install_launcher, install_shim
+from userspace_cni.cli.node.install import NAMES, InstallError, install_launcher, install_shim
 from userspace_cni.cni.result import version_answer
 
 
@@ -206,3 +206,18 @@ def test_command_that_fails(tmp_path: Path) -> None:
         f"Error: writing {tmp_path}/f/bin/userspace: Not a directory; is {tmp_path}/f/bin a directory that root can write?\n"
     )
     assert install().exit_code == 2
+
+
+def test_mirror_types_are_installed_when_asked(bin_dir: Path) -> None:
+    """With --mirrors the file is there under each chained type's name, a file of its own; one of another program is refused."""
+    assert install("--mirrors", "--bin-dir", str(bin_dir)).exit_code == 0
+    found = {path.name: path for path in bin_dir.iterdir()}
+    assert found.keys() == set(NAMES)
+    assert len({path.stat().st_ino for path in found.values()}) == len(NAMES)
+    assert len({path.read_bytes() for path in found.values()}) == 1
+    theirs = found["ovs-mirror-consumer"]
+    theirs.write_bytes(b"\x7fELF of ovs-cni")
+    refused = install("--standalone", "--mirrors", "--bin-dir", str(bin_dir))
+    assert (refused.exit_code, "another program has this file" in refused.output) == (1, True)
+    assert theirs.read_bytes() == b"\x7fELF of ovs-cni"
+    assert found["userspace"].read_bytes() == found["ovs-mirror-producer"].read_bytes()

@@ -75,11 +75,11 @@ Datapath = Literal["netdev", "system"]
 class Terms:
     """Where a port's limits and its part in mirrors are from, by which later changes of the pod's annotations are judged.
 
-    `limits`: those of ADD; `noted`: what the pod's annotations said then; `network` and `mirrors`: what the network says, which
-    holds again where an annotation has gone.
+    `runtime` and `noted`: what the runtime and the pod's annotations said of limits at ADD; `network` and `mirrors`: what the
+    network says.
     """
 
-    limits: Limits = UNLIMITED
+    runtime: Limits = UNLIMITED
     noted: Limits = UNLIMITED
     network: Limits = UNLIMITED
     mirrors: tuple[MirrorSource, ...] = ()

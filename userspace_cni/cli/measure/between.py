@@ -84,9 +84,9 @@ def opened(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> Iterator[P
 
 def _pair(site: Site, wanted: Wanted, tell: Tell, ending: Ending) -> AbstractContextManager[Pair]:
     if not wanted.names:
-        return opening.temporary(site, wanted.bridge, wanted.size, tell, _tell_removed, ending)
+        return opening.temporary(site, wanted.bridge, wanted.size, tell, tell_removed, ending)
     tell("reading the records and asking the switch")
-    records = [_record(site, name) for name in wanted.names]
+    records = [attachment(site, name) for name in wanted.names]
     return opening.of_attachments(site, records, wanted.size, tell, lambda: _tidy(site))
 
 
@@ -101,8 +101,8 @@ def refused_as(*, as_json: bool) -> Iterator[None]:
         raise
 
 
-def _record(site: Site, name: str) -> Record:
-    """The one attachment of that name."""
+def attachment(site: Site, name: str) -> Record:
+    """The one attachment of that name. Raises Refused for none, and for several."""
     found = site.records((name,))
     if len(found) != 1:
         raise Refused(f"{name!r} has several interfaces; name one of {view.joined([name_of(each) for each in found])}", USAGE)
@@ -115,10 +115,11 @@ def _tidy(site: Site) -> None:
     try:
         for probe in site.node.dead_probes.find(deadline):
             site.node.dead_probes.remove(probe, deadline)
-            _tell_removed(view.joined([step.summary for step in probe.left], "its directory"))
+            tell_removed(view.joined([step.summary for step in probe.left], "its directory"))
     except UserspaceError as error:
         view.note(f"what a killed run left stays for now: {error}")
 
 
-def _tell_removed(left: str) -> None:
+def tell_removed(left: str) -> None:
+    """Tell a person of what is not there any more."""
     view.note(f"removed what a killed run had left: {left}")

@@ -190,7 +190,7 @@ def _actor(site: Site, actions: Counter[str]) -> tuple[str, Callable[[], None]]:
 
 
 def _of_probe(probe: DeadProbe) -> Left:
-    why = "a probe, ping or load ended before it could remove what it made"
+    why = "a probe, ping, load or capture ended before it could remove what it made"
     action = f"remove {view.joined([step.summary for step in probe.left], 'its flows and its directory')}"
     return Left(probe.key, "dead-test", why, action, Owner.of_probe(probe))
 

@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,13 @@ from userspace_cni import shim
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.settings import Settings, load
 from userspace_cni.cli.site import ROOT_ONLY, is_root
+from userspace_cni.cni.mirror_chain import TYPES
 
 NAME = "userspace"
 """The CNI type: a network's `type` names the file."""
+NAMES: Final = (NAME, *TYPES)
+"""Every name that the file may have: by the network's `type` it knows what it is to be."""
+_MODULE: Final = b"userspace_cni"
 _PACKAGES: Final = str(Path(__file__).resolve().parents[3])
 
 
@@ -27,11 +32,11 @@ class InstallError(Exception):
     """The plugin could not be installed; the text says what was tried and what to look at."""
 
 
-def install_shim(bin_dir: str) -> tuple[Path, Settings]:
+def install_shim(bin_dir: str, names: Iterable[str] = (NAME,)) -> tuple[Path, Settings]:
     """Put the static binary, which carries the settings in force, as `bin_dir`/userspace, mode 0755, by rename.
 
-    Returns its absolute path and those settings. Their paths are the host's; `bin_dir` is a path of this process, which may run
-    in a container. Raises InstallError.
+    `names`: those of NAMES under which it is put there. Returns the absolute path of `userspace`, and those settings. Their paths
+    are the host's; `bin_dir` is a path of this process, which may run in a container. Raises InstallError.
     """
     try:
         settings = load(os.environ)
@@ -54,10 +59,10 @@ def install_shim(bin_dir: str) -> tuple[Path, Settings]:
         )
     except ValueError as error:
         raise InstallError(f"writing the settings into {shim.BUILT}: {error}") from error
-    return _place(bin_dir, binary), settings
+    return _place(bin_dir, binary, names), settings
 
 
-def install_launcher(bin_dir: str) -> Path:
+def install_launcher(bin_dir: str, names: Iterable[str] = (NAME,)) -> Path:
     """Write the launcher as `bin_dir`/userspace, mode 0755, by rename; its absolute path. Raises InstallError.
 
     It starts the interpreter without `site` and `runpy`, which a call that is handed to an agent does not need; so it names the
@@ -69,14 +74,42 @@ def install_launcher(bin_dir: str) -> Path:
     )
     command = [sys.executable, "-I", "-S", "-c", program]
     _try(command, "install the package into this interpreter first (pip install)")
-    return _place(bin_dir, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode())
+    return _place(bin_dir, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n'.encode(), names)
 
 
-def _place(bin_dir: str, content: bytes) -> Path:
-    """Make `content` the plugin in `bin_dir`, which is made when missing. It is durable, complete and tried before the rename."""
+def is_plugin(content: bytes) -> bool:
+    """Whether the file is the static binary, of any version, or the launcher."""
+    try:
+        carried = shim.carried(content)
+    except ValueError:
+        return True
+    return carried is not None or (content.startswith(b"#!") and _MODULE in content)
+
+
+def _place(bin_dir: str, content: bytes, names: Iterable[str]) -> Path:
+    """Make `content` the plugin of these names in `bin_dir`, which is made when missing; the path of `userspace`.
+
+    Each file is one of its own: a program that writes over a link of ours would write over the plugin. ovs-cni has files of
+    some of these names, which are not replaced.
+    """
     directory = Path(bin_dir).absolute()
-    target = directory / NAME
-    temporary = directory / f".{NAME}.{os.getpid()}"
+    for path in (directory / name for name in names):
+        try:
+            if path.name != NAME and not is_plugin(path.read_bytes()):
+                raise InstallError(f"writing {path}: another program has this file, as ovs-cni does; remove it first")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InstallError(f"looking at {path}: {error.strerror}") from error
+    for name in names:
+        _write(directory, name, content)
+    return directory / NAME
+
+
+def _write(directory: Path, name: str, content: bytes) -> None:
+    """Make `content` the file of that name. It is durable, complete and tried before the rename."""
+    target = directory / name
+    temporary = directory / f".{name}.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -95,7 +128,6 @@ def _place(bin_dir: str, content: bytes) -> Path:
         if isinstance(error, PermissionError) and not is_root():
             raise InstallError(f"writing {target}: {ROOT_ONLY}") from error
         raise InstallError(f"writing {target}: {error.strerror}; is {directory} a directory that root can write?") from error
-    return target
 
 
 def _flush(directory: Path) -> None:

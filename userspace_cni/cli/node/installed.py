@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from userspace_cni import shim
 from userspace_cni.base.errors import UserspaceError
-from userspace_cni.cli.node.install import NAME
+from userspace_cni.cli.node.install import NAME, NAMES, is_plugin
 from userspace_cni.cli.site import Site
 
 USUAL: Final = (
@@ -25,7 +25,6 @@ USUAL: Final = (
 """Where known runtimes look for plugins by default."""
 _LARGEST: Final = 8 << 20
 """Bytes that are read at most; the binary has some ten thousand."""
-_MODULE: Final = b"userspace_cni"
 
 
 @dataclass(frozen=True)
@@ -57,13 +56,14 @@ def directories(given: Iterable[str], cni_path: str) -> tuple[str, ...]:
 def plugins(site: Site, where: Iterable[str]) -> list[Plugin]:
     """The plugins in these directories of the host; a directory that has two names counts once."""
     found: dict[tuple[int, int], Plugin] = {}
-    for directory in where:
-        path = f"{directory.rstrip('/')}/{NAME}"
+    for path in (f"{directory.rstrip('/')}/{name}" for directory in where for name in NAMES):
         try:
             seen = Path(site.seen(path))
             facts = seen.stat()
             if (facts.st_dev, facts.st_ino) not in found:
                 plugin = _plugin(path, _content(seen, facts), site)
+                if plugin.kind == "other" and not path.endswith(f"/{NAME}"):
+                    continue  # ovs-cni has files of these names
                 if plugin.kind == "binary" and not plugin.problem and not facts.st_mode & 0o111:
                     mode = f"mode {stat.S_IMODE(facts.st_mode):04o}"
                     plugin = replace(plugin, meant=False, problem=f"and cannot be executed ({mode}): chmod 755 {path}")
@@ -91,7 +91,7 @@ def _plugin(path: str, content: bytes, site: Site) -> Plugin:
     except ValueError as error:
         return Plugin(path, "binary", problem=f"{error}: which agent it calls cannot be read; {again}")
     if carried is None:
-        return Plugin(path, "in-process" if content.startswith(b"#!") and _MODULE in content else "other")
+        return Plugin(path, "in-process" if is_plugin(content) else "other")
     socket, state_dir, settings = carried.agent_socket, carried.state_dir, site.settings
     meant = _same(site, socket, settings.agent_socket) and _same(site, state_dir, settings.state_dir)
     differs = (

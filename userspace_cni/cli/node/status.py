@@ -21,7 +21,6 @@ from userspace_cni.cli.node.installed import directories, plugins
 from userspace_cni.cli.site import FOUND, SWITCH_S, UNREACHABLE, NodeCommand, Site, open_site
 from userspace_cni.cli.view import Cell, Column
 from userspace_cni.fastpath.memory import hugepages
-from userspace_cni.node.links import guards
 
 _COLUMNS: Final = (Column("WHAT"), Column("STATE"), Column("DETAILS"))
 _DIRECTORIES: Final = ("state_dir", "run_dir", "short_dir")
@@ -152,7 +151,7 @@ def _is_connected(port: SwitchPort) -> bool:
 def _guards(site: Site) -> dict[str, Any]:
     """How many host ends of kernel links need the guard against the node's own stack, and how many have it."""
     try:
-        there, needed = guards(site.node)
+        there, needed = site.node.guarded()
     except UserspaceError as error:
         return {"there": 0, "needed": 0, "problem": str(error)}
     return {"there": there, "needed": needed, "problem": ""}

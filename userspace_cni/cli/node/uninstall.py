@@ -22,7 +22,7 @@ from userspace_cni.base.log import bound
 from userspace_cni.base.root import HostRoot
 from userspace_cni.cli import view
 from userspace_cni.cli.node.gc import collect, look
-from userspace_cni.cli.node.install import NAME
+from userspace_cni.cli.node.install import NAMES
 from userspace_cni.cli.node.installed import USUAL, plugins
 from userspace_cni.cli.site import FOUND, UNREACHABLE, NodeCommand, Refused, Site, open_site
 from userspace_cni.node import belongings
@@ -147,7 +147,8 @@ def _unlink(path: Path) -> None:
 
 def _temporaries(directory: Path) -> Iterable[Path]:
     """Half-written plugins: `install` writes them beside the plugin, with its process's number."""
-    found = directory.glob(f".{NAME}.*") if os.path.isdir(directory) else ()  # noqa: PTH112 -- a name may be too long for pathlib
+    there = os.path.isdir(directory)  # noqa: PTH112 -- a name may be too long for pathlib
+    found = [path for name in NAMES for path in directory.glob(f".{name}.*")] if there else []
     return [path for path in found if path.name.rpartition(".")[2].isdigit()]
 
 

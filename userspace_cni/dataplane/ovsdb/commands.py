@@ -8,6 +8,7 @@ administrator's bridge.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from userspace_cni.attachment.steps import OvsPort, PortRef
@@ -22,7 +23,7 @@ from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, other_store, same_attachment, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import withdrawn
 from userspace_cni.dataplane.ovsdb.rows.port import interface_columns, port_columns
-from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns
+from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns, qos_row
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Refused, Session, Watch, named, of_type
 
 DUPLICATES = 10
@@ -78,6 +79,7 @@ class AddPort(Command):
         """Insert the rows, or update them when they are ours."""
         step, api, wanted = self._step, self.api, interface_row(self._step)
         self._confirmation, self.stale = None, False
+        qos_row(step)  # raises for a limit that the port cannot have: nothing may be written then
         bridge = api.row("Bridge", step.bridge)
         kind = step.datapath if bridge is None else datapath_of(value_of(bridge, "datapath_type"))
         if kind != step.datapath:
@@ -260,8 +262,8 @@ class DeletePort(Command):
 
     def _leave_mirrors(self, txn: Draft, bridge: Any) -> None:
         """Delete the mirrors whose output the port is, or was before another process deleted it."""
-        if bridge is not None:
-            mirrors.leave(txn.bridge(value_of(bridge, "name"), bridge), self.api.replica, self._step)
+        for each in self.api.rows("Bridge") if bridge is None else [bridge]:
+            mirrors.leave(txn.bridge(value_of(each, "name"), each), self.api.replica, self._step)
 
     def _delete_if_empty(self, txn: Draft, bridge: Any) -> None:
         """Delete the bridge if it is ours and empty, after another process deleted our port."""
@@ -281,3 +283,23 @@ class DeletePort(Command):
         if same_attachment(step, marks) and not other_store(step, marks):
             return ""
         return f"it belongs to {whose(marks)}"
+
+
+class SweepMirrors(Command):
+    """Deletes mirrors of ours without an output, but those for which `keep`, given their marks, says so. Needs all rows.
+
+    `swept`: how many.
+    """
+
+    def __init__(self, session: Session, keep: Callable[[Mapping[str, str]], bool]) -> None:
+        super().__init__(session)
+        self._keep = keep
+        self.swept = 0
+
+    def run_idl(self, txn: Draft) -> None:
+        """Remove the references to the rows, which deletes them."""
+        self.swept = 0
+        for bridge, row in mirrors.without_output(self.api.replica):
+            if not self._keep(value_of(row, "external_ids")):
+                txn.bridge(value_of(bridge, "name"), bridge).mirror(value_of(row, "name"), row).remove()
+                self.swept += 1

@@ -86,26 +86,26 @@ class SweepLimits(Command):
 
     def run_idl(self, txn: Draft) -> None:
         """Delete what no row refers to; the server refuses it if one does by now."""
-        tables = self.api.replica.tables
-        limited = {each for port in tables["Port"].rows.values() for each in value_of(port, "qos")}
-        used = set()
-        self.swept = 0
-        for number, row in tables["QoS"].rows.items():
-            if number not in limited and self._is_ours(row):
-                self._delete(txn, row)
-            else:
-                used |= set(value_of(row, "queues").values())
-        for number, row in tables["Queue"].rows.items():
-            if number not in used and self._is_ours(row):
-                self._delete(txn, row)
+        rows = orphans(self.api.replica, self._store)
+        for row in rows:
+            txn.delete(row)
+        self.swept = len(rows)
 
-    def _is_ours(self, row: Any) -> bool:
-        marks = value_of(row, "external_ids")
-        return is_ours(marks) and marks.get("store") == self._store
 
-    def _delete(self, txn: Draft, row: Any) -> None:
-        txn.delete(row)
-        self.swept += 1
+def orphans(replica: Replica, store: str) -> list[Any]:
+    """The rows of QoS, and then of Queue, that are of this store and to which no row refers."""
+    tables = replica.tables
+    limited = {each for port in tables["Port"].rows.values() for each in value_of(port, "qos")}
+    unused = {number: row for number, row in tables["QoS"].rows.items() if number not in limited and _is_of(store, row)}
+    kept = (row for number, row in tables["QoS"].rows.items() if number not in unused)
+    used = {queue for row in kept for queue in value_of(row, "queues").values()}
+    queues = [row for number, row in tables["Queue"].rows.items() if number not in used and _is_of(store, row)]
+    return [*unused.values(), *queues]
+
+
+def _is_of(store: str, row: Any) -> bool:
+    marks = value_of(row, "external_ids")
+    return is_ours(marks) and marks.get("store") == store
 
 
 def _own_row(replica: Replica, step: OvsPort, port: Any) -> Any:

@@ -20,7 +20,7 @@ from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, named, references, refers, value_of, with_marks
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
-from userspace_cni.dataplane.ovsdb.rows.marks import IDENTITY, is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.marks import IDENTITY, is_ours, other_store, same_attachment, same_owner, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS, WISHED, MirrorRow, mirror_columns, wished_names, wishes
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class MirrorDraft:
         self._output: Json | None = None
         self._marks: Mapping[str, str] = {}
         self._members: dict[str, Member] = {}
+        self._shown: list[Json] = []
         self._removed = False
 
     @property
@@ -57,6 +58,10 @@ class MirrorDraft:
         """Make this port, with these owner marks, the output."""
         self._output, self._marks = port, marks
         self.has_output = True
+
+    def show(self, port: Json) -> None:
+        """Have this port as a source, of all its frames, though it wishes nothing."""
+        self._shown.append(port)
 
     def write_wishes(self, name: str, member: Member) -> None:
         """The port `name` is a source as its wishes say, or none."""
@@ -81,7 +86,7 @@ class MirrorDraft:
             if changes := changed_columns(columns, found):
                 draft.update(self._row, changes)
         elif self._removed:
-            draft.verify(self._row, "external_ids")
+            draft.verify(self._row, "external_ids", "output_port")
             return None, _reference(self._row)
         elif self._row is not None:
             for member in self._members.values():
@@ -92,7 +97,7 @@ class MirrorDraft:
         return None, None
 
     def _all_sources(self, draft: Draft, bridge: Any) -> dict[str, list[Json]]:
-        """Every port of the bridge that wishes it, by column; commit only if there are no others."""
+        """Every port of the bridge that wishes it, and those shown, by column; commit only if no others wish it."""
         sources: dict[str, list[Json]] = {}
         for column, start in COLUMNS.items():
             key = start + self.name
@@ -104,7 +109,7 @@ class MirrorDraft:
                 [{"name": name} for name in sorted({*known, *members})],
             )
             here = [("uuid", str(row.uuid)) for row in known.values() if bridge is not None and refers(bridge, "ports", row.uuid)]
-            sources[column] = sorted([*here, *members.values()])
+            sources[column] = sorted([*here, *members.values(), *self._shown])
         return sources
 
 
@@ -141,6 +146,15 @@ def mirror_rows(replica: Replica, bridge: Any, port: Any) -> tuple[MirrorRow, ..
     )
 
 
+def without_output(replica: Replica) -> list[tuple[Any, Any]]:
+    """The Mirrors with our owner mark that have no output, each with its bridge: the output's port was deleted by hand."""
+    bridges = replica.names("Bridge").values()
+    found = ((bridge, row) for bridge in bridges for row in mirrors_of(replica, bridge))
+    return [
+        (bridge, row) for bridge, row in found if is_ours(value_of(row, "external_ids")) and not references(row, "output_port")
+    ]
+
+
 def clauses_of(step: OvsPort | PortRef, external_ids: Mapping[str, str] | None = None) -> frozenset[Clause]:
     """The clauses for the Mirrors in which the step has a part, and for the sources of the one whose output it is.
 
@@ -161,7 +175,7 @@ def require_part(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraf
     """Raise NameTaken if the port cannot have its part: a Mirror is not ours, or has another output. Writes nothing."""
     for name in (*(each.name for each in step.mirrors), *([step.mirror_output] if step.mirror_output else [])):
         row = find_mirror(replica, bridge, name)
-        if row is not None and not is_ours(value_of(row, "external_ids")):
+        if row is not None and not same_owner(step, value_of(row, "external_ids")):
             raise NameTaken(
                 f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(value_of(row, 'external_ids'))}",
                 "it is not changed here; use another name for the mirror",

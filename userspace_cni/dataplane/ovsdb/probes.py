@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from userspace_cni.dataplane.ovsdb.mirrors import mirrors_of
 from userspace_cni.dataplane.ovsdb.reads import find_port
 from userspace_cni.dataplane.ovsdb.replica import value_of
 
@@ -40,13 +41,25 @@ class ProbeRow:
 
 
 def probe_rows(session: Session) -> list[ProbeRow]:
-    """Every probe, of any process."""
-    found = []
+    """Every probe, of any process; also one of which only the mirror is left, which has its name."""
+    found = _mirrors_without_port(session)
     for name, row in session.replica.names("Port").items():
         marks = value_of(row, "external_ids")
         if marks.get("owner") == OWNER:
             port = find_port(session, name)
             found.append(ProbeRow(name, port.bridge if port else "", marks))
+    return found
+
+
+def _mirrors_without_port(session: Session) -> list[ProbeRow]:
+    """The mirrors of probes whose port another program deleted. Needs a session that replicates everything."""
+    ports = session.replica.names("Port")
+    found = []
+    for name, bridge in session.replica.names("Bridge").items():
+        for row in mirrors_of(session.replica, bridge):
+            marks, mirror = value_of(row, "external_ids"), value_of(row, "name")
+            if marks.get("owner") == OWNER and mirror not in ports:
+                found.append(ProbeRow(mirror, name, marks))
     return found
 
 

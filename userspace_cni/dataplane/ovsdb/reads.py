@@ -13,8 +13,8 @@ from userspace_cni.dataplane.ovsdb.mirrors import mirror_rows, mirrors_of
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
 from userspace_cni.dataplane.ovsdb.rows.marks import is_ours
-from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, PortRow
-from userspace_cni.dataplane.ovsdb.rows.switch import SwitchFacts
+from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, LimitedPort, PortRow
+from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Session
 
 
@@ -155,6 +155,26 @@ def switch_facts(session: Session) -> SwitchFacts:
     interfaces = session.replica.names("Interface").items()
     mtus = {name: mtu[0] for name, interface in interfaces if (mtu := value_of(interface, "mtu"))}
     return SwitchFacts(other_config(session), mtus)
+
+
+def abilities(session: Session) -> Abilities:
+    """What the switch can do."""
+    root = session.root()
+    types, datapaths = (frozenset(value_of(root, column)) for column in ("iface_types", "datapath_types"))
+    return Abilities(types, datapaths, value_of(root, "dpdk_initialized"))
+
+
+def limited_ports(session: Session) -> list[LimitedPort]:
+    """Our ports that the switch limits."""
+    replica, found = session.replica, []
+    for known in known_ports(session):
+        if known.ours:
+            port, interface = session.row("Port", known.name), session.row("Interface", known.name)
+            limit, policed = limit_of(replica, port), value_of(interface, "ingress_policing_rate") > 0
+            if limit or policed:
+                kind = limit.type if limit else ""
+                found.append(LimitedPort(known.name, replica.marks[known.name], str(interface.uuid), kind, policed))
+    return found
 
 
 def other_config(session: Session) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Messages of nftables for tables and base chains of family netdev, whose hooks see what arrives at one link.
 
-Changes travel in a batch, which the kernel makes wholly or not at all, one after the other, whoever sends them. Source:
-linux/netfilter/nf_tables.h, nfnetlink.h.
+Changes travel in a batch, which the kernel makes wholly or not at all; those of several processes it makes one after the other.
+Source: linux/netfilter/nf_tables.h, nfnetlink.h.
 """
 
 from __future__ import annotations

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from userspace_cni.attachment.steps import OWNER
+from typing import Final
+
+from userspace_cni.attachment.steps import OWNER, Datapath
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
 
-DATAPATH_TYPE = "netdev"
+DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
 
 

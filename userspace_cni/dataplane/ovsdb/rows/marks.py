@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, OvsPort, PortRef
 
-IDENTITY = ("owner", "container-id", "network", "ifname")
-"""The marks that identify the attachment of a port."""
+IDENTITY = ("owner", "container-id", "network", "ifname", "run")
+"""The marks that identify the attachment of a port, or the run of a probe's."""
 
 IFINDEX = "ifindex"
 """The mark of a kernel port: the index of the link that ovs-vswitchd has opened, which a link made anew has not."""
@@ -30,6 +30,11 @@ def marks_among(external_ids: Mapping[str, str]) -> dict[str, str]:
 def is_ours(marks: Mapping[str, str]) -> bool:
     """Whether the row has our owner mark, of this or another installation."""
     return marks.get("owner") == OWNER
+
+
+def same_owner(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
+    """Whether a row with these marks has the step's owner mark."""
+    return marks.get("owner") == step.marks.get("owner", OWNER)
 
 
 def same_attachment(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:

@@ -52,6 +52,18 @@ class KnownPort:
     ofport: int = 0
 
 
+@dataclass(frozen=True)
+class LimitedPort:
+    """A port of ours that the switch limits: its marks and the `_uuid` of its Interface; `to_pod` is the type of its QoS, "" for
+    none, `from_pod` whether what comes from the pod is policed."""
+
+    name: str
+    marks: Mapping[str, str]
+    interface: str
+    to_pod: str
+    from_pod: bool
+
+
 def port_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
     """Columns of the Port row, without `interfaces`."""
     return {

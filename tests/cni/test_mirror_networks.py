@@ -1,0 +1,113 @@
+"""Networks that make a port the source or the output of a mirror: our own keys, and the chained types of ovs-cni."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cni.spec import OTHER, records, refused, succeeded, switch_of
+from tests.lab.kube.pods import Pod
+from tests.lab.node.node import CONTAINER, Node
+from tests.lab.runtimes.runtime import netns
+
+ENTRIES = pytest.mark.parametrize("node", ["process", "agent"], indirect=True)
+PRODUCER = [{"name": "ids", "ingress": True, "egress": False}]
+
+
+@pytest.fixture
+def other() -> Iterator[str]:
+    """A second sandbox."""
+    with netns() as path:
+        yield path
+
+
+def chained(node: Node, kind: str, mirrors: list[dict[str, Any]], previous: Any = None, **keys: Any) -> dict[str, Any]:
+    """The configuration of a chained plugin, as libcni gives it."""
+    said = {"prevResult": previous} if previous else {}
+    name = node.network()["name"]
+    return {"cniVersion": "1.1.0", "name": name, "type": kind, "bridge": "br-test", "mirrors": mirrors, **said, **keys}
+
+
+def sources(node: Node) -> tuple[Any, Any]:
+    """select_src_port and select_dst_port of the one mirror."""
+    [mirror] = switch_of(node).rows("Mirror")
+    return mirror["select_src_port"], mirror["select_dst_port"]
+
+
+@ENTRIES
+def test_a_chain_of_source_and_output(node: Node, sandbox: str, other: str) -> None:
+    """A port becomes a source after it was made, its result unchanged; the output is another's; both end with their ports."""
+    network = node.network("1.0.0", ipam=node.host_local())
+    output = node.network("1.0.0", mirrorOutput="ids")
+    result = succeeded(node.run("ADD", network, sandbox))
+    producer = chained(node, "ovs-mirror-producer", PRODUCER, result, cniVersion="1.0.0")
+    assert succeeded(node.run("ADD", producer, sandbox)) == result
+    assert succeeded(node.run("ADD", producer, sandbox)) == result
+    succeeded(node.run("ADD", output, other, OTHER))
+    port = switch_of(node).port(f"{CONTAINER[:12]}-net1")
+    assert sources(node) == (port["_uuid"], [])
+    succeeded(node.run("CHECK", producer, sandbox))
+    succeeded(node.run("CHECK", {**network, "prevResult": result}, sandbox))
+    switch_of(node).vsctl("clear", "Mirror", "ids", "select_src_port")
+    refused(node.run("CHECK", producer, sandbox), 103, "source of mirror ids")
+    for each in (producer, network):
+        succeeded(node.run("DEL", each, sandbox))
+    succeeded(node.run("DEL", output, other, OTHER))
+    assert switch_of(node).rows("Mirror") == []
+    assert node.leftovers() == {}
+
+
+def test_a_chained_output(node: Node, sandbox: str, other: str) -> None:
+    """The consumer makes its port the output; another one of the same mirror is refused with the holder and changes nothing."""
+    consumer = chained(node, "ovs-mirror-consumer", [{"name": "ids"}])
+    for place, container in ((sandbox, CONTAINER), (other, OTHER)):
+        result = succeeded(node.run("ADD", node.network(), place, container))
+        call = node.run("ADD", {**consumer, "prevResult": result}, place, container)
+        if container == CONTAINER:
+            assert succeeded(call) == result
+        else:
+            refused(call, 105, "mirror ids", CONTAINER)
+    assert switch_of(node).rows("Mirror")[0]["output_port"] == switch_of(node).port(f"{CONTAINER[:12]}-net1")["_uuid"]
+    assert max(step.get("mirror_output", "") for record in records(node) for step in record["steps"]) == "ids"
+    for place, container in ((sandbox, CONTAINER), (other, OTHER)):
+        succeeded(node.run("DEL", consumer, place, container))
+        succeeded(node.run("DEL", node.network(), place, container))
+    assert (switch_of(node).rows("Mirror"), node.leftovers()) == ([], {})
+
+
+def test_what_a_chained_plugin_refuses(node: Node, sandbox: str, other: str) -> None:
+    """No previous result, no port of ours, another bridge, no direction, no mirror: an error that names it, nothing changed."""
+    result = succeeded(node.run("ADD", node.network(), sandbox))
+    before = switch_of(node).port(f"{CONTAINER[:12]}-net1")
+    kind = "ovs-mirror-producer"
+    refused(node.run("ADD", chained(node, kind, PRODUCER), sandbox), 7, "prevResult", kind)
+    refused(node.run("ADD", chained(node, kind, PRODUCER, result, bridge="br-other"), sandbox), 7, "'br-other'", "'br-test'")
+    refused(node.run("ADD", chained(node, kind, [{"name": "ids"}], result), sandbox), 7, "no direction")
+    refused(node.run("ADD", chained(node, kind, [], result), sandbox), 7, "'mirrors' is missing")
+    refused(
+        node.run("ADD", chained(node, "ovs-mirror-consumer", [{"name": "a"}, {"name": "b"}], result), sandbox), 7, "2 entries"
+    )
+    theirs = {**result, "interfaces": [{**result["interfaces"][0], "sandbox": other}]}
+    refused(node.run("ADD", chained(node, kind, PRODUCER, theirs), other, OTHER), 102, "no port of this plugin")
+    assert switch_of(node).port(f"{CONTAINER[:12]}-net1") == before
+    succeeded(node.run("DEL", node.network(), sandbox))
+
+
+def test_an_output_of_a_pod_needs_a_rule(node: Node, sandbox: str) -> None:
+    """A pod of a cluster is the output of no mirror without the administrator's rule, by key or chained."""
+    args, network = Pod().args, node.network(mirrorOutput="ids")
+    refused(node.run("ADD", network, sandbox, CNI_ARGS=args), 7, "mirrorOutput", "'ids'", "mirror_outputs")
+    assert node.leftovers() == {}
+    settings = node.directory / "config.toml"
+    text = settings.read_text() if settings.exists() else ""
+    settings.write_text(text + '\n[[rule]]\nnamespaces = ["default"]\nmirror_outputs = ["ids"]\n')
+    node.settings["USERSPACE_CNI_CONFIG"] = str(settings)
+    succeeded(node.run("ADD", network, sandbox, CNI_ARGS=args))
+    succeeded(node.run("DEL", network, sandbox, CNI_ARGS=args))
+    result = succeeded(node.run("ADD", node.network(), sandbox, CNI_ARGS=args))
+    consumer = chained(node, "ovs-mirror-consumer", [{"name": "other"}], result)
+    refused(node.run("ADD", consumer, sandbox, CNI_ARGS=args), 7, "'other'", "allows ids")
+    succeeded(node.run("DEL", node.network(), sandbox, CNI_ARGS=args))
+    assert node.leftovers() == {}

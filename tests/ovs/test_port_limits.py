@@ -1,0 +1,224 @@
+"""Limits of ports: their rows, what is in force in ovs-vswitchd, changes of living ports, and what is left of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.lab.switch.kernel_links import Veths
+from tests.lab.switch.switch import Switch, wait_until
+from tests.ovs.conftest import STORE, attach
+from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.base.limits import Limits, Netem, Rate
+from userspace_cni.dataplane.ports import PortDriver
+
+MakePort = Callable[..., OvsPort]
+LINK = "k1"
+MBIT = 1_000_000
+RATE, OTHER = Rate(100 * MBIT, 10 * MBIT), Rate(20 * MBIT, 2 * MBIT)
+
+
+def soon() -> Deadline:
+    """Time enough for one call."""
+    return Deadline.after(10)
+
+
+@pytest.fixture
+def veths(switch: Switch) -> Iterator[Veths]:
+    """Kernel links where ovs-vswitchd opens them."""
+    made = Veths(switch)
+    yield made
+    made.clean()
+
+
+@pytest.fixture(params=[True, False], ids=["resident", "for one verb"])
+def driver(request: pytest.FixtureRequest, switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
+    """A driver that replicates all rows, and one that replicates what a call needs."""
+    return connect(switch, links={"ifindex_of": veths.index}, resident=request.param)
+
+
+@pytest.fixture
+def resident(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
+    """A driver of an agent."""
+    return connect(switch, links={"ifindex_of": veths.index}, resident=True)
+
+
+def kernel_port(kind: KernelPort) -> OvsPort:
+    """A kernel port on br-test."""
+    return OvsPort("br-test", LINK, HostEnd(kind), marks={"container-id": "c" * 64, "network": "podnet", "ifname": LINK})
+
+
+def limited(step: OvsPort, **limits: Any) -> OvsPort:
+    """The port with these limits."""
+    return replace(step, limits=Limits(**limits))
+
+
+def in_force(switch: Switch, name: str) -> dict[str, str]:
+    """Type and values that ovs-vswitchd shows of the port's QoS."""
+    first, *lines = switch.appctl("qos/show", name).split("\n\n")[0].splitlines()
+    return {"type": first.rpartition(" ")[2]} | dict(line.split(": ", 1) for line in lines)
+
+
+def values_of(rate: Rate, *, shaped: bool) -> dict[str, str]:
+    """What ovs-vswitchd shows of a rate to the pod."""
+    return {"max-rate": str(rate.rate)} if shaped else {"cir": str(rate.rate // 8), "cbs": str(rate.burst // 8)}
+
+
+def policing(switch: Switch, name: str) -> list[int]:
+    """Rate and burst of the interface."""
+    row = switch.interface(name)
+    return [row["ingress_policing_rate"], row["ingress_policing_burst"]]
+
+
+@pytest.fixture(params=["vhost-user", "af_packet", "system"])
+def kind(request: pytest.FixtureRequest, veths: Veths, port: MakePort) -> OvsPort:
+    """A port of each kind that can have limits, without any."""
+    if request.param == "vhost-user":
+        return port()
+    veths.add(LINK)
+    return kernel_port(request.param)
+
+
+def test_a_limit_to_the_pod_comes_changes_and_goes(switch: Switch, driver: PortDriver, kind: OvsPort) -> None:
+    """The limit is in force when apply returns; a change keeps its row; without it, and after DEL, no row is left."""
+    attach(driver, limited(kind, to_pod=RATE), soon())
+    [row] = switch.rows("QoS")
+    assert row["external_ids"].items() >= {"owner": "userspace-cni", "store": STORE, **kind.marks}.items()
+    assert switch.port(kind.name)["qos"] == row["_uuid"]
+    shaped = kind.interface.type == "system"
+    assert in_force(switch, kind.name) == {"type": "linux-htb" if shaped else "egress-policer", **values_of(RATE, shaped=shaped)}
+    assert driver.check(limited(kind, to_pod=RATE), soon()) == []
+    attach(driver, limited(kind, to_pod=OTHER), soon())
+    [changed] = switch.rows("QoS")
+    assert changed["_uuid"] == row["_uuid"]
+    assert in_force(switch, kind.name).items() >= values_of(OTHER, shaped=shaped).items()
+    assert len(switch.rows("Queue")) == shaped
+    assert [drift.field for drift in driver.check(limited(kind, to_pod=RATE), soon())] == ["qos", "limit to the pod"]
+    attach(driver, kind, soon())
+    assert (switch.rows("QoS"), switch.rows("Queue"), switch.port(kind.name)["qos"]) == ([], [], [])
+    assert "egress-policer" not in switch.appctl("qos/show", kind.name)
+    assert driver.check(kind, soon()) == []
+    attach(driver, limited(kind, to_pod=RATE), soon())
+    driver.undo(kind, soon())
+    assert (switch.rows("QoS"), switch.rows("Queue"), switch.bridges()) == ([], [], [])
+
+
+def test_a_limit_from_the_pod_comes_changes_and_goes(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """A vhost-user port is policed in kbit/s; CHECK tells when someone has changed it."""
+    step = limited(port(), from_pod=RATE)
+    attach(driver, step, soon())
+    assert policing(switch, step.name) == [100_000, 10_000]
+    assert driver.check(step, soon()) == []
+    switch.vsctl("set", "Interface", step.name, "ingress_policing_rate=5")
+    assert [(drift.field, drift.found) for drift in driver.check(step, soon())] == [("ingress_policing_rate", 5)]
+    attach(driver, limited(port(), from_pod=OTHER), soon())
+    assert policing(switch, step.name) == [20_000, 2_000]
+    attach(driver, port(), soon())
+    assert policing(switch, step.name) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "limits", "words"),
+    [
+        ("afxdp", Limits(to_pod=RATE), "opened as afxdp takes no limits of the switch.*open it as system"),
+        ("system", Limits(from_pod=RATE), "opened as system has no limit for what comes from the pod"),
+        ("system", Limits(to_pod=RATE, netem=Netem(1)), "exclude each other"),
+        ("system", Limits(netem=Netem(loss=0.5)), "a loss of 0.5 %, OVS takes whole percent"),
+        ("af_packet", Limits(netem=Netem(1)), "'netem' is the kernel's"),
+    ],
+)
+def test_a_limit_that_the_kind_cannot_have_is_refused(
+    switch: Switch, resident: PortDriver, veths: Veths, kind: KernelPort, limits: Limits, words: str
+) -> None:
+    """The refusal names the limit and what would work, and nothing is written."""
+    veths.add(LINK)
+    with pytest.raises(SwitchRefused, match=words):
+        resident.apply(replace(kernel_port(kind), limits=limits), soon())
+    assert (switch.bridges(), switch.rows("QoS")) == ([], [])
+
+
+def test_a_limit_that_the_kernel_lacks_is_an_error(switch: Switch, resident: PortDriver, veths: Veths) -> None:
+    """OVSDB takes any row of QoS: that ovs-vswitchd could not set it is read back, and fails ADD with what would help."""
+    veths.add(LINK)
+    step = limited(kernel_port("system"), netem=Netem(latency_ms=5, loss=1))
+    rest = resident.apply(step, soon())
+    assert rest is not None
+    if "linux-netem" in switch.appctl("qos/show", LINK):
+        rest()
+        assert resident.check(step, soon()) == []
+    else:
+        with pytest.raises(SwitchRefused, match=r"has set .*, not linux-netem with latency 5000, loss 1; .*modprobe sch_netem"):
+            rest()
+    resident.undo(step, soon())
+    assert switch.rows("QoS") == []
+
+
+def test_a_row_that_is_not_ours_is_left_alone(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """An administrator's QoS on a port without limits stays; a limit of ours takes its place, and his row stays."""
+    step = port()
+    attach(driver, step, soon())
+    switch.vsctl(
+        "--",
+        "set",
+        "Port",
+        step.name,
+        "qos=@q",
+        "--",
+        "--id=@q",
+        "create",
+        "QoS",
+        "type=egress-policer",
+        "other_config:cir=1000000",
+        "other_config:cbs=100000",
+    )
+    foreign = switch.port(step.name)["qos"]
+    attach(driver, step, soon())
+    assert switch.port(step.name)["qos"] == foreign
+    attach(driver, limited(step, to_pod=RATE), soon())
+    assert switch.port(step.name)["qos"] != foreign
+    driver.undo(step, soon())
+    assert [row["_uuid"] for row in switch.rows("QoS")] == [foreign]
+
+
+def test_what_another_program_leaves_of_a_port_is_swept(switch: Switch, resident: PortDriver, veths: Veths) -> None:
+    """Rows of a port that ovs-vsctl deleted go with the sweep; those in use, of another store or of no owner stay."""
+    veths.add(LINK)
+    step = limited(kernel_port("system"), to_pod=RATE)
+    attach(resident, step, soon())
+    assert resident.sweep_limits(soon()) == 0
+    switch.vsctl("del-port", LINK)
+    switch.vsctl("create", "QoS", "type=linux-htb")
+    switch.vsctl("create", "Queue", "external_ids:owner=userspace-cni", "external_ids:store=another")
+    assert len(switch.rows("QoS")) == 2
+    wait_until(lambda: LINK not in resident.owned(), what="the replica knows")
+    assert resident.sweep_limits(soon()) == 2
+    assert resident.sweep_limits(soon()) == 0
+    assert [row["external_ids"] for row in switch.rows("QoS")] == [{}]
+    assert [row["external_ids"]["store"] for row in switch.rows("Queue")] == ["another"]
+
+
+def test_undo_takes_what_another_program_left(switch: Switch, driver: PortDriver, port: MakePort) -> None:
+    """DEL of a port that ovs-vsctl deleted deletes its limits."""
+    step = limited(port(), to_pod=RATE)
+    attach(driver, step, soon())
+    switch.vsctl("del-port", step.name)
+    assert switch.rows("QoS")
+    driver.undo(step, soon())
+    assert (switch.rows("QoS"), switch.bridges()) == ([], [])
+
+
+def test_a_living_ports_limit_follows_a_restart(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
+    """ovs-vswitchd sets the limits of all ports again when it is started after a kill."""
+    veths = Veths(own_switch)
+    driver = connect(own_switch, links={"ifindex_of": veths.index}, resident=True)
+    veths.add(LINK)
+    step = limited(kernel_port("system"), to_pod=RATE)
+    attach(driver, step, soon())
+    own_switch.kill_vswitchd()
+    own_switch.restart_vswitchd()
+    wait_until(lambda: driver.check(step, soon()) == [], what="the limit is in force")

@@ -1,0 +1,90 @@
+"""The node's MTU: from a setting, from a file of another program, and never a guess."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from userspace_cni.base.errors import InvalidConfig, Unavailable
+from userspace_cni.base.root import HostRoot
+from userspace_cni.base.settings import Settings
+from userspace_cni.host.mtu import NodeMtu, node_mtu
+
+
+def settings(path: Path, mtu: int = 0) -> Settings:
+    """Settings that name this file."""
+    return Settings(mtu=mtu, mtu_file=str(path))
+
+
+def test_settings_alone(tmp_path: Path) -> None:
+    """Without a file the setting holds, else 1500; the setting comes before a file, which is then not looked at."""
+    assert node_mtu(Settings()) == NodeMtu(1500)
+    assert node_mtu(Settings(mtu=1400)) == NodeMtu(1400)
+    assert node_mtu(settings(tmp_path / "absent", 1400)) == NodeMtu(1400)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"mtu": 1450, "serviceNetworkCIDR": "10.0.0.0/8"}', NodeMtu(1450)),
+        ('{"mtu": 1450, "routableMTU": 1400, "platformType": "None"}', NodeMtu(1450, 1400)),
+        ('{"mtu": 1450, "routableMTU": null}', NodeMtu(1450)),
+        ('{"mtu": 1400, "routableMTU": 1450}', NodeMtu(1400, 1400)),
+    ],
+)
+def test_what_a_file_says(tmp_path: Path, text: str, found: NodeMtu) -> None:
+    """Both of openshift-sdn's forms are read, also below an agent's root; routes never have more than links."""
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    path.chmod(0o444)
+    assert node_mtu(settings(path)) == found
+    assert node_mtu(Settings(mtu_file="/config.json"), HostRoot(str(tmp_path))) == found
+
+
+def test_a_file_that_comes_later(tmp_path: Path) -> None:
+    """While the file is absent nothing is guessed: the caller tries again."""
+    path = tmp_path / "config.json"
+    with pytest.raises(Unavailable, match="not yet available"):
+        node_mtu(settings(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "Expecting value"),
+        ("[]", "no JSON object"),
+        ("{}", "it has no 'mtu'"),
+        ('{"mtu": "1450"}', "'mtu' is '1450'"),
+        ('{"mtu": true}', "'mtu' is True"),
+        ('{"mtu": 67}', "'mtu' is 67"),
+        ('{"mtu": 1450, "routableMTU": 0}', "'routableMTU' is 0"),
+        ('{"mtu": 1450}' + " " * (64 << 10), "more than 65536 bytes"),
+    ],
+)
+def test_a_file_that_says_nothing(tmp_path: Path, text: str, named: str) -> None:
+    """What is no MTU is refused with file, key and value."""
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(InvalidConfig) as refused:
+        node_mtu(settings(path))
+    assert [part for part in (str(path), named) if part not in refused.value.message] == []
+
+
+def test_a_file_of_others(tmp_path: Path) -> None:
+    """A file that others can write, and what is no file, is not read; a FIFO without a writer is no trap."""
+    path = tmp_path / "config.json"
+    path.write_text('{"mtu": 1450}')
+    path.chmod(0o666)
+    with pytest.raises(InvalidConfig, match="with mode 666"):
+        node_mtu(settings(path))
+    path.chmod(0o644)
+    os.chown(path, 65534, -1)
+    with pytest.raises(InvalidConfig, match="belongs to user 65534"):
+        node_mtu(settings(path))
+    path.unlink()
+    os.mkfifo(path)
+    for wrong in (path, tmp_path):
+        with pytest.raises(InvalidConfig, match="not a regular file"):
+            node_mtu(settings(wrong))

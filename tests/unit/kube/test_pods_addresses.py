@@ -1,0 +1,165 @@
+"""ADD waits for the addresses that a controller writes into the pod's annotations: by the node's watch, or by one of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.facts import Pod
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import ContainerGone, InvalidConfig, NoteRefused, Unavailable
+from userspace_cni.base.notices import ANNOTATION_IGNORED, collected
+from userspace_cni.base.settings import Settings
+from userspace_cni.cni.annotations import PodInterface
+from userspace_cni.kube.watch import PodWatch
+from userspace_cni.node import noted
+from userspace_cni.node.local import LocalNode
+from userspace_cni.node.noted import await_addresses, noted_of
+
+ETH0 = PodInterface("podnet", "default", "eth0", kubeovn_read=True)
+ADDRESS, CIDR = "ovn.kubernetes.io/ip_address", "ovn.kubernetes.io/cidr"
+WAIT_S = 20.0
+
+Asked = Callable[..., "Future[Pod]"]
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server with one pod on our node."""
+    with ApiServer() as started:
+        started.add_pod({"metadata": {"name": "p"}, "spec": {"nodeName": "n1"}})
+        yield started
+
+
+@pytest.fixture(params=["watch of the node", "watch of its own"])
+def node(request: pytest.FixtureRequest, api: ApiServer, tmp_path: Path) -> Iterator[LocalNode]:
+    """A node whose process watches its pods, and one whose process lives for one call."""
+    settings = Settings(kubeconfig=api.kubeconfig(tmp_path), state_dir=str(tmp_path), node_name="n1")
+    made = LocalNode(settings, {}, resident=request.param == "watch of the node")
+    if made.resident:
+        made._watch = PodWatch(made.clients.of("").session, "n1")
+        made._watch.start()
+        assert made._watch.wait_synced(Deadline.after(10))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def asked(api: ApiServer, node: LocalNode) -> Iterator[Asked]:
+    """Asks for the addresses of the pod, in a thread, and returns when the server has been asked."""
+    with ThreadPoolExecutor() as threads:
+
+        def ask(seconds: float = WAIT_S) -> Future[Pod]:
+            pod = node.clients.of("").get_pod("default", "p", Deadline.after(5))
+            future = threads.submit(await_addresses, node, pod, ETH0, "", Deadline.after(seconds))
+            wait_until(lambda: future.done() or api.watches)
+            return future
+
+        yield ask
+
+
+def annotate(api: ApiServer, **values: Any) -> None:
+    """A controller's write."""
+    api.change(
+        "default", "p", {"metadata": {"annotations": {f"ovn.kubernetes.io/{key}": value for key, value in values.items()}}}
+    )
+
+
+def test_addresses_that_are_there(asked: Asked, api: ApiServer) -> None:
+    """An address that came before ADD is taken as it is."""
+    annotate(api, ip_address="10.16.0.7/16")
+    assert asked().result(WAIT_S).annotations == {ADDRESS: "10.16.0.7/16"}
+
+
+def test_addresses_that_come(asked: Asked, api: ApiServer) -> None:
+    """ADD goes on when all that it needs has come, not with half of it, and asks nothing in between."""
+    future = asked()
+    reads = api.count("GET")
+    annotate(api, mac_address="0a:00:00:00:00:07")
+    annotate(api, ip_address="10.16.0.7")
+    annotate(api, cidr="10.16.0.0/16")
+    assert future.result(WAIT_S).annotations[CIDR] == "10.16.0.0/16"
+    assert api.count("GET") == reads
+
+
+def test_addresses_that_never_come(asked: Asked, api: ApiServer) -> None:
+    """When the time is over the answer is "try again later", and names the pod and what it lacks."""
+    annotate(api, ip_address="10.16.0.7")
+    with pytest.raises(Unavailable, match=rf"pod default/p has no annotation {CIDR} yet"):
+        asked(0.5).result(WAIT_S)
+
+
+def test_a_pod_that_goes_meanwhile(asked: Asked, api: ApiServer) -> None:
+    """A pod that is deleted, or begins to be, waits for nothing more."""
+    future = asked()
+    api.store.mark_deleted("default", "p")
+    with pytest.raises(ContainerGone, match="pod default/p was deleted"):
+        future.result(WAIT_S)
+
+
+def test_a_pod_that_is_gone(asked: Asked, api: ApiServer) -> None:
+    """So does one that vanishes at once, and one that is made anew under its name."""
+    future = asked()
+    api.remove_pod("default", "p")
+    with pytest.raises(ContainerGone):
+        future.result(WAIT_S)
+
+
+def test_annotations_that_cannot_be_meant(asked: Asked, api: ApiServer) -> None:
+    """A text that is no annotation of OVN's ends the wait at once, with its name."""
+    future = asked()
+    api.change("default", "p", {"metadata": {"annotations": {"ovn": "{"}}})
+    with pytest.raises(InvalidConfig, match="annotation 'ovn' is no JSON"):
+        future.result(WAIT_S)
+
+
+def test_a_watch_that_ends(asked: Asked, api: ApiServer) -> None:
+    """A server that ends its watches is watched again, and nothing is missed."""
+    future = asked()
+    api.close_watches()
+    annotate(api, ip_address="10.16.0.7/16")
+    assert future.result(WAIT_S).annotations[ADDRESS] == "10.16.0.7/16"
+
+
+def test_what_can_never_come(node: LocalNode) -> None:
+    """Without the setting, and without a pod of an API server, ADD is refused instead of waiting."""
+    pod = Pod("default", "p", "u")
+    with pytest.raises(InvalidConfig, match="'addresses' is 'annotations': this node reads no addresses") as refused:
+        await_addresses(node, pod, PodInterface("podnet", "default", "eth0"), "", Deadline.after(WAIT_S))
+    assert "kubeovn_annotations" in refused.value.details
+    with pytest.raises(InvalidConfig, match="there is no pod"):
+        await_addresses(node, None, ETH0, "", Deadline.after(WAIT_S))
+
+
+def test_only_so_many_wait(node: LocalNode, api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When too many ADDs wait, one more is told to come again at once: others need the agent's threads."""
+    monkeypatch.setattr(noted, "_waiting", threading.BoundedSemaphore(1))
+    noted._waiting.acquire()
+    with pytest.raises(Unavailable, match="ADDs wait for their pods' addresses already"):
+        await_addresses(node, Pod("default", "p", "u"), ETH0, "", Deadline.after(WAIT_S))
+    assert api.watches <= 1
+
+
+def test_an_account_that_may_not_watch(api: ApiServer, tmp_path: Path) -> None:
+    """Without an agent the account of the network's kubeconfig needs the verb watch, and the error says so."""
+    made = LocalNode(Settings(kubeconfig=api.kubeconfig(tmp_path), state_dir=str(tmp_path)), {})
+    api.faults.append(Fault("WATCH", status=403))
+    pod = made.clients.of("").get_pod("default", "p", Deadline.after(5))
+    with pytest.raises(NoteRefused, match=r"watching pod default/p: not allowed \(403\)") as refused:
+        await_addresses(made, pod, ETH0, "", Deadline.after(WAIT_S))
+    assert "watch on pods" in refused.value.details
+
+
+def test_an_internal_port_becomes_a_veth() -> None:
+    """The pod is told that it has another type of interface than it asked for."""
+    pod = Pod("default", "p", "u", annotations={ADDRESS: "10.16.0.7/16", "ovn.kubernetes.io/pod_nic_type": "internal-port"})
+    with collected() as notices:
+        assert noted_of(pod, ETH0).internal
+    assert [(notice.reason, "is a veth" in notice.text) for notice in notices] == [(ANNOTATION_IGNORED, True)]

@@ -1,0 +1,116 @@
+"""`capture`: shows the frames of a port, as tcpdump does of a link: vhost-user ports have none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+import click
+
+from userspace_cni.cli import view
+from userspace_cni.cli.measure import between, outputs, tcpdump
+from userspace_cni.cli.measure.seconds import Seconds
+from userspace_cni.cli.site import FOUND, USAGE, NodeCommand, Refused, open_site
+from userspace_cni.probe import capture
+from userspace_cni.probe.capture import Course, Taken
+from userspace_cni.probe.ending import Ending
+from userspace_cni.probe.pcap import SNAPLEN_MAX
+
+_SNAPLEN_MIN: Final = 14
+
+
+@click.command("capture", cls=NodeCommand, short_help="Show the frames of a port.")
+@click.argument("name", metavar="POD/IF")
+@click.argument("words", nargs=-1, metavar="[FILTER]...")
+@click.option("--write", metavar="FILE", help="Write a pcap file; - for stdout.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many frames.")
+@click.option("--seconds", type=Seconds(0.1, 86400), help="End after so long.")
+@click.option("--snaplen", type=click.IntRange(_SNAPLEN_MIN, SNAPLEN_MAX), default=SNAPLEN_MAX, metavar="BYTES",
+              help="Keep only the beginning of each frame.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The summary as a JSON object; with --write FILE.")
+@click.pass_context
+def capture_command(
+    ctx: click.Context, /, name: str, words: tuple[str, ...], write: str | None, as_json: bool, **limits: float | None
+) -> None:
+    """Show the frames that an attachment's port sends and gets, while its application runs: of vhost-user ports, and of others.
+
+    POD/IF is its name as for show: POD/IFNAME, NAMESPACE/POD/IFNAME or CONTAINERID-PREFIX/IFNAME. FILTER is an expression of
+    pcap-filter(7), as "icmp" or "host 10.0.0.1 and tcp port 80"; it needs tcpdump, which compiles it.
+
+    On a terminal tcpdump prints the frames, or this command does where that is not installed. Into a pipe goes a pcap stream:
+
+    \b
+      userspace-cni capture web-1/net1 | tcpdump -ner -
+      userspace-cni capture web-1/net1 | wireshark -k -i -
+
+    The switch copies the frames to a port of ours, by a mirror that is there for as long as this runs. It ends with Ctrl-C, with
+    its reader, after --count frames or --seconds. Nothing stays behind; what a killed run left is removed by the next one, by gc
+    and by the agent. Frames that the switch could not give us, because we were too slow, are counted as dropped.
+
+    With --json: name, port, bridge; frames and bytes that were kept; seen, the frames before the filter; dropped; seconds; ended
+    (count, seconds, signal, reader or problem); problem, why it ended early, or "". Where nothing could be captured, error alone.
+
+    Exit code: 0 when it was ended, 1 when the port cannot be captured or went away meanwhile, 2 for a mistake in the call, 3 when
+    the switch cannot be reached, and for another user than root.
+    """
+    # All that is heavy at once: no signal is lost in an import then.
+    from userspace_cni.fastpath.rings import burst  # noqa: F401
+    from userspace_cni.fastpath.vhost import front_end  # noqa: F401
+    from userspace_cni.node import probes  # noqa: F401
+
+    if as_json and write in (None, outputs.STDOUT):
+        raise Refused("--json needs --write FILE: stdout has the frames", USAGE)
+    with between.refused_as(as_json=as_json):
+        outputs.require_possible(write)
+        keep = tcpdump.compiled(" ".join(words)) if words else None
+        taken = _capture(ctx, name, write, Course(**limits, keep=keep))  # type: ignore[arg-type]
+    if as_json:
+        view.show_json(taken.to_json())
+    else:
+        _say(taken)
+    if taken.problem:
+        ctx.exit(FOUND)
+
+
+def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -> Taken:
+    """Capture until the end; the figures."""
+    from userspace_cni.fastpath.errors import FastPathError
+
+    site = open_site(ctx)
+    site.require_root(between.MAKING)
+    record = between.attachment(site, name)
+    with Ending() as ending, ExitStack() as stack:
+        shown = stack.enter_context(ExitStack())
+        tell = shown.enter_context(view.progress(f"looking at {name}"))
+        try:
+            mirror = stack.enter_context(capture.mirrored(site, record, tell, between.tell_removed, ending))
+            taken = Taken(mirror.source)
+            if write in (None, outputs.STDOUT):
+                shown.close()  # frames are shown on the same terminal, perhaps
+                view.note(f"{taken.source.name}: capturing; Ctrl-C ends it")
+            sink = stack.enter_context(outputs.opened(write, course.snaplen, lambda: ending.asked))
+            capture.capture(mirror, course, sink, taken, ending, _reported(taken, tell))
+        except FastPathError as error:
+            raise Refused(str(error), FOUND) from error
+        except OSError as error:
+            raise Refused(f"writing the frames: {error.strerror or error}", FOUND) from error
+        except capture.ReaderGone:
+            taken.ended = "reader"
+    return taken
+
+
+def _reported(taken: Taken, tell: Callable[[str], None]) -> Callable[[], None]:
+    return lambda: tell(f"{taken.source.name}: {view.counted(taken.frames, 'frame')}, {taken.bytes:,} bytes")
+
+
+def _say(taken: Taken) -> None:
+    """The summary, as notes: stdout has the frames."""
+    of = f" of {taken.seen:,} seen" if taken.seen != taken.frames else ""
+    lost = (
+        f"{view.counted(taken.dropped, 'frame')} dropped, for they were not read fast enough" if taken.dropped else "none dropped"
+    )
+    kept = f"{view.counted(taken.frames, 'frame')}{of}, {taken.bytes:,} bytes"
+    view.note(f"{taken.source.name}: {kept} in {taken.seconds:.1f} s; {lost}")
+    if taken.problem:
+        view.note(f"ended: {taken.problem}")

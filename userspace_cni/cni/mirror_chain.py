@@ -1,0 +1,60 @@
+"""The configuration of two chained plugin types of ovs-cni, by which a port takes part in mirrors. Pure.
+
+They come after a plugin that has made a port: `{"type": "ovs-mirror-producer", "bridge": B, "mirrors": [{"name": M, "ingress":
+true, "egress": true}]}` makes it a source, `{"type": "ovs-mirror-consumer", "bridge": B, "mirrors": [{"name": M}]}` the output.
+"ingress" and "egress" are the switch's there: what comes into it is what the pod sends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.cni.mirrors import read_mirrors
+from userspace_cni.cni.request import Network, typed
+
+PRODUCER: Final = "ovs-mirror-producer"
+CONSUMER: Final = "ovs-mirror-consumer"
+TYPES: Final = (PRODUCER, CONSUMER)
+
+
+@dataclass(frozen=True)
+class ChainedPart:
+    """What such a plugin gives the port: its sources or its output. `bridge`: where the port must be, "" for any."""
+
+    bridge: str
+    sources: tuple[MirrorSource, ...] = ()
+    output: str = ""
+
+
+def is_chained(network: Network) -> bool:
+    """Whether the network is of one of these types, and so has no attachment of its own."""
+    return network.raw.get("type") in TYPES
+
+
+def read_part(network: Network) -> ChainedPart:
+    """The part that the network describes. Raises InvalidConfig and Undecodable naming the key."""
+    raw, kind = network.raw, network.raw.get("type")
+    bridge = typed(raw, "bridge", str, "")
+    if kind == PRODUCER:
+        _require_directions(typed(raw, "mirrors", list, []))
+    sources = read_mirrors(raw, lambda _: None)
+    if not sources:
+        raise InvalidConfig(f"plugin {kind}: key 'mirrors' is missing or empty", 'it must be a list as [{"name": "ids"}]')
+    if kind == PRODUCER:
+        return ChainedPart(bridge, sources)
+    if len(sources) > 1:
+        raise InvalidConfig(f"plugin {kind}: key 'mirrors' has {len(sources)} entries", "a port is the output of one mirror")
+    return ChainedPart(bridge, output=sources[0].name)
+
+
+def _require_directions(entries: list[Any]) -> None:
+    """Raise InvalidConfig for a source of which no direction is said: for ovs-cni that is none, in our `mirrors` it is both."""
+    for entry in entries:
+        if isinstance(entry, dict) and entry.get("ingress") is not True and entry.get("egress") is not True:
+            raise InvalidConfig(
+                f"plugin {PRODUCER}: key 'mirrors' holds {entry!r}, no direction",
+                "'ingress' (what the pod sends) or 'egress' must be true",
+            )
