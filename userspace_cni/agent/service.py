@@ -48,7 +48,7 @@ from userspace_cni.base.signals import Signals, waking
 from userspace_cni.base.stages import collected
 from userspace_cni.cni import call, protocol
 from userspace_cni.cni.request import Called, recipient_of, subject_of
-from userspace_cni.node.local import LocalNode
+from userspace_cni.node.local import Callbacks, LocalNode
 
 if TYPE_CHECKING:
     from userspace_cni.deviceplugin.plugin import DevicePlugin
@@ -106,9 +106,7 @@ class Agent:
             settings,
             environ,
             resident=True,
-            on_group=self.metrics.observe_group,
-            on_disconnect=self._on_disconnect,
-            on_untold=self.metrics.count_dropped_events,
+            tell=Callbacks(self.metrics.observe_group, self._on_disconnect, self.metrics.count_dropped_events, self._on_pod),
         )
         self.devices = self._device_plugin()
         looked = self.devices.look if self.devices else lambda: None
@@ -219,6 +217,9 @@ class Agent:
 
     def _on_disconnect(self, port: str) -> None:
         self.watchdog.on_disconnect(port)
+
+    def _on_pod(self, namespace: str, name: str) -> None:
+        self.watchdog.on_pod(namespace, name)
 
     def _ports(self) -> list[SwitchPort]:
         return list(self.node.known_ports() or ())

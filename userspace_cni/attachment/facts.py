@@ -129,6 +129,8 @@ class LinkFacts(Facts):
     opened_as: KernelPort
     """How OVS is to open the host end: what the network says, else the node's setting, "auto" resolved."""
     mtu: int
-    """Bytes; what holds for a network that says none."""
+    """Bytes: the network's, else the node's."""
+    route_mtu: int = 0
+    """Bytes; what routes have that say none, 0 for that of the link."""
     node_addresses: tuple[str, ...] = ()
     """This node's own addresses without prefix length; found only for a network that asks for routes to them."""

@@ -63,7 +63,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
         switch_netns=facts.switch_netns,
         queue=QUEUE if facts.opened_as == "system" else 0,
         addresses=cidrs,
-        routes=tuple(_routes(asked, facts, addresses)),
+        routes=tuple(_with_mtu(route, facts.route_mtu) for route in _routes(asked, facts, addresses)),
         **at_pod,
     )
     end = HostEnd(facts.opened_as, facts.mtu)
@@ -122,3 +122,7 @@ def _routes(asked: LinkOptions, facts: LinkFacts, addresses: Addresses) -> Itera
         network = ip_network(dst)
         if network.version in gateways and network.network_address not in {*own, ip_address(gateways[network.version])}:
             yield {"dst": dst, "gw": gateways[network.version]}
+
+
+def _with_mtu(route: Mapping[str, Any], mtu: int) -> Mapping[str, Any]:
+    return {"mtu": mtu, **route} if mtu else route

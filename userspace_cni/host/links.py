@@ -177,6 +177,14 @@ def host_ends(store: str, switch_netns: str = "", root: HostRoot = HERE) -> dict
     return {LinkRef(each.name, each.alias, switch_netns): each.index for each in found if each.alias.startswith(ours)}
 
 
+def own_addresses() -> tuple[str, ...]:
+    """The addresses of this node itself, without prefix length: those of the namespace of this process that others can reach."""
+    what = "listing this node's addresses"
+    with opened_switch("") as here, connected(here, what) as kernel, kernel_does(what):
+        found = [addresses.read(payload)[1].ip for _, payload in kernel.ask(addresses.listed(0))]
+    return tuple(str(each) for each in found if not (each.is_loopback or each.is_link_local))
+
+
 @contextmanager
 def connected(netns: Netns, what: str) -> Iterator[Connection]:
     """A connection for links, addresses, routes and qdiscs in that namespace; `what` is tried, as errors call it."""

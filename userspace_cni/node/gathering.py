@@ -14,11 +14,13 @@ from userspace_cni.base.errors import ContainerGone, UserspaceError, VolumeMissi
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_port
-from userspace_cni.cni.addressing import chosen_vlan, read_noted
+from userspace_cni.cni.addressing import chosen_vlan
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_possible, resolve
 from userspace_cni.cni.links import opened_as, require_openable
 from userspace_cni.cni.mirrors import mirrors_of
+from userspace_cni.cni.result import EMPTY
+from userspace_cni.node.noted import await_addresses, interface_of, noted_of
 from userspace_cni.pod.document import DEFAULT_MAPPED_DIR
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ _HUGEPAGES: Final = (
     "no container of the pod asks for hugepages: DPDK ends with 'no free hugepages' unless it is run with --no-huge, and without "
     "shared memory an application cannot connect; ask for hugepages-2Mi in resources.limits"
 )
-_MTU: Final = 1500
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Gathering:
         foreign_bridge = node.ports.reach(name, self.options.bridge, self.deadline)
         kubeconfig = self._kubeconfig()
         known = self._ask_for_pod(kubeconfig)
+        if self.options.addresses_noted:
+            known = await_addresses(node, known, interface_of(self.request, node.settings), kubeconfig, self.deadline)
         uid = environment.pod_uid or (known.uid if known else "")
         # the rules are those of the runtime's namespace: a network may choose its API server, whose answer is not trusted
         pod = replace(known or Pod(), namespace=environment.pod_namespace, name=environment.pod_name, uid=uid)
@@ -80,10 +83,8 @@ class Gathering:
     def _noted(self, pod: Pod) -> dict[str, Any]:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
         options, environment, settings = self.options, self.request.environment, self.node.settings
-        interface = PodInterface(
-            self.request.network.name, environment.pod_namespace, environment.ifname, settings.kubeovn_annotations
-        )
-        noted = read_noted(pod.annotations, interface)
+        interface = interface_of(self.request, settings)
+        noted = noted_of(pod, interface)
         vlan = chosen_vlan(options.vlan, noted)
         require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
         asked = limits_of(pod.annotations, interface)
@@ -95,6 +96,7 @@ class Gathering:
         return {
             "vlan": vlan,
             "mac": noted.mac,
+            "addresses": noted.addresses if options.addresses_noted else EMPTY,
             "limits": limits,
             "mirrors": mirrors,
             "terms": Terms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors),
@@ -170,10 +172,20 @@ class Gathering:
     # -- a kernel link ----------------------------------------------------------------------------------------------------
 
     def _link(self, link: LinkOptions) -> dict[str, Any]:
+        from userspace_cni.host.links import own_addresses
+        from userspace_cni.host.mtu import NodeMtu, node_mtu
+
         settings = self.node.settings
-        kind, mtu = opened_as(link, settings.kernel_port), self.options.mtu or settings.mtu or _MTU
-        require_openable(kind, mtu)
-        return {"switch_netns": settings.switch_netns, "opened_as": kind, "mtu": mtu, "node_addresses": ()}
+        said = NodeMtu(self.options.mtu) if self.options.mtu else node_mtu(settings, self.node.root)
+        kind = opened_as(link, settings.kernel_port)
+        require_openable(kind, said.link)
+        return {
+            "switch_netns": settings.switch_netns,
+            "opened_as": kind,
+            "mtu": said.link,
+            "route_mtu": said.routable or 0,
+            "node_addresses": own_addresses() if link.node_routes else (),
+        }
 
     # -- the pod ----------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,12 +47,22 @@ _COUNTERS_S: Final = 2.0
 """Less than a scraper's timeout: the other metrics are needed most while the switch is silent."""
 
 
+@dataclass(frozen=True)
+class Callbacks:
+    """Called with the number of ports of each transaction, with the name of a port whose application has disconnected, with the
+    number of notices that no pod was told, and with namespace and name of a pod that has changed; none of them may wait."""
+
+    group: Callable[[int], None] = lambda _: None
+    disconnect: Callable[[str], None] = lambda _: None
+    untold: Callable[[int], None] = lambda _: None
+    pod: Callable[[str, str], None] = lambda *_: None
+
+
 class LocalNode:
     """This node: `attachment.node.Node` for the settings of this installation.
 
     `resident`: for a process that lives on. It sees the host below `host_root`, and keeps one session with OVSDB in which
-    all our ports are known. `on_group` is called with the number of ports of each transaction, `on_disconnect` with the name of a
-    port whose application has disconnected, `on_untold` with the number of notices that no pod was told; none of them may wait.
+    all our ports are known. `tell`: whom it tells of what happens meanwhile.
     """
 
     def __init__(
@@ -61,16 +71,12 @@ class LocalNode:
         environ: Mapping[str, str],
         *,
         resident: bool = False,
-        on_group: Callable[[int], None] = lambda _: None,
-        on_disconnect: Callable[[str], None] = lambda _: None,
-        on_untold: Callable[[int], None] = lambda _: None,
+        tell: Callbacks | None = None,
     ) -> None:
         self.settings = settings
         self.resident = resident
         self.root = HostRoot(settings.host_root) if resident else HERE
-        self._on_group = on_group
-        self._on_disconnect = on_disconnect
-        self._on_untold = on_untold
+        self._callbacks = tell or Callbacks()
         self._environ = environ
         self._watch: PodWatch | None = None
         self._events: Events | None = None
@@ -109,7 +115,7 @@ class LocalNode:
 
         kind, _, place = self.settings.ovsdb.partition(":")
         ovsdb = f"unix:{self.root.path(place)}" if kind == "unix" else self.settings.ovsdb
-        client = Client(ovsdb, resident=self.resident, on_group=self._on_group, on_disconnect=self._on_disconnect)
+        client = Client(ovsdb, resident=self.resident, on_group=self._callbacks.group, on_disconnect=self._callbacks.disconnect)
         rundir = self.root.path(self.settings.ovs_rundir)
         return PortDriver(
             client,
@@ -323,10 +329,10 @@ class LocalNode:
 
         if self.has_account():
             session, name = self.clients.of("").session, self.settings.node_name or gethostname().lower()
-            self._events = Events(session, name, self._on_untold)
+            self._events = Events(session, name, self._callbacks.untold)
             self._events.start()
             if self.settings.netconf_kubeconfig != "always":
-                self._watch = PodWatch(session, name)
+                self._watch = PodWatch(session, name, on_change=self._callbacks.pod)
                 self._watch.start()
         for kind, make in MAKERS.items():
             self._made[kind] = make(self)
