@@ -20,7 +20,9 @@ from typing import Any
 import pytest
 
 from tests.lab.frames.idle import SECONDS, Idle, Pods, pods_on
+from tests.lab.node.links import pings
 from tests.lab.node.node import Node
+from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
 
@@ -230,12 +232,63 @@ def test_killed(pods: Pods, two: Talkers) -> None:
         assert sorted(pods.switch.ports("br-test")) == sorted(idle.port for idle in pods.made)
 
 
+def test_two_at_once(pods: Pods, two: Talkers, tmp_path: Path) -> None:
+    """Two captures of one port have each frame once each, and the end of one is none of the other's."""
+    files = [tmp_path / "first.pcap", tmp_path / "second.pcap"]
+    with capturing(pods, two.a.name, file=files[0]) as first, capturing(pods, two.a.name, file=files[1]) as second:
+        two.send([two.frame(1)])
+        first.send_signal(signal.SIGHUP)
+        ended(first)
+        two.send([two.frame(2)])
+        second.send_signal(signal.SIGINT)
+        ended(second)
+    assert [frames_of(file.read_bytes()) for file in files] == [[two.frame(1)], [two.frame(1), two.frame(2)]]
+    assert at_rest(pods)
+
+
+def test_a_reader_that_rests(pods: Pods, two: Talkers) -> None:
+    """A signal ends a capture whose reader takes nothing, though more frames came than a pipe holds."""
+    with capturing(pods, two.a.name) as process:
+        for start in range(0, 2048, 64):
+            two.send([two.frame(number) for number in range(start, start + 64)])
+        process.send_signal(signal.SIGINT)
+        process.wait(SECONDS)
+        assert "none dropped" in ended(process)
+    assert at_rest(pods)
+
+
 def test_the_port_goes_away(pods: Pods, two: Talkers, tmp_path: Path) -> None:
     """A DEL during a capture is not kept waiting; the capture ends, and says why."""
     file = tmp_path / "frames.pcap"
     with capturing(pods, two.a.name, file=file) as process:
         pods.detach(two.a)
         assert f"port {two.a.port} was removed" in ended(process, code=1)
+    assert at_rest(pods)
+
+
+@needs_tcpdump
+def test_a_kernel_port(pods: Pods, sandbox: str, tmp_path: Path) -> None:
+    """Of an ordinary pod in a VLAN each echo request and each reply is captured once, without the VLAN's tag."""
+    ipam = {"type": "host-local", "dataDir": str(pods.node.ipam_dir), "subnet": "10.56.0.0/24"}
+    host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test", "vlanId": 100}}
+    network = {"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": host, "ipam": ipam}
+    file = tmp_path / "frames.pcap"
+    with netns() as other:
+        places = {f"{number:x}" * 64: place for number, place in enumerate((sandbox, other), 10)}
+        try:
+            calls = [pods.node.run("ADD", network, place, container, ifname="eth0") for container, place in places.items()]
+            assert [call.status for call in calls] == [0, 0], calls
+            address = calls[1].document["ips"][0]["address"].split("/")[0]
+            assert pings(sandbox, address) == 3
+            with capturing(pods, f"{'a' * 12}/eth0", "icmp", file=file) as process:
+                assert pings(sandbox, address, 10) == 10
+                process.send_signal(signal.SIGINT)
+                ended(process)
+        finally:
+            for container, place in places.items():
+                assert pods.node.run("DEL", network, place, container, ifname="eth0").status == 0
+    kinds = [(frame[12:14], frame[34]) for frame in frames_of(file.read_bytes())]
+    assert sorted(kinds) == [(b"\x08\x00", 0)] * 10 + [(b"\x08\x00", 8)] * 10
     assert at_rest(pods)
 
 
@@ -272,6 +325,7 @@ def test_what_is_refused(pods: Pods, tmp_path: Path) -> None:
     assert "no attachment" in pods.run("capture", "none/net1", code=1).stderr
     idle = pods.attach("a")
     assert "--write FILE" in pods.run("capture", idle.name, "--json", code=2).stderr
+    assert "No space left" in pods.run("capture", idle.name, "--write", "/dev/full", code=1).stderr
     done = pods.run("capture", idle.name, "--write", str(tmp_path), "--json", code=1)
     assert "Is a directory" in json.loads(done.stdout)["error"]
     mirrors = [f"--id=@m{number} create Mirror name=m{number}" for number in range(32)]

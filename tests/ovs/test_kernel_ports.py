@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from tests.ovs.conftest import attach
 from userspace_cni.attachment.drift import Absent
 from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import SwitchRefused
+from userspace_cni.base.errors import NotServing, SwitchRefused
+from userspace_cni.base.limits import Limits, Rate
+from userspace_cni.dataplane.ovsdb.commands import AddPort
 from userspace_cni.dataplane.ports import PortDriver
 
 LINK = "k1"
-KINDS = ["system", "afxdp", "af_packet", "af_xdp"]
+KINDS: tuple[KernelPort, ...] = ("system", "afxdp", "af_packet", "af_xdp")
 
 
 def soon() -> Deadline:
@@ -45,6 +48,14 @@ def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None =
     """A kernel port on br-test."""
     marks = {"container-id": "c" * 64, "network": "podnet", "ifname": name}
     return OvsPort("br-test", name, HostEnd(kind, mtu), marks=marks)
+
+
+def remove(driver: PortDriver, step: OvsPort) -> None:
+    """Do the first of two transactions for a link that was made anew."""
+    session = driver.client.standing()
+    command = AddPort(session, step, {**driver.owned()[LINK], "ifindex": "77"})
+    session.transact([command], soon())
+    assert command.stale
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,6 +95,21 @@ def test_a_link_made_anew_is_noticed_and_healed(driver: PortDriver, veths: Veths
     wait_until(lambda: driver.check(step, soon()) == [], what="the port is as it was")
 
 
+def test_a_death_between_removing_and_adding_is_repaired(switch: Switch, driver: PortDriver, veths: Veths) -> None:
+    """The port of a link that was made anew is lost while it is removed; apply adds it, and undo finds nothing but its bridge."""
+    veths.add(LINK)
+    step = replace(kernel_port(), limits=Limits(to_pod=Rate(1_000_000, 100_000)))
+    attach(driver, step, soon())
+    remove(driver, step)
+    assert (switch.ports("br-test"), switch.rows("QoS"), switch.bridges()) == ([], [], ["br-test"])
+    wait_until(lambda: driver.lost(step, Seen(driver.owned()), soon()), what="it is lost")
+    attach(driver, step, soon())
+    assert driver.check(step, soon()) == []
+    remove(driver, step)
+    driver.undo(step, soon())
+    assert (switch.bridges(), switch.rows("QoS")) == ([], [])
+
+
 def test_without_its_link_a_port_is_not_made(switch: Switch, driver: PortDriver) -> None:
     """ADD for a link that is not there is refused with its name, and leaves no row."""
     with pytest.raises(SwitchRefused, match=f"port {LINK}: there is no link of that name"):
@@ -120,6 +146,26 @@ def test_a_datapath_that_the_kernel_lacks_is_an_error(switch: Switch, driver: Po
     assert switch.bridges() == []
 
 
+def test_the_switch_says_what_it_can_do(driver: PortDriver) -> None:
+    """Kinds that this switch opens are not lacking; afxdp and vdevs are not for the kernel's datapath."""
+    able = driver.able(soon())
+    assert [able.lacks(kind, "netdev") for kind in KINDS] == [""] * len(KINDS)
+    assert able.lacks("system", "system") == ""
+    assert "opens links as system, not as afxdp" in able.lacks("afxdp", "system")
+    assert "no afxdp" in replace(able, interface_types=frozenset({"dpdk"})).lacks("afxdp", "netdev")
+    assert replace(able, dpdk=False).lacks("af_xdp", "netdev") == "ovs-vswitchd runs without DPDK"
+
+
+def test_ports_without_dpdk_are_served_without_it(connect: Callable[..., PortDriver]) -> None:
+    """STATUS of a network of kernel ports asks for the bridge's datapath, and not for DPDK."""
+    with Switch(huge=False) as switch:
+        driver = connect(switch)
+        switch.vsctl("--no-wait", "add-br", "br-test")
+        driver.serving("br-test", soon(), datapath="system", needs_dpdk=False)
+        with pytest.raises(NotServing, match=r"datapath_type system; netdev is needed"):
+            driver.serving("br-test", soon(), needs_dpdk=False)
+
+
 def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
     """One port more than afxdp_max is refused with the reason; a deleted one makes room."""
     driver = connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 1})
@@ -133,11 +179,30 @@ def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, con
     attach(driver, kernel_port("afxdp", "k2"), soon())
 
 
+def test_the_bound_holds_for_many_at_once(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
+    """Of six ports that two sessions add at once, in groups of any size, as many are made as there may be."""
+    drivers = [connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 2}, resident=which) for which in (True, False)]
+    steps = [kernel_port("afxdp", f"k{number}") for number in range(6)]
+    for step in steps:
+        veths.add(step.name)
+
+    def added(number: int) -> bool:
+        try:
+            attach(drivers[number % 2], steps[number], Deadline.after(30))
+        except SwitchRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(added, range(6))) == 2
+    assert len(switch.rows("Interface", "type=afxdp")) == 2
+
+
 def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
     """Ports of all kinds are open again after a kill, count as present, and keep their rows."""
     veths = Veths(own_switch)
     driver = connect(own_switch, links={"ifindex_of": veths.index, "afxdp_max": 9}, resident=True)
-    steps = [kernel_port(kind, f"k{number}") for number, kind in enumerate(KINDS)]  # type: ignore[arg-type]
+    steps = [kernel_port(kind, f"k{number}") for number, kind in enumerate(KINDS)]
     for step in steps:
         veths.add(step.name)
         attach(driver, step, soon())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,14 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.dataplane.ports import PortDriver
+from userspace_cni.fastpath.rings.queue_pair import QueuePair
+from userspace_cni.fastpath.vhost.front_end import Listener
 
 MakePort = Callable[..., OvsPort]
 LINK = "k1"
 MBIT = 1_000_000
+FRAME = bytes.fromhex("ffffffffffff02000000000188b5") + bytes(1500)
+"""Of local experiments, to all: it comes from the bridge to every other port."""
 RATE, OTHER = Rate(100 * MBIT, 10 * MBIT), Rate(20 * MBIT, 2 * MBIT)
 
 
@@ -210,6 +215,52 @@ def test_undo_takes_what_another_program_left(switch: Switch, driver: PortDriver
     assert switch.rows("QoS")
     driver.undo(step, soon())
     assert (switch.rows("QoS"), switch.bridges()) == ([], [])
+
+
+@pytest.mark.usefixtures("warm")
+def test_rates_are_kept_and_drops_are_told(switch: Switch, resident: PortDriver, port: MakePort) -> None:
+    """Of twice the limit offered in each direction the limit arrives, and drops are told of the limited port alone."""
+    limits = Limits(to_pod=Rate(20 * MBIT, MBIT), from_pod=Rate(40 * MBIT, MBIT))
+    steps = [replace(port(1), limits=limits), port(2)]
+    listeners = [Listener(step.server_path) for step in steps]
+    for step in steps:
+        attach(resident, step, soon())
+    ends = [each.accept() for each in listeners]
+    pod, other = (each.pairs[0] for each in ends)
+    try:
+        wait_until(lambda: other.send_frames([FRAME]) and pod.receive_frames(), 20, "a first frame")
+        wait_until(lambda: pod.send_frames([FRAME]) and other.receive_frames(), 20, "a first frame back")
+        assert arriving(other, pod, 2 * limits.to_pod.rate) == pytest.approx(limits.to_pod.rate, rel=0.15)  # type: ignore[union-attr]
+        assert arriving(pod, other, 2 * limits.from_pod.rate) == pytest.approx(limits.from_pod.rate, rel=0.15)  # type: ignore[union-attr]
+    finally:
+        for end, listener in zip(ends, listeners, strict=True):
+            end.close()
+            listener.close()
+    switch.write_statistics()
+    [drops] = wait_until(lambda: [each for each in resident.limit_drops(soon()) if each.to_pod and each.from_pod], what="drops")
+    assert drops.name == steps[0].name
+
+
+def test_what_a_qdisc_drops_is_told(switch: Switch, resident: PortDriver, veths: Veths) -> None:
+    """The drops of a kernel port are those of its qdisc, asked of ovs-vswitchd; None where it has no limit."""
+    veths.add(LINK)
+    attach(resident, limited(kernel_port("system"), to_pod=RATE), soon())
+    assert [(each.name, each.to_pod, each.from_pod) for each in resident.limit_drops(soon())] == [(LINK, 0, None)]
+    assert "linux-htb" in switch.appctl("qos/show", LINK)
+
+
+def arriving(source: QueuePair, sink: QueuePair, offered: int, seconds: float = 2.0) -> float:
+    """Bit/s of frames that arrive while so many are sent, after a moment in which the bucket is emptied."""
+    bits, sent, counted, since, begin = len(FRAME) * 8, 0, 0, 0.0, time.monotonic()
+    while (now := time.monotonic() - begin) < seconds:
+        if sent * bits <= offered * now:
+            sent += source.send_frames([FRAME] * 8)
+        got = len(sink.receive_frames(256))
+        if now < seconds / 4:
+            since = now
+        else:
+            counted += got
+    return counted * bits / (now - since)
 
 
 def test_a_living_ports_limit_follows_a_restart(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:

@@ -195,6 +195,7 @@ class Watchdog:
             self._asked, self._in_pass = 0, True
         self._actions.clear()
         self._guarded(self._node.free_sources)
+        self._guarded(self._node.keep_mirrors, "keeping the node's mirrors")
         self._guarded(self._reconciliation.run)
         with self._wake:
             self._last = dict(self._actions)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
 from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable, Undecodable
 from userspace_cni.base.log import FORMATS, LEVELS
+from userspace_cni.base.mirrors import NodeMirror, read_node_mirrors
 from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules
 from userspace_cni.base.whereabouts import (
     BOOLEANS,
@@ -42,8 +43,12 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
-_RULES: Final = "rules"
-"""The one field that no key of the same name sets: it holds the tables [[rule]]."""
+_TABLES: Final[Mapping[str, tuple[str, Callable[[object, str], object]]]] = {
+    "rule": ("rules", read_rules),
+    "mirror": ("mirrors", read_node_mirrors),
+}
+"""The arrays of tables of the file, each with the field that holds it, which no key of the same name sets, and its reader."""
+_OF_TABLES: Final = frozenset(name for name, _ in _TABLES.values())
 _DIRECTORIES: Final = ("dir", "_root")
 _FILES: Final = ("socket", "kubeconfig", "switch_netns", "mtu_file")
 _MAY_BE_EMPTY: Final = ("ovs_sockdir", "socket", "kubeconfig", "switch_netns", "mtu_file")
@@ -137,6 +142,8 @@ class Settings:
     """How lines of the log are written: one of log.FORMATS."""
     rules: tuple[Rule, ...] = ()
     """What pods of which namespaces may use: the tables `[[rule]]` of the file; no environment variable sets them."""
+    mirrors: tuple[NodeMirror, ...] = ()
+    """The node's own mirrors: the tables `[[mirror]]` of the file; no environment variable sets them."""
 
     @property
     def agent_socket(self) -> str:
@@ -164,7 +171,7 @@ def load(environ: Mapping[str, str]) -> Settings:
     for path in (named,) if named else (CLUSTER_FILE, CONFIG_FILE):
         values |= _from_file(path, required=bool(named))
     for item in fields(Settings):
-        if item.name == _RULES:
+        if item.name in _OF_TABLES:
             continue
         names = [_OTHER_NAMES.get(item.name, PREFIX + item.name.upper()), _FALLBACK_NAMES.get(item.name, "")]
         name = next((name for name in names if name and environ.get(name)), None)
@@ -192,13 +199,15 @@ def _from_file(path: str, *, required: bool) -> dict[str, Any]:
         raw = tomllib.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise Undecodable(f"settings file {path} is not TOML", str(error)) from error
-    known = {item.name: item.default for item in fields(Settings) if item.name != _RULES}
+    known = {item.name: item.default for item in fields(Settings) if item.name not in _OF_TABLES}
     values: dict[str, Any] = {}
-    if "rule" in raw:
-        values[_RULES] = read_rules(raw.pop("rule"), f"settings file {path}")
+    for key in _TABLES.keys() & raw.keys():
+        name, read = _TABLES[key]
+        values[name] = read(raw.pop(key), f"settings file {path}")
     for key, value in raw.items():
         if key not in known:
-            raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {', '.join(known)}, rule")
+            keys = ", ".join([*known, *_TABLES])
+            raise InvalidConfig(f"settings file {path}: unknown key '{key}' = {value!r}", f"keys are {keys}")
         values[key] = _checked(key, _same_type(value, known[key], f"settings file {path}, key '{key}'"), f"settings file {path}")
     return values
 

@@ -28,7 +28,6 @@ _INTERNAL: Final = "internal-port"
 class Noted:
     """What a pod's annotations say of an interface; empty where they say nothing. `internal`: they ask for an internal port."""
 
-    addresses: Addresses = EMPTY
     mac: str = ""
     vlan: int | None = None
     internal: bool = False
@@ -50,14 +49,26 @@ def missing(annotations: Mapping[str, str], interface: PodInterface) -> str:
     return "" if networks or not bare else f"{name.removesuffix('ip_address')}cidr"
 
 
+def read_addresses_noted(annotations: Mapping[str, str], interface: PodInterface) -> Addresses:
+    """The addresses and routes that the annotations give to the interface, in the form of a lease's; EMPTY for none.
+
+    For networks whose addresses come from there; in all others these annotations say nothing. Raises InvalidConfig naming
+    annotation, value and what would be right.
+    """
+    return _ovn(annotations, interface) or _kubeovn(annotations, interface)
+
+
 def read_noted(annotations: Mapping[str, str], interface: PodInterface) -> Noted:
-    """What the annotations say of the interface. Raises InvalidConfig naming annotation, value and what would be right."""
+    """What the annotations say of the interface beside addresses. Raises InvalidConfig as `read_addresses_noted`."""
     vlan_name, vlan = interface.kubeovn(annotations, "vlan_id")
     if vlan and not (vlan.isascii() and vlan.isdecimal() and len(vlan) < 5 and int(vlan) <= VLAN_MAX):
         raise refusal(f"annotation '{vlan_name}' is {vlan!r}", f"it must be from 0 to {VLAN_MAX}; 0 is no VLAN")
+    mac_name, mac = interface.kubeovn(annotations, "mac_address")
+    ovns = interface.ovn(annotations).get("mac_address")
+    if ovns:
+        mac_name, mac = f"{OVN}': 'mac_address", str(ovns)
     _, kind = interface.kubeovn(annotations, "pod_nic_type")
-    addresses, mac = _ovn(annotations, interface) or _kubeovn(annotations, interface)
-    return Noted(addresses, mac, int(vlan or 0) or None, kind == _INTERNAL)
+    return Noted(unicast(mac, f"annotation '{mac_name}'") if mac else "", int(vlan or 0) or None, kind == _INTERNAL)
 
 
 def chosen_vlan(network: Vlan, noted: Noted) -> Vlan:
@@ -74,33 +85,27 @@ def chosen_vlan(network: Vlan, noted: Noted) -> Vlan:
     return Vlan(noted.vlan)
 
 
-def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> tuple[Addresses, str] | None:
+def _ovn(annotations: Mapping[str, str], interface: PodInterface) -> Addresses | None:
     """What OVN's own tools say; None for nothing."""
     said = interface.ovn(annotations)
-    if not said.get("ip_address"):
+    address, gateway = said.get("ip_address"), said.get("gateway_ip") or ""
+    if not address:
         return None
-    texts = {key: said.get(key) or "" for key in ("ip_address", "gateway_ip", "mac_address")}
-    for key, value in texts.items():
-        if not isinstance(value, str):
-            raise refusal(f"annotation '{OVN}': '{key}' is {value!r}", "it must be a string")
-    where = {key: f"annotation '{OVN}': '{key}'" for key in texts}
-    found = _interfaces(str(texts["ip_address"]), where["ip_address"], [], "")
-    ips = _with_gateways(found, str(texts["gateway_ip"]), where["gateway_ip"])
-    mac = unicast(str(texts["mac_address"]), where["mac_address"]) if texts["mac_address"] else ""
-    return Addresses(ips, _default_routes(ips)), mac
+    where = {key: f"annotation '{OVN}': '{key}'" for key in ("ip_address", "gateway_ip")}
+    ips = _with_gateways(_interfaces(str(address), where["ip_address"], [], ""), str(gateway), where["gateway_ip"])
+    return Addresses(ips, _default_routes(ips))
 
 
-def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> tuple[Addresses, str]:
-    (name, text), (cidr_name, cidr), (gateway_name, gateway), (mac_name, mac), (_, default) = (
-        interface.kubeovn(annotations, key) for key in ("ip_address", "cidr", "gateway", "mac_address", "default_route")
+def _kubeovn(annotations: Mapping[str, str], interface: PodInterface) -> Addresses:
+    (name, text), (cidr_name, cidr), (gateway_name, gateway), (_, default) = (
+        interface.kubeovn(annotations, key) for key in ("ip_address", "cidr", "gateway", "default_route")
     )
-    lower = unicast(mac, f"annotation '{mac_name}'") if mac else ""
     if not text:
-        return EMPTY, lower
+        return EMPTY
     found = _interfaces(text, f"annotation '{name}'", cidr.split(",") if cidr else [], f"annotation '{cidr_name}'")
     ips = _with_gateways(found, gateway, f"annotation '{gateway_name}'")
     routes = _default_routes(ips) if interface.is_default or default == "true" else ()
-    return Addresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes")))), lower
+    return Addresses(ips, (*routes, *_read_routes(*interface.kubeovn(annotations, "routes"))))
 
 
 def _interfaces(text: str, where: str, networks: list[str], networks_at: str) -> list[IPv4Interface | IPv6Interface]:

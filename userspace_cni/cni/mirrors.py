@@ -103,10 +103,7 @@ def _read_source(item: object, warn: Callable[[str], None]) -> MirrorSource:
         raise InvalidConfig(f"key 'mirrors' holds {item!r}: directions in two languages", "keep 'from' and 'to'")
     if foreign:
         from_pod, to_pod = map(bool, theirs)
-        warn(
-            f"key 'mirrors' holds {name!r} with 'ingress' or 'egress', which are read as ovs-cni means them, from the switch: "
-            "write 'from' (the pod) for ingress and 'to' for egress"
-        )
+        warn(f"key 'mirrors' holds {name!r} with 'ingress' or 'egress', read as ovs-cni means them: ingress is from the pod")
     else:  # one that is said alone says of the other that it is not
         from_pod, to_pod = (mine if mine is not None else other is not True for mine, other in (ours, ours[::-1]))
     if not (from_pod or to_pod):

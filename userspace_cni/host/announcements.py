@@ -128,7 +128,7 @@ def _claims(wire: socket.socket, own: str, deadline: Deadline) -> Iterator[Claim
     while deadline.remaining():
         if readable.poll(deadline.milliseconds()):
             found = claim(wire.recv(_FRAME_MAX, socket.MSG_DONTWAIT))
-            if found and found.mac != own:
+            if found and found.mac != own.lower():
                 yield found
 
 

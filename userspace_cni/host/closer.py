@@ -42,7 +42,7 @@ class Closer:
         """Have it closed; at once when no thread can be started."""
         with self._lock:
             self._waiting.append((time.monotonic() + self._delay_s, thing))
-            if self._thread:
+            if self._thread and self._thread.is_alive():  # of a forked process it is not
                 return
             thread = Thread(target=self._run, name="closer", daemon=True)
             try:

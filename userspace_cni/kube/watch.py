@@ -32,7 +32,7 @@ from userspace_cni.base.errors import InvalidConfig, NoteRefused, Unavailable, U
 from userspace_cni.base.log import say
 from userspace_cni.base.threads import start
 from userspace_cni.cni.annotations import is_read
-from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, command_of, is_pod, view_of
+from userspace_cni.kube.client import HUGEPAGES, MIRROR, MODESTY, annotations_of, command_of, is_pod, view_of
 from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
 from userspace_cni.pod import document, launcher
 
@@ -68,12 +68,16 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A pod: its UID in the API, its UID on the node (another one for a static pod), its version, and the text kept of it."""
+    """A pod: its UID in the API, its UID on the node (another one for a static pod), its version, and the text kept of it.
+
+    `said`: a number that changes with the annotations that decide about interfaces.
+    """
 
     uid: str
     node_uid: str
     version: str
     text: bytes
+    said: int = 0
 
 
 class _Forgotten(Exception):
@@ -84,7 +88,8 @@ class PodWatch:
     """The pods of node `node` (as the API calls it), in all namespaces. Safe to use from any thread.
 
     One daemon thread from `start` to `stop`; a stopped watch cannot be started again. Raises InvalidConfig for a wrong name.
-    `on_change` is called with namespace and name of a known pod of which something that is kept has changed; it must not wait.
+    `on_change` is called with namespace and name of a known pod whose annotations say another thing of its interfaces than
+    before; it must not wait.
     """
 
     def __init__(
@@ -350,7 +355,7 @@ class PodWatch:
 
     def _tell(self, key: tuple[str, str], before: _Known | None, now: _Known) -> None:
         """Tell of a known pod that has changed, without the lock; `on_change` reads what is known by then."""
-        if before and before.uid == now.uid and before.text != now.text:
+        if before and before.uid == now.uid and before.said != now.said:
             self._on_change(*key)
 
     def _change(self, kind: str, key: tuple[str, str], changed: _Known) -> None:
@@ -391,7 +396,8 @@ def _remembered(pod: Mapping[str, Any]) -> tuple[tuple[str, str], _Known]:
     if not is_pod(pod):
         return key, _Known(uid, uid, version, b"")
     text = json.dumps(_kept(pod), separators=(",", ":")).encode()
-    return key, _Known(uid, view_of(pod).uid, version, text if len(text) <= KEPT_LIMIT else b"")
+    said = hash(frozenset((name, value) for name, value in annotations_of(pod).items() if is_read(name)))
+    return key, _Known(uid, view_of(pod).uid, version, text if len(text) <= KEPT_LIMIT else b"", said)
 
 
 def _kept(pod: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from userspace_cni.base.errors import ContainerGone, UserspaceError, VolumeMissi
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_port
-from userspace_cni.cni.addressing import chosen_vlan
+from userspace_cni.cni.addressing import chosen_vlan, read_addresses_noted
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_possible, resolve
 from userspace_cni.cni.links import opened_as, require_openable
@@ -96,7 +96,7 @@ class Gathering:
         return {
             "vlan": vlan,
             "mac": noted.mac,
-            "addresses": noted.addresses if options.addresses_noted else EMPTY,
+            "addresses": read_addresses_noted(pod.annotations, interface) if options.addresses_noted else EMPTY,
             "limits": limits,
             "mirrors": mirrors,
             "terms": Terms(options.bandwidth.runtime, asked, options.bandwidth.network, options.mirrors),
@@ -207,7 +207,8 @@ class Gathering:
         try:
             view = node.clients.of(kubeconfig).get_pod(environment.pod_namespace, environment.pod_name, self.deadline)
         except UserspaceError as error:
-            if (self.consumer.reads_note and not self.options.link) or not environment.pod_uid:
+            needed = self.options.addresses_noted or (self.consumer.reads_note and not self.options.link)
+            if needed or not environment.pod_uid:
                 raise
             say("warning", "the pod could not be read from the API server; attaching without what it says", problem=error)
             return None

@@ -81,6 +81,7 @@ class LocalNode:
         self._watch: PodWatch | None = None
         self._events: Events | None = None
         self._made: dict[type[Step], Driver[Any]] = {}
+        self._mirror_problems: Mapping[str, str] = {}
 
     @property
     def log_level(self) -> str:
@@ -382,6 +383,18 @@ class LocalNode:
         except UserspaceError as error:
             say("warning", "sockets of the dead ovs-vswitchd may keep the next one from binding", error=error)
         return count
+
+    def keep_mirrors(self) -> None:
+        """Have the mirrors of the settings on their bridges, and no others of the node's. Never fails."""
+        from userspace_cni.node.mirrors import keep
+
+        self._mirror_problems = keep(self, self._mirror_problems)
+
+    def remove_mirrors(self) -> None:
+        """Remove all mirrors that were made for the settings. Raises Unavailable."""
+        from userspace_cni.node.mirrors import remove
+
+        remove(self)
 
     def owned_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
         """Name and marks of every port that is marked as ours. Raises Unavailable."""

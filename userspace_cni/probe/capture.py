@@ -58,7 +58,7 @@ class Sink(Protocol):
     """Where the frames go."""
 
     def put(self, frames: Sequence[Frame]) -> None:
-        """Pass them on, so that the reader sees them now. Raises ReaderGone, OSError."""
+        """Pass them on, so that the reader sees them now. Raises ReaderGone."""
         ...
 
     def check(self) -> None:
@@ -209,8 +209,8 @@ def _source(site: Site, record: Record, ports: ProbePorts) -> Source:
 def capture(mirror: Mirrored, course: Course, sink: Sink, taken: Taken, ending: Ending, report: Callable[[], None]) -> None:
     """Pass frames to `sink` until the course is over, and fill `taken`, also when this ends with an exception.
 
-    Signals are only remembered meanwhile, so that no frame is passed on in part. Calls `report` each second. Raises the sink's
-    OSError.
+    Signals are only remembered meanwhile, so that no frame is passed on in part. Calls `report` each second. Raises what the sink
+    raises but ReaderGone.
     """
     ending.settle()
     began = time.monotonic()
@@ -251,7 +251,7 @@ def _carry(mirror: Mirrored, course: Course, sink: Sink, taken: Taken, watched: 
             elif _MANY <= count < _BATCH:
                 time.sleep(REST_S)
     except ReaderGone:
-        return "reader"
+        return "signal" if ending.asked else "reader"
     except FastPathError as error:
         taken.problem = mirror.problem() or str(error)
         return "problem"

@@ -58,7 +58,8 @@ NAMES = {
     "ovs_rundir": "OVS_RUNDIR",
     "ovs_sockdir": "OVS_SOCKDIR",
 }
-WITH_VALUE = [item for item in fields(Settings) if item.name != "rules"]
+OF_TABLES = ("rules", "mirrors")
+WITH_VALUE = [item for item in fields(Settings) if item.name not in OF_TABLES]
 Value = str | int | float | tuple[str, ...]
 OTHER_VALUES: dict[str, Value] = {
     "kubeconfig_dirs": ("/a", "/b/c"),
@@ -120,7 +121,7 @@ def other_value(key: str) -> Value:
 
 def values(read: Settings) -> dict[str, object]:
     """What was read of every key with a value of its own."""
-    return {key: value for key, value in asdict(read).items() if key != "rules"}
+    return {key: value for key, value in asdict(read).items() if key not in OF_TABLES}
 
 
 def test_every_default() -> None:

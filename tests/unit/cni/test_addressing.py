@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig
 from userspace_cni.base.vlans import Vlan
-from userspace_cni.cni.addressing import Noted, chosen_vlan, missing, read_noted
+from userspace_cni.cni.addressing import Noted, chosen_vlan, missing, read_addresses_noted, read_noted
 from userspace_cni.cni.annotations import PodInterface, is_read
-from userspace_cni.cni.result import Addresses
+from userspace_cni.cni.result import EMPTY, Addresses
 
 ETH0 = PodInterface("podnet", "blue", "eth0", kubeovn_read=True)
 NET1 = PodInterface("podnet", "blue", "net1", kubeovn_read=True)
@@ -43,32 +43,33 @@ def test_both_families() -> None:
         {"dst": "::/0", "gw": "fd00::1"},
         {"dst": "198.51.100.0/24", "gw": "10.16.0.9"},
     )
-    assert read_noted(noted, ETH0) == Noted(Addresses(ips, routes), "00:00:00:aa:00:07", 100, internal=True)
-    assert read_noted(noted, NET1) == Noted()
-    assert read_noted(noted, PodInterface("podnet", "blue", "eth0")) == Noted()
+    assert read_addresses_noted(noted, ETH0) == Addresses(ips, routes)
+    assert read_noted(noted, ETH0) == Noted("00:00:00:aa:00:07", 100, internal=True)
+    for other in (NET1, PodInterface("podnet", "blue", "eth0")):
+        assert (read_addresses_noted(noted, other), read_noted(noted, other)) == (EMPTY, Noted())
 
 
 def test_a_further_interface() -> None:
     """An attachment has the annotations of its provider, the one with its name first, and no default route unasked."""
     noted = of(BLUE, ip_address="10.17.0.7/24", gateway="10.17.0.1")
-    [ip] = read_noted(noted, NET1).addresses.ips
-    assert (ip, read_noted(noted, NET1).addresses.routes) == ({"address": "10.17.0.7/24", "gateway": "10.17.0.1"}, ())
-    [route] = read_noted({**noted, BLUE + "default_route": "true"}, NET1).addresses.routes
+    [ip] = read_addresses_noted(noted, NET1).ips
+    assert (ip, read_addresses_noted(noted, NET1).routes) == ({"address": "10.17.0.7/24", "gateway": "10.17.0.1"}, ())
+    [route] = read_addresses_noted({**noted, BLUE + "default_route": "true"}, NET1).routes
     assert route == {"dst": "0.0.0.0/0", "gw": "10.17.0.1"}
     named = {**noted, "podnet.blue.ovn.net1.kubernetes.io/ip_address": "10.17.0.8/24"}
-    assert [ip["address"] for ip in read_noted(named, NET1).addresses.ips] == ["10.17.0.8/24"]
+    assert [ip["address"] for ip in read_addresses_noted(named, NET1).ips] == ["10.17.0.8/24"]
     other = of("podnet.red.ovn.kubernetes.io/", ip_address="10.18.0.7/24")
-    assert [ip["address"] for ip in read_noted(other, NET1).addresses.ips] == ["10.18.0.7/24"]
+    assert [ip["address"] for ip in read_addresses_noted(other, NET1).ips] == ["10.18.0.7/24"]
 
 
 def test_ovns_own_annotation() -> None:
     """`ovn` is the default interface's, and comes first."""
     text = json.dumps({"ip_address": "192.168.3.4/24", "mac_address": "0A:00:00:00:00:01", "gateway_ip": "192.168.3.1"})
     noted = {"ovn": text, **of(OVN, ip_address="10.16.0.7/16")}
-    found = read_noted(noted, ETH0)
-    assert found.addresses.ips == ({"address": "192.168.3.4/24", "gateway": "192.168.3.1"},)
-    assert (found.addresses.routes, found.mac) == (({"dst": "0.0.0.0/0", "gw": "192.168.3.1"},), "0a:00:00:00:00:01")
-    assert read_noted({"ovn": text}, NET1) == Noted()
+    found = read_addresses_noted(noted, ETH0)
+    assert found.ips == ({"address": "192.168.3.4/24", "gateway": "192.168.3.1"},)
+    assert (found.routes, read_noted(noted, ETH0).mac) == (({"dst": "0.0.0.0/0", "gw": "192.168.3.1"},), "0a:00:00:00:00:01")
+    assert (read_addresses_noted({"ovn": text}, NET1), read_noted({"ovn": text}, NET1)) == (EMPTY, Noted())
 
 
 @pytest.mark.parametrize(
@@ -106,14 +107,14 @@ def test_what_is_missing(noted: dict[str, str], interface: PodInterface, wanted:
         (of(OVN, ip_address="10.16.0.7/16", routes="{}"), "routes' is '{}'"),
         (of(OVN, ip_address="10.16.0.7/16", routes='[{"dst": "x"}]'), "routes' is"),
         ({"ovn": "{"}, "annotation 'ovn' is no JSON"),
-        ({"ovn": '{"ip_address": 5}'}, "'ip_address' is 5"),
+        ({"ovn": '{"ip_address": 5}'}, "'ip_address' is '5'"),
         ({"ovn": '{"ip_address": "10.16.0.7/16", "gateway_ip": "10.17.0.1"}'}, "10.17.0.1 is not in 10.16.0.0/16"),
     ],
 )
 def test_annotations_that_cannot_be_meant(noted: dict[str, str], named: str) -> None:
     """An address that is not in its subnet, and whatever else cannot be, is refused with the annotation's name and value."""
     with pytest.raises(InvalidConfig) as refused:
-        read_noted(noted, ETH0)
+        _ = (read_noted(noted, ETH0), read_addresses_noted(noted, ETH0))
     assert named in refused.value.message
     assert refused.value.message.startswith("annotation 'ovn")
     assert refused.value.details
@@ -149,6 +150,7 @@ def test_any_text_in_annotations(values: dict[str, str], ovn: str) -> None:
     try:
         missing(noted, ETH0)
         found = read_noted(noted, ETH0)
+        read_addresses_noted(noted, ETH0)
     except InvalidConfig:
         return
     assert found.vlan is None or 0 < found.vlan < 4095

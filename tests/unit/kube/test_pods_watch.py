@@ -270,3 +270,17 @@ def test_tls_serves_as_well(tmp_path: Path) -> None:
         watch.stop()
         assert not watch.alive
         assert watch.get("default", "p2")
+
+
+def test_annotations_that_decide_about_interfaces(api: ApiServer, tmp_path: Path) -> None:
+    """They are kept, and a change of them is told by namespace and name; what is not kept changes nothing."""
+    told: list[tuple[str, str]] = []
+    watch = PodWatch(KubeClient(api.kubeconfig(tmp_path)).session, "n1", PACE, lambda *key: told.append(key))
+    synced(watch)
+    noted = {"userspace/bandwidth": "{}", "podnet.blue.ovn.kubernetes.io/ingress_rate": "5", "ovn": "{}"}
+    api.change("default", "p1", {"metadata": {"annotations": {"other": "x"}}})
+    api.change("default", "p2", {"metadata": {"annotations": noted}})
+    wait_until(lambda: told)
+    assert (watch.get("default", "p2") or {})["metadata"]["annotations"] == noted
+    assert set(told) == {("default", "p2")}
+    watch.stop()

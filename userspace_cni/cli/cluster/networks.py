@@ -154,6 +154,8 @@ def _judge_plugin(judged: Judged, place: Place, path: str, plugin: Mapping[str, 
         elif "deprecated" in remark.message:
             remedy = 'write "mode": "client" into host.vhost, with an application that makes the socket'
             judged.add(place, "warning", "server-mode", remark.message, remedy, key)
+        elif "as ovs-cni means them" in remark.message:
+            judged.add(place, "warning", "foreign-words", remark.message, "write 'from' and 'to'", key)
         else:
             judged.add(place, "warning", "ignored-value", remark.message, "leave it out", key)
 

@@ -93,8 +93,6 @@ def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -
             capture.capture(mirror, course, sink, taken, ending, _reported(taken, tell))
         except FastPathError as error:
             raise Refused(str(error), FOUND) from error
-        except OSError as error:
-            raise Refused(f"writing the frames: {error.strerror or error}", FOUND) from error
         except capture.ReaderGone:
             taken.ended = "reader"
     return taken

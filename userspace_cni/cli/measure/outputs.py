@@ -38,7 +38,7 @@ class PcapOutput:
         self._write(pcap.header(min(snaplen, pcap.SNAPLEN_MAX)))
 
     def put(self, frames: Sequence[Frame]) -> None:
-        """Write them."""
+        """Write them. Raises ReaderGone, Refused."""
         self._write(pcap.records(frames))
 
     def check(self) -> None:
@@ -57,6 +57,8 @@ class PcapOutput:
                 left = left[os.write(self._fd, left if self._at_once else left[:_PIPE_BYTES]) :]
             except BrokenPipeError as error:
                 raise ReaderGone from error
+            except OSError as error:
+                raise Refused(f"writing the frames: {error.strerror}", FOUND) from error
 
 
 class LineOutput:

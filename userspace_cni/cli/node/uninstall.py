@@ -17,7 +17,7 @@ import click
 from userspace_cni.agent.singleton import Singleton
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.listing import name_of
-from userspace_cni.base.errors import Unavailable
+from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.base.log import bound
 from userspace_cni.base.root import HostRoot
 from userspace_cni.cli import view
@@ -67,6 +67,7 @@ def uninstall_command(ctx: click.Context, bin_dirs: tuple[str, ...], wait: float
             view.note("nothing of the installation is removed: delete these pods first, or give --force")
             ctx.exit(FOUND)
         failed = _detach(site)
+        _remove_mirrors(site)
         others = _remove_plugins(site, bin_dirs)
         left, foreign = belongings.remove(site.settings, _root(site))
     finally:
@@ -121,6 +122,14 @@ def _detach(site: Site) -> list[str]:
             if error:
                 failed.append(f"{name_of(record)}: {error}")
     return failed
+
+
+def _remove_mirrors(site: Site) -> None:
+    """Remove the mirrors of the settings."""
+    try:
+        site.node.remove_mirrors()
+    except UserspaceError as error:
+        view.note(f"the switch cannot be asked, so mirrors of the settings were not looked for: {error}")
 
 
 def _remove_plugins(site: Site, bin_dirs: tuple[str, ...]) -> list[str]:

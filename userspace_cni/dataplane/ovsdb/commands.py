@@ -117,7 +117,6 @@ class AddPort(Command):
             self._asked = txn.confirm()
         if bridge is None:
             draft.make(bridge_columns(step.bridge, step.datapath), *local_port_columns(step.bridge))
-
         if step.datapath != DATAPATH_TYPE:
             self._confirmation = txn.confirm()  # of a bridge that it cannot make, ovs-vswitchd says nothing
 

@@ -147,9 +147,9 @@ def _update(txn: Draft, replica: Replica, row: Any, wanted: QosRow, marks: Mappi
 
 
 def _discard(txn: Draft, step: OvsPort | PortRef) -> None:
-    """Delete the rows with the step's marks, of whichever number."""
+    """Delete the rows with the step's marks, if these name one attachment."""
     marks = _identity(step)
-    if set(IDENTITY) <= marks.keys():
+    if {"container-id", "ifname"} <= marks.keys():
         for table in ("QoS", "Queue"):
             txn.add_op({"op": "delete", "table": table, "where": [["external_ids", "includes", ("map", list(marks.items()))]]})
 

@@ -20,7 +20,15 @@ from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, named, references, refers, value_of, with_marks
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
-from userspace_cni.dataplane.ovsdb.rows.marks import IDENTITY, is_ours, other_store, same_attachment, same_owner, whose
+from userspace_cni.dataplane.ovsdb.rows.marks import (
+    IDENTITY,
+    NODE_OWNER,
+    is_ours,
+    other_store,
+    same_attachment,
+    same_owner,
+    whose,
+)
 from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS, WISHED, MirrorRow, mirror_columns, wished_names, wishes
 
 if TYPE_CHECKING:
@@ -48,15 +56,16 @@ class MirrorDraft:
         self._members: dict[str, Member] = {}
         self._shown: list[Json] = []
         self._removed = False
+        self._everything = False
 
     @property
     def is_changed(self) -> bool:
         """Whether the group does anything with it."""
         return self.has_output or self._removed or bool(self._members)
 
-    def take(self, port: Json, marks: Mapping[str, str]) -> None:
-        """Make this port, with these owner marks, the output."""
-        self._output, self._marks = port, marks
+    def take(self, port: Json, marks: Mapping[str, str], *, everything: bool = False) -> None:
+        """Make this port, with these owner marks, the output; with `everything` of all ports, whether they wish it or not."""
+        self._output, self._marks, self._everything = port, marks, everything
         self.has_output = True
 
     def show(self, port: Json) -> None:
@@ -75,13 +84,13 @@ class MirrorDraft:
         """Write the operations; the references that the bridge is to take in and to let go."""
         if self._output is not None:
             sources = self._all_sources(draft, bridge)
-            columns = mirror_columns(self.name, self._output, sources, self._marks)
+            columns = mirror_columns(self.name, self._output, sources, self._marks) | {"select_all": self._everything}
             if self._row is None:
                 return draft.write("Mirror", columns), None
             draft.verify(self._row, "external_ids", "output_port")
             if not references(self._row, "output_port"):  # its output was deleted by hand
                 return draft.write("Mirror", columns), _reference(self._row)
-            found = {key: value_of(self._row, key) for key in ("name", "external_ids")}
+            found = {key: value_of(self._row, key) for key in ("name", "select_all", "external_ids")}
             found |= {key: [("uuid", str(each)) for each in references(self._row, key)] for key in ("output_port", *COLUMNS)}
             if changes := changed_columns(columns, found):
                 draft.update(self._row, changes)
@@ -113,6 +122,11 @@ class MirrorDraft:
         return sources
 
 
+def takes_sources(marks: Mapping[str, str]) -> bool:
+    """Whether ports may join a Mirror with these marks: one of an attachment, or of the node's settings."""
+    return is_ours(marks) or marks.get("owner") == NODE_OWNER
+
+
 def ports_wishing(replica: Replica, key: str) -> dict[str, Any]:
     """The replicated Port rows with this wish, of any bridge, by name."""
     rows = replica.names("Port")
@@ -129,7 +143,7 @@ def mirrors_of(replica: Replica, bridge: Any) -> list[Any]:
 def find_mirror(replica: Replica, bridge: Any, name: str) -> Any:
     """The bridge's Mirror of that name, None if there is none; of several one that is not ours, if there is one."""
     rows = [row for row in mirrors_of(replica, bridge) if value_of(row, "name") == name]
-    return min(rows, key=lambda row: is_ours(value_of(row, "external_ids")), default=None)
+    return min(rows, key=lambda row: takes_sources(value_of(row, "external_ids")), default=None)
 
 
 def mirror_rows(replica: Replica, bridge: Any, port: Any) -> tuple[MirrorRow, ...]:
@@ -137,7 +151,7 @@ def mirror_rows(replica: Replica, bridge: Any, port: Any) -> tuple[MirrorRow, ..
     return tuple(
         MirrorRow(
             value_of(row, "name"),
-            is_ours(value_of(row, "external_ids")),
+            takes_sources(value_of(row, "external_ids")),
             refers(row, "output_port", port.uuid),
             refers(row, "select_src_port", port.uuid),
             refers(row, "select_dst_port", port.uuid),
@@ -175,9 +189,11 @@ def require_part(replica: Replica, step: OvsPort, bridge: Any, draft: BridgeDraf
     """Raise NameTaken if the port cannot have its part: a Mirror is not ours, or has another output. Writes nothing."""
     for name in (*(each.name for each in step.mirrors), *([step.mirror_output] if step.mirror_output else [])):
         row = find_mirror(replica, bridge, name)
-        if row is not None and not same_owner(step, value_of(row, "external_ids")):
+        marks = value_of(row, "external_ids") if row is not None else {}
+        joins = name != step.mirror_output and marks.get("owner") == NODE_OWNER
+        if row is not None and not same_owner(step, marks) and not joins:
             raise NameTaken(
-                f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(value_of(row, 'external_ids'))}",
+                f"mirror {name} of bridge {step.bridge} exists and belongs to {whose(marks)}",
                 "it is not changed here; use another name for the mirror",
             )
     if not step.mirror_output:
@@ -199,7 +215,7 @@ def take_part(draft: BridgeDraft, replica: Replica, step: OvsPort, marks: Mappin
     before = wished_names(value_of(living, "external_ids")) if living is not None else ()
     for name in {*(each.name for each in step.mirrors), *before}:
         row = find_mirror(replica, draft.row, name)
-        if row is None or is_ours(value_of(row, "external_ids")):
+        if row is None or takes_sources(value_of(row, "external_ids")):
             draft.mirror(name, row).write_wishes(step.name, Member(port, wished, living is not None))
     if step.mirror_output:
         row = find_mirror(replica, draft.row, step.mirror_output)

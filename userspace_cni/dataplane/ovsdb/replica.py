@@ -95,6 +95,7 @@ _TABLES: dict[str, dict[str, object]] = {
         "name": _STRING,
         "select_src_port": _REFERENCES,
         "select_dst_port": _REFERENCES,
+        "select_all": "boolean",
         "output_port": {"key": "uuid", "min": 0},
         "external_ids": _MAP,
     },

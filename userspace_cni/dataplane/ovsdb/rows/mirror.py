@@ -26,7 +26,7 @@ WISHED: Final = "true"
 class MirrorRow:
     """A Mirror of a port's bridge, as seen from the port: whether it is the output, and a source.
 
-    `ours`: its external_ids have our owner mark.
+    `ours`: its external_ids have an owner mark of ours.
     """
 
     name: str
