@@ -28,14 +28,20 @@ POINTS = {
         *around("writing pending", "lease", "writing applying", "writing holders", "directory", "port", "rest of port"),
         *around("placed-socket", "device-info", "config-file", "writing ready"),
     ],
+    "veth": [
+        *around("writing pending", "lease", "writing applying", "guard", "link", "shaper", "port", "rest of port"),
+        *around("announcement", "writing ready"),
+    ],
 }
 POINTS["kubevirt"] = [point for point in POINTS["client"] if "config-file" not in point]
 OF_SERVER_MODE = around("port", "rest of port", "placed-socket")
 OF_VMS = ["before directory", "after directory", "after pod-mount", "after writing ready"]
+OF_VETHS = around("guard", "link", "shaper", "port", "rest of port", "announcement")
 CASES = [
     *(("client", point) for point in POINTS["client"]),
     *(("server", point) for point in OF_SERVER_MODE),
     *(("kubevirt", point) for point in OF_VMS),
+    *(("veth", point) for point in OF_VETHS),
 ]
 
 

@@ -26,14 +26,20 @@ POINTS = {
         *around("writing deleting", "undo config-file", "undo device-info", "undo placed-socket", "undo port"),
         *around("undo directory", "writing holders", "undo lease", "dropping the record"),
     ],
+    "veth": [
+        *around("writing deleting", "undo announcement", "undo port", "undo shaper", "undo link", "undo guard"),
+        *around("undo lease", "dropping the record"),
+    ],
 }
 POINTS["kubevirt"] = [point for point in POINTS["client"] if "config-file" not in point]
 OF_SERVER_MODE = around("undo placed-socket", "undo port")
 OF_VMS = ["after undo pod-mount", "before undo directory", "after undo directory"]
+OF_VETHS = around("undo port", "undo shaper", "undo link", "undo guard")
 CASES = [
     *(("client", point) for point in POINTS["client"]),
     *(("server", point) for point in OF_SERVER_MODE),
     *(("kubevirt", point) for point in OF_VMS),
+    *(("veth", point) for point in OF_VETHS),
 ]
 
 

@@ -21,7 +21,8 @@ CALLS = 10
 class Victim:
     """A pod on a node, in a network that asks for an address, a directory of its own and a device-info file.
 
-    `mode`: OVS's, "client" or "server"; or "kubevirt" for a VM's launcher pod.
+    `mode`: OVS's, "client" or "server"; "kubevirt" for a VM's launcher pod; or "veth" for an ordinary pod, whose kernel link has
+    limits in both directions and is a source of a mirror.
     """
 
     node: Node
@@ -38,7 +39,11 @@ class Victim:
         """Its configuration."""
         device_info = {"CNIDeviceInfoFile": f"{self.node.directory}/devinfo/net1"}
         network = self.node.network("1.0.0", ipam=self.node.host_local(), runtimeConfig=device_info)
-        if self.mode == "kubevirt":
+        if self.mode == "veth":
+            del network["host"]["vhost"], network["runtimeConfig"]
+            network["host"]["iftype"] = self.mode
+            network |= {"bandwidth": {"ingressRate": 8_000_000, "egressRate": 4_000_000}, "mirrors": [{"name": "ids"}]}
+        elif self.mode == "kubevirt":
             network["consumer"] = self.mode
         else:
             network["host"]["vhost"]["mode"] = self.mode

@@ -208,11 +208,12 @@ def test_what_another_program_leaves_of_a_port_is_swept(switch: Switch, resident
 
 
 def test_undo_takes_what_another_program_left(switch: Switch, driver: PortDriver, port: MakePort) -> None:
-    """DEL of a port that ovs-vsctl deleted deletes its limits."""
+    """CHECK tells of a port that ovs-vsctl deleted and of its limit; DEL deletes what is left of the limit."""
     step = limited(port(), to_pod=RATE)
     attach(driver, step, soon())
     switch.vsctl("del-port", step.name)
     assert switch.rows("QoS")
+    assert [drift.field for drift in driver.check(step, soon())] == ["", "limit to the pod"]
     driver.undo(step, soon())
     assert (switch.rows("QoS"), switch.bridges()) == ([], [])
 

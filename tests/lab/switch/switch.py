@@ -172,6 +172,16 @@ class Switch:
         """Names of all bridges."""
         return self.vsctl("--no-wait", "list-br").splitlines()
 
+    def beside_ports(self) -> dict[str, list[str]]:
+        """The rows of QoS, Queue and Mirror, by table: what they are for, as far as their marks say it."""
+        tables = ("QoS", "Queue", "Mirror")
+        commands = " -- ".join(f"--columns=external_ids list {table}" for table in tables)
+        answers = self.vsctl("--no-wait", "--format=json", *commands.split()).splitlines()
+        return {
+            table: [str(_decoded(each)) for (each,) in json.loads(line)["data"]]
+            for table, line in zip(tables, answers, strict=True)
+        }
+
     def ports(self, bridge: str) -> list[str]:
         """Names of a bridge's ports, without the local one."""
         return self.vsctl("--no-wait", "list-ports", bridge).splitlines()
