@@ -133,7 +133,6 @@ def test_a_limit_from_the_pod_comes_changes_and_goes(switch: Switch, driver: Por
         ("afxdp", Limits(to_pod=RATE), "opened as afxdp takes no limits of the switch.*open it as system"),
         ("system", Limits(from_pod=RATE), "opened as system has no limit for what comes from the pod"),
         ("system", Limits(to_pod=RATE, netem=Netem(1)), "exclude each other"),
-        ("system", Limits(netem=Netem(loss=0.5)), "a loss of 0.5 %, OVS takes whole percent"),
         ("af_packet", Limits(netem=Netem(1)), "'netem' is the kernel's"),
     ],
 )

@@ -90,7 +90,7 @@ class Facts:
     vlan: Vlan = field(default_factory=Vlan)
     """The port's VLAN: the network's, or what the pod chose within it."""
     mac: str = ""
-    """The MAC that the pod's annotations say; "" for none."""
+    """The MAC that the pod's annotations say, where theirs counts; "" for none."""
     addresses: Addresses = EMPTY
     """The addresses that the pod's annotations say, for a network that has them from there."""
     limits: Limits = UNLIMITED

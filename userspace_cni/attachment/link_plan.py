@@ -47,7 +47,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
     environment, asked = request.environment, options.link or LinkOptions()
     require_text(environment.ifname)
     host = host_end(environment.container_id, environment.ifname)
-    mac = options.asked.mac or facts.mac or consumer.derived_mac(request, facts.pod)
+    mac = facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
     cidrs = tuple(ip["address"] for ip in addresses.ips)
     at_pod: dict[str, Any] = {"name": environment.ifname, "netns": environment.netns, "netns_inode": facts.netns_inode}
     datapath = asked.datapath
