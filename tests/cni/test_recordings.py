@@ -56,8 +56,9 @@ class Replay:
     def call(self, recording: Recording, stdin: bytes | None = None, **environ: str) -> Call:
         """One recorded call: its own bytes and variables, unless others are given."""
         here = {"CNI_NETNS": self.netns, "CNI_PATH": f"{self.node.bin}:{PLUGINS}"}
-        environment = {**self.node.environ, **recording.env, **here, **environ}
-        return call(self.node.plugin, recording.env["CNI_COMMAND"], environment, recording.stdin if stdin is None else stdin)
+        command = recording.env["CNI_COMMAND"]
+        environment = {**self.node.variables(command), **recording.env, **here, **environ}
+        return call(self.node.plugin, command, environment, recording.stdin if stdin is None else stdin)
 
     def add_all(self) -> dict[str, dict[str, Any]]:
         """Every ADD, as it was sent; the results by interface."""
