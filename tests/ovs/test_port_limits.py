@@ -12,10 +12,11 @@ import pytest
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import STORE, attach
-from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort
+from userspace_cni.attachment.steps import HostEnd, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ports import PortDriver
 from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.front_end import Listener

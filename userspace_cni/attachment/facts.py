@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import NO_TERMS, KernelPort, Terms
+from userspace_cni.attachment.steps import NO_TERMS, Terms
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.result import EMPTY, Addresses
 

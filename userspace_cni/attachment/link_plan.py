@@ -19,7 +19,6 @@ from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
     HostEnd,
-    KernelPort,
     Link,
     OvsPort,
     Shaper,
@@ -27,6 +26,7 @@ from userspace_cni.attachment.steps import (
     host_alias,
     host_end,
 )
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request

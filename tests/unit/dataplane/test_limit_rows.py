@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, VhostUserClient
+from userspace_cni.attachment.steps import HostEnd, OvsPort, VhostUserClient
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
 from userspace_cni.dataplane.ovsdb.rows.qos import QosRow, not_in_force, policing_columns, qos_row
 
