@@ -80,10 +80,10 @@ class Victim:
     def forget(self) -> None:
         """Send no DEL: an ADD of another container and its DELs must leave nothing of either."""
         network = json.dumps(self.node.network()).encode()
-        added = answer(self.node.variables("ADD", self.netns, ANOTHER), network, Trip())
+        added = answer(self.node.variables("ADD", self.netns, ANOTHER, "net2"), network, Trip())
         assert added.code == 0, added.output
         for _ in range(CALLS):
-            assert answer(self.node.variables("DEL", self.netns, ANOTHER), network, Trip()) == Answer(0, b"")
+            assert answer(self.node.variables("DEL", self.netns, ANOTHER, "net2"), network, Trip()) == Answer(0, b"")
             if not self.leftovers():
                 return
         assert self.leftovers() == {}
