@@ -130,6 +130,7 @@ def test_converges(step: Link) -> None:
     run(step.switch_netns, "ip", "link", "set", HOST, "down", "mtu", "1500")
     run(step.netns, "ip", "addr", "del", "10.1.1.2/24", "dev", "eth0")
     run(step.netns, "ip", "addr", "add", "10.7.7.7/24", "dev", "eth0")
+    run(step.netns, "sysctl", "-w", "net.ipv6.conf.eth0.disable_ipv6=1")
     run(step.netns, "ip", "link", "set", "eth0", "address", "02:00:00:00:00:ff", "mtu", "1300")
     subjects = {(each.subject, each.field) for each in LinkDriver().check(step, soon())}
     host, pod = f"link {HOST}", "interface eth0"

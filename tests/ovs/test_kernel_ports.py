@@ -14,10 +14,11 @@ from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, Seen
+from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ovsdb.commands import AddPort
 from userspace_cni.dataplane.ports import PortDriver
 

@@ -346,6 +346,20 @@ def test_one_purge_for_a_group(switch: Switch, connect: Callable[..., PortDriver
     assert sources(switch)[0] == uuids(switch, *map(port, range(1, 9)))
 
 
+def test_a_process_that_died_before_the_purge(pods: Pods, driver: PortDriver, port: MakePort) -> None:
+    """A change that was committed and not purged is in force once the same step is applied again, though no row differs."""
+    a, b, ids = port(1), port(2), output(port(3))
+    for step in (a, b, ids):
+        pods.attach(step)
+    pods.meet(a, b)
+    joins = source(a, MirrorSource("ids", to_pod=False))
+    driver.apply(joins, soon())  # what remains is not awaited
+    attach(driver, joins, soon())
+    pods.heard(ids, 0)
+    pods.say(a, B, A, range(1, 51))
+    assert pods.heard(ids, 50) == [(A, number) for number in range(1, 51)]
+
+
 def test_a_short_lived_process_replicates_only_its_mirrors(switch: Switch, driver: PortDriver, port: MakePort) -> None:
     """A process that adds a plain port beside mirrors does not fetch their rows."""
     for step in (source(port(1)), output(port(2))):

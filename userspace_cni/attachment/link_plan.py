@@ -19,7 +19,6 @@ from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
     HostEnd,
-    KernelPort,
     Link,
     OvsPort,
     Shaper,
@@ -27,6 +26,7 @@ from userspace_cni.attachment.steps import (
     host_alias,
     host_end,
 )
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
@@ -47,7 +47,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
     environment, asked = request.environment, options.link or LinkOptions()
     require_text(environment.ifname)
     host = host_end(environment.container_id, environment.ifname)
-    mac = options.asked.mac or facts.mac or consumer.derived_mac(request, facts.pod)
+    mac = facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
     cidrs = tuple(ip["address"] for ip in addresses.ips)
     at_pod: dict[str, Any] = {"name": environment.ifname, "netns": environment.netns, "netns_inode": facts.netns_inode}
     datapath = asked.datapath

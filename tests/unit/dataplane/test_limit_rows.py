@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, VhostUserClient
+from userspace_cni.attachment.steps import HostEnd, OvsPort, VhostUserClient
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
 from userspace_cni.dataplane.ovsdb.rows.qos import QosRow, not_in_force, policing_columns, qos_row
 
@@ -33,7 +34,7 @@ def test_each_enforcer_has_its_units() -> None:
     assert qos_row(limited("system", to_pod=RATE)) == HTB
     assert policing_columns(limited(from_pod=RATE)) == {"ingress_policing_rate": 100_000, "ingress_policing_burst": 10_000}
     assert policing_columns(limited()) == {"ingress_policing_rate": 0, "ingress_policing_burst": 0}
-    netem = qos_row(limited("system", netem=Netem(latency_ms=5, jitter_ms=1, loss=2.0, queue=50)))
+    netem = qos_row(limited("system", netem=Netem(latency_ms=5, jitter_ms=1, loss=2, queue=50)))
     assert netem == QosRow("linux-netem", {"latency": "5000", "jitter": "1000", "loss": "2", "limit": "50"})
 
 
