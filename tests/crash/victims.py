@@ -87,7 +87,7 @@ class Victim:
         assert self.leftovers() == {}
 
     def reconcile(self) -> None:
-        """Send no DEL: one pass of the agent's reconciliation must leave nothing, for the record says that ADD or DEL has died."""
+        """Send no DEL: one pass of the agent's reconciliation must leave nothing, for the record says that a call has died."""
         environ = self.node.environ
         node = LocalNode(load(environ), environ)
         try:
