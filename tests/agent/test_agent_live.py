@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.agent.living import LiveNode, port_of
 from tests.cni.spec import finish, held, ipam, scripted, start, succeeded, switch_of
+from tests.cni.test_cli_node import cli, decoded
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
 from tests.lab.node.links import inside, pings
@@ -21,6 +23,18 @@ from tests.lab.switch.switch import wait_until
 
 POD = Pod(uid="6a0e1f0e-8a6c-4a6e-9a52-9c1c3f0b7a11")
 OTHER = "b0" * 32
+FLOOD = """
+import socket
+to_all = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+to_all.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+to_all.setblocking(False)
+for _ in range(400):
+    try:
+        to_all.sendto(bytes(1400), ("10.56.0.255", 9))
+    except BlockingIOError:
+        break
+"""
+"""More than a slow filter's queue holds."""
 IN, OUT = "kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"
 
 
@@ -120,6 +134,26 @@ def test_a_vhost_user_port(live: LiveNode, sandbox: str, api: ApiServer) -> None
     assert switch.row("Mirror", "ids")["select_src_port"] == []
     succeeded(live.run("CHECK", {**network, "prevResult": result}, sandbox, ifname="eth0"))
     succeeded(live.run("DEL", output, sandbox, OTHER))
+    succeeded(live.run("DEL", network, sandbox, ifname="eth0"))
+    live.require_clean()
+
+
+def test_what_limits_drop(live: LiveNode, sandbox: str, api: ApiServer) -> None:
+    """Metrics and `show` have rate and drops of each limited direction, and nothing of what is not limited."""
+    network = podnet(live)
+    annotate(api, out="1M")
+    live.start()
+    succeeded(live.run("ADD", network, sandbox, ifname="eth0", CNI_ARGS=POD.args))
+    inside(sandbox, sys.executable, "-c", FLOOD)
+    drops = live.metric("port_limit_drops_total", direction="from_pod", pod="app", interface="eth0")
+    assert drops > 0
+    assert live.metric("port_limit_bits_per_second", direction="from_pod") == 1_000_000
+    assert live.metric("port_limit_bits_per_second", direction="to_pod") == 0
+    annotate(api, to="2M")
+    follows(live, (2_000_000, 1_000_000))
+    [shown] = decoded(live, "show", "app")
+    assert shown["limit_drops"] == {"to_pod": 0, "from_pod": drops}
+    assert f"1Mbit/s, burst 524.3kbit, {int(drops)} frames dropped" in cli(live, "show", "app").stdout
     succeeded(live.run("DEL", network, sandbox, ifname="eth0"))
     live.require_clean()
 
