@@ -27,7 +27,7 @@ from userspace_cni.base.settings import Settings
 from userspace_cni.node.surroundings import missing
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE")
+CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_CHROOT", "SYS_PTRACE")
 DIRECTORIES = ("usr", "etc", "proc", "dev", "tmp", "host")
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 DELEGATE = """#!/bin/sh
