@@ -1,7 +1,7 @@
 """Attach three pods to a private OVS-DPDK through the installed binary and the agent, kill the agent, probe, and check the end.
 
 The demo does by hand what a runtime and a kubelet do: network namespaces, emptyDir volumes, CNI calls. The application in two of
-the pods is DPDK's testpmd, started with only the arguments that the pod's own document gives it.
+the pods is DPDK's testpmd, started with only the arguments that the pod's own document gives it. A fourth pod has no DPDK.
 
 The demo checks every fact that it prints: it names one that does not hold, and ends with exit code 1. It leaves nothing behind,
 however it ends.
@@ -32,6 +32,8 @@ from rich.text import Text
 from deploy.demo_node import (
     AGENT_MAX_MIB,
     BRIDGE,
+    COMMAND,
+    HTTP_PORT,
     PERIOD_S,
     ROUNDS,
     SETTLE_S,
@@ -55,6 +57,7 @@ from deploy.demo_node import (
     processes,
     raise_if_stopped,
     run,
+    running,
     switch,
     switch_counters,
     testpmd,
@@ -278,6 +281,22 @@ def show_datapath(demo: Demo, pods: list[Pod]) -> None:
     tell_line("This switch's polling thread sleeps when idle, which is what takes milliseconds.")
 
 
+def show_ordinary(demo: Demo, ordinary: Pod, dpdk: Pod, address: str) -> None:
+    """Attach a pod by a kernel link on the same bridge; a program in the DPDK pod fetches a page from it by a tap."""
+    call = demo.cni("ADD", ordinary, network=demo.ordinary)
+    own = call.result["ips"][0]["address"].partition("/")[0]
+    tell_line(f"{ordinary.name}: {call.ms:.0f} ms; its net1 is a veth, whose other end is a port of {BRIDGE}: {own}")
+    with ExitStack() as stack:
+        serve = ("-m", "http.server", "--bind", own, "--directory", str(ordinary.volume), str(HTTP_PORT))
+        stack.enter_context(running(ordinary, sys.executable, *serve))
+        stack.enter_context(running(dpdk, COMMAND, "tap", "--dir", str(dpdk.volume)))
+        fetch = f"import urllib.request as r; print(r.urlopen('http://{own}:{HTTP_PORT}', timeout=1).status)"
+        argv = ["nsenter", f"--net={dpdk.netns}", sys.executable, "-c", fetch]
+        wait_for(lambda: execute(argv).stdout.strip() == "200", f"{dpdk.name} to fetch a page from {ordinary.name}")
+    tell_line(f"{dpdk.name} ({address}), by userspace-cni tap on its vhost-user port, has fetched a page from it by TCP")
+    tell_line(f"DEL: {demo.cni('DEL', ordinary, network=demo.ordinary).ms:.0f} ms")
+
+
 def show_leftovers(before: list[tuple[str, list[str]]], now: list[tuple[str, list[str]]]) -> None:
     """Show that nothing is left of what was there before."""
     table = Table()
@@ -318,6 +337,9 @@ def play(demo: Demo) -> None:
 
         demo.announce("No application, no DPDK: a probe, and frames between the two pods' ports")
         show_datapath(demo, talking)
+
+        demo.announce("An ordinary pod on the same bridge: a kernel link, no DPDK")
+        show_ordinary(demo, stack.enter_context(pod(demo, 3)), pods[0], results["pod-a"]["ips"][0]["address"])
 
         demo.announce("DEL: the other pods go; the agent is told to stop")
         for each in talking:

@@ -34,8 +34,7 @@ BRIDGE = "br-demo"
 COLUMNS = 100
 ROUNDS = 3
 """ADDs of each kind that are timed."""
-PERIOD_S = 0.5
-"""Between two readings of the counters."""
+PERIOD_S = 0.5  # between two readings of the counters
 LOOKS = 4
 """Fewest readings in each phase."""
 SETTLE_S = 1.0
@@ -44,7 +43,8 @@ APP_MIB = 64
 """Memory of each application, from hugepages of 2 MiB."""
 SHIM_MAX = 64 << 10
 AGENT_MAX_MIB = 80
-STEPS = 8
+STEPS = 9
+HTTP_PORT = 8000
 MARK = "DEMO_DIRECTORY"
 """Environment variable that marks every process that the demo starts, and their children."""
 
@@ -115,6 +115,7 @@ class Demo:
             MARK: here,
             "USERSPACE_CNI_OVSDB": f"unix:{here}/ovs/db.sock",
             "OVS_RUNDIR": f"{here}/ovs",
+            "USERSPACE_CNI_SWITCH_NETNS": f"{here}/ovs/netns",
             "USERSPACE_CNI_STATE_DIR": str(self.state),
             "USERSPACE_CNI_RUN_DIR": f"{here}/run",
             "USERSPACE_CNI_SHORT_DIR": f"{here}/short",
@@ -136,7 +137,13 @@ class Demo:
         }
         return {"cniVersion": "1.0.0", "name": "dpdk-net", "type": "userspace", "host": host, "ipam": ipam}
 
-    def cni(self, verb: str, pod: Pod, plugin: Path | None = None) -> Call:
+    @property
+    def ordinary(self) -> dict[str, Any]:
+        """The same network for pods without DPDK."""
+        host = {key: value for key, value in self.network["host"].items() if key != "vhost"}
+        return {**self.network, "host": {**host, "iftype": "veth"}}
+
+    def cni(self, verb: str, pod: Pod, plugin: Path | None = None, network: dict[str, Any] | None = None) -> Call:
         """Make a CNI call as a runtime does: by the binary, or by the `plugin` given. Raises DemoFailed when it is refused."""
         variables = {
             "CNI_CONTAINERID": pod.container_id,
@@ -144,7 +151,7 @@ class Demo:
             "CNI_IFNAME": "net1",
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=demo;K8S_POD_NAME={pod.name};K8S_POD_UID={pod.uid}",
         }
-        done, ms = self._call(plugin or self.shim, verb, self.network, variables)
+        done, ms = self._call(plugin or self.shim, verb, network or self.network, variables)
         if done.returncode:
             raise DemoFailed(f"{verb} of {pod.name} answered {done.stdout} and said {done.stderr}")
         return Call(json.loads(done.stdout) if done.stdout else {}, ms, done.stderr)
@@ -258,7 +265,7 @@ def switch(demo: Demo) -> Iterator[None]:
 @contextmanager
 def pod(demo: Demo, number: int) -> Iterator[Pod]:
     """A sandbox and an emptyDir volume, as runtime and kubelet make them before they call the plugin."""
-    name, uid = f"pod-{'abc'[number]}", f"5e4d0a01-0000-4000-8000-00000000000{number + 1}"
+    name, uid = f"pod-{'abcd'[number]}", f"5e4d0a01-0000-4000-8000-00000000000{number + 1}"
     netns = demo.directory / f"netns-{name}"
     netns.touch()
     volume = demo.directory / "kubelet" / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "shared-dir"
@@ -268,6 +275,19 @@ def pod(demo: Demo, number: int) -> Iterator[Pod]:
         yield Pod(name, uid, os.urandom(32).hex(), netns, volume)
     finally:
         execute(["umount", str(netns)])
+
+
+@contextmanager
+def running(pod: Pod, *argv: str) -> Iterator[None]:
+    """A program in the pod's network, which is ended at the end."""
+    raise_if_stopped()
+    null = subprocess.DEVNULL
+    entered = ["nsenter", f"--net={pod.netns}", *argv]
+    with subprocess.Popen(entered, stdin=null, stdout=null, stderr=null, process_group=0) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
 
 
 class Agent:

@@ -11,7 +11,10 @@ TABLE = '\n[[mirror]]\nname = "m0"\nbridge = "br-test"\noutput = "uc-mirror0"\ns
 
 
 def test_mirrors_of_the_settings(live: LiveNode, sandbox: str) -> None:
-    """Made when the bridge comes, with the ports that join; kept over kill -9; gone with the table; other people's stay."""
+    """Made when the bridge comes, with the ports that join; kept over kill -9; gone with the table; other people's stay.
+
+    A DEL of a chained plugin that was called without an agent is not taken for the attachment's own.
+    """
     switch, settings = switch_of(live), live.directory / "mirrors.toml"
     live.settings["USERSPACE_CNI_CONFIG"] = str(settings)
     settings.write_text(TABLE)
@@ -25,7 +28,11 @@ def test_mirrors_of_the_settings(live: LiveNode, sandbox: str) -> None:
     assert row["select_dst_port"] == switch.port(port)["_uuid"]
     switch.vsctl("--", "--id=@m", "create", "Mirror", "name=theirs", "--", "add", "Bridge", "br-test", "mirrors", "@m")
     live.kill()
+    producer = {"cniVersion": "1.1.0", "name": network["name"], "type": "ovs-mirror-producer", "mirrors": [{"name": "x"}]}
+    succeeded(live.run("DEL", producer, sandbox))
+    assert len(list(live.spool.iterdir())) >= 1
     live.start()
+    assert live.states() == ["ready"]
     assert {each["name"] for each in switch.rows("Mirror")} == {"m0", "theirs"}
     live.end()
     settings.write_text("")

@@ -230,7 +230,7 @@ def measure(node: Node, sandbox: str, directory: Path, options: argparse.Namespa
         sys.stderr.write(f"{name}, {what}: {time.monotonic() - began:.0f} s\n")
 
     with running(node, USERSPACE_CNI_TICK_S="30", USERSPACE_CNI_METRICS_LISTEN=METRICS) as agent:
-        shim, spent = Shim(node, sandbox, directory), Spent(agent)
+        shim, spent = Shim(node, [sandbox], directory), Spent(agent)
         if {"status", "resting", "back-to-back", "burst"} & set(options.only):
             for count in counts:
                 with existing_ports(switch, node.directory, count):

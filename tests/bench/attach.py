@@ -75,9 +75,12 @@ class Samples:
 
 
 class Bare:
-    """The same rows in one ovsdbapp transaction on an open session, awaited by the IDL's own events."""
+    """The same rows in one ovsdbapp transaction on an open session, awaited by the IDL's own events.
 
-    def __init__(self, ovsdb: str, directory: Path) -> None:
+    Without `directory` the ports are of type system, of links that are there.
+    """
+
+    def __init__(self, ovsdb: str, directory: Path | None) -> None:
         from ovs import vlog
         from ovsdbapp.backend.ovs_idl import command, connection, idlutils, transaction
         from ovsdbapp.schema.open_vswitch import impl_idl
@@ -104,8 +107,8 @@ class Bare:
             def run_idl(self, txn: Any) -> None:
                 interface, port = txn.insert(self.api.idl.tables["Interface"]), txn.insert(self.api.idl.tables["Port"])
                 interface.name = port.name = self._name
-                interface.type = "dpdkvhostuserclient"
-                interface.options = {"vhost-server-path": self._path}
+                interface.type = "dpdkvhostuserclient" if self._path else "system"
+                interface.options = {"vhost-server-path": self._path} if self._path else {}
                 port.interfaces = [interface]
                 idlutils.row_by_value(self.api.idl, "Bridge", "name", BRIDGE).addvalue("ports", port)
 
@@ -123,7 +126,7 @@ class Bare:
         """The port `bare<number>`, and wait until ovs-vswitchd has opened it."""
         name = f"bare{number}"
         self._opened.clear()
-        self._command(self._api, name, f"{self._directory}/{name}").execute(check_error=True)
+        self._command(self._api, name, self._path(name)).execute(check_error=True)
         assert self._opened.wait(30), f"{name} was not opened"
 
     def delete(self, number: int) -> None:
@@ -137,7 +140,7 @@ class Bare:
         left = {f"bare{number}" for number in numbers}
         with self._api.transaction(check_error=True) as txn:
             for name in left:
-                txn.add(self._command(self._api, name, f"{self._directory}/{name}"))
+                txn.add(self._command(self._api, name, self._path(name)))
         while left:
             self._opened.wait(0.05)
             self._opened.clear()
@@ -149,6 +152,9 @@ class Bare:
         with self._api.transaction(check_error=True) as txn:
             for number in numbers:
                 txn.add(self._api.del_port(f"bare{number}", BRIDGE))
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}" if self._directory else ""
 
     def close(self) -> None:
         """End the session: its replica is work for the processor that the others share."""

@@ -10,7 +10,9 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.lab.node.agent import Agent, value_of
 from tests.lab.node.node import Node
@@ -22,28 +24,33 @@ Seconds = dict[str, float]
 
 
 class Shim:
-    """Calls of the shim, with the network on stdin from a file."""
+    """Calls of the shim, or of another plugin, with the network on stdin from a file; number N is in the N-th sandbox."""
 
-    def __init__(self, node: Node, sandbox: str, directory: Path) -> None:
+    def __init__(
+        self, node: Node, sandboxes: Sequence[str], directory: Path, network: Mapping[str, Any] | None = None, plugin: str = ""
+    ) -> None:
+        directory.mkdir(exist_ok=True)
         self._node = node
-        self._sandbox = sandbox
+        self._sandboxes = sandboxes
+        self._plugin = plugin or node.plugin
         self._stdin = directory / "network.json"
-        self._stdin.write_text(json.dumps(node.network()))
+        self._stdin.write_text(json.dumps(network or node.network()))
         self._output = directory / "output"
-        self._environ = node.variables("ADD", sandbox)
+        self._environ = node.variables("ADD")
 
     def spawn(self, command: str, number: int) -> int:
         """Begin a call; its process."""
         environ = self._environ | {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": f"{number:012x}{'c' * 52}",
+            "CNI_NETNS": self._sandboxes[number % len(self._sandboxes)],
             "CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_UID={self._uid(number)}",
         }
         actions = [
             (os.POSIX_SPAWN_OPEN, 0, str(self._stdin), os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, f"{self._output}.{number % 1024}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
         ]
-        return os.posix_spawn(self._node.plugin, [self._node.plugin], environ, file_actions=actions)
+        return os.posix_spawn(self._plugin, [self._plugin], environ, file_actions=actions)
 
     def prepare(self, numbers: range) -> None:
         """The pods' volumes, as the kubelet has made them before."""

@@ -1,4 +1,4 @@
-"""Pods without DPDK: `userspace-cni tap` makes kernel links of their vhost-user ports, in client and in server mode."""
+"""Pods without DPDK: with `userspace-cni tap` at their vhost-user ports, in client and in server mode, and ordinary ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.lab.cluster.cluster import Cluster
 from tests.lab.cluster.machine import MachineError
-from tests.lab.cluster.pods import network, tap_pod
+from tests.lab.cluster.pods import link_network, network, pod, tap_pod
 
 pytestmark = pytest.mark.timeout(600)  # the first test of a run starts the cluster
 BY_MODE = {"eth1": "client", "eth2": "server"}
@@ -14,7 +14,11 @@ BY_MODE = {"eth1": "client", "eth2": "server"}
 
 def reached(cluster: Cluster, ifname: str) -> bool:
     """Whether an answer to a ping comes from the pod `right`, to which `left` has only this way."""
-    address = cluster.note_of("right", ifname)["ipResult"]["ips"][0]["address"].partition("/")[0]
+    return answered(cluster, cluster.note_of("right", ifname)["ipResult"]["ips"][0]["address"].partition("/")[0])
+
+
+def answered(cluster: Cluster, address: str) -> bool:
+    """Whether an answer to a ping by `left` comes from there."""
     try:
         cluster.exec("left", "busybox", "ping", "-c", "1", "-W", "1", address, container="app")
     except MachineError:
@@ -45,3 +49,15 @@ def test_pings_outlive_a_killed_tap_and_a_restarted_switch(clean: Cluster) -> No
     clean.wait_as_made()
     reasons = {event.partition(":")[0] for event in clean.events("left")}
     assert not reasons & {"HugepagesMissing", "VolumeMissing", "KeyIgnored", "PortDegraded"}
+
+
+def test_ordinary_pods(clean: Cluster) -> None:
+    """Two pods as any other, with an interface on our network beside eth0: the agent in its container makes their links."""
+    clean.join(link_network("links", "10.57.0.0/24"))
+    clean.apply(pod("left"), pod("right"))
+    clean.wait_running("left", "right")
+    shown = clean.exec("right", "busybox", "ip", "-4", "-o", "address", "show", "dev", "eth1")
+    address = shown.split()[3].partition("/")[0]
+    clean.wait(lambda: answered(clean, address), "an answer over eth1")
+    clean.wait_as_made()
+    assert not {event.partition(":")[0] for event in clean.events("left")} & {"KeyIgnored", "PortDegraded", "VolumeMissing"}

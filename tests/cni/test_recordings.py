@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
 from tests.lab.kube.pods import MAPPED_DIR
+from tests.lab.node.links import addresses, guards, host_ends, links
 from tests.lab.node.node import PLUGINS, Node
 from tests.lab.runtimes.runtime import Call, Recording, call, recordings
 
@@ -55,8 +56,9 @@ class Replay:
     def call(self, recording: Recording, stdin: bytes | None = None, **environ: str) -> Call:
         """One recorded call: its own bytes and variables, unless others are given."""
         here = {"CNI_NETNS": self.netns, "CNI_PATH": f"{self.node.bin}:{PLUGINS}"}
-        environment = {**self.node.environ, **recording.env, **here, **environ}
-        return call(self.node.plugin, recording.env["CNI_COMMAND"], environment, recording.stdin if stdin is None else stdin)
+        command = recording.env["CNI_COMMAND"]
+        environment = {**self.node.variables(command), **recording.env, **here, **environ}
+        return call(self.node.plugin, command, environment, recording.stdin if stdin is None else stdin)
 
     def add_all(self) -> dict[str, dict[str, Any]]:
         """Every ADD, as it was sent; the results by interface."""
@@ -176,3 +178,48 @@ def test_del_right_after_an_add_that_failed(replay: Callable[[str], Replay]) -> 
     succeeded(played.call(deleted, without_previous(deleted), **away))
     succeeded(played.call(deleted, without_previous(deleted), CNI_NETNS=""))
     assert played.leftovers() == {}
+
+
+def ordinary(recording: Recording, result: Mapping[str, Any] | None = None) -> bytes:
+    """As it would have been sent for a network of kernel links; `result`: what its ADD had answered."""
+    config = json.loads(recording.stdin)
+    config.pop("container", None)
+    config["host"] = {key: value for key, value in config["host"].items() if key != "vhost"} | {"iftype": "veth"}
+    return json.dumps(config | ({"prevResult": result} if result else {})).encode()
+
+
+def checking(recording: Recording) -> Recording:
+    """The CHECK that a caller makes with the variables of this ADD."""
+    return Recording({**recording.env, "CNI_COMMAND": "CHECK"}, recording.stdin)
+
+
+@pytest.mark.parametrize(("name", "address"), [(MULTUS, "10.56.217.40/24"), (CONTAINERD, "10.57.0.2/24")])
+def test_networks_of_kernel_links(replay: Callable[[str], Replay], name: str, address: str) -> None:
+    """The same callers with `iftype: veth`: ADD as asked for, CHECK, and DELs after which nothing is left on either side."""
+    played = replay(name)
+    switch = switch_of(played.node)
+    results = {each.env["CNI_IFNAME"]: succeeded(played.call(each, ordinary(each))) for each in played.adds}
+    seen = links(played.netns)
+    for ifname, result in results.items():
+        host, inside = result["interfaces"]
+        assert (inside["name"], inside["sandbox"], seen[ifname]["address"]) == (ifname, played.netns, inside["mac"])
+        assert (seen[ifname]["mtu"], switch.interface(host["name"])["mtu"]) == (
+            (9000, 9000) if ifname == "net5" else (1500, 1500)
+        )
+    assert (
+        guards(switch.netns)
+        == sorted(host_ends(switch.netns))
+        == sorted(each["interfaces"][0]["name"] for each in results.values())
+    )
+    first = next(iter(results))
+    assert addresses(played.netns, first) == [address] == [each["address"] for each in results[first]["ips"]]
+    if name == MULTUS:
+        assert seen["net1"]["address"] == "02:00:00:aa:bb:01"
+        assert switch.port(results["net1"]["interfaces"][0]["name"])["tag"] == 100
+    for each in played.adds:
+        succeeded(played.call(checking(each), ordinary(each, results[each.env["CNI_IFNAME"]])))
+    for each in played.dels:
+        succeeded(played.call(each, ordinary(each, results[each.env["CNI_IFNAME"]])))
+    succeeded(played.call(played.dels[0], ordinary(played.dels[0]), CNI_NETNS=""))
+    assert played.leftovers() == {}
+    assert (links(played.netns), host_ends(switch.netns), guards(switch.netns)) == ({}, {}, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -26,14 +27,20 @@ POINTS = {
         *around("writing deleting", "undo config-file", "undo device-info", "undo placed-socket", "undo port"),
         *around("undo directory", "writing holders", "undo lease", "dropping the record"),
     ],
+    "veth": [
+        *around("writing deleting", "undo announcement", "undo port", "undo shaper", "undo link", "undo guard"),
+        *around("undo lease", "dropping the record"),
+    ],
 }
 POINTS["kubevirt"] = [point for point in POINTS["client"] if "config-file" not in point]
 OF_SERVER_MODE = around("undo placed-socket", "undo port")
 OF_VMS = ["after undo pod-mount", "before undo directory", "after undo directory"]
+OF_VETHS = around("undo port", "undo shaper", "undo link", "undo guard")
 CASES = [
     *(("client", point) for point in POINTS["client"]),
     *(("server", point) for point in OF_SERVER_MODE),
     *(("kubevirt", point) for point in OF_VMS),
+    *(("veth", point) for point in OF_VETHS),
 ]
 
 
@@ -63,6 +70,16 @@ def test_then_calls_of_others(node: Node, sandbox: str, mode: str, point: str) -
     assert victim.call("ADD").code == 0
     victim.kill("DEL", point)
     victim.forget()
+
+
+@pytest.mark.parametrize("way", [Victim.collect, Victim.reconcile], ids=["GC", "agent"])
+@pytest.mark.parametrize("point", ["after writing deleting", *(point for point in OF_VETHS if point.startswith("after"))])
+def test_then_collected(node: Node, sandbox: str, point: str, way: Callable[[Victim], None]) -> None:
+    """SIGKILL amid a DEL of a kernel link and no other DEL: GC finishes it, and so does the agent's next pass."""
+    victim = Victim(node, sandbox, "veth")
+    assert victim.call("ADD").code == 0
+    victim.kill("DEL", point)
+    way(victim)
 
 
 @pytest.mark.parametrize("how", ["DEL", "calls of others"])

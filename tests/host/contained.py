@@ -10,16 +10,21 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.host.places import soon
 from userspace_cni.attachment.drift import sentence
-from userspace_cni.attachment.steps import PodMount
+from userspace_cni.attachment.steps import Announcement, Driver, Guard, Link, PodMount, Shaper, Step, host_alias
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.root import HostRoot
 from userspace_cni.base.settings import Settings
+from userspace_cni.host.announcements import AnnouncementDriver
+from userspace_cni.host.guards import GuardDriver
 from userspace_cni.host.ipam import Delegate
+from userspace_cni.host.links import LinkDriver
 from userspace_cni.host.mounts import PodMountDriver
 from userspace_cni.host.netns import is_own, namespace
+from userspace_cni.host.shapers import ShaperDriver
 from userspace_cni.node.surroundings import missing
 
 SEEN_AT = "/host"
@@ -62,6 +67,30 @@ def ours(path: str) -> object:
     return Path(path).exists()
 
 
+def link(paths: str) -> object:
+    """Make a pod's veth with all that belongs to it, between the namespaces of switch and pod; the drift right after.
+
+    Its host end stays.
+    """
+    switch, pod = paths.split()
+    at_pod: dict[str, Any] = {"name": "eth0", "netns": pod, "netns_inode": namespace(pod, _ROOT).inode}
+    host, mac, addresses = "uc0123456789ab", "02:00:00:00:00:02", ("10.9.0.2/24", "fd00:9::2/64")
+    marked = host_alias("store", "c0ffee", "eth0")
+    steps: list[tuple[Driver[Any], Step]] = [
+        (GuardDriver(_ROOT), Guard(host, "store", switch)),
+        (
+            LinkDriver(_ROOT),
+            Link(host, "02:00:00:00:00:01", marked, mac=mac, mtu=1500, switch_netns=switch, addresses=addresses, **at_pod),
+        ),
+        (ShaperDriver(_ROOT), Shaper(rate=10_000_000, burst=1_000_000, **at_pod)),
+        (AnnouncementDriver(_ROOT), Announcement(mac=mac, addresses=addresses, **at_pod)),
+    ]
+    for driver, step in steps:
+        if rest := driver.apply(step, soon()):
+            rest()
+    return [sentence(drift) for driver, step in steps for drift in driver.check(step, soon())]
+
+
 def _step(room: str) -> PodMount:
     return PodMount(f"{room}/pods/uid", f"{room}/pods", f"{room}/short/uid")
 
@@ -69,7 +98,7 @@ def _step(room: str) -> PodMount:
 def main() -> None:
     """Serve until stdin ends."""
     commands: dict[str, Callable[[str], object]] = {
-        function.__name__: function for function in (lacking, mount, unmount, netns, lease, ours)
+        function.__name__: function for function in (lacking, mount, unmount, netns, lease, ours, link)
     }
     for line in sys.stdin:
         name, _, argument = line.rstrip("\n").partition(" ")

@@ -149,7 +149,7 @@ def container(host: Host, spec: Spec) -> Iterator[Ask]:
 
 
 def test_nothing_is_missing(host: Host) -> None:
-    """A container as in the manifest lacks nothing, with six capabilities."""
+    """A container as in the manifest lacks nothing, with eight capabilities."""
     with container(host, Spec()) as ask:
         assert ask(f"lacking {host.room}") == []
 
@@ -191,6 +191,18 @@ def test_plugins_run_in_the_hosts_root(host: Host) -> None:
     """An IPAM plugin sees the host's root and /proc and nothing of the container."""
     with container(host, Spec()) as ask:
         assert ask(f"lease {host.room}") == {"root": "/proc/1", "directory": "/"}
+
+
+def test_links_of_ordinary_pods(host: Host) -> None:
+    """A pod's veth between two namespaces of the host, its guard, its limit, and the frames that tell neighbours of it."""
+    switch, pod = host.room / "switch", host.room / "pod"
+    with container(host, Spec()) as ask:
+        for path in (switch, pod):
+            path.touch()
+            host.run("unshare", f"--net={path}", "true")
+        assert ask(f"link {switch} {pod}") == []
+        assert "10.9.0.2/24" in host.run("nsenter", f"--net={pod}", "ip", "address", "show", "dev", "eth0")
+        assert "policy drop" in host.run("nsenter", f"--net={switch}", "nft", "list", "ruleset")
 
 
 LACKS = [

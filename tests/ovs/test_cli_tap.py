@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import signal
-import socket
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +12,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.lab.frames.taps import SECONDS, TapProcess, echoes, links, socket_in
+from tests.lab.frames.exchanges import datagrams, transfer
+from tests.lab.frames.taps import SECONDS, TapProcess, echoes, links
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.pod import document
@@ -58,44 +55,6 @@ def listening_tap(stack: ExitStack, pod: str, path: Path, address: str, *more: s
     return stack.enter_context(TapProcess(pod, *arguments))
 
 
-def transfer(left: str, right: str, size: int) -> None:
-    """Send random bytes from the left one to the right one by TCP; they arrive as they were."""
-    block = os.urandom(1 << 20)
-    sent, received = hashlib.sha256(), hashlib.sha256()
-
-    def send() -> None:
-        with socket_in(left) as client:
-            client.connect((RIGHT, 5000))
-            for _ in range(size >> 20):
-                client.sendall(block)
-                sent.update(block)
-
-    with socket_in(right) as server:
-        server.bind((RIGHT, 5000))
-        server.listen()
-        thread = threading.Thread(target=send)
-        thread.start()
-        client, _ = server.accept()
-        with client:
-            client.settimeout(SECONDS)
-            while data := client.recv(1 << 20):
-                received.update(data)
-        thread.join()
-    assert sent.digest() == received.digest()
-
-
-def datagrams(left: str, right: str, sizes: range) -> None:
-    """Send UDP datagrams of these sizes, each in as many fragments as it takes, and get them back as they were."""
-    with socket_in(left, kind=socket.SOCK_DGRAM) as one, socket_in(right, kind=socket.SOCK_DGRAM) as other:
-        other.bind((RIGHT, 5001))
-        for size in sizes:
-            data = os.urandom(size)
-            one.sendto(data, (RIGHT, 5001))
-            got, sender = other.recvfrom(65536)
-            other.sendto(got, sender)
-            assert one.recv(65536) == data
-
-
 def test_two_taps_talk(switch: Switch, pods: tuple[str, str], place: Path) -> None:
     """At a port of either kind, one tap connecting and the other being connected to: ping, TCP and UDP arrive intact."""
     left, right = pods
@@ -109,8 +68,8 @@ def test_two_taps_talk(switch: Switch, pods: tuple[str, str], place: Path) -> No
         add_client_port(switch, place / "b")
         assert (one.until("ready")["mode"], other.until("ready")["mode"]) == ("client", "server")
         wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
-        transfer(left, right, 32 << 20)
-        datagrams(left, right, range(1, 60000, 3001))
+        transfer(left, right, RIGHT, 32 << 20)
+        datagrams(left, right, RIGHT, range(1, 60000, 3001))
         (name,) = set(links(left)) - {"lo"}
         link = links(right)["net1"]
         assert (link["address"], link["mtu"], link["operstate"]) == (MAC, 1500, "UP")
@@ -138,7 +97,7 @@ def test_jumbo_frames(switch: Switch, pods: tuple[str, str], place: Path) -> Non
         wait_until(lambda: echoes(left, RIGHT), SECONDS, "an echo")
         assert echoes(left, RIGHT, 9000 - 28, SECONDS)
         assert not echoes(left, RIGHT, 9001 - 28, SECONDS)
-        transfer(left, right, 32 << 20)
+        transfer(left, right, RIGHT, 32 << 20)
         assert one.end(signal.SIGINT) == 0
         assert one.until("ended")["to_switch"]["dropped"] == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
 from tests.ovs.conftest import attach
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import HostEnd, KernelPort, OvsPort, Seen
+from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ovsdb.commands import AddPort
 from userspace_cni.dataplane.ports import PortDriver
 
@@ -176,6 +178,25 @@ def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, con
     attach(driver, kernel_port("afxdp", "k1"), soon())
     driver.undo(kernel_port("afxdp", "k1"), soon())
     attach(driver, kernel_port("afxdp", "k2"), soon())
+
+
+def test_the_bound_holds_for_many_at_once(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
+    """Of six ports that two sessions add at once, in groups of any size, as many are made as there may be."""
+    drivers = [connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 2}, resident=which) for which in (True, False)]
+    steps = [kernel_port("afxdp", f"k{number}") for number in range(6)]
+    for step in steps:
+        veths.add(step.name)
+
+    def added(number: int) -> bool:
+        try:
+            attach(drivers[number % 2], steps[number], Deadline.after(30))
+        except SwitchRefused:
+            return False
+        return True
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sum(pool.map(added, range(6))) == 2
+    assert len(switch.rows("Interface", "type=afxdp")) == 2
 
 
 def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:

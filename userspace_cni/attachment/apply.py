@@ -97,7 +97,7 @@ class Turn:
         rests: list[Rest] = []
         held: set[str] = set()
         for place, run in _by_place(steps):
-            if any(step.from_switch for step in run):
+            if run[0].from_switch:
                 self.settle(rests)
             # a thing that is this attachment's alone needs no lock once the list of holders names it
             with _in_place("" if place in held and _all_exclusive(run) else place, self._journal, deadline):
@@ -187,8 +187,8 @@ def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:
 
 
 def _by_place(steps: Iterable[Step]) -> list[tuple[str, list[Step]]]:
-    """Consecutive steps grouped by shared place; "" for steps that share nothing."""
-    return [(place, list(run)) for place, run in groupby(steps, key=_place)]
+    """Consecutive steps grouped by shared place, "" for steps that share nothing, and by whether the switch has to be done."""
+    return [(place, list(run)) for (place, _), run in groupby(steps, key=lambda step: (_place(step), step.from_switch))]
 
 
 def _place(step: Step) -> str:

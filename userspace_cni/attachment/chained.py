@@ -47,8 +47,10 @@ def _check(request: Request, node: Node) -> bytes:
     environment = request.environment
     part, _ = _read(request, node)
     _, port = _attached(node.journal.read(environment.container_id, environment.ifname), request, part)
-    if port != _with_part(port, part):
-        raise NotAttached(f"port {port.name} has another part in mirrors than ADD of {request.network.raw['type']} gave it")
+    missing = {each.name for each in part.sources} - {each.name for each in port.mirrors}
+    if missing or part.output not in ("", port.mirror_output):
+        names = ", ".join(sorted(missing)) or part.output
+        raise NotAttached(f"port {port.name} has no part in mirror {names}", f"ADD of {request.network.raw['type']} gives it")
     drifts = node.driver(port).check(port, Deadline.after(node.deadline_s))
     if drifts:
         from userspace_cni.attachment.drift import refusal

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from userspace_cni.attachment.steps import NO_TERMS, KernelPort, Terms
+from userspace_cni.attachment.steps import NO_TERMS, Terms
 from userspace_cni.base.limits import UNLIMITED, Limits
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.base.vlans import Vlan
 from userspace_cni.cni.result import EMPTY, Addresses
 
@@ -90,7 +91,7 @@ class Facts:
     vlan: Vlan = field(default_factory=Vlan)
     """The port's VLAN: the network's, or what the pod chose within it."""
     mac: str = ""
-    """The MAC that the pod's annotations say; "" for none."""
+    """The MAC that the pod's annotations say, where theirs counts; "" for none."""
     addresses: Addresses = EMPTY
     """The addresses that the pod's annotations say, for a network that has them from there."""
     limits: Limits = UNLIMITED

@@ -19,7 +19,6 @@ from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
     HostEnd,
-    KernelPort,
     Link,
     OvsPort,
     Shaper,
@@ -27,6 +26,7 @@ from userspace_cni.attachment.steps import (
     host_alias,
     host_end,
 )
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Request
@@ -35,9 +35,10 @@ from userspace_cni.pod.mac import derived_mac
 
 _COPIED: Final[Mapping[str, tuple[KernelPort, ...]]] = {"netdev": ("system", "af_packet"), "system": ()}
 """By datapath, how OVS takes a copy of each frame, so that the node's own stack has it, too."""
-QUEUE: Final = 50
-"""Packets that wait at a host end which OVS limits. All ports of type system send through one socket, whose buffer (212,992 bytes
-by default) a longer queue would fill: then every other such port loses frames."""
+QUEUE: Final = 20
+"""Packets that wait at a host end which OVS limits. All ports of type system send through one socket, in whose buffer (212,992
+bytes by default) each waiting packet has 2304: when it is full, every other such port loses frames. With 50 two flooded ports
+filled it, with 20 it takes five; rates are the same."""
 _UNIVERSE_GATEWAYS: Final = ("0.0.0.0", "::")  # noqa: S104 - not an address to listen on
 _LINK_SCOPE: Final = 253
 
@@ -47,7 +48,7 @@ def plan_link(request: Request, options: Options, consumer: Consumer, facts: Lin
     environment, asked = request.environment, options.link or LinkOptions()
     require_text(environment.ifname)
     host = host_end(environment.container_id, environment.ifname)
-    mac = options.asked.mac or facts.mac or consumer.derived_mac(request, facts.pod)
+    mac = facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
     cidrs = tuple(ip["address"] for ip in addresses.ips)
     at_pod: dict[str, Any] = {"name": environment.ifname, "netns": environment.netns, "netns_inode": facts.netns_inode}
     datapath = asked.datapath

@@ -106,7 +106,7 @@ class Node(Protocol):
         ...
 
     def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
-        """What an attachment with a kernel link has in the kernel, to be undone by its names; () where there can be no such."""
+        """What an attachment with a kernel link has in the kernel, to be undone by its names; () where it has no host end."""
         ...
 
     def limited(self, records: Iterable[Record]) -> list[Limited]:

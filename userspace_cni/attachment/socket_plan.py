@@ -58,7 +58,7 @@ def plan_socket(request: Request, options: Options, consumer: Consumer, facts: S
     host_path = f"{mount or place.path}/{socket_file}"
     if role == "client":
         _fits(host_path, "the path that OVS is given")
-    mac = options.asked.mac or facts.mac or consumer.derived_mac(request, facts.pod)
+    mac = facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
     interface = Interface(
         name=request.environment.ifname,
         sandbox=request.environment.netns,

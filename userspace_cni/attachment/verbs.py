@@ -288,6 +288,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
         errors.append(error)
     if errors:
         raise combined("GC", errors)
+    node.sweep()
     _finish(node)
     return b""
 

@@ -23,7 +23,7 @@ class Netem:
 
     latency_ms: int = 0
     jitter_ms: int = 0
-    loss: float = 0.0
+    loss: int = 0
     queue: int = 0
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from userspace_cni.base import port_kinds
 from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable, Undecodable
 from userspace_cni.base.log import FORMATS, LEVELS
 from userspace_cni.base.mirrors import NodeMirror, read_node_mirrors
@@ -33,13 +34,12 @@ from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _OTHER_NAMES: Final = {"ovs_rundir": "OVS_RUNDIR", "ovs_sockdir": "OVS_SOCKDIR"}
 _FALLBACK_NAMES: Final = {"node_name": "NODE_NAME"}
-KERNEL_PORTS: Final = ("auto", "system", "afxdp", "af_packet", "af_xdp")
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mount_pod_dirs": ("always", "long"),
     "netconf_kubeconfig": ("never", "fallback", "always"),
     "log_level": tuple(LEVELS),
     "log_format": FORMATS,
-    "kernel_port": KERNEL_PORTS,
+    "kernel_port": port_kinds.CHOICES,
 }
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
@@ -76,8 +76,8 @@ class Settings:
     """Where OVS makes server-mode sockets; "" asks the switch. Environment: OVS_SOCKDIR."""
     switch_netns: str = ""
     """Path of the network namespace in which ovs-vswitchd opens its ports; "" for that of this process."""
-    kernel_port: str = "auto"
-    """How OVS opens the host end of a kernel link, for networks that do not say: one of KERNEL_PORTS."""
+    kernel_port: str = port_kinds.AUTO
+    """How OVS opens the host end of a kernel link, for networks that do not say: one of port_kinds.CHOICES."""
     afxdp_max: int = 16
     """How many ports of type afxdp the switch may have: ovs-vswitchd takes 76 MiB of memory for each."""
     mtu: int = 0

@@ -159,13 +159,12 @@ def _read_netem(raw: Mapping[str, Any], named: Callable[[str], str]) -> Netem | 
     bounds = {"latency_ms": _DELAY_MAX, "jitter_ms": _DELAY_MAX, "loss_percent": 100, "limit": _QUEUE_MAX}
     for key, most in bounds.items():
         value = raw.get(key) or 0
-        whole = key != "loss_percent"
-        if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 <= value <= most:
-            raise InvalidConfig(f"{named(key)} is {value!r}", f"it must be a {'whole ' if whole else ''}number from 0 to {most}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise InvalidConfig(f"{named(key)} is {value!r}", f"it must be a whole number from 0 to {most}")
     latency, jitter, loss, queue = (raw.get(key) or 0 for key in bounds)
     if jitter and not latency:
         raise InvalidConfig(f"{named('jitter_ms')} is {jitter} without a latency", "give latency_ms, too: it is what varies")
-    return Netem(latency, jitter, float(loss), queue) if any((latency, loss, queue)) else None
+    return Netem(latency, jitter, loss, queue) if any((latency, loss, queue)) else None
 
 
 def _own_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limits:
@@ -192,33 +191,27 @@ def _default_limits(annotations: Mapping[str, str]) -> Limits:
 def _kubeovn_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limits:
     """Those of kube-ovn: Mbit/s and Mbit, ms, packets, percent; 0 for none."""
     values: dict[str, int] = {}
-    line: dict[str, float] = {}
+    line: dict[str, int] = {}
     names: dict[str, str] = {}
     for key in ("ingress_rate", "ingress_burst", "egress_rate", "egress_burst", "latency", "jitter", "limit", "loss"):
         name, text = interface.kubeovn(annotations, key)
         if not text:
             continue
-        whole = text.isascii() and text.isdecimal() and len(text) < 16
-        if not whole and not (key == "loss" and _is_decimal(text)):
-            raise refusal(f"annotation '{name}' is {text!r}", "it must be a number, as kube-ovn has it")
+        if not (text.isascii() and text.isdecimal() and len(text) < 16):
+            raise refusal(f"annotation '{name}' is {text!r}", "it must be a whole number, as OVS takes it")
         word, _, what = key.partition("_")
         if what:
             ours = f"{word}{what.capitalize()}"
             values[ours] = int(text) * 1_000_000
         else:
             ours = {"latency": "latency_ms", "jitter": "jitter_ms", "loss": "loss_percent"}.get(key, key)
-            line[ours] = int(text) if whole else float(text)
+            line[ours] = int(text)
         names[ours] = name
 
     def named(key: str) -> str:
         return f"annotation '{names.get(key, key)}'"
 
     return _limits(values, named, _read_netem(line, named))
-
-
-def _is_decimal(text: str) -> bool:
-    whole, point, part = text.partition(".")
-    return bool(point) and text.isascii() and len(text) < 16 and all(each.isdecimal() for each in (whole, part))
 
 
 def _quantity(value: object, named: str) -> int:

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
-from userspace_cni.base.settings import KERNEL_PORTS
+from userspace_cni.base.port_kinds import AUTO, CHOICES, Datapath, KernelPort
 from userspace_cni.cni.request import typed
-
-Datapath = Literal["netdev", "system"]
-KernelPort = Literal["system", "afxdp", "af_packet", "af_xdp"]
 
 SMALL_MTU: Final = 1500
 """What all kinds but "system" carry at most: the vdevs' buffers hold 1518 bytes, XDP takes a page."""
@@ -63,8 +60,8 @@ def read_link(
         _require_no_link(engine, {"host.port": port, **flags, "serviceCIDRs": list(services)})
         return None
     _require_no_socket(top, host, container, warn)
-    if port and port not in KERNEL_PORTS:
-        raise InvalidConfig(f"key 'host.port' is {port!r}", f"it can be {_either(KERNEL_PORTS)}")
+    if port and port not in CHOICES:
+        raise InvalidConfig(f"key 'host.port' is {port!r}", f"it can be {_either(CHOICES)}")
     link = LinkOptions(
         opened_as=port,
         datapath=_ENGINES[engine],
@@ -75,7 +72,7 @@ def read_link(
     )
     if port:
         require_openable(opened_as(link, port), typed(host, "mtu", int, None, path="host."))
-    if link.datapath == "system" and port not in ("", "auto", "system"):
+    if link.datapath == "system" and port not in ("", AUTO, "system"):
         raise UnsupportedField(
             f"key 'host.port' is {port!r} with 'host.engine' 'ovs': the kernel's datapath opens links as 'system' alone",
             "remove 'host.port', or say 'host.engine': 'ovs-dpdk'",
@@ -86,7 +83,7 @@ def read_link(
 def opened_as(link: LinkOptions, setting: str) -> KernelPort:
     """How OVS is to open the host end: as the network says, else the node's setting `kernel_port`; "auto" is "system"."""
     kind = link.opened_as or setting
-    return "system" if kind == "auto" or link.datapath == "system" else cast("KernelPort", kind)
+    return "system" if kind == AUTO or link.datapath == "system" else cast("KernelPort", kind)
 
 
 def require_openable(kind: KernelPort, mtu: int | None) -> None:

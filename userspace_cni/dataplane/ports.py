@@ -17,10 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import OWNER, Datapath, Driver, HostEnd, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import OWNER, Driver, HostEnd, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
+from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.dataplane.flow_renewal import FlowRenewal
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries

@@ -60,6 +60,8 @@ class ReadBack:
             shown = self._daemon.command("qos/show", step.name, deadline=deadline.within(PATIENCE_SECONDS))
         except Unavailable:
             return []
+        except SwitchRefused:
+            shown = ""  # it has no such port
         other = not_in_force(row, shown)
         return [Drift(f"port {step.name}", "limit to the pod", described(row), *other)] if other else []
 

@@ -44,14 +44,13 @@ if TYPE_CHECKING:
 ROUTES_OF_OTHERS: Final = 148
 """RTPROT of the routes that Route resources ask for; they come and go beside ours."""
 
-_HOST_SYSCTLS: Final = {"disable_ipv6": "1"}
-"""A host end is the switch's: without IPv6 the node sends nothing into the pod by itself."""
 _POD_SYSCTLS: Final = {"disable_ipv6": "0", "keep_addr_on_down": "1", "accept_ra": "0", "accept_dad": "0"}
 """For an end with an IPv6 address: it has the addresses and routes that it is given, and uses them at once."""
 
 _SIOCETHTOOL: Final = 0x8946
 _GTXCSUM: Final = 0x16
 _STXCSUM: Final = 0x17
+_SYSCTL_MAX: Final = 64
 _HELD_S: Final = 1.0
 _POLL_S: Final = 0.01
 
@@ -73,9 +72,12 @@ class LinkDriver(Driver[Link]):
         ):
             host = _paired(step, kernel, pod, deadline)
             with kernel_does(f"link {step.host}: setting it up"):
-                switch.do(lambda: _write(step.host, _HOST_SYSCTLS))
                 settings = links.settings(mac=step.host_mac, mtu=step.mtu, queue=step.queue)
-                kernel.send(links.changed(host.index, settings, up=True))
+                # a host end is the switch's: without an IPv6 address the node sends nothing but a router's groups there
+                silent, up = kernel.exchange(links.without_ipv6(host.index), links.changed(host.index, settings, up=True))
+                for error in (silent.error, up.error):
+                    if error and error.errno != errno.EAFNOSUPPORT:
+                        raise error
             ipv6 = any(each.version == 6 for each in wanted)
             with kernel_does(f"interface {step.name}: entering the pod's network namespace"):
                 inside = pod.do(lambda: _prepared(step.name if ipv6 else ""))
@@ -372,14 +374,19 @@ def _prepared(ipv6_of: str) -> Connection:
 
 
 def _write(name: str, values: Mapping[str, str]) -> None:
-    """Write IPv6 sysctls of a link of this thread's namespace; a kernel without IPv6 has none."""
+    """Write IPv6 sysctls of a link of this thread's namespace; a kernel without IPv6 has none.
+
+    What is as wanted is not written: the kernel tries a write of disable_ipv6 again and again, without a pause, for as long as
+    any link is being changed.
+    """
     for key, value in values.items():
         try:
-            fd = os.open(f"/proc/sys/net/ipv6/conf/{name}/{key}", os.O_WRONLY | os.O_CLOEXEC)
+            fd = os.open(f"/proc/sys/net/ipv6/conf/{name}/{key}", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
         try:
-            os.write(fd, value.encode())
+            if os.read(fd, _SYSCTL_MAX).strip() != value.encode():
+                os.pwrite(fd, value.encode(), 0)
         finally:
             os.close(fd)
 

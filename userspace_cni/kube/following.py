@@ -15,6 +15,8 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NoteRefused, Unavailable
 from userspace_cni.kube.client import KubeClient, attempts, is_pod, view_of
 
+_FORGOTTEN = 410
+"""The server no longer knows the version: the pod is read again."""
 _TRIES = 1000
 """Streams at most: each ends when the server likes, and the pauses between them grow to a quarter of a second."""
 
@@ -52,10 +54,10 @@ def _followed(client: KubeClient, raw: dict[str, Any], ready: Callable[[Pod], bo
     path = f"/api/v1/namespaces/{quote(namespace)}/pods?{selected}&watch=1&timeoutSeconds={seconds}"
     stream = client.session.stream(path, deadline, max(0.1, deadline.remaining()))
     try:
-        if stream.status in (401, 403):
-            what = f"watching pod {namespace}/{name}"
+        if stream.status not in (200, _FORGOTTEN):
             raise NoteRefused(
-                f"{what}: not allowed ({stream.status}) with {client.session.account}", "it needs the verb watch on pods"
+                f"watching pod {namespace}/{name}: the API server answered {stream.status} to {client.session.account}",
+                "it needs the verb watch on pods",
             )
         for line in stream.lines(deadline) if stream.status == 200 else ():
             event = json.loads(line)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.steps import HostEnd, OvsPort, Terms, host_end, port_name
-from userspace_cni.base.errors import ContainerGone, UserspaceError, VolumeMissing
+from userspace_cni.base.errors import ContainerGone, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
 from userspace_cni.base.tenancy import require_mirrors, require_port
@@ -72,15 +72,16 @@ class Gathering:
             "netns_inode": netns_inode,
             "pod": pod,
             "foreign_bridge": foreign_bridge,
-            **self._noted(pod),
         }
         if link:
-            return LinkFacts(**common, **self._link(link))
+            seen = self._link(link)
+            return LinkFacts(**common, **seen, **self._noted(pod, seen["opened_as"], seen["mtu"]))
+        common |= self._noted(pod, "vhostuser", self.options.mtu)
         return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
 
     # -- what the pod's annotations say -----------------------------------------------------------------------------------
 
-    def _noted(self, pod: Pod) -> dict[str, Any]:
+    def _noted(self, pod: Pod, kind: PortKind, mtu: int | None) -> dict[str, Any]:
         """VLAN, MAC, limits and mirrors: what network, runtime and pod say, within the rules and what the port's kind can do."""
         options, environment, settings = self.options, self.request.environment, self.node.settings
         interface = interface_of(self.request, settings)
@@ -89,13 +90,13 @@ class Gathering:
         require_port(settings.rules, environment.pod_namespace, options.bridge, vlan)
         asked = limits_of(pod.annotations, interface)
         limits = resolve(options.bandwidth, asked)
-        kind: PortKind = opened_as(options.link, settings.kernel_port) if options.link else "vhostuser"
-        require_possible(limits, kind, options.mtu)
+        require_possible(limits, kind, mtu)
         mirrors = mirrors_of(pod.annotations, interface, options.mirrors, options.mirror_output)
         require_mirrors(settings.rules, environment.pod_namespace, (each.name for each in mirrors), options.mirror_output)
         return {
             "vlan": vlan,
-            "mac": noted.mac,
+            # the one who gives the addresses knows the MAC, too; else an annotation comes after what the runtime was asked
+            "mac": noted.mac if options.addresses_noted or not options.asked.mac else "",
             "addresses": read_addresses_noted(pod.annotations, interface) if options.addresses_noted else EMPTY,
             "limits": limits,
             "mirrors": mirrors,
@@ -179,6 +180,11 @@ class Gathering:
         said = NodeMtu(self.options.mtu) if self.options.mtu else node_mtu(settings, self.node.root)
         kind = opened_as(link, settings.kernel_port)
         require_openable(kind, said.link)
+        if kind != "system" or link.datapath != "netdev":
+            lack = self.node.ports.able(self.deadline).lacks(kind, link.datapath)
+            if lack:
+                key = f"key 'host.engine' with 'host.port' {kind!r}" if link.datapath == "system" else f"a port of type {kind!r}"
+                raise UnsupportedField(f"{key} cannot be served by this switch: {lack}", "'host.port' can be 'system'")
         return {
             "switch_netns": settings.switch_netns,
             "opened_as": kind,
@@ -231,5 +237,6 @@ def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
     kind: PortKind = port.interface.opened_as if isinstance(port.interface, HostEnd) else "vhostuser"
     require_possible(now, kind, port.interface.mtu)
     mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_output)
-    require_mirrors(settings.rules, record.pod_namespace, (each.name for each in mirrors), port.mirror_output)
+    joined = (each.name for each in mirrors if each not in port.mirrors)  # later rules do not hold for what there is
+    require_mirrors(settings.rules, record.pod_namespace, joined, "")
     return Noted(limits, mirrors)

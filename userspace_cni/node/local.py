@@ -21,6 +21,7 @@ from userspace_cni.base.notices import Notice, Recipient
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.base.settings import Settings
 from userspace_cni.base.tenancy import require_mirrors
+from userspace_cni.cni.links import opened_as
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.host import boot, netns
@@ -297,11 +298,20 @@ class LocalNode:
 
     def serving(self, options: Options, deadline: Deadline) -> None:
         """Raise NotServing unless an ADD could be served now."""
-        self.ready(deadline, options.bridge)
+        link = options.link
+        if link is None:
+            self.ports.serving(options.bridge, deadline)
+        else:
+            dpdk = opened_as(link, self.settings.kernel_port).startswith("af_")
+            self.ports.serving(options.bridge, deadline, datapath=link.datapath, needs_dpdk=dpdk)
+        self._require_writable()
 
-    def ready(self, deadline: Deadline, bridge: str = "") -> None:
-        """Raise NotServing unless the switch and the directories could take a port of `bridge` now."""
-        self.ports.serving(bridge, deadline)
+    def ready(self, deadline: Deadline) -> None:
+        """Raise NotServing unless the switch and the directories could take a vhost-user port now."""
+        self.ports.serving("", deadline)
+        self._require_writable()
+
+    def _require_writable(self) -> None:
         for path in (self.settings.state_dir, self.settings.run_dir, self.settings.short_dir):
             reason = self.unwritable(path)
             if reason:

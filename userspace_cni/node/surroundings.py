@@ -24,8 +24,8 @@ _CAPABILITIES: Final = {
     "CHOWN": (0, "pod directories are given to their users"),
     "DAC_OVERRIDE": (1, "pod directories belong to other users"),
     "FOWNER": (3, "modes and labels of what belongs to other users are set"),
-    "NET_ADMIN": (12, "veths of ordinary pods are made, and guarded"),
-    "NET_RAW": (13, "addresses of ordinary pods are announced"),
+    "NET_ADMIN": (12, "kernel links of pods, their limits and guards are made"),
+    "NET_RAW": (13, "neighbours are told who has the addresses of a kernel link"),
     "SYS_ADMIN": (21, "pod directories are mounted, network namespaces entered"),
 }
 """Name without CAP_: its number (linux/capability.h), and why it is needed."""

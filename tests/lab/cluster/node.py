@@ -90,7 +90,7 @@ class ClusterNode:
         self._programs = programs
         self._binds = binds
         self._ovs = ovs_directory(top)
-        self._environment = {"PRIVATE_SWITCH_APP_PAGES": str(pages)}
+        self._environment = {"PRIVATE_SWITCH_APP_PAGES": str(pages), "PRIVATE_SWITCH_NETNS": "/proc/self/ns/net"}
         self._ovs.mkdir(parents=True)
         self._ending = ExitStack()
 

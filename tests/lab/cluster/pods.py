@@ -121,6 +121,13 @@ def network(name: str, subnet: str = SUBNET, **host: Any) -> dict[str, Any]:
     return {"cniVersion": "1.0.0", "name": name, "plugins": [plugin]}
 
 
+def link_network(name: str, subnet: str = SUBNET, **host: Any) -> dict[str, Any]:
+    """The same for kernel links: its pods need neither a place for sockets nor an application."""
+    made = network(name, subnet, iftype="veth", **host)
+    del made["plugins"][0]["host"]["vhost"]
+    return made
+
+
 def forwarding(mode: str, *options: str, expect: int = 1, reader: str = READER) -> Sequence[str]:
     """The command of a container in which testpmd opens `expect` interfaces and forwards frames, on the first core alone."""
     eal = f"--lcores=0@0,1@0 --no-pci -m {MEMORY_MIB} $({reader} --wait --expect {expect})"

@@ -19,13 +19,17 @@ CONFIGURATION_DATA = "userspace/configuration-data"
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod; `volume` is the source of its volume `shared-dir` in the spec, {} for no such volume."""
+    """One pod; `volume` is the source of its volume `shared-dir` in the spec, {} for no such volume.
+
+    `host_ports`: which port of the node's leads to which of the pod's, by TCP.
+    """
 
     name: str = "app"
     namespace: str = "default"
     uid: str = field(default_factory=lambda: str(uuid.uuid4()))
     volume: Mapping[str, Any] = field(default_factory=dict)
     mount_path: str = MAPPED_DIR
+    host_ports: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def args(self) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
 from typing import Any, Final
 
 _GUARD: Final = re.compile(r'type filter hook ingress devices? (?:= \{ )?"?([^" }]+)"?(?: \})? priority filter; policy drop;')
+
+_TABLE: Final = re.compile(r"table netdev (userspace-cni-\S+)")
 
 
 def inside(netns: str, *command: str, check: bool = True, seconds: float = 60) -> str:
@@ -44,6 +47,21 @@ def guards(netns: str) -> list[str]:
 def host_ends(netns: str) -> dict[str, dict[str, Any]]:
     """The host ends in the switch's namespace, in which bridges are links, too."""
     return {name: each for name, each in links(netns).items() if each["linkinfo"]["info_kind"] == "veth"}
+
+
+def left_of_ours(netns: str) -> dict[str, list[str]]:
+    """The host ends with our owner mark, and the links that are guarded; without a namespace there are none."""
+    if not Path(netns).exists():
+        return {"host ends": [], "guards": []}
+    ours = (name for name, each in links(netns).items() if each.get("ifalias", "").startswith("userspace-cni "))
+    return {"host ends": sorted(ours), "guards": guards(netns)}
+
+
+def drop_guards(netns: str) -> None:
+    """Remove every guard of ours, whosever it is."""
+    if Path(netns).exists():
+        for table in _TABLE.findall(inside(netns, "nft", "list", "tables", "netdev")):
+            inside(netns, "nft", "delete", "table", "netdev", table)
 
 
 def pings(netns: str, address: str, count: int = 3) -> int:

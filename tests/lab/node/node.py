@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.lab.node.links import drop_guards, left_of_ours
 from tests.lab.node.stored import live
 from tests.lab.runtimes.runtime import Call, call
 from tests.lab.switch.switch import Switch
@@ -151,10 +152,11 @@ class Node:
         return path
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What attachments left: bridges, records, resources, mounts, sockets and directories, leases. Empty when clean."""
+        """What attachments left: bridges and rows beside them, host ends and guards, records, resources, mounts, sockets and
+        directories, leases. Empty when clean."""
         leases = [str(path) for path in self.ipam_dir.rglob("*") if path.is_file() and path.name[0].isdigit()]
         found = {
-            "bridges": self.switch.bridges() if self.switch else [],
+            **(self._left_in(self.switch) if self.switch else {}),
             "records": _files(self.state / "attachments"),
             "places": [str(path) for path in [*live(self.directory / "run", "places"), *(self.state / "places").glob("*")]],
             "mounts": mounts_below(self.directory),
@@ -164,6 +166,10 @@ class Node:
             "leases": leases,
         }
         return {kind: items for kind, items in found.items() if items}
+
+    def _left_in(self, switch: Switch) -> dict[str, list[str]]:
+        """What attachments left in the switch and in its network namespace."""
+        return switch.held() | left_of_ours(switch.netns)
 
 
 @cache
@@ -193,12 +199,14 @@ def mounts_below(directory: Path) -> list[str]:
 
 @contextmanager
 def clean(node: Node) -> Iterator[Node]:
-    """The node, whose bridges and mounts are removed whatever the test left."""
+    """The node, whose bridges, rows beside them, guards and mounts are removed whatever the test left."""
     try:
         yield node
     finally:
         if node.switch:
             for bridge in node.switch.bridges():
                 node.switch.vsctl("--if-exists", "del-br", bridge)
+            node.switch.vsctl("--no-wait", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
+            drop_guards(node.switch.netns)
         for point in mounts_below(node.directory):
             subprocess.run(["umount", "-l", point], check=False, capture_output=True)

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +95,9 @@ def remove_cgroup(name: str) -> None:
 
 
 @contextmanager
-def runtime_host(node: Node) -> Iterator[RuntimeHost]:
-    """A host for one runtime of this node; whatever the runtime left is removed."""
-    with netns() as path:
+def runtime_host(node: Node, namespace: str = "") -> Iterator[RuntimeHost]:
+    """A host for one runtime of this node, in this network namespace or one of its own; whatever the runtime left is removed."""
+    with nullcontext(namespace) if namespace else netns() as path:
         subprocess.run(["nsenter", f"--net={path}", "ip", "link", "set", "lo", "up"], check=True)
         host = RuntimeHost(node, path)
         try:

@@ -126,6 +126,7 @@ class Cri:
         return {
             "metadata": {"name": pod.name, "uid": pod.uid, "namespace": pod.namespace, "attempt": attempt},
             "hostname": pod.name,
+            "port_mappings": [{"host_port": host, "container_port": inside} for host, inside in pod.host_ports.items()],
             "annotations": dict(annotations or {}),
             "linux": {"cgroup_parent": self._cgroup},
         }

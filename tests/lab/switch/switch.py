@@ -172,6 +172,16 @@ class Switch:
         """Names of all bridges."""
         return self.vsctl("--no-wait", "list-br").splitlines()
 
+    def held(self) -> dict[str, list[str]]:
+        """All bridges by name, and by their marks the rows of QoS, Queue and Mirror; one call of ovs-vsctl."""
+        tables = ("QoS", "Queue", "Mirror")
+        rows = [word for table in tables for word in ("--columns=external_ids", "list", table, "--")]
+        lines = self.vsctl("--no-wait", "--format=json", *rows, "list-br").splitlines()
+        marks = {
+            table: [str(_decoded(row[0])) for row in json.loads(line)["data"]] for table, line in zip(tables, lines, strict=False)
+        }
+        return {"bridges": lines[len(tables) :], **marks}
+
     def ports(self, bridge: str) -> list[str]:
         """Names of a bridge's ports, without the local one."""
         return self.vsctl("--no-wait", "list-ports", bridge).splitlines()

@@ -15,7 +15,6 @@ from userspace_cni.attachment.steps import (
     Announcement,
     Guard,
     HostEnd,
-    KernelPort,
     Link,
     OvsPort,
     Shaper,
@@ -24,6 +23,7 @@ from userspace_cni.attachment.steps import (
     host_end,
 )
 from userspace_cni.base.limits import Limits, Netem, Rate
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import read_options
 from userspace_cni.cni.request import Request, read_environment, read_network

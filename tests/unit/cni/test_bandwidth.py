@@ -58,10 +58,10 @@ def test_no_limit_asked_for(asked: dict[str, int]) -> None:
 
 
 def test_a_worse_line() -> None:
-    """netem's numbers arrive where the kernel has a queueing discipline; loss may be a fraction."""
-    line = {"latency_ms": 20, "jitter_ms": 5, "loss_percent": 0.5, "limit": 1000}
+    """netem's numbers arrive where the kernel has a queueing discipline."""
+    line = {"latency_ms": 20, "jitter_ms": 5, "loss_percent": 5, "limit": 1000}
     limits = read(host={"iftype": "veth"}, netem=line).bandwidth.network
-    assert limits == Limits(netem=Netem(20, 5, 0.5, 1000))
+    assert limits == Limits(netem=Netem(20, 5, 5, 1000))
     assert read(host={"iftype": "veth"}, netem=dict.fromkeys(line, 0)).bandwidth.network == UNLIMITED
 
 
@@ -184,9 +184,9 @@ def test_annotations_of_kubeovn() -> None:
         "podnet.blue.ovn.kubernetes.io/egress_rate": "7",
         "podnet.red.ovn.kubernetes.io/ingress_rate": "8",
         "podnet.blue.ovn.kubernetes.io/latency": "20",
-        "podnet.blue.ovn.kubernetes.io/loss": "0.5",
+        "podnet.blue.ovn.kubernetes.io/loss": "5",
     }
-    assert limits_of(noted, NET1) == Limits(rate(8 * M), rate(7 * M), Netem(20, 0, 0.5))
+    assert limits_of(noted, NET1) == Limits(rate(8 * M), rate(7 * M), Netem(20, 0, 5))
     default = {name: value for name, value in noted.items() if name.startswith("ovn.")}
     assert limits_of(default, ETH0) == Limits(to_pod=Rate(100 * M, 3 * M))
     assert limits_of(noted, PodInterface("podnet", "blue", "net1")) == UNLIMITED

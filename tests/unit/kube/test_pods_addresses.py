@@ -147,12 +147,13 @@ def test_only_so_many_wait(node: LocalNode, api: ApiServer, monkeypatch: pytest.
     assert api.watches <= 1
 
 
-def test_an_account_that_may_not_watch(api: ApiServer, tmp_path: Path) -> None:
-    """Without an agent the account of the network's kubeconfig needs the verb watch, and the error says so."""
+@pytest.mark.parametrize("status", [403, 404])
+def test_an_account_that_may_not_watch(api: ApiServer, tmp_path: Path, status: int) -> None:
+    """Without an agent the account of the network's kubeconfig needs the verb watch, and the error says so at once."""
     made = LocalNode(Settings(kubeconfig=api.kubeconfig(tmp_path), state_dir=str(tmp_path)), {})
-    api.faults.append(Fault("WATCH", status=403))
+    api.faults.append(Fault("WATCH", status=status))
     pod = made.clients.of("").get_pod("default", "p", Deadline.after(5))
-    with pytest.raises(NoteRefused, match=r"watching pod default/p: not allowed \(403\)") as refused:
+    with pytest.raises(NoteRefused, match=f"watching pod default/p: the API server answered {status}") as refused:
         await_addresses(made, pod, ETH0, "", Deadline.after(WAIT_S))
     assert "watch on pods" in refused.value.details
 

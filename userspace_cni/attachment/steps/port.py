@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Literal, get_args
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
 from userspace_cni.base.mirrors import MirrorSource
+from userspace_cni.base.port_kinds import Datapath, KernelPort
 from userspace_cni.base.stages import Stage
 from userspace_cni.base.vlans import Vlan
 
@@ -46,10 +47,6 @@ class VhostUserServer:
     mtu: int | None = None
 
 
-KernelPort = Literal["system", "afxdp", "af_packet", "af_xdp"]
-"""How OVS opens a kernel link: by an AF_PACKET or AF_XDP socket of its own, or by DPDK's vdev for either."""
-
-
 @dataclass(frozen=True)
 class HostEnd:
     """The host end of a pod's veth, which has the port's name; `opened_as`: how OVS opens it."""
@@ -67,8 +64,6 @@ class HostEnd:
 PortInterface = VhostUserClient | VhostUserServer | HostEnd
 """What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5). `switch_makes_socket`:
 at a path that ends in the port's name, which has to be free."""
-Datapath = Literal["netdev", "system"]
-"""Bridge.datapath_type: in userspace, or the kernel's."""
 
 
 @dataclass(frozen=True)

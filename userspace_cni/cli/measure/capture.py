@@ -86,11 +86,13 @@ def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -
         try:
             mirror = stack.enter_context(capture.mirrored(site, record, tell, between.tell_removed, ending))
             taken = Taken(mirror.source)
+            report = _reported(taken, tell)
             if write in (None, outputs.STDOUT):
                 shown.close()  # frames are shown on the same terminal, perhaps
+                report = _nothing
                 view.note(f"{taken.source.name}: capturing; Ctrl-C ends it")
             sink = stack.enter_context(outputs.opened(write, course.snaplen, lambda: ending.asked))
-            capture.capture(mirror, course, sink, taken, ending, _reported(taken, tell))
+            capture.capture(mirror, course, sink, taken, ending, report)
         except FastPathError as error:
             raise Refused(str(error), FOUND) from error
         except capture.ReaderGone:
@@ -100,6 +102,10 @@ def _capture(ctx: click.Context, name: str, write: str | None, course: Course) -
 
 def _reported(taken: Taken, tell: Callable[[str], None]) -> Callable[[], None]:
     return lambda: tell(f"{taken.source.name}: {view.counted(taken.frames, 'frame')}, {taken.bytes:,} bytes")
+
+
+def _nothing() -> None:
+    """Report no progress."""
 
 
 def _say(taken: Taken) -> None:

@@ -45,7 +45,10 @@ def compiled(expression: str) -> PacketFilter:
 
 @contextmanager
 def printing() -> Iterator[int]:
-    """The descriptor to which a pcap stream is written, and whose frames tcpdump prints on stdout at once."""
+    """The descriptor to which a pcap stream is written, and whose frames tcpdump prints on stdout at once.
+
+    Raises Refused where it failed.
+    """
     argv = [PROGRAM, "-l", "-n", "-r", "-"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True) as process:
         assert process.stdin is not None  # noqa: S101 - for mypy
@@ -57,3 +60,5 @@ def printing() -> Iterator[int]:
                 process.wait(_LEAVE_S)
             except subprocess.TimeoutExpired:
                 process.kill()
+    if process.returncode > 0:
+        raise Refused(f"{PROGRAM} ended with {process.returncode}; | {PROGRAM} -r - shows why, --write FILE needs none", FOUND)

@@ -1,4 +1,4 @@
-"""Reads the rows of probes: the ports that `probe`, `ping` or `load` makes for a moment, and that are no attachment.
+"""Reads the rows of probes: the ports that `probe`, `ping`, `load` or `capture` makes for a moment, and that are no attachment.
 
 They carry an owner mark of their own, so that no verb, no GC and no reconciliation of attachments touches them. `PortDriver`
 writes and deletes them, like any port.

@@ -27,10 +27,14 @@ _LINK: Final = 5
 _TXQLEN: Final = 13
 _LINKINFO: Final = 18
 _IFALIAS: Final = 20
+_AF_SPEC: Final = 26
 _NET_NS_FD: Final = 28
 _INFO_KIND: Final = 1
 _INFO_DATA: Final = 2
 _VETH_PEER: Final = 1
+_INET6: Final = 10
+_ADDR_GEN_MODE: Final = 8
+_NO_ADDRESSES: Final = b"\x01"
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,15 @@ def settings(*, mac: str = "", mtu: int = 0, queue: int = 0) -> bytes:
     """Settings of a link as attributes; what is empty is left as it is."""
     given = attribute(_ADDRESS, bytes.fromhex(mac.replace(":", ""))) if mac else b""
     return given + (u32(_MTU, mtu) if mtu else b"") + (u32(_TXQLEN, queue) if queue else b"")
+
+
+def without_ipv6(index: int) -> Message:
+    """Let the kernel give a link that is not up yet no IPv6 address by itself. EAFNOSUPPORT: the link can have none.
+
+    As a sysctl, disable_ipv6, it would be tried again and again, without a pause, for as long as any link is being changed.
+    """
+    mode = nested(_INET6, attribute(_ADDR_GEN_MODE, _NO_ADDRESSES))
+    return Message(_SETLINK, 0, _header(index) + nested(_AF_SPEC, mode))
 
 
 def changed(index: int, attributes_: bytes = b"", *, up: bool = False) -> Message:

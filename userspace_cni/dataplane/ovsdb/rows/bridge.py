@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from userspace_cni.attachment.steps import OWNER, Datapath
+from userspace_cni.attachment.steps import OWNER
+from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
 
 DATAPATH_TYPE: Final[Datapath] = "netdev"

@@ -54,7 +54,7 @@ def qos_row(step: OvsPort) -> QosRow | None:
     if limits.netem and limits.to_pod:
         raise SwitchRefused(f"{where}: a rate to the pod and 'netem' exclude each other: a link has one qdisc", "leave out one")
     if limits.netem:
-        return QosRow(NETEM, _netem(where, limits.netem))
+        return QosRow(NETEM, _netem(limits.netem))
     if limits.to_pod is None:
         return None
     return _policer(limits.to_pod) if kind.enforcer == "policers" else _htb(limits.to_pod)
@@ -109,10 +109,8 @@ def _htb(limit: Rate) -> QosRow:
     return QosRow(HTB, {"max-rate": rate}, {"min-rate": rate, "max-rate": rate, "burst": str(limit.burst)})
 
 
-def _netem(where: str, netem: Netem) -> dict[str, str]:
+def _netem(netem: Netem) -> dict[str, str]:
     """Microseconds, packets and whole percent."""
-    if netem.loss != int(netem.loss):
-        raise SwitchRefused(f"{where}: 'netem' has a loss of {netem.loss} %, OVS takes whole percent", "as 1")
     microseconds = {"latency": netem.latency_ms * 1000, "jitter": netem.jitter_ms * 1000}
-    values = microseconds | {"loss": int(netem.loss), "limit": netem.queue}
+    values = microseconds | {"loss": netem.loss, "limit": netem.queue}
     return {key: str(value) for key, value in values.items() if value}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from userspace_cni.attachment.steps import Datapath, KernelPort
+from userspace_cni.base.port_kinds import Datapath, KernelPort
 from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP
 
 
