@@ -1,4 +1,5 @@
-"""Limits and mirrors of living attachments follow their pods' annotations: by the agent, also after its death, without a gap."""
+"""What pods' annotations say of their interfaces: limits and mirrors, which follow them while the pods live, also after the
+agent's death and without a gap; and addresses, for which ADD waits."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.agent.living import LiveNode, port_of
-from tests.cni.spec import finish, held, ipam, scripted, start, succeeded, switch_of
+from tests.cni.spec import finish, held, ipam, refused, scripted, start, succeeded, switch_of
 from tests.cni.test_cli_node import cli, decoded
-from tests.lab.kube.apiserver import ApiServer
+from tests.lab.kube.apiserver import ApiServer, Fault
 from tests.lab.kube.pods import Pod
-from tests.lab.node.links import inside, pings
+from tests.lab.node.links import addresses, inside, links, pings
 from tests.lab.node.node import CONTAINER
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import wait_until
@@ -221,4 +222,36 @@ def test_no_gap(live: LiveNode, sandbox: str, api: ApiServer) -> None:
         assert answered.result() == 60
         succeeded(live.run("DEL", network, other, OTHER, ifname="eth0"))
         succeeded(live.run("DEL", network, sandbox, ifname="eth0"))
+    live.require_clean()
+
+
+@pytest.mark.parametrize("byte_s", [0.0, 0.0005], ids=["at-once", "slow-api"])
+def test_addresses_that_come(live: LiveNode, sandbox: str, api: ApiServer, byte_s: float) -> None:
+    """ADD waits for the pod's addresses and gives it these, with MAC and gateway; a watch that is slow delays it, and no more."""
+    live.settings["USERSPACE_CNI_KUBEOVN_ANNOTATIONS"] = "true"
+    api.faults.append(Fault("WATCH", drip=byte_s))
+    host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test"}}
+    network = live.network(host=host, addresses="annotations")
+    live.start()
+    process = start(live, live.variables("ADD", sandbox, ifname="eth0", CNI_ARGS=POD.args), json.dumps(network).encode())
+    wait_until(lambda: live.metric("workers_busy") == 1, what="ADD to wait")
+    wanted = {"ip_address": "192.0.2.7", "cidr": "192.0.2.0/24", "gateway": "192.0.2.1", "mac_address": "02:00:00:00:53:07"}
+    said = {f"ovn.kubernetes.io/{key}": value for key, value in wanted.items()}
+    api.change(POD.namespace, POD.name, {"metadata": {"annotations": said}})
+    result = succeeded(finish(process, "ADD"))
+    assert (result["ips"][0]["address"], result["ips"][0]["gateway"]) == ("192.0.2.7/24", "192.0.2.1")
+    assert addresses(sandbox, "eth0") == ["192.0.2.7/24"]
+    assert links(sandbox)["eth0"]["address"] == wanted["mac_address"]
+    succeeded(live.run("CHECK", {**network, "prevResult": result}, sandbox, ifname="eth0"))
+    succeeded(live.run("DEL", network, sandbox, ifname="eth0"))
+    live.require_clean()
+
+
+def test_addresses_that_never_come(live: LiveNode, sandbox: str, api: ApiServer) -> None:
+    """ADD names the annotations that are missing, in time, and leaves nothing."""
+    live.settings |= {"USERSPACE_CNI_KUBEOVN_ANNOTATIONS": "true", "USERSPACE_CNI_DEADLINE_S": "3"}
+    host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test"}}
+    live.start()
+    answer = live.run("ADD", live.network(host=host, addresses="annotations"), sandbox, ifname="eth0", CNI_ARGS=POD.args)
+    refused(answer, 11, "ovn.kubernetes.io/ip_address", "default/app")
     live.require_clean()
