@@ -82,8 +82,8 @@ for pod in dpdk-app a b; do
 done
 """
 
-# What pages on kernel links speak of: an ordinary pod beside them. The switch of a test has a network namespace of its own, in
-# which host ends are; elsewhere that is the node's, so the pages do not enter it.
+# What pages on kernel links and limits speak of: an ordinary pod, too. The switch of a test has a network namespace of its own,
+# in which host ends are; elsewhere that is the node's, so the pages do not enter it.
 WITH_WEB = (
     NODE
     + """
@@ -100,7 +100,7 @@ echo '{"cniVersion": "1.0.0", "name": "podnet", "type": "userspace", "host": {"i
 """
 )
 
-BEGINNINGS = {README: "", SWITCH: NEVER_STARTED, PORTS: WITH_WEB, LIMITS: WITH_WEB}
+BEGINNINGS = {README: "", SWITCH: NEVER_STARTED, METRICS: WITH_WEB, PORTS: WITH_WEB, LIMITS: WITH_WEB}
 """Of the pages that do not begin on a node with the plugin and three pods."""
 
 
