@@ -15,6 +15,7 @@ from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
 from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.listing import Limited
 from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
@@ -304,6 +305,10 @@ class World:
     def noted(self, record: Record) -> Noted | None:
         """What the test put there."""
         return self.said.get(record.pod_name)
+
+    def limited(self, records: Iterable[Record]) -> list[Limited]:
+        """None here."""
+        return []
 
     def guarded(self) -> tuple[int, int]:
         """None needed."""
