@@ -176,7 +176,7 @@ def test_dead_sockets_are_named() -> None:
 
 def test_limits_by_direction() -> None:
     """A limited direction has its rate and what was dropped, named as the pod has it; what is not known is absent."""
-    port = port_with(name="a", bridge="br0", marks=MARKS)
+    port = port_with(name="a", bridge="br0", interface_type="dpdkvhostuserclient", server_path="/s", marks=MARKS)
     limits = [Limited("k", port, "to_pod", 10_000_000, 7), Limited("k", port, "from_pod", 5_000, None)]
     text = text_of(Metrics(lambda: PORTS, {}, limits=lambda: limits))
     assert value(text, "userspace_cni_port_limit_bits_per_second", **LABELS, direction="to_pod") == 10_000_000
