@@ -24,7 +24,7 @@ from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
 from userspace_cni.base.log import about, bound, say
-from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED, Notice, Reason
+from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED, Notice
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -156,11 +156,6 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
             yield Finding("record-lost", record.to("deleting", steps=cleanup.traces(container_id, ifname, [port], node)))
 
 
-_TOLD: Final = {
-    PORT_DEGRADED: "what this interface has lost cannot be made again",
-}
-
-
 @dataclass(frozen=True)
 class _Begun:
     """An attachment whose lost steps are being made again.
@@ -212,13 +207,12 @@ class Reconciliation:
                     lost = found.problem == "lost"
                     if lost and found.record.socket in found.steps:
                         left.append(found.record)
-                    told = PORT_DEGRADED if lost else None
-                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=told)  # type: ignore[misc]
+                    self._attempt(found.record, lambda found=found: self._act(found, begun), told=lost)  # type: ignore[misc]
             self._sweep()
         except UserspaceError as error:
             say("warning", "reconciliation was cut short", error=error)
         for each in begun:
-            self._attempt(each.record, lambda each=each: self._finish(each), told=PORT_DEGRADED)  # type: ignore[misc]
+            self._attempt(each.record, lambda each=each: self._finish(each), told=True)  # type: ignore[misc]
         self._suspected = suspected
         self._dead = self._still_dead(left)
         self._log_foreign(foreign)
@@ -288,15 +282,15 @@ class Reconciliation:
         suspected[key] = self._suspected.get(key, time.monotonic())
         return key in self._suspected and time.monotonic() - suspected[key] >= self._apart_s
 
-    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: Reason | None = None) -> None:
-        """Act on one finding; a failure is logged once an hour and does not stop the pass. `told`: the reason for which the pod
-        is told of it."""
+    def _attempt(self, left: Record | DeadProbe, act: Callable[[], None], *, told: bool = False) -> None:
+        """Act on one finding; a failure is logged once an hour and does not stop the pass. `told`: the pod is told of it."""
         with bound(self._node.log_level), about(left.subject):
             try:
                 act()
             except UserspaceError as error:
                 if told and isinstance(left, Record):
-                    self._node.tell(left.recipient, (Notice(told, f"{_TOLD[told]}: {error}"),))
+                    text = f"what this interface has lost cannot be made again: {error}"
+                    self._node.tell(left.recipient, (Notice(PORT_DEGRADED, text),))
                 if self._is_new(left.key, error.message):
                     say("warning", "an attachment could not be put right now", error=error)
 
