@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.crash.test_kill_add import OF_VETHS
+from tests.crash.victims import Victim
 from tests.lab.kube.apiserver import ApiServer
 from tests.lab.kube.pods import Pod
 from tests.lab.node.inside import Trip, answer, raising
@@ -117,6 +119,15 @@ def test_add_passes_all_points(attaching: Attaching, mode: str) -> None:
     assert {"bridges", "records", "leases", "device info", "annotations"} <= found.keys()
     attaching.delete()
     attaching.assert_clean()
+
+
+@pytest.mark.parametrize("point", OF_VETHS)
+def test_failure_of_a_kernel_link(node: Node, sandbox: str, point: str) -> None:
+    """A step of a kernel link that fails before or after its effect is the answer, and everything is as it was."""
+    victim = Victim(node, sandbox, "veth")
+    error = error_of(victim.call("ADD", Trip(point, raising(StepFailed("injected", code=123)))))
+    assert (error["code"], error["msg"]) == (123, "injected")
+    assert victim.leftovers() == {}
 
 
 @pytest.mark.parametrize(("mode", "point"), POINTS)

@@ -36,7 +36,8 @@ class Singleton:
         if self._fd >= 0:
             return
         with suppress(OSError):
-            self._fd = os.open(f"{state_dir}/{_NAME}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            # for reading: a file that is open for writing keeps its file system from being remounted read-only
+            self._fd = os.open(f"{state_dir}/{_NAME}", os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if self._fd < 0:
             return
         try:
@@ -52,8 +53,11 @@ class Singleton:
             self.release()
             return
         with suppress(OSError):  # on a full disk the lock holds all the same
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, os.fsencode(f"process {os.getpid()}, run_dir {run_dir}\n"), 0)
+            fd = os.open(f"{state_dir}/{_NAME}", os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.write(fd, os.fsencode(f"process {os.getpid()}, run_dir {run_dir}\n"))
+            finally:
+                os.close(fd)
 
     def release(self) -> None:
         """Let another agent have the records."""
