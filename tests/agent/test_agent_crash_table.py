@@ -90,7 +90,7 @@ def sweep_another(live: LiveNode, beside: str) -> None:
         succeeded(live.run("ADD", network, path, name))
         end()
     swept = live.done("removed-sandbox-gone")
-    wait_until(lambda: live.reconcile() and live.done("removed-sandbox-gone") > swept, what="the end of another attachment")
+    wait_until(lambda: (live.reconcile(), live.done("removed-sandbox-gone") > swept)[1], what="the end of another attachment")
 
 
 def add_client_port(switch: Switch, bridge: str, name: str, marks: Mapping[str, str]) -> None:
