@@ -195,7 +195,7 @@ def test_a_del_whose_caller_is_dead_is_served_late(live: LiveNode, sandbox: str)
         finally:
             os.kill(live.pid, signal.SIGCONT)
         succeeded(finish(adding, "ADD"))
-        wait_until(lambda: live.metric("userspace_cni_workers_busy") <= 1, what="the late DEL to be served")
+        wait_until(lambda: live.metric("workers_busy") == 0, what="the late DEL to be served")
         assert live.states() == ["ready"]
         succeeded(live.run("DEL", live.network(), sandbox))
     live.require_clean()
