@@ -13,6 +13,7 @@ import click
 from userspace_cni.attachment.cleanup import is_unfinished
 from userspace_cni.attachment.listing import SwitchPort
 from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import HostEnd
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import Unavailable, UserspaceError
 from userspace_cni.cli import view
@@ -131,16 +132,17 @@ def _switch(site: Site) -> dict[str, Any]:
 
 def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | None:
     """How many of the attachments' ports have an application (`connected`), have none, which is normal (`waiting`), or cannot be
-    opened by ovs-vswitchd (`broken`). OVSDB says so, nothing is tried; None when OVSDB cannot be asked."""
+    opened by ovs-vswitchd (`broken`, host ends of kernel links, too). OVSDB says so, nothing is tried; None when OVSDB cannot be
+    asked."""
     try:
         ports = {port.name: port for port in site.node.ports.known()}
     except UserspaceError:
         return None
     steps = [step for record in records if record.state == "ready" and (step := record.port)]
-    found = [ports[step.name] for step in steps if step.name in ports]
-    broken = sum(bool(port.error) for port in found)
-    connected = sum(_is_connected(port) for port in found if not port.error)
-    return {"connected": connected, "waiting": len(found) - broken - connected, "broken": broken}
+    found = [(step, ports[step.name]) for step in steps if step.name in ports]
+    broken = sum(bool(port.error) for _, port in found)
+    asked = [_is_connected(port) for step, port in found if not port.error and not isinstance(step.interface, HostEnd)]
+    return {"connected": sum(asked), "waiting": len(asked) - sum(asked), "broken": broken}
 
 
 def _is_connected(port: SwitchPort) -> bool:
