@@ -176,15 +176,22 @@ def test_guards_are_flushed(live: LiveNode, pods: list[Attached]) -> None:
     assert all(each.is_whole() for each in pods)
 
 
-def test_a_namespace_is_deleted(live: LiveNode, pods: list[Attached]) -> None:
-    """What belongs to a pod whose namespace is gone goes without a DEL; the others talk on, and its name and address are free."""
-    switch = switch_of(live)
-    with mortal_sandbox(pods[0].netns) as (path, end):
-        gone = attach(live, 9, path)
-        await_traffic([*pods, gone])
+@pytest.mark.parametrize("port", KINDS)
+def test_a_namespace_is_deleted(live: LiveNode, sandbox: str, port: str) -> None:
+    """What belongs to a pod whose namespace is gone goes without a DEL, and its name is free for another pod at once."""
+    live.start()
+    there = switch_of(live).netns
+    other = attach(live, 1, sandbox)
+    with mortal_sandbox(sandbox) as (path, end):
+        gone = attach(live, 2, path, port)
+        await_traffic([other, gone])
         end()
-    wait_until(lambda: len(records(live)) == len(pods), HEALED_S, "the end of the attachment")
-    wait_until(lambda: gone.host not in host_ends(switch.netns), what="the end of its link")
-    assert gone.host not in switch.ports("br-test")
-    assert guards(switch.netns) == guarded(pods)
-    await_traffic(pods)
+    wait_until(lambda: len(records(live)) == 1, HEALED_S, "the end of the attachment")
+    assert (switch_of(live).ports("br-test"), list(host_ends(there)), guards(there)) == ([other.host],) * 3
+    with netns() as path:
+        again = attach(live, 2, path, port)
+        assert again.host == gone.host
+        await_traffic([other, again])
+        again.detach()
+    other.detach()
+    live.require_clean()

@@ -6,8 +6,9 @@ on one private switch, in turns, and compared: the machine's own speed drifts be
     resting     ADD and DEL, each after 80 ms in which nothing happens, of one pod: a vhost-user port and a veth port of each type
                 through shim and agent on one bridge, without addresses and with a lease of host-local; and by Debian's `bridge`
                 and `ptp` with such a lease, in the same network namespace as the host ends of ours
-    burst       40 ADDs at once, each in a namespace of its own, through shim and agent; beside one transaction of ovsdbapp with
-                40 ports of type system whose links are there, awaited (bare)
+    burst       40 ADDs at once, each in a namespace of its own, and 40 DELs, through shim and agent; beside one transaction of
+                ovsdbapp with 40 such ports, awaited; for ports with a link, those are made before by one thread of this process
+                (guard and veth, by the drivers themselves), which is told apart
 
 Milliseconds, p50 / p95; stages are the agent's (`userspace_cni.base.stages`), medians over the calls.
 """
@@ -19,8 +20,9 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,10 +38,13 @@ from tests.bench.latency import REST_S, calm
 from tests.bench.report import arguments, machine, tell
 from tests.lab.frames.taps import entered
 from tests.lab.node.agent import running
-from tests.lab.node.links import inside
 from tests.lab.node.node import PLUGINS, Node, clean
 from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch
+from userspace_cni.attachment.steps import Guard, Link
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.host.guards import GuardDriver
+from userspace_cni.host.links import LinkDriver
 
 PARTS = ("resting", "burst")
 KINDS = ("vhost-user", "system", "afxdp")
@@ -124,28 +129,34 @@ def burst(node: Node, spent: Spent, sandboxes: list[str], rounds: int) -> dict[s
     floor = Floor(node.switch.ovsdb, BRIDGE, node.directory)
     numbers = range(TOGETHER)
     found: dict[str, dict[str, Any]] = {}
-    for kind, leased in (("vhost-user", False), ("system", False), ("system", True), ("afxdp", False)):
+    for kind, leased in (("vhost-user", False), ("system", False), ("system", True)):
         name = f"{kind}, host-local" if leased else kind
         shim = Shim(node, sandboxes, node.directory / f"burst-{name.replace(' ', '-')}", network(node, kind, leased=leased))
         bares: list[float] = []
+        made: list[float] = []
+        gone: list[float] = []
         ours = Taken()
         for number in range(-1, rounds):
-            calm(floor, node.switch.vswitchd_pid)
-            if kind != "afxdp":
+            with _made(node.switch.netns, sandboxes if kind == "system" else []) as taken:
+                made.append(taken)
                 bares.append(_bare(node, floor, kind))
             calm(floor, node.switch.vswitchd_pid)
             before, used = spent.seconds("ADD"), spent.processor_s()
             ours.walls.append(shim.burst("ADD", numbers)[0])
             ours.cpu.append((spent.processor_s() - used) / TOGETHER)
             ours.stages.append(difference(before, spent.seconds("ADD", before["count"] + TOGETHER)))
-            shim.burst("DEL", numbers)
+            calm(floor, node.switch.vswitchd_pid)
+            gone.append(shim.burst("DEL", numbers)[0])
             if number < 0:  # the first round warms up
-                bares, ours = [], Taken()
-        ratio = {"ratio": round(statistics.median(ours.walls) / statistics.median(bares), 2)} if bares else {}
+                bares, made, gone, ours = [], [], [], Taken()
+        least = statistics.median(map(sum, zip(bares, made, strict=True)))
         found[name] = {
-            **({"one transaction": milliseconds(bares)} if bares else {}),
-            "ours": milliseconds(ours.walls),
-            **ratio,
+            "links": milliseconds(made),
+            "one transaction": milliseconds(bares),
+            "ADD": milliseconds(ours.walls),
+            "/ transaction": round(statistics.median(ours.walls) / statistics.median(bares), 2),
+            "/ both": round(statistics.median(ours.walls) / least, 2),
+            "DEL": milliseconds(gone),
             "agent cpu": milliseconds(ours.cpu),
             "stages": stages_of(ours.stages, [each["total"] for each in ours.stages]),
         }
@@ -153,14 +164,38 @@ def burst(node: Node, spent: Spent, sandboxes: list[str], rounds: int) -> dict[s
     return found
 
 
+@contextmanager
+def _made(switch_netns: str, sandboxes: list[str]) -> Iterator[float]:
+    """Links and guards for `_bare`, one after the other; the seconds that it took to make them."""
+    steps: list[tuple[Guard, Link]] = []
+    for number, sandbox in enumerate(sandboxes):
+        host, mac = f"bare{number}", f"02:00:00:00:{{}}:{number:02x}".format
+        guard = Guard(host, "bench", switch_netns)
+        link = Link(
+            host, mac("01"), "userspace-cni bench", "bare", mac("02"), 1500, sandbox, Path(sandbox).stat().st_ino, switch_netns
+        )
+        steps.append((guard, link))
+    deadline, guards, links = Deadline.after(60), GuardDriver(), LinkDriver()
+
+    def make() -> float:  # not in the main thread, which enters no namespace itself
+        began = time.perf_counter()
+        for guard, link in steps:
+            guards.apply(guard, deadline)
+            links.apply(link, deadline)
+        return time.perf_counter() - began
+
+    with ThreadPoolExecutor(1) as other:
+        taken = other.submit(make).result()
+    yield taken
+    for guard, link in steps:
+        links.undo(link, deadline)
+        guards.undo(guard, deadline)
+
+
 def _bare(node: Node, floor: Floor, kind: str) -> float:
-    """Forty ports in one transaction, whose links, if they need any, were there before; wall seconds."""
+    """Forty ports in one transaction, whose links, if they need any, are there; wall seconds."""
     assert node.switch
-    system = kind == "system"
-    names = [f"bare{number}" for number in range(TOGETHER)] if system else []
-    for name in names:
-        inside(node.switch.netns, "ip", "link", "add", name, "up", "type", "veth", "peer", "name", f"{name}p")
-    bare = Bare(node.switch.ovsdb, None if system else node.directory)
+    bare = Bare(node.switch.ovsdb, None if kind == "system" else node.directory)
     calm(floor, node.switch.vswitchd_pid)
     began = time.perf_counter()
     bare.together(range(TOGETHER))
@@ -168,8 +203,6 @@ def _bare(node: Node, floor: Floor, kind: str) -> float:
     bare.clear(range(TOGETHER))
     bare.close()
     floor.settle()
-    for name in names:
-        inside(node.switch.netns, "ip", "link", "delete", name)
     return taken
 
 

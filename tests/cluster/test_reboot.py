@@ -8,22 +8,22 @@ import pytest
 
 from tests.lab.cluster.cluster import LEFT_S, RUNNING_S, Cluster
 from tests.lab.cluster.node import BOOT_ID
-from tests.lab.cluster.pods import attached_pod, network
+from tests.lab.cluster.pods import attached_pod, link_network, network
 from tests.lab.switch.switch import wait_until
 
 pytestmark = pytest.mark.timeout(600)
-NETWORK = "dpdk-net"
+NETWORK, LINKS = "dpdk-net", "links"
 PODS = [f"app-{number}" for number in range(3)]
 
 
 def test_pods_come_back_after_a_power_cut(clean: Cluster) -> None:
-    """Each pod has one port and one address of the new boot, the agent is Ready, and nothing of the former boot is left."""
-    clean.join(network(NETWORK))
+    """Each pod has a socket's port, a link's, and an address of each of the new boot, and nothing of the former boot is left."""
+    clean.join(network(NETWORK), link_network(LINKS, "10.57.0.0/24"))
     for name in PODS:
         clean.apply(attached_pod(name))
     clean.wait_running(*PODS)
     former = set(clean.node.ports())
-    assert len(former) == len(PODS)
+    assert len(former) == 2 * len(PODS)
     boot = clean.path(BOOT_ID).read_text()
     clean.reboot()
     assert clean.path(BOOT_ID).read_text() != boot
@@ -31,13 +31,13 @@ def test_pods_come_back_after_a_power_cut(clean: Cluster) -> None:
     def ports() -> set[str]:
         return set(clean.node.ports())
 
-    wait_until(lambda: len(ports() - former) == len(PODS), RUNNING_S, "a port of the new boot for each pod")
+    wait_until(lambda: len(ports() - former) == 2 * len(PODS), RUNNING_S, "the ports of the new boot")
     wait_until(lambda: not ports() & former, LEFT_S, "no port of the former boot")
     clean.wait_running(*PODS)
     clean.wait_agent()
     attached = json.loads(clean.agent("list", "--json"))
-    assert {f"{each['container'][:12]}-{each['ifname']}" for each in attached} == ports()
-    assert len(clean.node.leases(NETWORK)) == len(PODS)
+    assert {each["port"] for each in attached} == ports()
+    assert [len(clean.node.leases(name)) for name in (NETWORK, LINKS)] == [len(PODS)] * 2
     boots = {clean.switch.port(port)["external_ids"]["boot-id"] for port in ports()}
     assert boots == {clean.path(BOOT_ID).read_text().strip()}
     clean.wait_as_made()

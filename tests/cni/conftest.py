@@ -17,6 +17,7 @@ def api() -> Iterator[ApiServer]:
 
 
 IN_A_PROCESS = {
+    "test_del_right_after_an_add_that_failed": "settings of one call",
     "test_003_nothing_else_on_stdout": "what a delegate says on stderr is in the agent's log",
     "test_004_never_a_result_and_an_error": "settings of one call",
     "test_011_a_signal_undoes_add": "the delegate's parent is the agent; tests/agent kills callers",

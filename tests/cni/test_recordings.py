@@ -56,8 +56,9 @@ class Replay:
     def call(self, recording: Recording, stdin: bytes | None = None, **environ: str) -> Call:
         """One recorded call: its own bytes and variables, unless others are given."""
         here = {"CNI_NETNS": self.netns, "CNI_PATH": f"{self.node.bin}:{PLUGINS}"}
-        environment = {**self.node.environ, **recording.env, **here, **environ}
-        return call(self.node.plugin, recording.env["CNI_COMMAND"], environment, recording.stdin if stdin is None else stdin)
+        command = recording.env["CNI_COMMAND"]
+        environment = {**self.node.variables(command), **recording.env, **here, **environ}
+        return call(self.node.plugin, command, environment, recording.stdin if stdin is None else stdin)
 
     def add_all(self) -> dict[str, dict[str, Any]]:
         """Every ADD, as it was sent; the results by interface."""
@@ -219,7 +220,6 @@ def test_networks_of_kernel_links(replay: Callable[[str], Replay], name: str, ad
         succeeded(played.call(checking(each), ordinary(each, results[each.env["CNI_IFNAME"]])))
     for each in played.dels:
         succeeded(played.call(each, ordinary(each, results[each.env["CNI_IFNAME"]])))
-    for each in played.dels:
-        succeeded(played.call(each, ordinary(each), CNI_NETNS=""))
+    succeeded(played.call(played.dels[0], ordinary(played.dels[0]), CNI_NETNS=""))
     assert played.leftovers() == {}
     assert (links(played.netns), host_ends(switch.netns), guards(switch.netns)) == ({}, {}, [])

@@ -105,7 +105,7 @@ def test_059_no_private_keys(node: Node, sandbox: str) -> None:
     conf_dir.mkdir()
     plugin = node.network(ipam=ipam(delegate))
     (conf_dir / "net.conflist").write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [plugin]}))
-    runtime = Runtime(conf_dir, [node.bin], node.directory / "cache", node.environ)
+    runtime = Runtime(conf_dir, [node.bin], node.directory / "cache", node.variables("ADD"))
     cached = runtime.add("net", CONTAINER, sandbox, "net1")
     printed: dict[str, Any] = runtime.calls[-1].document
     assert printed == cached

@@ -175,7 +175,7 @@ def test_095_as_libcni_calls_it(node: Node, sandbox: str, with_key: bool) -> Non
     conf_dir = node.directory / "net.d"
     conf_dir.mkdir()
     (conf_dir / "net.conflist").write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": [node.network()]}))
-    runtime = Runtime(conf_dir, [node.bin], node.directory / "cache", node.environ)
+    runtime = Runtime(conf_dir, [node.bin], node.directory / "cache", node.variables("ADD"))
     for ifname in ("net1", "net2"):
         runtime.add("net", CONTAINER, sandbox, ifname)
     succeeded(node.run("ADD", node.network(), sandbox, container=OTHER, ifname="uncached"))

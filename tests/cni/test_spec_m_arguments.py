@@ -67,7 +67,7 @@ def test_109_only_declared_capabilities_arrive(node: Node, sandbox: str, declare
     conf_dir = node.directory / "net.d"
     conf_dir.mkdir()
     (conf_dir / "net.conflist").write_text(json.dumps({"cniVersion": "1.1.0", "name": "net", "plugins": plugins}))
-    runtime = Runtime(conf_dir, [node.bin], node.directory / "cache", node.environ)
+    runtime = Runtime(conf_dir, [node.bin], node.directory / "cache", node.variables("ADD"))
     asked = {"mac": MACS[0], "CNIDeviceInfoFile": str(info), "bandwidth": {"ingressRate": 1}}
     result = runtime.add("net", CONTAINER, sandbox, "net1", "", asked)
     assert (result["interfaces"][0]["mac"] == MACS[0]) == declared

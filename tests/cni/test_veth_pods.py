@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.cni.spec import refused, succeeded, switch_of
+from tests.cni.test_cli_node import cli, decoded
 from tests.lab.node.links import addresses, guards, host_ends, inside, links, pings, routes
 from tests.lab.node.node import CONTAINER, Node
-from tests.lab.runtimes.runtime import netns
+from tests.lab.runtimes.runtime import call, netns
 from tests.lab.switch.switch import wait_until
 
 EITHER = pytest.mark.parametrize("node", ["", "agent"], indirect=True, ids=["process", "agent"])
@@ -108,12 +110,36 @@ def test_check_tells_what_differs(node: Node, sandbox: str, spoil: tuple[str, ..
     assert node.run("DEL", network, sandbox, ifname="eth0").status == 0
 
 
+def test_check_after_tuning(node: Node, sandbox: str) -> None:
+    """What a later plugin of the chain has set at the pod's end, and says so in its result, is no drift; another value is one."""
+    network = podnet(node)
+    result = succeeded(node.run("ADD", network, sandbox, ifname="eth0"))
+    mac = "02:00:5E:00:53:01"
+    given = {"type": "tuning", "mac": mac, "mtu": 1400, "dataDir": str(node.directory / "tuning"), "prevResult": result}
+    stdin = json.dumps({"cniVersion": "1.0.0", "name": "podnet", **given}).encode()
+    tuned = succeeded(call("/usr/lib/cni/tuning", "ADD", node.variables("ADD", sandbox, ifname="eth0"), stdin))
+    entry = next(each for each in tuned["interfaces"] if each["name"] == "eth0")
+    assert links(sandbox)["eth0"]["address"] == entry["mac"].lower() == mac.lower()
+    refused(node.run("CHECK", {**network, "prevResult": result}, sandbox, ifname="eth0"), 103, mac.lower(), "1400")
+    assert "mtu" not in entry  # Debian's plugin knows no MTU in results
+    entry["mtu"] = 1400
+    assert node.run("CHECK", {**network, "prevResult": tuned}, sandbox, ifname="eth0").status == 0
+    inside(sandbox, "ip", "link", "set", "eth0", "address", "02:00:5e:00:53:02")
+    refused(node.run("CHECK", {**network, "prevResult": tuned}, sandbox, ifname="eth0"), 103, "02:00:5e:00:53:02")
+    assert node.run("DEL", network, sandbox, ifname="eth0").status == 0
+
+
 def test_check_tells_of_a_missing_guard(node: Node, sandbox: str) -> None:
     """A guard that is gone lets the node's own stack see the pod's frames: CHECK says so."""
     network = podnet(node)
     result = succeeded(node.run("ADD", network, sandbox, ifname="eth0"))
     inside(switch_of(node).netns, "nft", "flush", "ruleset")
-    refused(node.run("CHECK", {**network, "prevResult": result}, sandbox, ifname="eth0"), 103, result["interfaces"][0]["name"])
+    host = result["interfaces"][0]["name"]
+    refused(node.run("CHECK", {**network, "prevResult": result}, sandbox, ifname="eth0"), 103, host)
+    assert decoded(node, "status", code=1)["guards"] == {"there": 0, "needed": 1, "problem": ""}
+    assert "0 of 1 guarded" in cli(node, "status", code=1).stdout
+    [drift] = decoded(node, "check", code=1)["drifts"]
+    assert (drift["step"], host in drift["what"]) == ("guard", True)
     assert node.run("DEL", network, sandbox, ifname="eth0").status == 0
     assert (node.leftovers(), left_in_switch(node)) == ({}, {})
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.cni.spec import switch_of
 from tests.crash.storm_pods import ADMINS_BRIDGE, Pods
+from tests.lab.node.links import left_of_ours
 from tests.lab.node.node import mounts_below
 from tests.lab.node.stored import live, stored
 
@@ -41,7 +42,11 @@ class Sight:
 def look(pods: Pods) -> Sight:
     """List everything that attachments may leave. Changes meanwhile may be seen in part."""
     why: dict[str, str] = {}
-    things = Counter(thing for part in (_switch(pods, why), _mounts(pods), _directories(pods), _state(pods)) for thing in part)
+    things = Counter(
+        thing
+        for part in (_switch(pods, why), _beside_ports(pods), _mounts(pods), _directories(pods), _state(pods))
+        for thing in part
+    )
     return Sight(frozenset(thing if times == 1 else f"{thing}, {times} times" for thing, times in things.items()), why)
 
 
@@ -60,6 +65,20 @@ def _switch(pods: Pods, why: dict[str, str]) -> Iterator[str]:
     for path in Path(switch.rundir).iterdir():
         if _PORT.fullmatch(path.name):
             yield f"socket {path}, which is not placed"
+
+
+def _beside_ports(pods: Pods) -> Iterator[str]:
+    """Rows that ports refer to, and what kernel links have in the switch's network namespace."""
+    switch = switch_of(pods.node)
+    for table in ("QoS", "Queue", "Mirror"):
+        for row in switch.rows(table):
+            marks = row["external_ids"]
+            yield f"{table} row of {marks.get('container-id')}@{marks.get('ifname')}"
+    left = left_of_ours(switch.netns)
+    for name in left["host ends"]:
+        yield f"host end {name}"
+    for name in left["guards"]:
+        yield f"guard of {name}"
 
 
 def _mounts(pods: Pods) -> Iterator[str]:

@@ -27,7 +27,7 @@ UNHURT: Final = "cni-unhurt"
 
 @dataclass(frozen=True)
 class Network:
-    """A network of the storm. `mode`: OVS's."""
+    """A network of the storm. `mode`: OVS's, or "veth" for kernel links, which have limits and are sources of a mirror."""
 
     name: str
     mode: str
@@ -51,7 +51,12 @@ NETWORKS: Final = (
     Network("served-leased", "server", "br-a", leased=True),
     Network("tagged", "client", ADMINS_BRIDGE, vlan=7),
     Network("aside", "server", ADMINS_BRIDGE, device_info=True, aside=True),
+    Network("linked", "veth", "br-a"),
+    Network("linked-leased", "veth", ADMINS_BRIDGE, leased=True, vlan=8),
 )
+
+
+_SUBNETS: Final = {"client": "10.56.0.0/22", "server": "10.57.0.0/22", "veth": "10.58.0.0/22"}
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,15 @@ class Attachment:
 
     @property
     def port(self) -> str:
-        """The name of its port and of its socket."""
+        """The name of its port and of its socket, or of its port and of its host end."""
+        if self.network.mode == "veth":
+            return f"uc{hashlib.sha256(self.key.encode()).hexdigest()[:12]}"
         return str(self.name)
+
+    @property
+    def key(self) -> str:
+        """Container and interface, as records and leases name it."""
+        return f"{self.name.container}@{self.name.ifname}"
 
 
 @dataclass
@@ -185,13 +197,19 @@ class Pods:
         """The runtime's stdin; of the network alone, or for an attachment."""
         extra: dict[str, Any] = {"name": network.name, **keys}
         if network.leased:
-            extra["ipam"] = self.node.host_local("10.56.0.0/22" if network.mode == "client" else "10.57.0.0/22")
+            extra["ipam"] = self.node.host_local(_SUBNETS[network.mode])
         if network.aside:
             extra["sharedDir"] = str(self.aside)
         if network.device_info and attachment:
             extra["runtimeConfig"] = {"CNIDeviceInfoFile": self._device_file(attachment)}
+        if network.mode == "veth":
+            extra |= {"bandwidth": {"ingressRate": 8_000_000, "egressRate": 4_000_000}, "mirrors": [{"name": "ids"}]}
         made = self.node.network(network.version, **extra)
-        made["host"]["vhost"]["mode"] = network.mode
+        if network.mode == "veth":
+            del made["host"]["vhost"]
+            made["host"]["iftype"] = "veth"
+        else:
+            made["host"]["vhost"]["mode"] = network.mode
         made["host"]["bridge"] = {"bridgeName": network.bridge} | ({"vlanId": network.vlan} if network.vlan else {})
         return json.dumps(made).encode()
 
@@ -213,22 +231,20 @@ class Pods:
 
     def belongings(self, attachment: Attachment) -> Belongings:
         """The parts of an attachment while it is attached."""
-        name, network, place = attachment.name, attachment.network, self.place(attachment)
-        key, port, sock = f"{name.container}@{name.ifname}", attachment.port, f"{place}/{attachment.port}"
-        required = {
-            f"port {port} on {network.bridge}",
-            f"open port {port}",
-            f"record {key} ready",
-            f"holder {key} of {place}",
-            f"file {place}/configData-{port}.json",
-        }
+        network, place = attachment.network, self.place(attachment)
+        key, port, sock = attachment.key, attachment.port, f"{place}/{attachment.port}"
+        required = {f"port {port} on {network.bridge}", f"open port {port}", f"record {key} ready"}
         optional = set()
         if network.bridge != ADMINS_BRIDGE:
             required.add(f"bridge {network.bridge}")
-        if not attachment.pod.volume:
-            required.add(f"directory {place}")
         if network.leased:
             required.add(f"lease of {key}")
+        if network.mode == "veth":
+            required |= {f"host end {port}", f"guard of {port}", f"QoS row of {key}", f"Queue row of {key}"}
+            return Belongings(frozenset(required))
+        required |= {f"holder {key} of {place}", f"file {place}/configData-{port}.json"}
+        if not attachment.pod.volume:
+            required.add(f"directory {place}")
         if network.device_info:
             required.add(f"file {self._device_file(attachment)}")
         if network.mode == "client":

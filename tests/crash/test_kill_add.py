@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -70,10 +71,25 @@ def test_then_calls_of_others(node: Node, sandbox: str, mode: str, point: str) -
     victim.forget()
 
 
-@pytest.mark.parametrize("point", ["after lease", "after pod-mount", "after port", "before writing ready"])
-def test_then_add_again(node: Node, sandbox: str, point: str) -> None:
+@pytest.mark.parametrize("way", [Victim.collect, Victim.reconcile], ids=["GC", "agent"])
+@pytest.mark.parametrize("point", [point for point in OF_VETHS if point.startswith("after")])
+def test_then_collected(node: Node, sandbox: str, point: str, way: Callable[[Victim], None]) -> None:
+    """SIGKILL amid an ADD of a kernel link and no DEL: GC finishes it, and so does the agent's next pass."""
+    victim = Victim(node, sandbox, "veth")
+    victim.kill("ADD", point)
+    way(victim)
+
+
+AGAIN = [
+    *(("client", point) for point in ("after lease", "after pod-mount", "after port", "before writing ready")),
+    *(("veth", point) for point in ("after guard", "after link", "after port")),
+]
+
+
+@pytest.mark.parametrize(("mode", "point"), AGAIN)
+def test_then_add_again(node: Node, sandbox: str, mode: str, point: str) -> None:
     """SIGKILL at the point, then ADD of the same interface: it starts over and succeeds, with one port and one lease."""
-    victim = Victim(node, sandbox)
+    victim = Victim(node, sandbox, mode)
     victim.kill("ADD", point)
     assert victim.call("ADD").code == 0
     assert len(switch_of(node).ports("br-test")) == len(node.leftovers()["leases"]) == 1

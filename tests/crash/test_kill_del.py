@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,16 @@ def test_then_calls_of_others(node: Node, sandbox: str, mode: str, point: str) -
     assert victim.call("ADD").code == 0
     victim.kill("DEL", point)
     victim.forget()
+
+
+@pytest.mark.parametrize("way", [Victim.collect, Victim.reconcile], ids=["GC", "agent"])
+@pytest.mark.parametrize("point", ["after writing deleting", *(point for point in OF_VETHS if point.startswith("after"))])
+def test_then_collected(node: Node, sandbox: str, point: str, way: Callable[[Victim], None]) -> None:
+    """SIGKILL amid a DEL of a kernel link and no other DEL: GC finishes it, and so does the agent's next pass."""
+    victim = Victim(node, sandbox, "veth")
+    assert victim.call("ADD").code == 0
+    victim.kill("DEL", point)
+    way(victim)
 
 
 @pytest.mark.parametrize("how", ["DEL", "calls of others"])

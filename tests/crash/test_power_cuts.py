@@ -31,7 +31,8 @@ from userspace_cni.cni import protocol
 OLD, OTHER, NEW = "0" * 16, "1" * 16, "2" * 16
 PLAIN = {"cniVersion": "1.1.0", "name": "n", "type": "userspace"}
 LEASED = {**PLAIN, "ipam": {"type": "host-local"}}
-LOST_WITH_THE_BOOT = ("mount:",)
+LOST_WITH_THE_BOOT = ("mount:", "guard:", "link:", "shaper:", "announcement:")
+LINKED = {**LEASED, "host": {"iftype": "veth"}, "bandwidth": {"ingressRate": 8_000_000, "egressRate": 4_000_000}}
 PLACE = Place("/pods/both", "/pods", create=True, own=True)
 SAMPLE = 200
 """How many power cuts with a run directory are tried of each story."""
@@ -102,6 +103,11 @@ def add_leased(world: Disk) -> None:
     assert call(world, "ADD", OLD, LEASED) == 0
 
 
+def add_linked(world: Disk) -> None:
+    """Make an attachment of a kernel link with an address and limits, then detach it and attach another."""
+    assert [call(world, "ADD", OLD, LINKED), call(world, "DEL", OLD, LINKED), call(world, "ADD", OTHER, LINKED)] == [0, 0, 0]
+
+
 def come_and_go(world: Disk) -> None:
     """Attach and detach two pods, one with an address, two in one directory."""
     assert [call(world, "ADD", OLD, LEASED), call(world, "ADD", OLD, ifname="net2"), call(world, "ADD", OTHER)] == [0, 0, 0]
@@ -152,7 +158,7 @@ def delete_spooled(world: Disk) -> None:
     cleanup.finish(world, Deadline.after(5))
 
 
-STORIES = (add, add_leased, come_and_go, come_back, add_in_vain, delete_in_part, delete_spooled)
+STORIES = (add, add_leased, add_linked, come_and_go, come_back, add_in_vain, delete_in_part, delete_spooled)
 
 
 def _fails(when: str, kind: str) -> Callable[[str, Step], None]:

@@ -10,7 +10,10 @@ from typing import Any
 from tests.lab.guests.vm_pods import LauncherPod
 from tests.lab.node.inside import Trip, answer, killed_at
 from tests.lab.node.node import Node
+from userspace_cni.attachment.reconcile import Reconciliation
+from userspace_cni.base.settings import load
 from userspace_cni.cni.call import Answer
+from userspace_cni.node.local import LocalNode
 
 ANOTHER = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 CALLS = 10
@@ -77,13 +80,29 @@ class Victim:
         assert self.call("DEL") == Answer(0, b"")
         assert self.leftovers() == {}
 
+    def collect(self) -> None:
+        """Send no DEL: a GC whose list lacks the attachment must leave nothing."""
+        network = {**self.node.network(), "cni.dev/valid-attachments": []}
+        assert answer(self.node.variables("GC"), json.dumps(network).encode(), Trip()) == Answer(0, b"")
+        assert self.leftovers() == {}
+
+    def reconcile(self) -> None:
+        """Send no DEL: one pass of the agent's reconciliation must leave nothing, for the record says that a call has died."""
+        environ = self.node.environ
+        node = LocalNode(load(environ), environ)
+        try:
+            Reconciliation(node, lambda _: None, 0).run()
+        finally:
+            node.ports.close()
+        assert self.leftovers() == {}
+
     def forget(self) -> None:
         """Send no DEL: an ADD of another container and its DELs must leave nothing of either."""
         network = json.dumps(self.node.network()).encode()
-        added = answer(self.node.variables("ADD", self.netns, ANOTHER), network, Trip())
+        added = answer(self.node.variables("ADD", self.netns, ANOTHER, "net2"), network, Trip())
         assert added.code == 0, added.output
         for _ in range(CALLS):
-            assert answer(self.node.variables("DEL", self.netns, ANOTHER), network, Trip()) == Answer(0, b"")
+            assert answer(self.node.variables("DEL", self.netns, ANOTHER, "net2"), network, Trip()) == Answer(0, b"")
             if not self.leftovers():
                 return
         assert self.leftovers() == {}

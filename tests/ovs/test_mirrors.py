@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pytest
 
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.veths import inside, veth
 from tests.ovs.conftest import STORE, attach
 from tests.ovs.test_races import Meanwhile
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import OvsPort, Seen
+from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
@@ -256,12 +260,21 @@ class Pods:
             assert pair.send_frames([to + frm + b"\x88\xb5" + number.to_bytes(4, "big") + bytes(46)]) == 1
 
     def heard(self, step: OvsPort, count: int) -> list[tuple[bytes, int]]:
-        """Source and number of the frames that arrive, until there are `count` and none more is on its way."""
+        """Source and number of our frames that arrive, until there are `count` and none more is on its way."""
+        frames = self._received(step, count, lambda frame: frame[12:14] == b"\x88\xb5")
+        return [(frame[6:12], int.from_bytes(frame[14:18], "big")) for frame in frames]
+
+    def pings(self, step: OvsPort, count: int) -> Counter[int]:
+        """How many ICMP messages arrive, by type, until there are `count` and none more is on its way."""
+        frames = self._received(step, count, lambda frame: frame[12:14] == b"\x08\x00" and frame[23] == 1)
+        return Counter(frame[34] for frame in frames)
+
+    def _received(self, step: OvsPort, count: int, wanted: Callable[[bytes], bool]) -> list[bytes]:
         pair, got = self._open[step.name][1].pairs[0], []
         end = time.monotonic() + 10
         while time.monotonic() < end:
             more = pair.receive_frames()
-            got += [(frame[6:12], int.from_bytes(frame[14:18], "big")) for frame in more if frame[12:14] == b"\x88\xb5"]
+            got += [frame for frame in more if wanted(frame)]
             if not more and len(got) >= count and not pair.wait(0.1):
                 break
         return got
@@ -344,6 +357,31 @@ def test_one_purge_for_a_group(switch: Switch, connect: Callable[..., PortDriver
         rest()
     assert asked == ["revalidator/purge"]
     assert sources(switch)[0] == uuids(switch, *map(port, range(1, 9)))
+
+
+def test_a_kernel_port_is_mirrored_to_a_vhost_user_port(
+    switch: Switch, pods: Pods, connect: Callable[..., PortDriver], port: MakePort
+) -> None:
+    """Ten pings of a veth are ten requests and ten replies at the output, with flows in use before it joined."""
+    ids = output(port(3))
+    kernel = connect(switch, links={"ifindex_of": Veths(switch).index})
+    with netns() as a, netns() as b:
+        steps = []
+        for number, place in ((1, a), (2, b)):
+            veth(switch.netns, f"ucm{number}", place, "eth0", f"10.7.7.{number}/24")
+            steps.append(replace(port(number), name=f"ucm{number}", interface=HostEnd("system")))
+            attach(kernel, steps[-1], soon())
+        pods.attach(ids)
+        ping = ["ping", "-n", "-c", "10", "-i", "0.02", "-W", "5", "10.7.7.2"]
+        inside(a, *ping)
+        pods.heard(ids, 0)
+        attach(kernel, source(steps[0]), soon())
+        assert " 0% packet loss" in inside(a, *ping)
+        assert pods.pings(ids, 20) == {8: 10, 0: 10}
+        for step in steps:
+            kernel.undo(step, soon())
+        for number in (1, 2):
+            inside(switch.netns, "ip", "link", "delete", f"ucm{number}")
 
 
 def test_a_process_that_died_before_the_purge(pods: Pods, driver: PortDriver, port: MakePort) -> None:

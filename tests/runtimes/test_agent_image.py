@@ -20,6 +20,7 @@ from tests.cni.spec import succeeded, switch_of
 from tests.lab.kube.daemonset import DaemonSet
 from tests.lab.node.agent import spooled
 from tests.lab.node.host_tree import TreeNode, host_tree
+from tests.lab.node.links import addresses, guards, host_ends, links
 from tests.lab.node.node import CONTAINER, clean, mounts_below
 from tests.lab.runtimes import agent_image, image_base, image_inside
 from tests.lab.runtimes.agent_image import IMAGE
@@ -189,6 +190,21 @@ def test_attach(pod: Pod, late_sandbox: str) -> None:
     assert PORT in pod.run("userspace-cni", "list", "--json")
     succeeded(node.run("DEL", network, late_sandbox))
     assert node.leftovers() == {}
+
+
+def test_an_ordinary_pod(pod: Pod, late_sandbox: str) -> None:
+    """A pod with a veth is attached by the agent in its image, with address, limits and guard, and leaves nothing."""
+    node = pod.node
+    host = {"engine": "ovs-dpdk", "iftype": "veth", "bridge": {"bridgeName": "br-test"}}
+    network = node.network("1.0.0", host=host, ipam=node.host_local(), bandwidth={"ingressRate": 10**7, "egressRate": 10**7})
+    result = succeeded(node.run("ADD", network, late_sandbox, ifname="eth0"))
+    place, [end, inner] = switch_of(node).netns, result["interfaces"]
+    assert addresses(late_sandbox, "eth0") == [result["ips"][0]["address"]]
+    assert (links(late_sandbox)["eth0"]["address"], guards(place)) == (inner["mac"], [end["name"]])
+    succeeded(node.run("CHECK", {**network, "prevResult": result}, late_sandbox, ifname="eth0"))
+    assert "1 of 1 guarded" in pod.run("userspace-cni", "status")
+    succeeded(node.run("DEL", network, late_sandbox, ifname="eth0"))
+    assert (node.leftovers(), guards(place), host_ends(place)) == ({}, [], {})
 
 
 def test_rollout(pod: Pod, late_sandbox: str) -> None:

@@ -11,15 +11,18 @@ import platform
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from userspace_cni.attachment.listing import SwitchPort
-from userspace_cni.attachment.steps import PortRef
+from userspace_cni.attachment.steps import OvsPort, PortRef
 from userspace_cni.base.errors import UNEXPECTED
 from userspace_cni.base.exposition import family, labels
 from userspace_cni.base.metrics import Registry
 from userspace_cni.base.stages import STAGES, Stage
 from userspace_cni.cni.request import VERBS
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.listing import Limited
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _GROUPS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -59,7 +62,8 @@ class Metrics:
     """The agent's metrics. Methods may be called from any thread.
 
     `ports` gives every port to show; `gauges` give further numbers by name; `counters` gives the counters of our ports; `dead`
-    gives the ports whose sockets are dead. All are called at each scrape, not before.
+    gives the ports whose sockets are dead; `limits` the limited directions of our ports. All are called at each scrape, not
+    before.
     """
 
     def __init__(
@@ -68,6 +72,7 @@ class Metrics:
         gauges: Mapping[str, Callable[[], float]],
         counters: Callable[[], Iterable[Counted]] = tuple,
         dead: Callable[[], Iterable[PortRef]] = tuple,
+        limits: Callable[[], Iterable[Limited]] = tuple,
     ) -> None:
         self._registry = registry = Registry()
         text = "Seconds that CNI calls took, by verb, stage (total is all of it) and outcome"
@@ -86,6 +91,7 @@ class Metrics:
         self._ports = ports
         self._counters = counters
         self._dead = dead
+        self._limits = limits
         self._owned: dict[str, tuple[Mapping[str, str], str, str]] = {}
 
     def observe_call(self, verb: str, code: int, seconds: float, stages: Mapping[Stage, float]) -> None:
@@ -132,7 +138,9 @@ class Metrics:
     def render(self) -> bytes:
         """Return all series, as CONTENT_TYPE."""
         dead = self._registry.ask("dead sockets", lambda: list(self._dead()))
-        rendered = self._registry.render() + _of_sockets(dead or []).encode(errors="replace")
+        limits = self._registry.ask("limits", lambda: list(self._limits()))
+        told = _of_sockets(dead or []) + "".join(_of_limits(limits or []))
+        rendered = self._registry.render() + told.encode(errors="replace")
         ports = self._registry.ask("ports", lambda: list(self._ports()))
         if not ports:
             return rendered
@@ -197,6 +205,16 @@ def _of_sockets(dead: list[PortRef]) -> str:
     return family("userspace_cni_socket_dead", "gauge", text, [(_owned(port, port.bridge), 1) for port in dead])
 
 
+def _of_limits(limits: list[Limited]) -> Iterator[str]:
+    """The limits of attachments, by direction as the pod has it; nothing of what is not limited."""
+    where = [_owned(each.port, each.port.bridge, direction=each.direction) for each in limits]
+    rates = [(labelled, each.rate) for labelled, each in zip(where, limits, strict=True) if each.rate is not None]
+    yield family("userspace_cni_port_limit_bits_per_second", "gauge", "The rate to which a port is limited, by direction", rates)
+    drops = [(labelled, each.drops) for labelled, each in zip(where, limits, strict=True) if each.drops is not None]
+    text = "Packets that a port's limit has dropped, by direction"
+    yield family("userspace_cni_port_limit_drops_total", "counter", text, drops)
+
+
 _WAYS: Final = (("rx", "the switch received from the application"), ("tx", "the switch sent to the application"))
 _COUNTED: Final[Mapping[str, str]] = {
     "packets": "Packets that {}",
@@ -223,9 +241,9 @@ def _of_traffic(attached: list[tuple[str, Mapping[str, int]]]) -> Iterator[str]:
             yield family(f"userspace_cni_port_{key}_total", "counter", f"{text.format(direction)}, by port", samples)
 
 
-def _owned(port: Counted | PortRef, bridge: str) -> str:
+def _owned(port: Counted | PortRef | OvsPort, bridge: str, **more: str) -> str:
     whose = {label: port.marks.get(mark, "") for label, mark in _OWNER.items()}
-    return labels({"bridge": bridge, "port": port.name, **whose})
+    return labels({"bridge": bridge, "port": port.name, **whose, **more})
 
 
 def _state(port: SwitchPort) -> str:

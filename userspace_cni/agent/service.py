@@ -51,6 +51,7 @@ from userspace_cni.cni.request import Called, recipient_of, subject_of
 from userspace_cni.node.local import Callbacks, LocalNode
 
 if TYPE_CHECKING:
+    from userspace_cni.attachment.listing import Limited
     from userspace_cni.deviceplugin.plugin import DevicePlugin
 
 AGENT_S: Final = 40.0
@@ -101,7 +102,7 @@ class Agent:
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings
-        self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead)
+        self.metrics = Metrics(self._ports, self._gauges(), self._counters, self._dead, self._limits)
         self.node = LocalNode(
             settings,
             environ,
@@ -229,6 +230,9 @@ class Agent:
 
     def _dead(self) -> list[PortRef]:
         return list(self.watchdog.dead_sockets)
+
+    def _limits(self) -> list[Limited]:
+        return self.node.limited(self.node.journal.records())
 
     def _gauges(self) -> dict[str, Callable[[], float]]:
         return {

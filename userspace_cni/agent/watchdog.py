@@ -59,7 +59,8 @@ class Watchdog:
         self._life = node.watch_life(self._ended)
         self._died = self._death_seen = 0.0
         self._disconnected: dict[str, tuple[float, ...]] = {}
-        self._changed: dict[tuple[str, str], None] = {}
+        self._changed: set[tuple[str, str]] = set()
+        self._followed_again: set[tuple[str, str]] = set()
         self._actions: Counter[str] = Counter()
         self._wake = threading.Condition()
         self._asked = 0
@@ -107,7 +108,7 @@ class Watchdog:
     def on_pod(self, namespace: str, name: str) -> None:
         """Note that this pod has changed. Never waits."""
         with self._wake:
-            self._changed[namespace, name] = None
+            self._changed.add((namespace, name))
             self._wake.notify_all()
 
     def _ended(self) -> None:
@@ -167,9 +168,10 @@ class Watchdog:
 
     def _follow_changed(self) -> None:
         with self._wake:
-            pods, self._changed = list(self._changed), {}
-        for pod in pods:
-            self._guarded(lambda: self._reconciliation.follow(*pod), "following a pod")  # noqa: B023 - called at once
+            pods, self._changed = self._changed | self._followed_again, set()
+        self._followed_again = set()
+        if pods:
+            self._guarded(lambda: self._followed_again.update(self._reconciliation.follow(pods)), "following pods")
 
     def _round(self, now: float) -> None:
         """Look at session and switch, and make a pass when one is due."""

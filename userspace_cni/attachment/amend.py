@@ -44,19 +44,30 @@ def steps_now(record: Record, noted: Noted) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def amend(record: Record, noted: Noted, node: Node) -> bool:
-    """Change the attachment if its pod says something else now; whether it did. Raises UserspaceError: it is as it was then, or
-    partly changed, and the next call goes on."""
-    if is_unfinished(record, node.boot_id()) or steps_now(record, noted) == record.steps:
+def amend(record: Record, node: Node) -> bool | None:
+    """Change the attachment if its pod says something else now; whether it did. None while another call works on its container,
+    which may have read before what the pod says. Raises BadRequest for what a pod cannot have, with nothing changed; after other
+    errors the attachment is as it was as far as that can be had now, and the next call tries again.
+    """
+    if record.state == "ready" and _wanted(record, node) is None:
         return False
     with about(record.subject), try_turn(record.container_id, record.ifname, node) as turn:
-        current = turn.read() if turn else None
-        if turn is None or current is None or is_unfinished(current, node.boot_id()):
+        if turn is None:
+            return None
+        current = turn.read()
+        if current is None or is_unfinished(current, node.boot_id()):
             return False
-        steps = steps_now(current, noted)
-        if steps == current.steps:
+        steps = _wanted(current, node)
+        if steps is None:
             return False
         turn.amend(current, steps, Deadline.after(AMEND_S))
         changed = "; ".join(step.summary for step in steps if step not in current.steps)
         say("info", "the attachment has changed as its pod says", changed=changed)
     return True
+
+
+def _wanted(record: Record, node: Node) -> tuple[Step, ...] | None:
+    """The steps that the attachment is to have; None where they are those it has, or what its pod says is not known."""
+    noted = node.noted(record) if record.pod_name else None
+    steps = steps_now(record, noted) if noted else record.steps
+    return None if steps == record.steps else steps

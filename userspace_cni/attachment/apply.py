@@ -11,10 +11,10 @@ time. A process that dies in between leaves a record and a list of holders, from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.journal import Journal, Shared, keys_of
 from userspace_cni.attachment.records import Record, record_key
@@ -26,6 +26,8 @@ from userspace_cni.base.stages import stage
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
+
+_BACK_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,24 @@ class Turn:
         A step that has changed is applied over what is there; one of a kind that the attachment no longer has is undone. What
         amends here never leaves a thing that the recorded steps do not lead to: a changed property of a port or link goes with
         it. So the record is written afterwards: after a death in between, the next comparison with the pod finds it unchanged and
-        does this again.
+        does this again. Raises UserspaceError, after what was done by then was put back as far as that can be done now.
         """
+        changed = record.to(record.state, steps=steps)
+        try:
+            self._replace(record, steps, deadline)
+        except UserspaceError:
+            with suppress(UserspaceError):
+                self._replace(changed, record.steps, Deadline.after(_BACK_S))
+            raise
+        self._journal.write(changed)
+
+    def _replace(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
+        """Apply those of the steps that are not the record's, and undo the record's that are of no kind of theirs."""
         kinds = {step.kind for step in steps}
         self.settle(self.begin(record, [step for step in steps if step not in record.steps], deadline))
         for step in record.steps:
             if step.kind not in kinds:
                 self._node.driver(step).undo(step, deadline)
-        self._journal.write(record.to(record.state, steps=steps))
 
     def undo_some(self, steps: Iterable[Step], wanted: Callable[[Step], bool], deadline: Deadline) -> None:
         """Undo the shared steps for which `wanted`, called under their place's lock, says so. The record and its holders stay."""

@@ -5,7 +5,7 @@ Programs read fields and types, never the words: the words may change. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from userspace_cni.base.errors import Drifted
@@ -66,6 +66,16 @@ def sentence(drift: Drift, what: str = "") -> str:
     """The drift in one sentence. `what` replaces subject and field where the reader knows the subject."""
     parts = row(drift)
     return f"{what or parts['what']}: expected {parts['expected']}, found {parts['found']}"
+
+
+def without_told(drifts: Sequence[Drift], subject: str, told: Mapping[str, object]) -> list[Drift]:
+    """The drifts without those of `subject` that found what a later plugin of the chain has set there, as tuning does.
+
+    `told`: the subject's entry in the result of the whole chain, by the fields' names.
+    """
+
+    by_field = {key: value.lower() if isinstance(value, str) else value for key, value in told.items()}
+    return [drift for drift in drifts if drift.subject != subject or by_field.get(drift.field) != drift.found]
 
 
 def refusal(drifts: Sequence[Drift]) -> Drifted:

@@ -6,8 +6,8 @@ The command line and the agent's `/api/v1/attachments` both answer with what `de
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Final, Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal, Protocol
 
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.records import Record
@@ -59,6 +59,18 @@ class SwitchPort(Protocol):
     def error(self) -> str:
         """Interface.error; "" for none."""
         ...
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A limited direction of an attachment's port. `rate`: bit/s, None for a worse line without a rate; `drops`: frames that the
+    limit has dropped, None while that is not known."""
+
+    key: str
+    port: OvsPort
+    direction: Literal["to_pod", "from_pod"]
+    rate: int | None
+    drops: int | None
 
 
 class Unresolved(Exception):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.consumer import Consumer
     from userspace_cni.attachment.facts import Facts, Noted
     from userspace_cni.attachment.journal import Journal
-    from userspace_cni.attachment.listing import SwitchPort
+    from userspace_cni.attachment.listing import Limited, SwitchPort
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
     from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, SocketFile
@@ -106,7 +106,11 @@ class Node(Protocol):
         ...
 
     def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
-        """What an attachment with a kernel link has in the kernel, to be undone by its names; () where there can be no such."""
+        """What an attachment with a kernel link has in the kernel, to be undone by its names; () where it has no host end."""
+        ...
+
+    def limited(self, records: Iterable[Record]) -> list[Limited]:
+        """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
         ...
 
     def guarded(self) -> tuple[int, int]:

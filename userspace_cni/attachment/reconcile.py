@@ -22,7 +22,7 @@ from userspace_cni.attachment.records import Record, record_key
 from userspace_cni.attachment.sockets import dead_sockets
 from userspace_cni.attachment.steps import PortRef, Rest, Seen, Step
 from userspace_cni.base.deadline import Deadline
-from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.errors import BadRequest, StepFailed, UserspaceError
 from userspace_cni.base.log import about, bound, say
 from userspace_cni.base.notices import LIMIT_REFUSED, PORT_DEGRADED, PORT_RESTORED, Notice, Reason
 
@@ -158,7 +158,6 @@ def _without_record(recorded: set[str], ports: Mapping[str, Marks], node: Node) 
 
 _TOLD: Final = {
     PORT_DEGRADED: "what this interface has lost cannot be made again",
-    LIMIT_REFUSED: "what the pod's annotations say of this interface cannot be done, and nothing has changed",
 }
 
 
@@ -224,23 +223,38 @@ class Reconciliation:
         self._dead = self._still_dead(left)
         self._log_foreign(foreign)
 
-    def follow(self, namespace: str, name: str) -> None:
-        """Amend the pod's attachments if its annotations say something else now. Never fails."""
+    def follow(self, pods: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Amend the attachments of these pods, by namespace and name, if their annotations say something else now. Never fails.
+
+        Returns those of which another call works on an attachment: they are to be followed again when that has ended.
+        """
         try:
-            records = [each for each in self._node.journal.records() if (each.pod_namespace, each.pod_name) == (namespace, name)]
+            records = [each for each in self._node.journal.records() if (each.pod_namespace, each.pod_name) in pods]
         except UserspaceError as error:
-            say("warning", "what a pod says of its interfaces is looked at later", pod=f"{namespace}/{name}", error=error)
-            return
-        self._amend(records)
+            say("warning", "what pods say of their interfaces is looked at later", error=error)
+            return set()
+        return {(each.pod_namespace, each.pod_name) for each in self._amend(records)}
 
-    def _amend(self, records: Iterable[Record]) -> None:
+    def _amend(self, records: Iterable[Record]) -> list[Record]:
+        """Amend the attachments; those on which another call works."""
+        busy: list[Record] = []
         for record in records:
-            self._attempt(record, lambda record=record: self._amend_one(record), told=LIMIT_REFUSED)  # type: ignore[misc]
+            self._attempt(record, lambda record=record: self._amend_one(record, busy))  # type: ignore[misc]
+        return busy
 
-    def _amend_one(self, record: Record) -> None:
-        noted = self._node.noted(record) if record.pod_name else None
-        if noted is not None and amend(record, noted, self._node):
-            self._report("amended")
+    def _amend_one(self, record: Record, busy: list[Record]) -> None:
+        try:
+            changed = amend(record, self._node)
+        except (BadRequest, StepFailed) as error:
+            if self._is_new(record.key, f"{LIMIT_REFUSED.name}: {error}"):
+                text = f"what the pod's annotations say of this interface cannot be done, and nothing has changed: {error}"
+                say("warning", text)
+                self._node.tell(record.recipient, (Notice(LIMIT_REFUSED, text),))
+        else:
+            if changed:
+                self._report("amended")
+            elif changed is None:
+                busy.append(record)
 
     def _sweep(self) -> None:
         """Follow the pods of all attachments, and remove what no record names and nothing uses."""

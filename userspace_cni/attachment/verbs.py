@@ -237,7 +237,8 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
     if raw is None:
         raise InvalidConfig("CHECK needs key 'prevResult'", "the runtime has no cached result of this attachment")
     previous = read_prev_result(raw, request.network.version)
-    if find_interface(previous, environment.ifname, environment.netns) is None:
+    told = find_interface(previous, environment.ifname, environment.netns)
+    if told is None:
         raise NotAttached(
             f"prevResult has no interface {environment.ifname} in sandbox {environment.netns}",
             "it is not from ADD of this attachment",
@@ -252,9 +253,10 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
     deadline = Deadline.after(node.deadline_s)
     drifts = [drift for step in record.steps for drift in node.driver(step).check(step, deadline)]
     if drifts:
-        from userspace_cni.attachment.drift import refusal
+        from userspace_cni.attachment.drift import refusal, without_told
 
-        raise refusal(drifts)
+        if left := without_told(drifts, f"interface {environment.ifname}", told):
+            raise refusal(left)
     node.forward("CHECK", request, deadline)
     return b""
 
@@ -286,6 +288,7 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
         errors.append(error)
     if errors:
         raise combined("GC", errors)
+    node.sweep()
     _finish(node)
     return b""
 

@@ -175,19 +175,29 @@ def opened_pod(path: str, inode: int, root: HostRoot = HERE) -> Netns:
 
 def link_exists(netns: str, name: str, root: HostRoot = HERE) -> bool:
     """Whether the namespace has a link of this name or alternative name. Raises BadEnvironment when it cannot be entered."""
+    with opened(netns, root) as entered:
+        return _has(entered, name, netns, POD)
+
+
+def switch_has(switch_netns: str, name: str, root: HostRoot = HERE) -> bool:
+    """The same of the namespace in which ovs-vswitchd opens its ports. Raises Unavailable or BadEnvironment."""
+    with opened_switch(switch_netns, root) as entered:
+        return _has(entered, name, switch_netns, SWITCH)
+
+
+def _has(entered: Netns, name: str, path: str, naming: Naming) -> bool:
     if not 0 < len(os.fsencode(name)) < _IFNAMSIZ:
         return False
     from socket import AF_UNIX, SOCK_DGRAM, socket
 
-    with opened(netns, root) as entered:
-        try:
-            with entered.do(lambda: socket(AF_UNIX, SOCK_DGRAM)) as query:
-                # netdevice(7): any type of socket works, and uses the namespace of the thread that made it
-                fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
-        except OSError as error:
-            if error.errno == errno.ENODEV:
-                return False
-            raise _refusal(netns, error, "it could not be read: ") from error
+    try:
+        with entered.do(lambda: socket(AF_UNIX, SOCK_DGRAM)) as query:
+            # netdevice(7): any type of socket works, and uses the namespace of the thread that made it
+            fcntl.ioctl(query, _SIOCGIFINDEX, os.fsencode(name).ljust(40, b"\0"))
+    except OSError as error:
+        if error.errno == errno.ENODEV:
+            return False
+        raise _refusal(path, error, "it could not be read: ", naming) from error
     return True
 
 

@@ -237,5 +237,6 @@ def noted(port: OvsPort, pod: Pod, record: Record, settings: Settings) -> Noted:
     kind: PortKind = port.interface.opened_as if isinstance(port.interface, HostEnd) else "vhostuser"
     require_possible(now, kind, port.interface.mtu)
     mirrors = mirrors_of(pod.annotations, interface, terms.mirrors, port.mirror_output)
-    require_mirrors(settings.rules, record.pod_namespace, (each.name for each in mirrors), port.mirror_output)
+    joined = (each.name for each in mirrors if each not in port.mirrors)  # later rules do not hold for what there is
+    require_mirrors(settings.rules, record.pod_namespace, joined, "")
     return Noted(limits, mirrors)

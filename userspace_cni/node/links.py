@@ -9,6 +9,7 @@ from userspace_cni.attachment.steps import Guard, LinkRef, Step, host_alias, hos
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.log import say
+from userspace_cni.host.netns import switch_has
 
 if TYPE_CHECKING:
     from userspace_cni.node.local import LocalNode
@@ -17,8 +18,17 @@ _SWEEP_S: Final = 5.0
 
 
 def traces(container_id: str, ifname: str, node: LocalNode) -> tuple[Step, ...]:
-    """The guard and the host end that an attachment would have, by the names that its plan would have given them."""
+    """The guard and the host end of an attachment, if there is a link of the name that its plan would have given the host end.
+
+    Most DELs without a record are of what was deleted before: they cost one question to the kernel. A guard whose link has gone
+    is left to `sweep`.
+    """
     host, store, netns = host_end(container_id, ifname), node.journal.identity(), node.settings.switch_netns
+    try:
+        if not switch_has(netns, host, node.root):
+            return ()
+    except UserspaceError as error:
+        say("debug", "whether there is a host end cannot be seen", error=error)
     return Guard(host, store, netns), LinkRef(host, host_alias(store, container_id, ifname), netns)
 
 

@@ -29,6 +29,7 @@ from userspace_cni.node.drivers import MAKERS
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.facts import Facts, Noted
+    from userspace_cni.attachment.listing import Limited
     from userspace_cni.attachment.records import Record
     from userspace_cni.attachment.spool import Spool
     from userspace_cni.dataplane.counters import Counters
@@ -425,6 +426,12 @@ class LocalNode:
     def counters(self) -> list[Counters]:
         """The switch's counters of our ports. Raises Unavailable and SwitchRefused."""
         return self.ports.counters(Deadline.after(_COUNTERS_S))
+
+    def limited(self, records: Iterable[Record]) -> list[Limited]:
+        """Each limited direction of these attachments, with what its limit has dropped. Never fails."""
+        from userspace_cni.node.limits import limited
+
+        return limited(records, self, Deadline.after(_COUNTERS_S))
 
     @cached_property
     def dead_probes(self) -> DeadRuns:

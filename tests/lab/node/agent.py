@@ -146,10 +146,10 @@ def install_shim(node: Node) -> None:
 
 
 @contextmanager
-def running(node: Node, **settings: str) -> Iterator[Agent]:
-    """A node with the shim and an agent that serves."""
+def running(node: Node, *prefix: str, **settings: str) -> Iterator[Agent]:
+    """A node with the shim and an agent that serves; `prefix` is what the agent is started by."""
     install_shim(node)
-    agent = Agent(node, (), **settings)
+    agent = Agent(node, prefix, **settings)
     try:
         yield agent.start()
     finally:

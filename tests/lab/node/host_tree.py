@@ -45,6 +45,7 @@ class TreeNode(Node):
         return {
             "ovsdb": self.switch.ovsdb,
             "ovs_rundir": self.switch.rundir,
+            "switch_netns": self.switch.netns,
             "state_dir": str(self.state),
             "short_dir": str(self.short),
             "default_shared_dir": str(self.shared),
@@ -79,7 +80,7 @@ def host_tree(switch: Switch, directory: Path) -> Iterator[TreeNode]:
             for seen in (directory, switch.dir):
                 there = tree / seen.relative_to("/")
                 there.mkdir(parents=True)
-                _mount("--bind", str(seen), str(there))
+                _mount("--rbind", str(seen), str(there))  # with the namespace that is mounted there
             node.furnish(tree)
             yield node
 

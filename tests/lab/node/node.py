@@ -169,7 +169,7 @@ class Node:
 
     def _left_in(self, switch: Switch) -> dict[str, list[str]]:
         """What attachments left in the switch and in its network namespace."""
-        return {"bridges": switch.bridges(), **switch.beside_ports(), **left_of_ours(switch.netns)}
+        return switch.held() | left_of_ours(switch.netns)
 
 
 @cache

@@ -13,15 +13,18 @@ from typing import Any
 from tests.lab.node.memory_switch import MemoryLifeline, MemoryPorts
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.drift import Absent, Dead, Drift
-from userspace_cni.attachment.facts import Facts, Noted, Place, Pod, SocketFacts
+from userspace_cni.attachment.facts import Facts, LinkFacts, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.listing import Limited
 from userspace_cni.attachment.node import DeadProbe
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.spool import Spool
 from userspace_cni.attachment.steps import (
     Driver,
+    Guard,
     Lease,
     LegacyRecord,
+    Link,
     OvsPort,
     PlacedSocket,
     PodMount,
@@ -32,7 +35,9 @@ from userspace_cni.attachment.steps import (
 )
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.limits import UNLIMITED
 from userspace_cni.base.notices import Notice, Recipient
+from userspace_cni.cni.bandwidth import resolve
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
 from userspace_cni.consumers import CONSUMERS
@@ -98,6 +103,8 @@ def name_of(step: Step) -> str:
     """What a step makes, in a word."""
     if step.resource and not isinstance(step, SocketFile):
         return step.resource.key
+    if isinstance(step, Guard | Link):
+        return f"{step.kind}:{step.link if isinstance(step, Guard) else step.host}"
     names = {"lease": "lease", "port": f"port:{getattr(step, 'name', '')}"}
     return names.get(step.kind, f"{step.kind}:{getattr(step, 'name', getattr(step, 'path', ''))}")
 
@@ -242,7 +249,18 @@ class World:
         return (environment.netns, environment.ifname) in self.links
 
     def gather(self, request: Request, options: Options, consumer: Consumer, netns_inode: int, deadline: Deadline) -> Facts:
-        """A pod with its own directory, without an API server."""
+        """A pod with its own directory, or with a kernel link, without an API server."""
+        if options.link:
+            return LinkFacts(
+                boot_id=self.boot,
+                store=self.journal.identity(),
+                netns_inode=netns_inode,
+                pod=Pod(),
+                switch_netns="",
+                opened_as="system",
+                mtu=1500,
+                limits=resolve(options.bandwidth, UNLIMITED),
+            )
         place = self.place or Place(f"/pods/{request.environment.container_id[:12]}", "/pods", create=True, own=True)
         return SocketFacts(
             boot_id=self.boot,
@@ -287,6 +305,10 @@ class World:
     def noted(self, record: Record) -> Noted | None:
         """What the test put there."""
         return self.said.get(record.pod_name)
+
+    def limited(self, records: Iterable[Record]) -> list[Limited]:
+        """None here."""
+        return []
 
     def guarded(self) -> tuple[int, int]:
         """None needed."""

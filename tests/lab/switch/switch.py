@@ -172,15 +172,15 @@ class Switch:
         """Names of all bridges."""
         return self.vsctl("--no-wait", "list-br").splitlines()
 
-    def beside_ports(self) -> dict[str, list[str]]:
-        """The rows of QoS, Queue and Mirror, by table: what they are for, as far as their marks say it."""
+    def held(self) -> dict[str, list[str]]:
+        """All bridges by name, and by their marks the rows of QoS, Queue and Mirror; one call of ovs-vsctl."""
         tables = ("QoS", "Queue", "Mirror")
-        commands = " -- ".join(f"--columns=external_ids list {table}" for table in tables)
-        answers = self.vsctl("--no-wait", "--format=json", *commands.split()).splitlines()
-        return {
-            table: [str(_decoded(each)) for (each,) in json.loads(line)["data"]]
-            for table, line in zip(tables, answers, strict=True)
+        rows = [word for table in tables for word in ("--columns=external_ids", "list", table, "--")]
+        lines = self.vsctl("--no-wait", "--format=json", *rows, "list-br").splitlines()
+        marks = {
+            table: [str(_decoded(row[0])) for row in json.loads(line)["data"]] for table, line in zip(tables, lines, strict=False)
         }
+        return {"bridges": lines[len(tables) :], **marks}
 
     def ports(self, bridge: str) -> list[str]:
         """Names of a bridge's ports, without the local one."""

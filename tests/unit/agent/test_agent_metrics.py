@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.lab.node.ports import port_with
 from userspace_cni.agent.metrics import Metrics, outcome_of
-from userspace_cni.attachment.listing import SwitchPort
+from userspace_cni.attachment.listing import Limited, SwitchPort
 from userspace_cni.attachment.steps import PortRef
 from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.metrics import CONTENT_TYPE
@@ -171,6 +172,17 @@ def test_dead_sockets_are_named() -> None:
     assert value(text_of(told), "userspace_cni_socket_dead", **LABELS) == 1
     dead.clear()
     assert not [name for name, _ in read(text_of(told)) if name == "userspace_cni_socket_dead"]
+
+
+def test_limits_by_direction() -> None:
+    """A limited direction has its rate and what was dropped, named as the pod has it; what is not known is absent."""
+    port = port_with(name="a", bridge="br0", interface_type="dpdkvhostuserclient", server_path="/s", marks=MARKS)
+    limits = [Limited("k", port, "to_pod", 10_000_000, 7), Limited("k", port, "from_pod", 5_000, None)]
+    text = text_of(Metrics(lambda: PORTS, {}, limits=lambda: limits))
+    assert value(text, "userspace_cni_port_limit_bits_per_second", **LABELS, direction="to_pod") == 10_000_000
+    assert value(text, "userspace_cni_port_limit_bits_per_second", **LABELS, direction="from_pod") == 5_000
+    assert value(text, "userspace_cni_port_limit_drops_total", **LABELS, direction="to_pod") == 7
+    assert value(text, "userspace_cni_port_limit_drops_total", **LABELS, direction="from_pod") is None
 
 
 def test_a_port_that_is_given_to_another() -> None:

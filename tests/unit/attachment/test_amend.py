@@ -13,6 +13,7 @@ from userspace_cni.attachment.amend import amend, steps_now
 from userspace_cni.attachment.facts import Noted
 from userspace_cni.attachment.records import Record
 from userspace_cni.attachment.steps import HostEnd, Link, OvsPort, Shaper, Step, Terms
+from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
 from userspace_cni.base.mirrors import MirrorSource
 
@@ -29,7 +30,7 @@ def world(tmp_path: Path) -> World:
 
 def record(*steps: Step) -> Record:
     """A ready record with these steps."""
-    return Record("ready", "net", "c0ffee", "eth0", boot_id="boot", steps=steps)
+    return Record("ready", "net", "c0ffee", "eth0", boot_id="boot", pod_name="app", steps=steps)
 
 
 def test_a_vhost_user_port() -> None:
@@ -72,15 +73,48 @@ def test_the_record_says_the_new_value(world: World) -> None:
     port = OvsPort("br0", "uc1", HostEnd("system", 1500))
     made = replace(record(LINK, Shaper("eth0", "/run/netns/x", 7, 1, 1), port), boot_id=world.boot_id())
     world.journal.write(made)
-    assert amend(made, Noted(Limits(SLOW)), world)
+    world.said["app"] = Noted(Limits(SLOW))
+    assert amend(made, world)
     [kept] = world.journal.records()
     assert kept.steps == (LINK, replace(port, limits=Limits(SLOW)))
-    assert not amend(kept, Noted(Limits(SLOW)), world)
+    assert amend(kept, world) is False
 
 
 def test_what_is_being_deleted_stays(world: World) -> None:
     """An attachment whose DEL has begun is not changed."""
     made = replace(record(VHOST), boot_id=world.boot_id(), state="deleting")
     world.journal.write(made)
-    assert not amend(made, Noted(Limits(SLOW)), world)
+    world.said["app"] = Noted(Limits(SLOW))
+    assert amend(made, world) is False
     assert world.journal.records() == [made]
+
+
+def test_another_call_works_on_it(world: World) -> None:
+    """What a verb works on is left for later: it may have read before what the pod says now."""
+    made = replace(record(VHOST), boot_id=world.boot_id())
+    world.journal.write(made)
+    world.said["app"] = Noted(Limits(SLOW))
+    lock = world.journal.try_container_lock(made.container_id)
+    assert lock is not None
+    with lock:
+        assert amend(made, world) is None
+        assert amend(replace(made, state="applying"), world) is None
+    assert amend(made, world)
+
+
+def test_a_half_that_cannot_be_done(world: World) -> None:
+    """Where one step of a change is refused, those before it are put back: the record still says what is."""
+    port = OvsPort("br0", "uc1", HostEnd("system", 1500))
+    made = replace(record(LINK, port), boot_id=world.boot_id())
+    world.journal.write(made)
+    world.said["app"] = Noted(Limits(SLOW, FAST))
+
+    def refusing(when: str, step: Step) -> None:
+        if when == "before apply" and isinstance(step, OvsPort) and step.limits:
+            raise SwitchRefused("no such limit", "")
+
+    world.fault = refusing
+    with pytest.raises(SwitchRefused):
+        amend(made, world)
+    assert world.journal.records() == [made]
+    assert not [each for each in world.true if each.startswith("shaper")]

@@ -16,7 +16,7 @@ from tests.lab.runtimes.dockerfile import ROOT
 from userspace_cni.cli.main import userspace_cni
 
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
-NAMES = ["non-root", "pair", "several-networks", "tap", "trunk", "vm"]
+NAMES = ["non-root", "ordinary-pods", "pair", "several-networks", "tap", "trunk", "vm"]
 IMAGE = re.compile(r"image: (?:&\w+ )?([a-z][^\s*]*)$", re.MULTILINE)
 
 

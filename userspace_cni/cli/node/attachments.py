@@ -95,8 +95,12 @@ def show_command(ctx: click.Context, names: tuple[str, ...], output: str | None,
         ports, vswitchd = _asked(site)
         dead = dead_sockets(records.values(), site.node)
         listed = describe_all(records.values(), ports, boot_id=site.node.boot_id(), vswitchd=vswitchd, dead=dead)
+        drops = {(each.key, each.direction): each.drops for each in site.node.limited(records.values())}
     status = {port.name: dict(port.status) for port in ports or () if vswitchd not in NOT_SERVING}
     details = [_details(each, records[record_key(each["container"], each["ifname"])], status, site) for each in listed]
+    for each in details:
+        key = record_key(each["container"], each["ifname"])
+        each["limit_drops"] = {way: drops.get((key, way)) for way in ("to_pod", "from_pod")}
     if as_json or output:
         view.show_json(details)
         return
@@ -225,7 +229,7 @@ def _facts(each: Mapping[str, Any], site: Site) -> list[tuple[str, Cell | str]]:
         ("addresses", view.joined(each["addresses"])),
         ("MTU", str(each["mtu"] or "")),
         ("VLAN", _vlan(each["vlan"])),
-        *limits.facts(each["limits"]),
+        *limits.facts(each["limits"], each["limit_drops"]),
         ("source of mirrors", view.joined(list(map(limits.source, each["mirrors"])))),
         ("output of mirror", each["mirror_output"]),
         ("made", _age(each["created"], site)),

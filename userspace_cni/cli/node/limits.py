@@ -15,17 +15,19 @@ def short(limits: Mapping[str, Any]) -> str:
     return ",".join([*parts, *(["netem"] if limits["netem"] else [])])
 
 
-def facts(limits: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and value of each limit."""
+def facts(limits: Mapping[str, Any], drops: Mapping[str, int | None]) -> list[tuple[str, str]]:
+    """Name and value of each limit, with the frames that each direction's has dropped; None for what is not known."""
     found = []
+    dropped = {key: "" if count is None else f", {count} frames dropped" for key, count in drops.items()}
     for key, way in _WAYS:
         if limits[key]:
-            found.append((f"limit {way}", f"{rate(limits[key]['rate'])}bit/s, burst {rate(limits[key]['burst'])}bit"))
+            text = f"{rate(limits[key]['rate'])}bit/s, burst {rate(limits[key]['burst'])}bit"
+            found.append((f"limit {way}", text + dropped[key]))
     netem = limits["netem"]
     if netem:
         text = f"latency {netem['latency_ms']} ms, jitter {netem['jitter_ms']} ms, loss {netem['loss']} %"
         text += f", queue {netem['queue']} packets" if netem["queue"] else ""
-        found.append(("line to the pod", text))
+        found.append(("line to the pod", text + dropped["to_pod"]))
     return found
 
 

@@ -19,18 +19,20 @@ from tests.lab.frames.exchanges import PORT, datagrams, transfer
 from tests.lab.frames.taps import SECONDS, TapProcess, echoes
 from tests.lab.frames.testpmd import MEMORY_MIB, eal_arguments, run_testpmd
 from tests.lab.kube.pods import MAPPED_DIR, Pod
+from tests.lab.node.agent import running
 from tests.lab.node.links import addresses, guards, host_ends, inside, links, routes
-from tests.lab.node.node import Node
+from tests.lab.node.node import CONTAINER, Node
 from tests.lab.runtimes.containerd import Containerd
-from tests.lab.runtimes.containerd_host import RuntimeHost, runtime_host
+from tests.lab.runtimes.containerd_host import RuntimeHost, runtime_host, shared_mounts
 from tests.lab.runtimes.podman import Podman
-from tests.lab.runtimes.runtime import netns
+from tests.lab.runtimes.runtime import Runtime, netns
 from tests.lab.switch.switch import Switch, wait_until
 from tests.lab.switch.veths import give, veth
 from tests.runtimes.seen import conflist
 
 BRIDGE = "br-test"
 SUBNET, GATEWAY = "10.56.0.0/24", "10.56.0.1"
+SUBNET6, GATEWAY6 = "fd00:56::/64", "fd00:56::1"
 AT_ONCE = 20
 FOREVER = ("/bin/sleep", "1000")
 MIB = 1 << 20
@@ -41,6 +43,13 @@ def switch() -> Iterator[Switch]:
     """A switch whose network namespace is the node's in these tests, with hugepages left for an application."""
     with Switch(environment={"PRIVATE_SWITCH_APP_PAGES": str(MEMORY_MIB // 2)}) as started:
         yield started
+
+
+@pytest.fixture
+def runtime_node(node: Node) -> Iterator[Node]:
+    """The node with an agent in that namespace, too."""
+    with shared_mounts(node.directory.parent), running(node, "nsenter", f"--net={switch_of(node).netns}"):
+        yield node
 
 
 @pytest.fixture
@@ -57,7 +66,7 @@ def ordinary(node: Node, **keys: Any) -> dict[str, Any]:
     """Our plugin with kernel links, addresses and a default route."""
     block = {"iftype": "veth", "bridge": {"bridgeName": BRIDGE}}
     ipam = {**node.host_local(), "routes": [{"dst": "0.0.0.0/0"}]}
-    ipam["ranges"] = [[{"subnet": SUBNET, "gateway": GATEWAY}]]
+    ipam["ranges"] = [[{"subnet": SUBNET, "gateway": GATEWAY}], [{"subnet": SUBNET6, "gateway": GATEWAY6}]]
     return {"type": "userspace", "host": block, "ipam": ipam, **keys}
 
 
@@ -67,10 +76,14 @@ def namespaces(node: Node) -> dict[str, str]:
     return {row["external_ids"]["container-id"]: row["external_ids"]["netns"] for row in rows}
 
 
+def both_of(namespace: str) -> tuple[str, ...]:
+    """The pod's IPv4 address, and its IPv6 address."""
+    return tuple(each.partition("/")[0] for each in addresses(namespace, "eth0"))
+
+
 def address_of(namespace: str) -> str:
-    """The pod's own."""
-    [address] = addresses(namespace, "eth0")
-    return address.partition("/")[0]
+    """Its IPv4 address."""
+    return both_of(namespace)[0]
 
 
 def require_clean(node: Node) -> None:
@@ -99,11 +112,12 @@ def test_pods_of_all_kinds_talk(runtime_node: Node, containerd: Containerd, podm
         container = of_podman.result()
     found = namespaces(node)
     one, other = found[sandbox], found[container]
-    assert cri.status(sandbox).addresses == (address_of(one),)
+    assert cri.status(sandbox).addresses == both_of(one)
     assert podman.networks(container)["net"]["IPAddress"] == address_of(other)
     for left, right in ((one, other), (other, one)):
-        transfer(left, right, address_of(right), 4 * MIB)
-        datagrams(left, right, address_of(right), range(1, 9000, 1501))
+        for address in both_of(right):
+            transfer(left, right, address, 4 * MIB)
+            datagrams(left, right, address, range(1, 9000, 1501))
     with ExitStack() as stack:
         tapped, polled = (stack.enter_context(netns()) for _ in range(2))
         volume, address = add_vhost(node, tapped, 0xA)
@@ -127,17 +141,35 @@ def test_pods_of_all_kinds_talk(runtime_node: Node, containerd: Containerd, podm
     require_clean(node)
 
 
+def chained(node: Node) -> dict[str, Any]:
+    """Our plugin and those of Debian's that come after one."""
+    return conflist(
+        ordinary(node),
+        {"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}},
+        {"type": "portmap", "capabilities": {"portMappings": True}},
+        {"type": "firewall", "backend": "iptables"},
+        {"type": "bandwidth", "egressRate": 80_000_000, "egressBurst": 8_000_000},
+    )
+
+
+def test_debians_plugins_check_our_result(runtime_node: Node, host: RuntimeHost, sandbox: str) -> None:
+    """CHECK of a whole chain, with the result that its last plugin gave: each finds there what it had made, and so do we.
+
+    Without a port: portmap 1.1.1 looks for an IPv4 address among the IPv6 rules, and never finds it.
+    """
+    node = runtime_node
+    host.write_networks(chained(node))
+    runtime = Runtime(host.networks_dir, [host.bin], node.directory / "cache", host.environ, host.netns)
+    runtime.add("net", CONTAINER, sandbox, "eth0")
+    runtime.check("net", CONTAINER, sandbox, "eth0")
+    runtime.delete("net", CONTAINER, sandbox, "eth0")
+    require_clean(node)
+
+
 def test_through_debians_plugins(runtime_node: Node, containerd: Containerd) -> None:
     """Debian's plugins after ours work on what our result says: a port of the node leads to the pod, and DEL takes all back."""
     node, namespace = runtime_node, switch_of(runtime_node).netns
-    setting = {"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_filter": "1"}}
-    limit = {"type": "bandwidth", "egressRate": 80_000_000, "egressBurst": 8_000_000}
-    chain: list[dict[str, Any]] = [
-        setting,
-        {"type": "portmap", "capabilities": {"portMappings": True}},
-        {"type": "firewall", "backend": "iptables"},
-    ]
-    cri = containerd.start(conflist(ordinary(node), *chain, limit))
+    cri = containerd.start(chained(node))
     sandbox = cri.run(Pod(host_ports={8080: PORT}))
     [pod] = namespaces(node).values()
     address, [host_end] = address_of(pod), host_ends(namespace)
@@ -159,22 +191,24 @@ def test_through_debians_plugins(runtime_node: Node, containerd: Containerd) -> 
 
 
 def test_beside_debians_macvlan(runtime_node: Node, containerd: Containerd) -> None:
-    """A pod whose default route is a macvlan's on the node's NIC reaches neighbours there, and services over our gateway."""
+    """A pod whose default route is a macvlan's on the node's NIC reaches neighbours there, and services and the node by us."""
     node, namespace = runtime_node, switch_of(runtime_node).netns
-    ours = ordinary(node, serviceCIDRs=["10.96.0.0/12"])
+    ours = ordinary(node, serviceCIDRs=["10.96.0.0/12"], nodeRoutes=True)
     del ours["ipam"]["routes"]
-    ipam = {**node.host_local("192.0.2.0/24"), "routes": [{"dst": "0.0.0.0/0", "gw": "192.0.2.254"}]}
+    ipam = {**node.host_local(), "routes": [{"dst": "0.0.0.0/0", "gw": "192.0.2.254"}]}
+    ipam["ranges"] = [[{"subnet": "192.0.2.0/24", "rangeStart": "192.0.2.10"}]]
     theirs = {"type": "macvlan", "master": "up0", "mode": "bridge", "ipam": ipam}
     with netns() as outside:
         veth(namespace, "up0", outside, "net0", "192.0.2.254/24")
-        inside(namespace, "ip", "link", "set", "up0", "up")
-        inside(namespace, "ip", "address", "add", "10.96.0.10/32", "dev", "lo")
+        give(namespace, "up0", "192.0.2.1/24")
+        give(namespace, "lo", "10.96.0.10/32")
         cri = containerd.start(conflist(ours), conflist(theirs, name="macvlan"))
         sandbox = cri.run(Pod())
         [pod] = namespaces(node).values()
         assert set(links(pod)) == {"eth0", "eth1"}
-        assert [(each["dst"], each["gateway"]) for each in routes(pod)] == [("default", "192.0.2.254"), ("10.96.0.0/12", GATEWAY)]
-        for address in ("192.0.2.254", "10.96.0.10"):
+        via = {each["dst"]: each["gateway"] for each in routes(pod)}
+        assert via == {"default": "192.0.2.254", **dict.fromkeys(("10.96.0.0/12", "10.96.0.10", "192.0.2.1"), GATEWAY)}
+        for address in ("192.0.2.254", "10.96.0.10", "192.0.2.1"):
             wait_until(lambda: echoes(pod, address), SECONDS, f"an echo of {address}")  # noqa: B023 -- at once
         cri.stop(sandbox)
         cri.remove(sandbox)
