@@ -77,6 +77,24 @@ def test_a_chained_output(node: Node, sandbox: str, other: str) -> None:
     assert (switch_of(node).rows("Mirror"), node.leftovers()) == ([], {})
 
 
+def test_a_chained_port_is_source_or_output(node: Node, sandbox: str) -> None:
+    """A source cannot become an output, an output neither a source nor another mirror's output; the port stays as it was."""
+    consumer, producer = "ovs-mirror-consumer", "ovs-mirror-producer"
+    for first, second, given in (
+        (producer, consumer, PRODUCER),
+        (consumer, producer, PRODUCER),
+        (consumer, consumer, [{"name": "b"}]),
+    ):
+        result = succeeded(node.run("ADD", node.network(), sandbox))
+        succeeded(node.run("ADD", chained(node, first, PRODUCER if first == producer else [{"name": "ids"}], result), sandbox))
+        before = records(node)
+        mirrors = given if second == producer or first == consumer else [{"name": "ids"}]
+        refused(node.run("ADD", chained(node, second, mirrors, result), sandbox), 7, "ids", "what an output sends is dropped")
+        assert records(node) == before
+        succeeded(node.run("DEL", node.network(), sandbox))
+    assert (switch_of(node).rows("Mirror"), node.leftovers()) == ([], {})
+
+
 def test_what_a_chained_plugin_refuses(node: Node, sandbox: str, other: str) -> None:
     """No previous result, no port of ours, another bridge, no direction, no mirror: an error that names it, nothing changed."""
     result = succeeded(node.run("ADD", node.network(), sandbox))

@@ -75,6 +75,15 @@ def test_a_duplicate_is_refused(step: Announcement, other: str, address: str) ->
     AnnouncementDriver().apply(step, soon())
 
 
+def test_a_question_that_is_lost(step: Announcement, other: str) -> None:
+    """It is asked more than once: a switch may lose an answer in the first milliseconds of a port."""
+    with socket_in(other, socket.AF_PACKET, socket.SOCK_RAW) as wire:
+        wire.bind(("wire0", 0x0806))
+        AnnouncementDriver().apply(replace(step, addresses=(f"{V4}/24",), duplicate_check=True), soon())
+        probes = [wire.recv(100)[28:32] for _ in range(2)]
+    assert probes == [bytes(4)] * 2
+
+
 def test_free_addresses_are_taken(step: Announcement, other: str) -> None:
     """With the check, and frames from a neighbour that never end, free addresses are announced when the bound has passed."""
     with_stale_caches(other)

@@ -123,6 +123,13 @@ def test_made_whole(step: Link) -> None:
     assert descriptors() <= before
 
 
+def test_more_than_one_exchange_takes(step: Link) -> None:
+    """A thousand routes are made and found, though a socket has no room for so many answers at once."""
+    many = tuple({"dst": f"10.{number // 256 + 16}.{number % 256}.0/24", "gw": "10.1.1.1"} for number in range(1000))
+    assert apply_and_check(replace(step, routes=many)) == []
+    assert len(shown(step.netns, "route", "show", "proto", "static")) == len(many)
+
+
 def test_converges(step: Link) -> None:
     """What was changed since is put right in place: the pair is the same, and nothing that the pod added is taken away."""
     assert apply_and_check(step) == []
@@ -252,6 +259,7 @@ def test_a_namespace_that_is_gone(step: Link, shaper: Shaper) -> None:
         ({"routes": ({"dst": "10.0.0.0/8", "priority": -1},)}, "interface eth0: priority -1 is not between"),
         ({"routes": ({"dst": "10.0.0.0/8", "gw": "fd00:1::1"},)}, "interface eth0: .* not of one version"),
         ({"addresses": ("ff02::5/64",), "routes": ()}, "adding the address ff02::5/64: "),
+        ({"mtu": 1000, "routes": ()}, r"adding the address fd00:1::2/64: (?s:.*)MTU is 1000, and IPv6 needs 1280"),
     ],
 )
 def test_what_the_kernel_refuses(step: Link, changes: dict[str, Any], message: str | None) -> None:

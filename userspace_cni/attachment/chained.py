@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from userspace_cni.attachment.records import Record
 
 
+_ONE_PART: Final = "what an output sends is dropped: a port is either a source, of any number of mirrors, or the output of one"
+
+
 def serve(request: Request, node: Node) -> bytes:
     """What stdout is given for this call of a chained plugin. Raises UserspaceError."""
     return _VERBS[request.environment.verb](request, node)
@@ -95,9 +98,22 @@ def _attached(record: Record | None, request: Request, part: ChainedPart) -> tup
 
 
 def _with_part(port: OvsPort, part: ChainedPart) -> OvsPort:
-    """The port with what the part adds: to its terms, too, so that it holds beside what the pod says of mirrors later."""
+    """The port with what the part adds: to its terms, too, so that it holds beside what the pod says of mirrors later.
+
+    Raises InvalidConfig for a port that would be both source and output, or the output of two mirrors.
+    """
     if part.output:
+        if port.mirrors or port.mirror_output not in ("", part.output):
+            has = (
+                f"a source of mirror {port.mirrors[0].name!r}" if port.mirrors else f"the output of mirror {port.mirror_output!r}"
+            )
+            raise InvalidConfig(f"port {port.name} is to be the output of mirror {part.output!r}, and is {has}", _ONE_PART)
         return replace(port, mirror_output=part.output)
+    if part.sources and port.mirror_output:
+        raise InvalidConfig(
+            f"port {port.name} is to be a source of mirror {part.sources[0].name!r}, and is the output of {port.mirror_output!r}",
+            _ONE_PART,
+        )
     named = {each.name for each in part.sources}
     others = [[each for each in given if each.name not in named] for given in (port.mirrors, port.terms.mirrors)]
     terms = replace(port.terms, mirrors=(*others[1], *part.sources))

@@ -26,6 +26,7 @@ from userspace_cni.attachment.steps import (
     host_alias,
     host_end,
 )
+from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
 from userspace_cni.cni.options import Options
@@ -39,14 +40,19 @@ QUEUE: Final = 20
 """Packets that wait at a host end which OVS limits. All ports of type system send through one socket, in whose buffer (212,992
 bytes by default) each waiting packet has 2304: when it is full, every other such port loses frames. With 50 two flooded ports
 filled it, with 20 it takes five; rates are the same."""
+_NO_LINKS: Final = ("all", "default")
+"""Directories of sysctls for all links together."""
 _UNIVERSE_GATEWAYS: Final = ("0.0.0.0", "::")  # noqa: S104 - not an address to listen on
 _LINK_SCOPE: Final = 253
 
 
 def plan_link(request: Request, options: Options, consumer: Consumer, facts: LinkFacts, addresses: Addresses) -> Attachment:
-    """Plan a veth whose host end is a port of the switch. Raises BadEnvironment for a name that OVSDB cannot hold."""
+    """Plan a veth whose host end is a port of the switch. Raises BadEnvironment for a name that it cannot have."""
     environment, asked = request.environment, options.link or LinkOptions()
     require_text(environment.ifname)
+    if environment.ifname in _NO_LINKS or "%" in environment.ifname:
+        why = "the kernel makes no link named 'all' or 'default', and completes a name with '%' by a number of its own"
+        raise BadEnvironment(f"CNI_IFNAME {environment.ifname!r} cannot be the name of a kernel link", why)
     host = host_end(environment.container_id, environment.ifname)
     mac = facts.mac or options.asked.mac or consumer.derived_mac(request, facts.pod)
     cidrs = tuple(ip["address"] for ip in addresses.ips)

@@ -11,7 +11,17 @@ from typing import Any, Final, Literal, Protocol
 
 from userspace_cni.attachment.drift import Drift, sentence
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Guard, Link, OvsPort, PortInterface, Shaper, VhostUserClient, VhostUserServer, first_of
+from userspace_cni.attachment.steps import (
+    Guard,
+    HostEnd,
+    Link,
+    OvsPort,
+    PortInterface,
+    Shaper,
+    VhostUserClient,
+    VhostUserServer,
+    first_of,
+)
 from userspace_cni.base.limits import UNLIMITED, Limits, Rate
 
 _UNFINISHED: Final[Mapping[str, str]] = {
@@ -111,7 +121,7 @@ def describe(
         "netns": record.netns,
         "bridge": ref.bridge if ref else "",
         "port": ref.name if ref else "",
-        "interface_type": step.interface.type if step else "",
+        "interface_type": _kind(step.interface) if step else "",
         "role": _ROLES.get(type(step.interface), "") if step else "",
         "socket": _socket(record),
         "socket_dead": dead is not None,
@@ -184,6 +194,11 @@ def limits_of(record: Record) -> Limits:
     """What the attachment is limited to, at the port or at the pod's own end of its link."""
     limits, shaper = record.port.limits if record.port else UNLIMITED, first_of(record.steps, Shaper)
     return replace(limits, from_pod=Rate(shaper.rate, shaper.burst)) if shaper else limits
+
+
+def _kind(interface: PortInterface) -> str:
+    """Interface.type; of a kernel link how OVS opens it, for two ways are of one type."""
+    return interface.opened_as if isinstance(interface, HostEnd) else interface.type
 
 
 def _link(record: Record) -> dict[str, str] | None:

@@ -13,7 +13,7 @@ from userspace_cni.base.errors import InvalidConfig
 NAME_MAX: Final = 63
 NAME_FIRST: Final = f"{ascii_letters}{digits}_"
 NAME_CHARACTERS: Final = f"{NAME_FIRST}.-"
-NAME: Final = re.compile(rf"[{NAME_FIRST}][{re.escape(NAME_CHARACTERS)}]{{0,{NAME_MAX - 1}}}")
+NAME: Final = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.\-]{{0,{NAME_MAX - 1}}}")
 """What a mirror can be called."""
 _LINK: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,14}")
 

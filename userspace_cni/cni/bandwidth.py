@@ -7,7 +7,7 @@ refused by name; no limit is ever dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
@@ -113,7 +113,7 @@ def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, whe
             )
     if not limits.netem:
         return
-    shown = asdict(limits.netem)
+    shown = _spelled(limits.netem)
     if kind not in (None, "system"):
         remedy = "it needs 'host.iftype': 'veth' with 'host.port': 'system'; else remove it"
         raise UnsupportedField(
@@ -165,6 +165,12 @@ def _read_netem(raw: Mapping[str, Any], named: Callable[[str], str]) -> Netem | 
     if jitter and not latency:
         raise InvalidConfig(f"{named('jitter_ms')} is {jitter} without a latency", "give latency_ms, too: it is what varies")
     return Netem(latency, jitter, loss, queue) if any((latency, loss, queue)) else None
+
+
+def _spelled(netem: Netem) -> dict[str, int]:
+    """A worse line in the words of a network, without what is not said."""
+    said = zip(keys.NETEM, (netem.latency_ms, netem.jitter_ms, netem.loss, netem.queue), strict=True)
+    return {key: value for key, value in said if value}
 
 
 def _own_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limits:

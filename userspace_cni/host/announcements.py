@@ -25,6 +25,9 @@ from userspace_cni.host.netns import opened_pod
 
 DUPLICATE_S: Final = 0.1
 """How long others have to say that an address is theirs; across a switch they need 2 ms."""
+_ASKED: Final = 3
+"""How often that is asked meanwhile. IPv6 answers to all nodes: what the switch has cached of where the answerer's frames to all
+nodes go holds for some milliseconds after this port was added, without it."""
 GATEWAY_S: Final = 2.0
 """How long all gateways together have to answer."""
 _AGAIN_S = 0.25
@@ -84,14 +87,15 @@ class AnnouncementDriver(Driver[Announcement]):
 
 
 def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socket.socket, deadline: Deadline) -> None:
-    for each in addresses:
-        wire.send(question(step.mac, _unspecified(each), each))
-    for found in _claims(wire, step.mac, deadline):
-        if found.address in addresses:
-            raise StepFailed(
-                f"{_what(step)}: {found.address} is in use by {found.mac}",
-                "another machine of the network has the address, and its IPAM does not know; or leave out duplicateCheck",
-            )
+    for _ in range(_ASKED):
+        for each in addresses:
+            wire.send(question(step.mac, _unspecified(each), each))
+        for found in _claims(wire, step.mac, deadline.within(DUPLICATE_S / _ASKED)):
+            if found.address in addresses:
+                raise StepFailed(
+                    f"{_what(step)}: {found.address} is in use by {found.mac}",
+                    "another machine of the network has the address, and its IPAM does not know; or leave out duplicateCheck",
+                )
 
 
 def _await_gateways(step: Announcement, gateways: list[Address], wire: socket.socket, deadline: Deadline) -> None:

@@ -31,7 +31,7 @@ from userspace_cni.base.errors import (
 )
 from userspace_cni.base.root import HERE, HostRoot
 from userspace_cni.host.netlink import addresses, links, routes
-from userspace_cni.host.netlink.codec import ROUTE, Connection
+from userspace_cni.host.netlink.codec import EXCHANGE_MAX, ROUTE, Connection
 from userspace_cni.host.netlink.links import End, FoundLink
 from userspace_cni.host.netlink.routes import Route
 from userspace_cni.host.netns import Netns, is_gone, opened_pod, opened_switch
@@ -47,6 +47,7 @@ ROUTES_OF_OTHERS: Final = 148
 _POD_SYSCTLS: Final = {"disable_ipv6": "0", "keep_addr_on_down": "1", "accept_ra": "0", "accept_dad": "0"}
 """For an end with an IPv6 address: it has the addresses and routes that it is given, and uses them at once."""
 
+_IPV6_MTU_MIN: Final = 1280
 _SIOCETHTOOL: Final = 0x8946
 _GTXCSUM: Final = 0x16
 _STXCSUM: Final = 0x17
@@ -254,7 +255,7 @@ def _made(step: Link, kernel: Connection, pod: Netns) -> FoundLink | None:
 
 
 def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface], given: list[Route], inside: Connection) -> None:
-    """Give the pod's end what it is to have, in one send; then see to routes that were there already."""
+    """Give the pod's end what it is to have, in as few sends as there can be; then see to routes that were there already."""
     named = f"interface {step.name}: "
     work: list[tuple[str, Message]] = [
         ("setting lo up", links.changed(links.LO, up=True)),
@@ -264,13 +265,15 @@ def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface],
     ]
     made = [(f"adding the route {each}", routes.put(index, each)) for each in given]
     with kernel_does(f"{named}setting it up"):
-        answers = inside.exchange(*(message for _, message in (*work, *made)))
+        messages = [message for _, message in (*work, *made)]
+        parts = [messages[at : at + EXCHANGE_MAX] for at in range(0, len(messages), EXCHANGE_MAX)]
+        answers = [answer for part in parts for answer in inside.exchange(*part)]
     exist = []
     for (tried, _), answer, route in zip((*work, *made), answers, (*(None for _ in work), *given), strict=True):
         if answer.error and answer.error.errno == errno.EEXIST and route:
             exist.append(route)
         elif answer.error:
-            with kernel_does(f"{named}{tried}", "ip address, ip route, in the pod's network namespace; the network's ipam"):
+            with kernel_does(f"{named}{tried}", _hint(step, wanted)):
                 raise answer.error
     if exist:
         for route in _missing(exist, index, inside):
@@ -278,6 +281,13 @@ def _set_up(step: Link, index: int, wanted: list[IPv4Interface | IPv6Interface],
                 f"{named}adding the route {route}: the pod has another one to that destination",
                 'ip route, in the pod\'s network namespace; "priority" of a route, higher for the one that is to be second',
             )
+
+
+def _hint(step: Link, wanted: list[IPv4Interface | IPv6Interface]) -> str:
+    """What to look at when an address or a route is refused."""
+    if step.mtu < _IPV6_MTU_MIN and any(each.version == 6 for each in wanted):
+        return f"the MTU is {step.mtu}, and IPv6 needs {_IPV6_MTU_MIN} at least: host.mtu of the network, or the node's settings"
+    return "ip address, ip route, in the pod's network namespace; the network's ipam"
 
 
 def _checked(step: Link, host: FoundLink, inside: Connection) -> list[Drift]:

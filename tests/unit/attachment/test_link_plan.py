@@ -22,6 +22,7 @@ from userspace_cni.attachment.steps import (
     host_alias,
     host_end,
 )
+from userspace_cni.base.errors import BadEnvironment
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.cni.links import LinkOptions
@@ -43,10 +44,10 @@ LEASED = Addresses(
 BOTH = Limits(Rate(10_000_000, 1_000_000), Rate(20_000_000, 2_000_000))
 
 
-def planned(facts: LinkFacts = FACTS, addresses: Addresses = EMPTY, **link: Any) -> Attachment:
+def planned(facts: LinkFacts = FACTS, addresses: Addresses = EMPTY, ifname: str = "eth0", **link: Any) -> Attachment:
     """The plan of one ADD; `link`: what the network says of the link."""
     stdin = json.dumps({"cniVersion": "1.1.0", "name": "net", "type": "userspace"}).encode()
-    variables = {"CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": "eth0"}
+    variables = {"CNI_CONTAINERID": CONTAINER, "CNI_NETNS": "/run/netns/x", "CNI_IFNAME": ifname}
     request = Request(read_environment(variables, "ADD"), read_network(stdin, "ADD"), stdin)
     options = replace(read_options(request, CONSUMERS, lambda _text: None), link=LinkOptions(**link))
     return plan(request, options, CONSUMERS["pod"], facts, addresses)
@@ -79,6 +80,13 @@ def test_names_fit_the_kernel() -> None:
     assert {len(name) for name in names} == {14}
     assert len(names) == 3
     assert len(host_alias("0" * 32, "c" * 500, "eth0")) < 256
+
+
+@pytest.mark.parametrize("ifname", ["all", "default", "a%d"])
+def test_names_that_no_link_has(ifname: str) -> None:
+    """What the kernel takes for a pattern or for all links is refused by its name."""
+    with pytest.raises(BadEnvironment, match=f"CNI_IFNAME '{ifname}' cannot be"):
+        planned(ifname=ifname)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_addresses_of_the_pods_annotations() -> None:
         ({"mirrorOutput": "ids", "addresses": "annotations"}, 2, "'mirrorOutput' is 'ids' beside 'addresses' 'annotations'"),
         ({"mirrorOutput": "ids", "mirrors": [{"name": "m"}]}, 7, "'mirrorOutput' is 'ids' beside 'mirrors' with 'm'"),
         ({"host": veth(), "mirrorOutput": "ids", "nodeRoutes": True}, 7, "'nodeRoutes' is true, and"),
-        ({"netem": {"latency_ms": 5}}, 2, "'netem' is {'latency_ms': 5, "),
+        ({"netem": {"latency_ms": 5}}, 2, "'netem' is {'latency_ms': 5}: a port of type 'vhostuser'"),
         ({"host": veth(port="afxdp"), "netem": {"loss_percent": 1}}, 2, "a port of type 'afxdp' has no queueing discipline"),
         ({"host": SYSTEM, "netem": {"limit": 9}, "bandwidth": {"ingressRate": 10**8}}, 2, "beside an ingressRate of 100000000"),
         ({"host": veth(port="afxdp"), "bandwidth": {"ingressRate": 10**8}}, 2, "'bandwidth.ingressRate' is 100000000: OVS does"),

@@ -124,7 +124,7 @@ def _row(each: Mapping[str, Any]) -> list[Cell | str]:
         each["port"],
         each["interface_type"],
         _coloured(_link(each)),
-        _coloured(each["vhost"]["state"]),
+        _coloured(each["vhost"]["state"] if each["role"] else "-"),
         Cell(f"{each['state']} !", "red") if each["problems"] else _coloured(each["state"]),
     ]
 

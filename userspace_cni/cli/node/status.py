@@ -131,18 +131,18 @@ def _switch(site: Site) -> dict[str, Any]:
 
 
 def _applications(site: Site, records: Sequence[Record]) -> dict[str, int] | None:
-    """How many of the attachments' vhost-user ports have an application (`connected`), have none, which is normal (`waiting`), or
-    cannot be opened by ovs-vswitchd (`broken`). OVSDB says so, nothing is tried; None when OVSDB cannot be asked."""
+    """How many of the attachments' ports have an application (`connected`), have none, which is normal (`waiting`), or cannot be
+    opened by ovs-vswitchd (`broken`, host ends of kernel links, too). OVSDB says so, nothing is tried; None when OVSDB cannot be
+    asked."""
     try:
         ports = {port.name: port for port in site.node.ports.known()}
     except UserspaceError:
         return None
-    ready = (record.port for record in records if record.state == "ready")
-    steps = [step for step in ready if step and not isinstance(step.interface, HostEnd)]
-    found = [ports[step.name] for step in steps if step.name in ports]
-    broken = sum(bool(port.error) for port in found)
-    connected = sum(_is_connected(port) for port in found if not port.error)
-    return {"connected": connected, "waiting": len(found) - broken - connected, "broken": broken}
+    steps = [step for record in records if record.state == "ready" and (step := record.port)]
+    found = [(step, ports[step.name]) for step in steps if step.name in ports]
+    broken = sum(bool(port.error) for _, port in found)
+    asked = [_is_connected(port) for step, port in found if not port.error and not isinstance(step.interface, HostEnd)]
+    return {"connected": sum(asked), "waiting": len(asked) - sum(asked), "broken": broken}
 
 
 def _is_connected(port: SwitchPort) -> bool:

@@ -19,6 +19,8 @@ from typing import Final, Self
 ROUTE: Final = 0
 NETFILTER: Final = 12
 """Protocols of AF_NETLINK: NETLINK_ROUTE, NETLINK_NETFILTER."""
+EXCHANGE_MAX: Final = 128
+"""Messages of one exchange. A socket's usual buffer of 208 KiB has room for the answers to about 250."""
 
 REPLACE: Final = 0x100
 EXCL: Final = 0x200

@@ -12,6 +12,7 @@ SERVER_PATH: Final = "vhost-server-path"
 DEVARGS: Final = "dpdk-devargs"
 VHOST_USER_TYPES: Final = (VhostUserServer.type, VhostUserClient.type)
 AFXDP: Final = "afxdp"
+_FOUND_BY: Final = "; it looks for the link in its own network namespace: setting switch_netns, where that is another one"
 Enforcer = Literal["policers", "qdisc", ""]
 """What OVS limits a port by: policers of DPDK ports, which drop; a qdisc of the kernel, which shapes; "": nothing that works."""
 
@@ -52,11 +53,12 @@ def interface_row(step: OvsPort) -> InterfaceRow:
                 opened_by="; a socket that it failed to make, it makes after a restart",
             )
         case HostEnd(opened_as=("af_packet" | "af_xdp") as driver) as end:
-            return InterfaceRow(end.type, {DEVARGS: devargs(driver, step.name)}, end.mtu, f"a kernel port opened as {driver}")
+            called = f"a kernel port opened as {driver}"
+            return InterfaceRow(end.type, {DEVARGS: devargs(driver, step.name)}, end.mtu, called, opened_by=_FOUND_BY)
         case HostEnd() as end:
             enforcer: Enforcer = "" if end.type == AFXDP else "qdisc"
             called = f"a kernel port opened as {end.opened_as}"
-            return InterfaceRow(end.type, {}, end.mtu, called, enforcer, needs_dpdk=False)
+            return InterfaceRow(end.type, {}, end.mtu, called, enforcer, needs_dpdk=False, opened_by=_FOUND_BY)
         case _:
             assert_never(step.interface)
 
