@@ -215,7 +215,7 @@ def test_virtual_machine_without_a_note(noted: Noted) -> None:
     noted.api.faults.append(Fault(status=503))
     added = noted.call("ADD", consumer="kubevirt")
     succeeded(added)
-    assert b"without a note" in added.stderr
+    assert b"without what it says" in added.stderr
     assert len(switch_of(noted.node).ports("br-test")) == 1
     succeeded(noted.call("DEL", consumer="kubevirt"))
     assert noted.node.leftovers() == {}

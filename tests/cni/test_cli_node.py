@@ -243,12 +243,12 @@ def test_list_while_the_daemon_hangs(pod: Node) -> None:
 
 
 def test_a_wide_list(pod: Node) -> None:
-    """`-o wide` has VLAN, MAC, addresses and age too, as record and result have them; on 120 columns each row is one line."""
+    """`-o wide` has VLAN, MAC, addresses, limits, age too, as record and result have them; on 120 columns a row is one line."""
     first, second = decoded(pod, "list")
     header, *rows = (line.split() for line in cli(pod, "list", "-o", "wide").stdout.splitlines())
-    assert header[6:] == ["VLAN", "MAC", "ADDRESSES", "LINK", "VHOST", "STATE", "AGE"]
-    assert rows[0][6:9] == ["100", first["mac"], "10.56.0.2/24"]
-    assert rows[1][6:9] == ["-", second["mac"], "-"]
+    assert header[6:] == ["VLAN", "MAC", "ADDRESSES", "LIMITS", "LINK", "VHOST", "STATE", "AGE"]
+    assert rows[0][6:10] == ["100", first["mac"], "10.56.0.2/24", "-"]
+    assert rows[1][6:10] == ["-", second["mac"], "-", "-"]
     assert all(re.fullmatch(r"[0-9]+(s|m)", row[-1]) for row in rows)
     narrow = cli(pod, "list", "-o", "wide", COLUMNS="120").stdout.splitlines()
     assert len(narrow) == 3
