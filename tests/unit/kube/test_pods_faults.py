@@ -412,8 +412,13 @@ def test_no_change_is_lost_in_a_storm(api: ApiServer, begin: Callable[..., PodWa
     watch = begin(Pace(watch_s=1, slack_s=1, pause_min_s=0.002, pause_max_s=0.01, good_s=0.2, fresh_s=30, page=2))
     wait_until(lambda: is_watching(api, watch))
     storm = Storm(api, seed, forgetful)
-    storm.rage(600)
-    wait_until(lambda: (storm.rage(1), api.count("WATCH") > 10)[1], 60, "more than ten watches")
+
+    def has_been_one() -> bool:
+        storm.rage(100)
+        return api.count("WATCH") > 10
+
+    storm.rage(500)
+    wait_until(has_been_one, 60, "more than ten watches")
     api.faults.clear()
     wait_until(lambda: is_watching(api, watch) and up_to_date(api, watch), 20)
     assert forgetful == (api.count("LIST") > 2)
