@@ -163,7 +163,8 @@ def read_only(directory: Path) -> Iterator[None]:
         subprocess.run(["mount", "-o", "remount,bind,ro", str(directory)], check=True)
         yield
     finally:
-        subprocess.run(["umount", str(directory)], check=True)
+        # lazily: an agent that was started meanwhile holds its lock there
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 def finish_by_others(node: Node) -> None:
