@@ -23,7 +23,7 @@ if [[ -z ${1:-} ]]; then
     packages+=(containerd runc podman busybox-static curl iptables tcpdump qemu-system-x86 ipxe-qemu)
     packages+=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients libxml2-utils debootstrap)
     packages+=(golang-go openssl)   # the cluster of the tests
-    packages+=(ethtool iperf3 iputils-ping nftables)   # what tests look at ordinary pods with
+    packages+=(ethtool iperf3 iputils-ping jq nftables)   # what tests and pages look at ordinary pods with
     # libFuzzer's runtime comes with the compiler's version, which differs between Debian releases
     [[ $(. /etc/os-release && echo "${VERSION_ID:-}") == 12 ]] && packages+=(clang-14 libclang-rt-14-dev) || packages+=(clang libclang-rt-dev)
 fi
