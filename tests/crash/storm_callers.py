@@ -21,6 +21,7 @@ Verb = Literal["ADD", "DEL", "CHECK", "GC"]
 WAYS: Final[tuple[How, ...]] = ("shim",) * 10 + ("handed",) * 4 + ("forked",) * 5 + ("executed",)
 VOLUMES: Final = ("", "", "disk", "disk", "memory")
 KILLED_ONCE_IN: Final = 14
+TRY_AGAIN: Final = 11
 TWICE_ONCE_IN: Final = 30
 TWINS: Final[tuple[tuple[Verb, Verb], ...]] = (("ADD", "ADD"), ("DEL", "DEL"), ("ADD", "DEL"), ("DEL", "ADD"))
 COLLECTS_ONCE_IN: Final = 40
@@ -107,6 +108,8 @@ class Calling:
             self.found.append(Violation(f"{verb} by {how} was not answered: {reply}"))
         if "Traceback" in reply.stderr:
             self.found.append(Violation(f"{verb} by {how} left a traceback: {reply.stderr}"))
+        if death and how == "handed" and (verb, code) == ("ADD", TRY_AGAIN):
+            code = KILLED  # the agent has the call, and undoes it when it sees that the connection has ended
         if death:
             text = f"{death.sign.name} after {death.after_s:.3f} s; {text}"
         self.counted[f"{verb} {'killed' if code == KILLED else code}"] += 1

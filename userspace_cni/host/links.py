@@ -111,9 +111,14 @@ class LinkDriver(Driver[Link]):
             return [*drifts, *_checked(step, host, inside)]
 
     def lost(self, step: Link, seen: Seen, deadline: Deadline) -> bool:
-        """Whether the pair is gone while the pod's namespace lives: one end goes with the other."""
+        """Whether the pair is gone while the pod's namespace lives, for one end goes with the other; or the host end is down.
+
+        ovs-vswitchd writes back the flags that it knew of a link of this name when it closes the one that it replaces: so a link
+        that was made anew may be set down after it was set up.
+        """
         deadline.require(_what(step))
-        if step.host in seen.once(Listed(step.switch_netns, self._root)):
+        host = seen.once(Listed(step.switch_netns, self._root)).get(step.host)
+        if host and (host.up or host.alias != step.alias):
             return False
         try:
             opened_pod(step.netns, step.netns_inode, self._root).close()
