@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,3 +71,17 @@ def pings(netns: str, address: str, count: int = 3) -> int:
     """How many of these echo requests were answered."""
     said = inside(netns, "ping", "-n", "-c", str(count), "-i", "0.05", "-W", "2", address, check=False)
     return next((int(line.split(" received")[0].split()[-1]) for line in said.splitlines() if " received" in line), 0)
+
+
+@contextmanager
+def pinging(netns: str, address: str) -> Iterator[list[int]]:
+    """A hundred echo requests a second meanwhile; afterwards the list has the numbers of those that were answered."""
+    answered: list[int] = []
+    argv = ["nsenter", f"--net={netns}", "ping", "-n", "-i", "0.01", address]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield answered
+        finally:
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=10)
+    answered += [int(number) for number in re.findall(r"icmp_seq=([0-9]+) ttl", said)]
