@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -26,7 +25,6 @@ from tests.lab.runtimes.runtime import netns
 from tests.lab.switch.switch import Switch, wait_until
 from userspace_cni.fastpath.vhost.front_end import FrontEnd, Listener
 
-needs_tcpdump = pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is not installed: deploy/prepare.sh")
 _TYPE, _OTHER_TYPE = bytes.fromhex("88b5"), bytes.fromhex("88b6")
 """Local experimental ethertypes (IEEE 802)."""
 
@@ -191,7 +189,6 @@ def test_ends_by_itself(pods: Pods, two: Talkers, tmp_path: Path, way: str) -> N
     assert at_rest(pods)
 
 
-@needs_tcpdump
 def test_a_filter(pods: Pods, two: Talkers, tmp_path: Path) -> None:
     """Only the frames that the expression means are kept and counted; one with a mistake is refused before anything is made."""
     refused = pods.run("capture", two.a.name, "--write", str(tmp_path / "no.pcap"), "ether", "prot", code=2)
@@ -266,7 +263,6 @@ def test_the_port_goes_away(pods: Pods, two: Talkers, tmp_path: Path) -> None:
     assert at_rest(pods)
 
 
-@needs_tcpdump
 def test_a_kernel_port(pods: Pods, sandbox: str, tmp_path: Path) -> None:
     """Of an ordinary pod in a VLAN each echo request and each reply is captured once, without the VLAN's tag."""
     ipam = {"type": "host-local", "dataDir": str(pods.node.ipam_dir), "subnet": "10.56.0.0/24"}
@@ -292,7 +288,7 @@ def test_a_kernel_port(pods: Pods, sandbox: str, tmp_path: Path) -> None:
     assert at_rest(pods)
 
 
-@pytest.mark.parametrize("program", [pytest.param("tcpdump", marks=needs_tcpdump), ""], ids=["tcpdump", "alone"])
+@pytest.mark.parametrize("program", ["tcpdump", ""], ids=["tcpdump", "alone"])
 def test_on_a_terminal(pods: Pods, two: Talkers, program: str) -> None:
     """A person sees a line for each frame at once, by tcpdump where that is installed; Ctrl-C ends it, and tells the sums."""
     near, far = pty.openpty()
