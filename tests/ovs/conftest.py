@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -15,18 +14,33 @@ import pytest
 from tests.lab.node.node import Node
 from tests.lab.node.node import clean as clean_node
 from tests.lab.node.ports import port_with
+from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch
-from userspace_cni.attachment.steps import OvsPort
+from userspace_cni.attachment.steps import HostEnd, OvsPort
 from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ports import PortDriver
 
 STORE = "store-of-the-test"
+LINK = "k1"
+"""A kernel link of the tests."""
 
 
 def attach(driver: PortDriver, step: OvsPort, deadline: Deadline) -> None:
     """Apply the step, and wait until its port is open."""
     driver.apply(step, deadline)()
+
+
+def soon() -> Deadline:
+    """Time enough for one call."""
+    return Deadline.after(10)
+
+
+def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None = 1500) -> OvsPort:
+    """A kernel port on br-test."""
+    marks = {"container-id": "c" * 64, "network": "podnet", "ifname": name}
+    return OvsPort("br-test", name, HostEnd(kind, mtu), marks=marks)
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +70,23 @@ def own_switch() -> Iterator[Switch]:
 
 
 @pytest.fixture
+def veths(switch: Switch) -> Iterator[Veths]:
+    """Kernel links where ovs-vswitchd opens them."""
+    made = Veths(switch)
+    yield made
+    made.clean()
+
+
+@pytest.fixture
 def connect() -> Iterator[Callable[..., PortDriver]]:
-    """Makes drivers for a switch, or for another remote of it, and closes them. `links`: what they are told of kernel links."""
+    """Makes drivers for a switch, or for another remote of it, and closes them. `links`: the kernel links that they see."""
     made: list[PortDriver] = []
 
     def make(
-        switch: Switch, remote: str = "", store: str = STORE, *, links: Mapping[str, Any] = MappingProxyType({}), **kinds: Any
+        switch: Switch, remote: str = "", store: str = STORE, *, links: Veths | None = None, afxdp_max: int = 0, **kinds: Any
     ) -> PortDriver:
-        made.append(PortDriver(Client(remote or switch.ovsdb, **kinds), switch.rundir, lambda: store, **links))
+        client = Client(remote or switch.ovsdb, **kinds)
+        made.append(PortDriver(client, switch.rundir, lambda: store, links=links, afxdp_max=afxdp_max))
         return made[-1]
 
     yield make

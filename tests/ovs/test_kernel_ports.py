@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,9 @@ import pytest
 
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
-from tests.ovs.conftest import attach
+from tests.ovs.conftest import LINK, attach, kernel_port, soon
 from userspace_cni.attachment.drift import Absent
-from userspace_cni.attachment.steps import HostEnd, OvsPort, Seen
+from userspace_cni.attachment.steps import OvsPort, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused
 from userspace_cni.base.limits import Limits, Rate
@@ -22,33 +22,13 @@ from userspace_cni.base.port_kinds import KernelPort
 from userspace_cni.dataplane.ovsdb.commands import AddPort
 from userspace_cni.dataplane.ports import PortDriver
 
-LINK = "k1"
 KINDS: tuple[KernelPort, ...] = ("system", "afxdp", "af_packet", "af_xdp")
-
-
-def soon() -> Deadline:
-    """Time enough for one call."""
-    return Deadline.after(10)
-
-
-@pytest.fixture
-def veths(switch: Switch) -> Iterator[Veths]:
-    """Kernel links where ovs-vswitchd opens them."""
-    made = Veths(switch)
-    yield made
-    made.clean()
 
 
 @pytest.fixture
 def driver(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
     """A driver that sees these links, of a process that lives long."""
-    return connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 9}, resident=True)
-
-
-def kernel_port(kind: KernelPort = "system", name: str = LINK, mtu: int | None = 1500) -> OvsPort:
-    """A kernel port on br-test."""
-    marks = {"container-id": "c" * 64, "network": "podnet", "ifname": name}
-    return OvsPort("br-test", name, HostEnd(kind, mtu), marks=marks)
+    return connect(switch, links=veths, afxdp_max=9, resident=True)
 
 
 def remove(driver: PortDriver, step: OvsPort) -> None:
@@ -157,6 +137,19 @@ def test_the_switch_says_what_it_can_do(driver: PortDriver) -> None:
     assert replace(able, dpdk=False).lacks("af_xdp", "netdev") == "ovs-vswitchd runs without DPDK"
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["new port", "port of a former link"])
+def test_a_link_that_is_down_is_set_up(driver: PortDriver, veths: Veths, *, anew: bool) -> None:
+    """When its port is open: closing a former link of the name, ovs-vswitchd writes back the flags that it knew of that one."""
+    veths.add(LINK)
+    if anew:
+        attach(driver, kernel_port(), soon())
+        veths.delete(LINK)
+        veths.add(LINK)
+    veths.run("ip", "link", "set", LINK, "down")
+    attach(driver, kernel_port(), soon())
+    assert veths()[LINK].up
+
+
 def test_ports_without_dpdk_are_served_without_it(connect: Callable[..., PortDriver]) -> None:
     """STATUS of a network of kernel ports asks for the bridge's datapath, and not for DPDK."""
     with Switch(huge=False) as switch:
@@ -169,7 +162,7 @@ def test_ports_without_dpdk_are_served_without_it(connect: Callable[..., PortDri
 
 def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
     """One port more than afxdp_max is refused with the reason; a deleted one makes room."""
-    driver = connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 1})
+    driver = connect(switch, links=veths, afxdp_max=1)
     for name in ("k1", "k2"):
         veths.add(name)
     attach(driver, kernel_port("afxdp", "k1"), soon())
@@ -182,7 +175,7 @@ def test_the_memory_of_afxdp_ports_has_a_bound(switch: Switch, veths: Veths, con
 
 def test_the_bound_holds_for_many_at_once(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> None:
     """Of six ports that two sessions add at once, in groups of any size, as many are made as there may be."""
-    drivers = [connect(switch, links={"ifindex_of": veths.index, "afxdp_max": 2}, resident=which) for which in (True, False)]
+    drivers = [connect(switch, links=veths, afxdp_max=2, resident=which) for which in (True, False)]
     steps = [kernel_port("afxdp", f"k{number}") for number in range(6)]
     for step in steps:
         veths.add(step.name)
@@ -202,7 +195,7 @@ def test_the_bound_holds_for_many_at_once(switch: Switch, veths: Veths, connect:
 def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
     """Ports of all kinds are open again after a kill, count as present, and keep their rows."""
     veths = Veths(own_switch)
-    driver = connect(own_switch, links={"ifindex_of": veths.index, "afxdp_max": 9}, resident=True)
+    driver = connect(own_switch, links=veths, afxdp_max=9, resident=True)
     steps = [kernel_port(kind, f"k{number}") for number, kind in enumerate(KINDS)]
     for step in steps:
         veths.add(step.name)

@@ -364,7 +364,7 @@ def test_a_kernel_port_is_mirrored_to_a_vhost_user_port(
 ) -> None:
     """Ten pings of a veth are ten requests and ten replies at the output, with flows in use before it joined."""
     ids = output(port(3))
-    kernel = connect(switch, links={"ifindex_of": Veths(switch).index})
+    kernel = connect(switch, links=Veths(switch))
     with netns() as a, netns() as b:
         steps = []
         for number, place in ((1, a), (2, b)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,8 @@ import pytest
 
 from tests.lab.switch.kernel_links import Veths
 from tests.lab.switch.switch import Switch, wait_until
-from tests.ovs.conftest import STORE, attach
-from userspace_cni.attachment.steps import HostEnd, OvsPort
-from userspace_cni.base.deadline import Deadline
+from tests.ovs.conftest import LINK, STORE, attach, kernel_port, soon
+from userspace_cni.attachment.steps import OvsPort
 from userspace_cni.base.errors import SwitchRefused
 from userspace_cni.base.limits import Limits, Netem, Rate
 from userspace_cni.base.port_kinds import KernelPort
@@ -22,41 +21,22 @@ from userspace_cni.fastpath.rings.queue_pair import QueuePair
 from userspace_cni.fastpath.vhost.front_end import Listener
 
 MakePort = Callable[..., OvsPort]
-LINK = "k1"
 MBIT = 1_000_000
 FRAME = bytes.fromhex("ffffffffffff02000000000188b5") + bytes(1500)
 """Of local experiments, to all: it comes from the bridge to every other port."""
 RATE, OTHER = Rate(100 * MBIT, 10 * MBIT), Rate(20 * MBIT, 2 * MBIT)
 
 
-def soon() -> Deadline:
-    """Time enough for one call."""
-    return Deadline.after(10)
-
-
-@pytest.fixture
-def veths(switch: Switch) -> Iterator[Veths]:
-    """Kernel links where ovs-vswitchd opens them."""
-    made = Veths(switch)
-    yield made
-    made.clean()
-
-
 @pytest.fixture(params=[True, False], ids=["resident", "for one verb"])
 def driver(request: pytest.FixtureRequest, switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
     """A driver that replicates all rows, and one that replicates what a call needs."""
-    return connect(switch, links={"ifindex_of": veths.index}, resident=request.param)
+    return connect(switch, links=veths, resident=request.param)
 
 
 @pytest.fixture
 def resident(switch: Switch, veths: Veths, connect: Callable[..., PortDriver]) -> PortDriver:
     """A driver of an agent."""
-    return connect(switch, links={"ifindex_of": veths.index}, resident=True)
-
-
-def kernel_port(kind: KernelPort) -> OvsPort:
-    """A kernel port on br-test."""
-    return OvsPort("br-test", LINK, HostEnd(kind), marks={"container-id": "c" * 64, "network": "podnet", "ifname": LINK})
+    return connect(switch, links=veths, resident=True)
 
 
 def limited(step: OvsPort, **limits: Any) -> OvsPort:
@@ -267,7 +247,7 @@ def arriving(source: QueuePair, sink: QueuePair, offered: int, seconds: float = 
 def test_a_living_ports_limit_follows_a_restart(own_switch: Switch, connect: Callable[..., PortDriver]) -> None:
     """ovs-vswitchd sets the limits of all ports again when it is started after a kill."""
     veths = Veths(own_switch)
-    driver = connect(own_switch, links={"ifindex_of": veths.index}, resident=True)
+    driver = connect(own_switch, links=veths, resident=True)
     veths.add(LINK)
     step = limited(kernel_port("system"), to_pod=RATE)
     attach(driver, step, soon())

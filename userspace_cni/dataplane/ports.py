@@ -23,6 +23,7 @@ from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.dataplane.flow_renewal import FlowRenewal
+from userspace_cni.dataplane.kernel_links import KernelLinks, NoLinks
 from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
@@ -61,8 +62,8 @@ class PortDriver(Driver[OvsPort]):
 
     `ovs_rundir`: where ovs-vswitchd has its control socket. `store`: the id of our state directory, for the mark of that name.
     `free_name` removes the dead socket of a killed ovs-vswitchd at the path that OVS gives a port of that name: it would keep the
-    port from being opened. `ifindex_of`: the index of the kernel link of that name where ovs-vswitchd opens its ports, 0 if there
-    is none. `afxdp_max`: how many ports of type afxdp the switch may have.
+    port from being opened. `links`: the kernel links where ovs-vswitchd opens its ports.
+    `afxdp_max`: how many ports of type afxdp the switch may have.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class PortDriver(Driver[OvsPort]):
         ovs_rundir: str,
         store: Callable[[], str],
         free_name: Callable[[str, Deadline], object] = lambda _name, _deadline: None,
-        ifindex_of: Callable[[str], int] = lambda _name: 0,
+        links: KernelLinks | None = None,
         afxdp_max: int = 0,
     ) -> None:
         self.client = client
@@ -80,7 +81,7 @@ class PortDriver(Driver[OvsPort]):
         self._read_back = ReadBack(self.daemon)
         self._free_name = free_name
         self._flows = FlowRenewal(self.daemon)
-        self._ifindex_of = ifindex_of
+        self._links = links or NoLinks()
         self._afxdp_max = afxdp_max
         self._retries = Retries()
 
@@ -170,6 +171,9 @@ class PortDriver(Driver[OvsPort]):
 
         def served(command: AddPort) -> None:
             self._read_back.require(command, step, deadline)
+            if isinstance(step.interface, HostEnd):
+                # closing a former link of this name, ovs-vswitchd writes back the flags that it knew: this one may be down by now
+                self._links.set_up(step.name)
             if command.flows_after is not None:
                 self._flows.after(command.api, command.flows_after, deadline)
 
@@ -207,7 +211,7 @@ class PortDriver(Driver[OvsPort]):
         """Every difference between the step and the rows, an interface that is not open, and a limit that is not in force."""
         from userspace_cni.dataplane.ovsdb.reads import find_port
 
-        index = self._ifindex_of(step.name) if isinstance(step.interface, HostEnd) else None
+        index = self._links.index(step.name) if isinstance(step.interface, HostEnd) else None
 
         def look(session: Session) -> list[Drift]:
             return differences(step, find_port(session, step.name), index)
@@ -230,8 +234,10 @@ class PortDriver(Driver[OvsPort]):
         marks = seen.ports.get(step.name)
         if marks is None or step.name in seen.once(self.closed_ports):
             return True
-        if isinstance(step.interface, HostEnd) and marks.get(IFINDEX) != str(self._ifindex_of(step.name)):
-            return True
+        if isinstance(step.interface, HostEnd):
+            link = seen.once(self._links).get(step.name)
+            if link is None or marks.get(IFINDEX) != str(link.index):
+                return True
         return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
     def marked(
@@ -437,7 +443,7 @@ class PortDriver(Driver[OvsPort]):
         """The mark by which the link behind a kernel port is known again. Raises SwitchRefused when there is no link."""
         if not isinstance(step.interface, HostEnd):
             return {}
-        index = self._ifindex_of(step.name)
+        index = self._links.index(step.name)
         if not index:
             hint = "the host end of a veth has to be in the network namespace of ovs-vswitchd: is setting switch_netns right?"
             raise SwitchRefused(f"port {step.name}: there is no link of that name", hint)

@@ -111,11 +111,7 @@ class LinkDriver(Driver[Link]):
             return [*drifts, *_checked(step, host, inside)]
 
     def lost(self, step: Link, seen: Seen, deadline: Deadline) -> bool:
-        """Whether the pair is gone while the pod's namespace lives, for one end goes with the other; or the host end is down.
-
-        ovs-vswitchd writes back the flags that it knew of a link of this name when it closes the one that it replaces: so a link
-        that was made anew may be set down after it was set up.
-        """
+        """Whether the pair is gone while the pod's namespace lives, for one end goes with the other; or the host end is down."""
         deadline.require(_what(step))
         host = seen.once(Listed(step.switch_netns, self._root)).get(step.host)
         if host and (host.up or host.alias != step.alias):
@@ -157,13 +153,6 @@ def delete(host: str, alias: str, switch_netns: str, root: HostRoot, deadline: D
             _delete(kernel, found)
 
 
-def ifindex(host: str, switch_netns: str = "", root: HostRoot = HERE) -> int:
-    """The index of a host end where ovs-vswitchd opens it, 0 when there is none. Raises Unavailable."""
-    with opened_switch(switch_netns, root) as switch, connected(switch, f"link {host}: finding it") as kernel:
-        found = found_link(kernel, host)
-        return found.index if found else 0
-
-
 @dataclass(frozen=True)
 class Listed:
     """The links where ovs-vswitchd opens its ports, as one look shows them. Equal ones share a look (`Seen.once`)."""
@@ -177,6 +166,23 @@ class Listed:
         with opened_switch(self.switch_netns, self.root) as switch, connected(switch, what) as kernel, kernel_does(what):
             found = [links.read(payload) for _, payload in kernel.ask(links.listed())]
         return {each.name: each for each in found}
+
+
+def ifindex(host: str, switch_netns: str = "", root: HostRoot = HERE) -> int:
+    """The index of a link where ovs-vswitchd opens its ports, 0 when there is none. Raises Unavailable."""
+    with opened_switch(switch_netns, root) as switch, connected(switch, f"link {host}: finding it") as kernel:
+        found = found_link(kernel, host)
+        return found.index if found else 0
+
+
+def set_up(host: str, switch_netns: str = "", root: HostRoot = HERE) -> None:
+    """Set a link there up if there is one, and it is down. Raises StepFailed and Unavailable."""
+    what = f"link {host}: setting it up"
+    with opened_switch(switch_netns, root) as switch, connected(switch, what) as kernel:
+        found = found_link(kernel, host)
+        if found and not found.up:
+            with kernel_does(what):
+                kernel.send(links.changed(found.index, up=True))
 
 
 def host_ends(store: str, switch_netns: str = "", root: HostRoot = HERE) -> dict[LinkRef, int]:

@@ -114,6 +114,7 @@ class LocalNode:
         """The only user of OVSDB in this process."""
         from userspace_cni.dataplane.ovsdb.client import Client
         from userspace_cni.dataplane.ports import PortDriver
+        from userspace_cni.host.switch_links import SwitchLinks
         from userspace_cni.node.switch_sockets import free_name
 
         kind, _, place = self.settings.ovsdb.partition(":")
@@ -125,7 +126,7 @@ class LocalNode:
             rundir,
             self.journal.identity,
             lambda name, deadline: free_name(name, self, deadline),
-            self.ifindex_of,
+            SwitchLinks(self.settings.switch_netns, self.root),
             self.settings.afxdp_max,
         )
 
@@ -256,12 +257,6 @@ class LocalNode:
         from userspace_cni.host.legacy import find_record
 
         return find_record(self.settings.legacy_state_dir, container_id, ifname, self.root)
-
-    def ifindex_of(self, name: str) -> int:
-        """The index of the kernel link where ovs-vswitchd opens its ports; 0 if there is none. Raises Unavailable."""
-        from userspace_cni.host.links import ifindex
-
-        return ifindex(name, self.settings.switch_netns, self.root)
 
     def link_traces(self, container_id: str, ifname: str) -> tuple[Step, ...]:
         """The guard and the host end that an attachment would have here."""

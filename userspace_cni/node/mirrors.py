@@ -21,11 +21,12 @@ def keep(node: LocalNode, before: Mapping[str, str]) -> Mapping[str, str]:
 
     Never fails: what cannot be done now is done by a later pass.
     """
-    from userspace_cni.host.links import ifindex
+    from userspace_cni.host.switch_links import SwitchLinks
 
     wanted = node.settings.mirrors
     try:
-        links = frozenset(each.output for each in wanted if ifindex(each.output, node.settings.switch_netns, node.root))
+        known = SwitchLinks(node.settings.switch_netns, node.root)
+        links = frozenset(each.output for each in wanted if known.index(each.output))
         mirrors = _mirrors(node)
         found = {
             f"{each.name} on {each.bridge}": why for each, why in mirrors.keep(wanted, links, Deadline.after(_KEEP_S)).items()

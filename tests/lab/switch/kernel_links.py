@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import dataclass
 
 from tests.lab.switch.switch import Switch
+
+
+@dataclass(frozen=True)
+class Veth:
+    """A link of a test."""
+
+    index: int
+    up: bool
 
 
 class Veths:
@@ -34,10 +43,19 @@ class Veths:
         """Name of the other end."""
         return f"{name}p"
 
+    def __call__(self) -> dict[str, Veth]:
+        """Every link, by name."""
+        links = json.loads(self.run("ip", "-json", "link", "show") or "[]")
+        return {each["ifname"]: Veth(each["ifindex"], "UP" in each["flags"]) for each in links}
+
     def index(self, name: str) -> int:
         """The kernel's index of the link, 0 if there is none."""
-        links = json.loads(self.run("ip", "-json", "link", "show") or "[]")
-        return next((each["ifindex"] for each in links if each["ifname"] == name), 0)
+        link = self().get(name)
+        return link.index if link else 0
+
+    def set_up(self, name: str) -> None:
+        """Set the link up."""
+        self.run("ip", "link", "set", name, "up")
 
     def clean(self) -> None:
         """Delete all that is left."""

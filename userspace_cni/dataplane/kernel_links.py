@@ -1,0 +1,46 @@
+"""What the room of the switch asks of the kernel's links where ovs-vswitchd opens its ports; `node` passes in who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class KernelLink(Protocol):
+    """A link. The kernel gives its index to no other one as long as it lives."""
+
+    @property
+    def index(self) -> int:
+        """Its number, from 1."""
+        ...
+
+
+class KernelLinks(Protocol):
+    """The links. Equal ones share a look (`Seen.once`). All raise Unavailable."""
+
+    def __call__(self) -> Mapping[str, KernelLink]:
+        """Every link, by name."""
+        ...
+
+    def index(self, name: str) -> int:
+        """The index of the link of that name, 0 if there is none."""
+        ...
+
+    def set_up(self, name: str) -> None:
+        """Set the link up if it is there and down."""
+        ...
+
+
+class NoLinks:
+    """For a switch without kernel ports of ours."""
+
+    def __call__(self) -> Mapping[str, KernelLink]:
+        """None."""
+        return {}
+
+    def index(self, name: str) -> int:  # noqa: ARG002 - the interface
+        """There is none."""
+        return 0
+
+    def set_up(self, name: str) -> None:
+        """There is none."""
