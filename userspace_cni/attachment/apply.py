@@ -156,6 +156,26 @@ class Turn:
             raise
         self._journal.write(changed)
 
+    def converge(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
+        """Give a node attachment these steps, whatever came between it and those of its record.
+
+        `record` is what the attachment is to be when it is done, with the steps that it may have now, none for a new one. It is
+        recorded with the old and the new steps before the first effect, and with the new ones alone after the last: a death in
+        between leaves a record that names everything, and the next call goes on. A step that is there already is applied only if
+        the record is not `ready`. Raises UserspaceError; then nothing was undone that the attachment had.
+        """
+        former = record.steps
+        gone = [step for step in former if not any(_replaces(new, step) for new in steps)]
+        added = [step for step in steps if record.state != "ready" or step not in former]
+        kept = tuple(step for step in former if step not in steps)
+        self._journal.write(record.to("applying", steps=(*kept, *steps)))
+        self.settle(self.begin(record.to("applying", steps=steps), added, deadline))
+        for step in reversed(gone):
+            deadline.require(f"undoing step '{step.kind}'")
+            with stage(step.stage):
+                self._node.driver(step).undo(step, deadline)
+        self._journal.write(record.to("ready", steps=steps))
+
     def _replace(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
         """Apply those of the steps that are not the record's, and undo the record's that are of no kind of theirs."""
         kinds = {step.kind for step in steps}
@@ -178,6 +198,11 @@ class Turn:
         except UserspaceError as error:
             return [Failure(step, error)]
         return []
+
+
+def _replaces(new: Step, old: Step) -> bool:
+    """Whether a step is about the thing of another one of its kind."""
+    return (new.kind, new.thing) == (old.kind, old.thing)
 
 
 def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:

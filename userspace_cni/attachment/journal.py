@@ -23,6 +23,7 @@ from userspace_cni.attachment.records import (
     MalformedRecord,
     Record,
     State,
+    is_nodes,
     record_from_json,
     record_key,
     record_to_json,
@@ -36,6 +37,8 @@ from userspace_cni.base.log import say
 from userspace_cni.base.stages import stage
 
 _ATTACHMENTS: Final = "attachments"
+_OF_NODE: Final = "node"
+"""The node's own attachments: what finishes, sweeps or lists those of containers never sees them."""
 _ADOPTED: Final = "places"
 """In the state directory: what another program made in a place and left to its holders. Earlier versions kept here, in the same
 form, the lists that are now built from the undo files."""
@@ -128,14 +131,21 @@ class Journal:
     def read_key(self, key: str) -> Record | None:
         """The record by its store key."""
         with _translated(f"reading the record of {key}"):
-            raw = self._store.get(_ATTACHMENTS, key)
+            raw = self._store.get(_collection(key), key)
             state = self._live.get(_STATES, key) if raw is not None else None
         return self._record(key, raw, state) if raw is not None else None
 
     def records(self) -> list[Record]:
-        """All records that can be read."""
+        """All records of containers' attachments that can be read."""
+        return self._records(_ATTACHMENTS)
+
+    def node_records(self) -> list[Record]:
+        """All records of the node's own attachments that can be read."""
+        return self._records(_OF_NODE)
+
+    def _records(self, collection: str) -> list[Record]:
         with _translated("listing the records"):
-            items = self._store.items(_ATTACHMENTS)
+            items = self._store.items(collection)
             states = dict(self._live.items(_STATES)) if items else {}
         return [record for key, raw in items if (record := self._record(key, raw, states.get(key)))]
 
@@ -143,7 +153,7 @@ class Journal:
         """Record the attachment: its state, then durably what undoes it."""
         with _translated(f"writing the record of {record.key} (state {record.state})"), stage("record"):
             self._put_state(record)
-            self._store.put(_ATTACHMENTS, record.key, _undo_file(record))
+            self._store.put(_collection(record.key), record.key, _undo_file(record))
 
     def advance(self, record: Record) -> None:
         """Record the state, and with it the result, of an attachment whose steps are recorded."""
@@ -162,7 +172,7 @@ class Journal:
             stored = self.read_key(record.key)
             if stored is not None and stored.state == "ready":
                 with _translated(f"marking {record.key} as being deleted ({error.message}: {error.details})"):
-                    self._store.put(_ATTACHMENTS, record.key, {**_undo_file(stored), "state": "deleting"})
+                    self._store.put(_collection(record.key), record.key, {**_undo_file(stored), "state": "deleting"})
             say("warning", "the run directory cannot record that an attachment is being deleted", error=error)
         return marked
 
@@ -174,14 +184,14 @@ class Journal:
         """
         try:
             with _translated(f"writing what is left of {record.key}"), stage("record"):
-                raw = self._store.get(_ATTACHMENTS, record.key)
+                raw = self._store.get(_collection(record.key), record.key)
                 known = raw.get("steps") if raw else None
                 left = [step_to_json(step) for step in record.steps]
                 if raw is None or not isinstance(known, list) or any(step not in known for step in left):
                     raw, known = _undo_file(record), left  # the stored record does not list them
                 self._put_state(record, [number for number, step in enumerate(known) if step not in left])
                 if raw.get("state") != "deleting":
-                    self._store.put(_ATTACHMENTS, record.key, {**raw, "state": "deleting"})
+                    self._store.put(_collection(record.key), record.key, {**raw, "state": "deleting"})
         except (RecordRefused, Unavailable) as error:
             stored = self.read_key(record.key)
             if stored is None or stored.state != "deleting" or any(step not in stored.steps for step in record.steps):
@@ -191,7 +201,7 @@ class Journal:
     def drop(self, record: Record) -> None:
         """Forget the attachment. A power cut before `flush` may bring it back, as one of another boot."""
         with _translated(f"dropping the record of {record.key}"), stage("record"):
-            self._store.drop(_ATTACHMENTS, record.key, durable=False)
+            self._store.drop(_collection(record.key), record.key, durable=False)
             self.unflushed = True
             with suppress(StoreError):  # a state without a record is ignored
                 self._live.drop(_STATES, record.key, durable=False)
@@ -202,6 +212,7 @@ class Journal:
         try:
             with _translated("flushing the records"):
                 self._store.flush(_ATTACHMENTS)
+                self._store.flush(_OF_NODE)
         except BaseException:
             self.unflushed = True
             raise
@@ -300,14 +311,14 @@ class Journal:
         """Remove half-written files of dead writers, and states without a record."""
         self.places()  # listing a collection removes its half-written files
         with _translated("sweeping the states"):
-            recorded = {key for key, _ in self._store.items(_ATTACHMENTS)}
+            recorded = {key for collection in (_ATTACHMENTS, _OF_NODE) for key, _ in self._store.items(collection)}
             stray = [key for key, _ in self._live.items(_STATES) if key not in recorded]
         for key in stray:
             lock = self.try_container_lock(key.partition("@")[0])
             if lock is None:
                 continue
             with lock, _translated(f"sweeping the state of {key}"):
-                if not self._store.has(_ATTACHMENTS, key):
+                if not self._store.has(_collection(key), key):
                     self._live.drop(_STATES, key, durable=False)
 
     @property
@@ -379,7 +390,7 @@ class Journal:
             if record.key != key:
                 raise MalformedRecord(f"it is the record of {record.key}")
         except MalformedRecord as error:
-            self._quarantine(self._store, _ATTACHMENTS, key, str(error))
+            self._quarantine(self._store, _collection(key), key, str(error))
             return None
         if state is None or not self._name_of(record).items() <= state.items():
             return record
@@ -404,6 +415,10 @@ class Journal:
     def _quarantine(self, store: Store, collection: str, key: str, reason: str) -> None:
         with _translated(f"putting aside the unreadable record of {key}"):
             store.quarantine(collection, key, reason)
+
+
+def _collection(key: str) -> str:
+    return _OF_NODE if is_nodes(key) else _ATTACHMENTS
 
 
 def _undo_file(record: Record) -> dict[str, Any]:

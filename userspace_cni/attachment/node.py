@@ -173,6 +173,10 @@ class Node(Protocol):
         """Name and marks of every port that is marked as ours. Raises Unavailable."""
         ...
 
+    def wished_ports(self, deadline: Deadline) -> Mapping[str, Marks]:
+        """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
+        ...
+
     def connect(self, deadline: Deadline) -> int:
         """Open the session with OVSDB unless one is open; how many were opened so far. Raises Unavailable."""
         ...

@@ -22,6 +22,8 @@ State = Literal["pending", "applying", "ready", "deleting"]
 about to be. deleting: the first steps may still be true."""
 
 SCHEMA: Final = 1
+_NODE: Final = "+"
+"""What the container ID of a node attachment begins with, as no container's can."""
 T = TypeVar("T")
 Check = Callable[[Any], bool]
 
@@ -35,6 +37,8 @@ class Record:
     """One attachment. `boottime_ns` is CLOCK_BOOTTIME at ADD: with `boot_id` it orders calls without a wall clock.
 
     `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another.
+    A node attachment has no container: `container_id` is "+" and the kind of its wish, `ifname` the wish's name, `network` where
+    the wish is from (see `wishes`).
     """
 
     state: State
@@ -58,8 +62,15 @@ class Record:
         return record_key(self.container_id, self.ifname)
 
     @property
+    def is_nodes(self) -> bool:
+        """Whether the node itself is to have it."""
+        return is_nodes(self.key)
+
+    @property
     def subject(self) -> dict[str, str]:
         """The keys of a log line by which it names the attachment."""
+        if self.is_nodes:
+            return {"wish": f"{self.container_id.removeprefix(_NODE)} {self.ifname}"}
         pod = f"{self.pod_namespace}/{self.pod_name}" if self.pod_name else ""
         return {"pod": pod, "network": self.network, "container": self.container_id, "interface": self.ifname}
 
@@ -109,6 +120,16 @@ _FIELDS: Final = tuple(item.name for item in fields(Record))
 def record_key(container_id: str, ifname: str) -> str:
     """The store's key of an attachment."""
     return f"{container_id}@{ifname}"
+
+
+def node_container(kind: str) -> str:
+    """What stands for the container ID of a node attachment whose wish is of this kind."""
+    return f"{_NODE}{kind}"
+
+
+def is_nodes(key: str) -> bool:
+    """Whether the key is a node attachment's."""
+    return key.startswith(_NODE)
 
 
 def record_to_json(record: Record) -> dict[str, Any]:

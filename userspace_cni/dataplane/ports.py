@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import OWNER, Driver, HostEnd, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import NODE_OWNER, OWNER, Driver, HostEnd, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -256,6 +256,14 @@ class PortDriver(Driver[OvsPort]):
         """external_ids of every port with our owner mark, by name, from the replica of a resident driver. Raises Unavailable."""
         marks = self.client.standing().replica.marks.copy()
         return {name: of for name, of in marks.items() if is_ours(of)}
+
+    def of_node(self, store: str) -> dict[str, Mapping[str, str]]:
+        """external_ids of every port of this store's node attachments, by name, from the replica of a resident driver.
+
+        Raises Unavailable.
+        """
+        marks = self.client.standing().replica.marks.copy()
+        return {name: of for name, of in marks.items() if of.get("owner") == NODE_OWNER and of.get("store") == store}
 
     def closed_ports(self) -> frozenset[str]:
         """Names of the ports with our owner mark that ovs-vswitchd could not open, and for which a retry is due.

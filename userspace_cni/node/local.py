@@ -407,6 +407,11 @@ class LocalNode:
         self.ports.connect(deadline)
         return self.ports.owned()
 
+    def wished_ports(self, deadline: Deadline) -> Mapping[str, Mapping[str, str]]:
+        """Name and marks of every port that is marked as the node's own, of this installation. Raises Unavailable."""
+        self.ports.connect(deadline)
+        return self.ports.of_node(self.journal.identity())
+
     def vswitchd(self) -> str:
         """Whether ovs-vswitchd lives, without waiting: `alive`, `dead`, `silent` or `unknown`."""
         return self.ports.glance().state

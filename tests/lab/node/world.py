@@ -181,6 +181,10 @@ class World:
         """A spool below the test's directory."""
         return Spool(f"{self.directory}/state/spool", f"{self.directory}/state/quarantine")
 
+    def wished_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
+        """The node itself has none here."""
+        return {}
+
     def owned_ports(self, deadline: Deadline) -> dict[str, Mapping[str, str]]:
         """The ports that records made, as far as they exist, and those that the test put there."""
         if self.unreachable:

@@ -6,12 +6,22 @@ from userspace_cni.attachment.steps.driver import Driver, Rest, Seen
 from userspace_cni.attachment.steps.lease import Lease
 from userspace_cni.attachment.steps.legacy import LegacyRecord
 from userspace_cni.attachment.steps.links import Announcement, Guard, Link, LinkRef, Shaper, host_alias, host_end
+from userspace_cni.attachment.steps.node_network import (
+    NODE_OWNER,
+    AddressMove,
+    NodeBridge,
+    NodeLink,
+    PolicyRoute,
+    Translation,
+    UplinkPort,
+)
 from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,
     NO_TERMS,
     OWNER,
     FullPort,
     HostEnd,
+    Internal,
     OvsPort,
     PortInterface,
     PortRef,
@@ -26,9 +36,11 @@ from userspace_cni.attachment.steps.step import STORED_TYPES, Resource, Step, fi
 
 __all__ = [
     "MARK_SCHEMA",
+    "NODE_OWNER",
     "NO_TERMS",
     "OWNER",
     "STORED_TYPES",
+    "AddressMove",
     "Announcement",
     "ConfigFile",
     "DeviceInfo",
@@ -37,14 +49,18 @@ __all__ = [
     "FullPort",
     "Guard",
     "HostEnd",
+    "Internal",
     "Lease",
     "LegacyRecord",
     "Link",
     "LinkRef",
+    "NodeBridge",
+    "NodeLink",
     "OvsPort",
     "PlacedSocket",
     "PodMount",
     "PodNote",
+    "PolicyRoute",
     "PortInterface",
     "PortRef",
     "Resource",
@@ -55,6 +71,8 @@ __all__ = [
     "SocketFile",
     "Step",
     "Terms",
+    "Translation",
+    "UplinkPort",
     "VhostUserClient",
     "VhostUserServer",
     "first_of",

@@ -61,7 +61,17 @@ class HostEnd:
         return "dpdk" if self.opened_as.startswith("af_") else self.opened_as
 
 
-PortInterface = VhostUserClient | VhostUserServer | HostEnd
+@dataclass(frozen=True)
+class Internal:
+    """A link of the node itself, which OVS makes: a tap of the port's name on a netdev bridge. `mac` "" is OVS's choice."""
+
+    type: ClassVar[Literal["internal"]] = "internal"
+    switch_makes_socket: ClassVar[bool] = False
+    mac: str = ""
+    mtu: int | None = None
+
+
+PortInterface = VhostUserClient | VhostUserServer | HostEnd | Internal
 """What is behind a port. `type` is Interface.type, `mtu` Interface.mtu_request of ovs-vswitchd.conf.db(5). `switch_makes_socket`:
 at a path that ends in the port's name, which has to be free."""
 
@@ -179,6 +189,11 @@ class OvsPort(Step):
     terms: Terms = NO_TERMS
 
     @property
+    def thing(self) -> str:
+        """The port."""
+        return self.name
+
+    @property
     def ref(self) -> PortRef:
         """The reference by which it is deleted."""
         return PortRef(self.name, self.bridge, self.marks)
@@ -201,7 +216,13 @@ class OvsPort(Step):
     def stored(self) -> Step:
         """The stored form, with every field: the plain one where it suffices, which earlier releases read."""
         interface = self.interface
-        if isinstance(interface, HostEnd) or self.limits or self.mirrors or self.mirror_output or self.terms != NO_TERMS:
+        if (
+            isinstance(interface, HostEnd | Internal)
+            or self.limits
+            or self.mirrors
+            or self.mirror_output
+            or self.terms != NO_TERMS
+        ):
             return FullPort.of(self)
         return StoredPort(
             bridge=self.bridge,

@@ -62,6 +62,11 @@ class Step:
         """The shared thing of this step; None when it is this attachment's alone."""
         return None
 
+    @property
+    def thing(self) -> str:
+        """Which thing of its kind it is about: of two steps of one kind and thing the later replaces the earlier."""
+        return ""
+
     def stored(self) -> Step:
         """The stored form of this step, of type `stored_as`."""
         return self

@@ -15,14 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from userspace_cni.attachment.steps import OvsPort, PortRef
+from userspace_cni.attachment.steps import NODE_OWNER, OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken
 from userspace_cni.base.mirrors import MirrorSource
 from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, named, references, refers, value_of, with_marks
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
 from userspace_cni.dataplane.ovsdb.rows.marks import (
     IDENTITY,
-    NODE_OWNER,
     is_ours,
     other_store,
     same_attachment,

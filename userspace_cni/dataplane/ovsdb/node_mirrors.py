@@ -11,11 +11,12 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
+from userspace_cni.attachment.steps import NODE_OWNER
 from userspace_cni.base.mirrors import NodeMirror
 from userspace_cni.dataplane.ovsdb.groups import BridgeDraft, Draft
 from userspace_cni.dataplane.ovsdb.mirrors import find_mirror, mirrors_of, ports_wishing
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
-from userspace_cni.dataplane.ovsdb.rows.marks import NODE_OWNER, is_ours, whose
+from userspace_cni.dataplane.ovsdb.rows.marks import is_ours, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS
 from userspace_cni.dataplane.ovsdb.session import Command, Session
 

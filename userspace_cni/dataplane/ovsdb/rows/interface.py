@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, assert_never
 
-from userspace_cni.attachment.steps import HostEnd, OvsPort, VhostUserClient, VhostUserServer
+from userspace_cni.attachment.steps import HostEnd, Internal, OvsPort, VhostUserClient, VhostUserServer
 
 SERVER_PATH: Final = "vhost-server-path"
 DEVARGS: Final = "dpdk-devargs"
@@ -59,6 +59,8 @@ def interface_row(step: OvsPort) -> InterfaceRow:
             enforcer: Enforcer = "" if end.type == AFXDP else "qdisc"
             called = f"a kernel port opened as {end.opened_as}"
             return InterfaceRow(end.type, {}, end.mtu, called, enforcer, needs_dpdk=False, opened_by=_FOUND_BY)
+        case Internal() as internal:
+            return InterfaceRow(internal.type, {}, internal.mtu, "an internal port", "qdisc", needs_dpdk=False)
         case _:
             assert_never(step.interface)
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, OvsPort, PortRef
 
-NODE_OWNER = "userspace-cni-node"
-"""Value of the mark `owner` of what the node itself is to have; no attachment's."""
 IDENTITY = ("owner", "container-id", "network", "ifname", "run")
 """The marks that identify the attachment of a port, or the run of a probe's."""
 

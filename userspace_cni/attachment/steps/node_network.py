@@ -1,0 +1,183 @@
+"""What the node itself is to have: a bridge with an uplink, moved addresses, a gateway's link, rules of its firewall.
+
+They are steps of node attachments: a wish asks for them, not a runtime. `switch_netns` is the path of the network namespace in
+which ovs-vswitchd opens its ports, which is the node's own: "" for that of this process. `store` is the id of our state
+directory, which names what is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+from userspace_cni.attachment.steps.step import Step
+from userspace_cni.base.port_kinds import Datapath
+from userspace_cni.base.stages import Stage
+
+NODE_OWNER: Final = "userspace-cni-node"
+"""Value of the mark `owner` on rows of node attachments. No sweep by boot id or by GC touches them."""
+
+
+@dataclass(frozen=True)
+class NodeBridge(Step):
+    """A bridge of our own for the node's uplink. `mac`: the hardware address of its local port, "" for OVS's choice.
+
+    `mtu`: the local port's, 0 for OVS's choice. `marks` are those of its row, with owner NODE_OWNER.
+    """
+
+    kind: ClassVar[str] = "node-bridge"
+    stage: ClassVar[Stage] = "ovs"
+    name: str
+    mac: str = ""
+    mtu: int = 0
+    datapath: Datapath = "netdev"
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def thing(self) -> str:
+        """The bridge."""
+        return self.name
+
+    @property
+    def summary(self) -> str:
+        """The bridge."""
+        return f"bridge {self.name}"
+
+
+@dataclass(frozen=True)
+class UplinkPort(Step):
+    """The port of a bridge's uplink, with one interface, or several that are bonded.
+
+    `interfaces` have a `name`, a `type` (system, afxdp or dpdk) and, for dpdk, `devargs`. `trunks`: () for all VLANs.
+    `bond_mode`, `lacp` and `updelay_ms` are for several. `mtu` 0 is not asked for; `rx_queues` 0 neither.
+    """
+
+    kind: ClassVar[str] = "uplink-port"
+    stage: ClassVar[Stage] = "ovs"
+    bridge: str
+    name: str
+    interfaces: tuple[Mapping[str, Any], ...]
+    trunks: tuple[int, ...] = ()
+    bond_mode: str = ""
+    lacp: str = ""
+    updelay_ms: int = 0
+    mtu: int = 0
+    rx_queues: int = 0
+    switch_netns: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def thing(self) -> str:
+        """The port."""
+        return self.name
+
+    @property
+    def summary(self) -> str:
+        """The port and its bridge."""
+        return f"uplink {self.name} on bridge {self.bridge}"
+
+
+@dataclass(frozen=True)
+class AddressMove(Step):
+    """Addresses and routes of a NIC that its bridge has instead, while the node's stack does not hear the NIC itself.
+
+    `addresses` and `routes` are those of the NIC, as the kernel showed them before the first of them moved, with all attributes;
+    `ifindex` is the NIC's, `boot_id` the boot in which that was seen: in another one they are no source of addresses.
+    `next_hops`: of these at least one must answer after the move as one did before it; () where none did.
+    """
+
+    kind: ClassVar[str] = "address-move"
+    stage: ClassVar[Stage] = "link"
+    from_switch: ClassVar[bool] = True
+    nic: str
+    ifindex: int
+    bridge: str
+    store: str
+    boot_id: str
+    addresses: tuple[Mapping[str, Any], ...] = ()
+    routes: tuple[Mapping[str, Any], ...] = ()
+    next_hops: tuple[str, ...] = ()
+    cut: bool = True
+    switch_netns: str = ""
+
+    @property
+    def thing(self) -> str:
+        """The NIC and the bridge."""
+        return f"{self.nic} {self.bridge}"
+
+    @property
+    def summary(self) -> str:
+        """Whose addresses are where."""
+        shown = ", ".join(f"{each.get('address')}/{each.get('prefixlen')}" for each in self.addresses)
+        return f"{shown or 'no addresses'} of {self.nic} on {self.bridge}"
+
+
+@dataclass(frozen=True)
+class NodeLink(Step):
+    """An internal port's link as the node uses it: up, with these addresses and routes, which carry our protocol number.
+
+    `addresses` are with prefix length; `routes` have `dst` and, unless on the link, `gw`.
+    """
+
+    kind: ClassVar[str] = "node-link"
+    stage: ClassVar[Stage] = "link"
+    from_switch: ClassVar[bool] = True
+    name: str
+    addresses: tuple[str, ...]
+    routes: tuple[Mapping[str, str], ...] = ()
+    switch_netns: str = ""
+
+    @property
+    def thing(self) -> str:
+        """The link."""
+        return self.name
+
+    @property
+    def summary(self) -> str:
+        """The link and its addresses."""
+        return f"{self.name} with {', '.join(self.addresses)}"
+
+
+@dataclass(frozen=True)
+class Translation(Step):
+    """Our nftables table of family inet, of all gateways: `ruleset` is what stands between its braces, as nft(8) reads it."""
+
+    kind: ClassVar[str] = "translation"
+    stage: ClassVar[Stage] = "link"
+    store: str
+    ruleset: str
+    switch_netns: str = ""
+
+    @property
+    def summary(self) -> str:
+        """Of what it is."""
+        return "address translation of the gateways"
+
+
+@dataclass(frozen=True)
+class PolicyRoute(Step):
+    """Frames from `sources` leave by `via`: a default route in the routing table `table`, and policy rules of that `priority`.
+
+    `link` is the one by which `via` is reached, "" for the one of the main table's route to it.
+    """
+
+    kind: ClassVar[str] = "policy-route"
+    stage: ClassVar[Stage] = "link"
+    from_switch: ClassVar[bool] = True
+    sources: tuple[str, ...]
+    via: str
+    table: int
+    priority: int
+    link: str = ""
+    switch_netns: str = ""
+
+    @property
+    def thing(self) -> str:
+        """Table and priority."""
+        return f"{self.table} {self.priority}"
+
+    @property
+    def summary(self) -> str:
+        """What goes where."""
+        return f"from {', '.join(self.sources)} by {self.via}"
