@@ -15,6 +15,8 @@
     ├── Unavailable                11   transient: a lock, OVS, the API server, threads or descriptors; try again later
     │   └── Interrupted            11   SIGTERM or SIGINT
     ├── NotServing             50, 51   STATUS only
+    ├── ObjectRefused             100   the API server took or gave no object: not allowed, not valid, no such resource
+    │   └── Conflict              100   another writer was first: read it again
     ├── StepFailed               100…   one step of an attachment could not be applied or undone
     │   ├── AlreadyAttached       101
     │   ├── NotAttached           102
@@ -151,6 +153,14 @@ class NotServing(UserspaceError):
     """STATUS: no ADD can be served (50); with `code=51` running containers suffer too."""
 
     default_code = 50
+
+
+class ObjectRefused(UserspaceError):
+    """The API server did not do what was asked about an object, and asking again does not help."""
+
+
+class Conflict(ObjectRefused):
+    """Another writer was first: the object has another version, another owner of a field, or exists already."""
 
 
 class StepFailed(UserspaceError):

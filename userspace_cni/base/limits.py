@@ -1,12 +1,26 @@
 """Limits of a port, as users mean them: rates in bit/s, bursts in bits, and "to the pod" for CNI's word ingress. Pure.
 
 CNI and Kubernetes name directions from the pod (ingress is towards it), Open vSwitch from the switch. So no name here says
-ingress or egress: what reads a configuration and what writes a row each translate once.
+ingress or egress: `read_rates`, what reads annotations, and what writes a row translate.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+from userspace_cni.base.errors import InvalidConfig
+
+RATE_MIN: Final = 1000
+RATE_MAX: Final = (2**32 - 1) * 1000
+"""OVS takes kbit/s in 32 bits."""
+BURST_MIN: Final = 64 * 1024 * 8
+"""The least burst that is chosen, in bits: a segment of TCP as the kernel hands it over."""
+NOT_GIVEN: Final = 2**31
+"""A burst from here on counts as not given: containerd writes 4294967295 where a pod's annotations say none."""
+WORDS: Final = (("to_pod", "ingress"), ("from_pod", "egress"))
+"""The directions, with CNI's words for them."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +54,29 @@ class Limits:
 
 
 UNLIMITED = Limits()
+
+
+def read_rates(values: Mapping[str, int], named: Callable[[str], str], netem: Netem | None = None) -> Limits:
+    """The limits of CNI's values ingressRate, ingressBurst, egressRate and egressBurst, 0 for what is not given.
+
+    `named`: how an error speaks of a key. Raises InvalidConfig.
+    """
+    to_pod, from_pod = (_rate(values, word, named) for _, word in WORDS)
+    return Limits(to_pod, from_pod, netem)
+
+
+def _rate(values: Mapping[str, int], word: str, named: Callable[[str], str]) -> Rate | None:
+    rate, burst = values.get(f"{word}Rate", 0), values.get(f"{word}Burst", 0)
+    if burst < 0:
+        raise InvalidConfig(
+            f"{named(f'{word}Burst')} is {burst}", "it must be a number of bits; leave it out for 100 ms of the rate"
+        )
+    if burst >= NOT_GIVEN:
+        burst = 0
+    if not rate and burst:
+        raise InvalidConfig(f"{named(f'{word}Burst')} is {burst} without a rate", f"give {word}Rate, too, or leave both out")
+    if not rate:
+        return None
+    if not RATE_MIN <= rate <= RATE_MAX:
+        raise InvalidConfig(f"{named(f'{word}Rate')} is {rate}", f"it must be from {RATE_MIN} to {RATE_MAX} bit/s, or left out")
+    return Rate(rate, burst or max(rate // 10, BURST_MIN))

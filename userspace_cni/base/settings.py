@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from userspace_cni.base import port_kinds
 from userspace_cni.base.errors import PASSING, InvalidConfig, Unavailable, Undecodable
+from userspace_cni.base.gateways import LINK_NAME, Gateway, read_gateways
 from userspace_cni.base.log import FORMATS, LEVELS
 from userspace_cni.base.mirrors import NodeMirror, read_node_mirrors
+from userspace_cni.base.provider_networks import ProviderNetwork, read_provider_networks
 from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules
 from userspace_cni.base.whereabouts import (
     BOOLEANS,
@@ -33,7 +35,7 @@ from userspace_cni.base.whereabouts import (
 from userspace_cni.pod.socket_path import SUN_PATH_MAX
 
 _OTHER_NAMES: Final = {"ovs_rundir": "OVS_RUNDIR", "ovs_sockdir": "OVS_SOCKDIR"}
-_FALLBACK_NAMES: Final = {"node_name": "NODE_NAME"}
+_FALLBACK_NAMES: Final = {"node_name": "NODE_NAME", "controller_namespace": "POD_NAMESPACE"}
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "mount_pod_dirs": ("always", "long"),
     "netconf_kubeconfig": ("never", "fallback", "always"),
@@ -41,11 +43,19 @@ _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "log_format": FORMATS,
     "kernel_port": port_kinds.CHOICES,
 }
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_NAMES: Final[Mapping[str, tuple[str, str]]] = {
+    "shared_volume": (_LABEL, "it must be a volume name (RFC 1123 label)"),
+    "controller_namespace": (_LABEL, "it must be the name of a namespace (RFC 1123 label)"),
+    "gateway_bridge": (rf"({LINK_NAME})?", f"it must be empty or match {LINK_NAME}"),
+}
 _ADDRESS: Final = r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):[0-9]{1,5}"
 """HOST:PORT, an IPv6 address in brackets."""
 _TABLES: Final[Mapping[str, tuple[str, Callable[[object, str], object]]]] = {
     "rule": ("rules", read_rules),
     "mirror": ("mirrors", read_node_mirrors),
+    "gateway": ("gateways", read_gateways),
+    "provider_network": ("provider_networks", read_provider_networks),
 }
 """The arrays of tables of the file, each with the field that holds it, which no key of the same name sets, and its reader."""
 _OF_TABLES: Final = frozenset(name for name, _ in _TABLES.values())
@@ -86,6 +96,10 @@ class Settings:
     """A file of the node that says the MTU instead, as openshift-sdn writes it; "" for none."""
     kubeovn_annotations: bool = False
     """Whether the pods' annotations of kube-ovn (ovn.kubernetes.io/…) and of OVN's tools (ovn) decide about interfaces."""
+    gateway_bridge: str = ""
+    """The bridge on which the node gets the port of which its annotations of kube-ovn speak; "" for none."""
+    network_objects: bool = False
+    """Whether objects of the API (ProviderNetwork, Vlan, Subnet of userspace-cni.io) decide about this node's network."""
     state_dir: str = STATE_DIR
     """Records. Must survive a reboot."""
     run_dir: str = RUN_DIR
@@ -136,6 +150,8 @@ class Settings:
     """`host:port` for metrics over TCP; "" for none."""
     health_listen: str = ""
     """`host:port` for /healthz and /readyz over TCP; "" for none."""
+    controller_namespace: str = "userspace-cni"
+    """Where the controllers have their Lease: a namespace of the API. Environment: also POD_NAMESPACE."""
     log_level: str = "info"
     """The least important level that is logged: a key of log.LEVELS."""
     log_format: str = "text"
@@ -144,6 +160,10 @@ class Settings:
     """What pods of which namespaces may use: the tables `[[rule]]` of the file; no environment variable sets them."""
     mirrors: tuple[NodeMirror, ...] = ()
     """The node's own mirrors: the tables `[[mirror]]` of the file; no environment variable sets them."""
+    gateways: tuple[Gateway, ...] = ()
+    """Ports of the node itself on bridges: the tables `[[gateway]]` of the file; no environment variable sets them."""
+    provider_networks: tuple[ProviderNetwork, ...] = ()
+    """Bridges with an uplink: the tables `[[provider_network]]` of the file; no environment variable sets them."""
 
     @property
     def agent_socket(self) -> str:
@@ -161,6 +181,12 @@ class Settings:
         return replace(bounds, never=(self.state_dir, self.run_dir, self.short_dir)) if bounds else None
 
 
+def files(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that `load` reads, of which the last one wins; by default they may be absent."""
+    named = environ.get(f"{PREFIX}CONFIG", "")
+    return (named,) if named else (CLUSTER_FILE, CONFIG_FILE)
+
+
 def load(environ: Mapping[str, str]) -> Settings:
     """Read the settings. Raises Undecodable for a file that is not TOML or cannot be read, InvalidConfig for a value.
 
@@ -168,7 +194,7 @@ def load(environ: Mapping[str, str]) -> Settings:
     """
     named = environ.get(f"{PREFIX}CONFIG", "")
     values: dict[str, Any] = {}
-    for path in (named,) if named else (CLUSTER_FILE, CONFIG_FILE):
+    for path in files(environ):
         values |= _from_file(path, required=bool(named))
     for item in fields(Settings):
         if item.name in _OF_TABLES:
@@ -261,8 +287,8 @@ def _checked(key: str, value: object, where: str) -> object:
         reason = "it must be a directory of its own"
     elif key == "short_dir" and len(os.fsencode(str(value))) > _SUN_PATH_SPARE:
         reason = f"socket paths below it have to fit 107 bytes: at most {_SUN_PATH_SPARE} for itself"
-    elif key == "shared_volume" and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", str(value)):
-        reason = "it must be a volume name (RFC 1123 label)"
+    elif key in _NAMES and not re.fullmatch(_NAMES[key][0], str(value)):
+        reason = _NAMES[key][1]
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         reason = _out_of_range(key, value)
     if reason:

@@ -5,8 +5,9 @@ tenants may name. Only an ADD with a pod of a cluster is bound: without a pod th
 CHECK, DEL and GC of an existing attachment must never ask this module: later rules do not hold for it.
 
 A rule names namespaces and, by kind, what they may use. If rules for a namespace name a kind, it may use of that kind all that
-they name together, and nothing else; if no rule does, the kind is not bound, but for the outputs of mirrors, of which a namespace
-has none without a rule: an output hears what others say. An unknown key, an empty list of namespaces and a
+they name together, and nothing else; if no rule does, the kind is not bound, but for two things of which a namespace has none
+without a rule: outputs of mirrors, which hear what others say, and bridges of provider networks, which lead to the node's own
+wire. An unknown key, an empty list of namespaces and a
 pattern that no name can match are errors: each would allow what the rule was written to forbid.
 
 To add a kind: a field of `Rule`, its reader in `_READERS`, its name in `_KINDS`, and a function that decides.
@@ -124,6 +125,19 @@ def require_port(rules: Iterable[Rule], namespace: str, bridge: str, vlan: Vlan)
         f"the port would carry VLAN {_shown(sorted(vlans))} of bridge {bridge!r}, {refused}",
         f"{allowing}; one rule must allow all VLANs of a port (0 are frames without a tag)",
     )
+
+
+def require_opened(rules: Iterable[Rule], namespace: str, bridge: str) -> None:
+    """Raise BridgeRefused unless a rule opens this bridge of a provider network to the namespace.
+
+    The namespace "" is none, and not bound.
+    """
+    opens = (rule for rule in rules if rule.bridges is not None and rule.is_for(namespace) and _matches(bridge, rule.bridges))
+    if namespace and next(opens, None) is None:
+        raise BridgeRefused(
+            f"key 'host.bridge.bridgeName' is {bridge!r}, which pods of namespace {namespace!r} cannot have",
+            "it is a provider network's, and leads to the node's own wire: only a setting [[rule]] with 'bridges' opens it",
+        )
 
 
 def require_mirrors(rules: Iterable[Rule], namespace: str, mirrors: Iterable[str], output: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField
-from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
+from userspace_cni.base.limits import UNLIMITED, WORDS, Limits, Netem, Rate, read_rates
 from userspace_cni.cni import keys
 from userspace_cni.cni.annotations import PodInterface, refusal
 from userspace_cni.cni.request import typed
@@ -19,20 +19,12 @@ from userspace_cni.cni.request import typed
 PortKind = Literal["vhostuser", "system", "afxdp", "af_packet", "af_xdp"]
 """What limits depend on: a vhost-user port, or how OVS opens the host end of a veth."""
 
-RATE_MIN: Final = 1000
-RATE_MAX: Final = (2**32 - 1) * 1000
-"""OVS takes kbit/s in 32 bits."""
 QDISC_RATE_MAX: Final = (2**32 - 1) * 8
 """What the kernel's own disciplines take of OVS before 3.2: bytes a second in 32 bits."""
-BURST_MIN: Final = 64 * 1024 * 8
-"""The least burst that is chosen, in bits: a segment of TCP as the kernel hands it over."""
-NOT_GIVEN: Final = 2**31
-"""A burst from here on counts as not given: containerd writes 4294967295 where a pod's annotations say none."""
 USUAL_MTU: Final = 1500
 
 _DELAY_MAX: Final = 60_000
 _QUEUE_MAX: Final = 1_000_000
-_WORDS: Final = (("to_pod", "ingress"), ("from_pod", "egress"))
 _PAIRED: Final = ("kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth")
 _OWN: Final = "userspace/bandwidth"
 _EXAMPLE: Final = '{"net1": {"ingressRate": "100M", "egressRate": "50M"}}'
@@ -82,7 +74,7 @@ def limits_of(annotations: Mapping[str, str], interface: PodInterface) -> Limits
     theirs = _kubeovn_limits(annotations, interface)
     default = _default_limits(annotations) if interface.is_default else UNLIMITED
     to_pod, from_pod = (
-        getattr(own, direction) or getattr(theirs, direction) or getattr(default, direction) for direction, _ in _WORDS
+        getattr(own, direction) or getattr(theirs, direction) or getattr(default, direction) for direction, _ in WORDS
     )
     return Limits(to_pod, from_pod, theirs.netem)
 
@@ -92,7 +84,7 @@ def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, whe
 
     `kind` is None while it is not known; `mtu` None counts as 1500. `where` is written before the names of keys, as "bandwidth.".
     """
-    for direction, word in _WORDS:
+    for direction, word in WORDS:
         rate: Rate | None = getattr(limits, direction)
         if rate is None:
             continue
@@ -128,30 +120,7 @@ def require_possible(limits: Limits, kind: PortKind | None, mtu: int | None, whe
 
 def _read_rates(raw: Mapping[str, Any], place: str, netem: Netem | None = None) -> Limits:
     values = {key: typed(raw, key, int, 0, path=f"{place}.") for key in keys.BANDWIDTH}
-    return _limits(values, lambda key: f"key '{place}.{key}'", netem)
-
-
-def _limits(values: Mapping[str, int], named: Callable[[str], str], netem: Netem | None = None) -> Limits:
-    """The limits of CNI's four values; 0 for what is not given. `named`: how an error speaks of a key."""
-    to_pod, from_pod = (_rate(values, word, named) for _, word in _WORDS)
-    return Limits(to_pod, from_pod, netem)
-
-
-def _rate(values: Mapping[str, int], word: str, named: Callable[[str], str]) -> Rate | None:
-    rate, burst = values.get(f"{word}Rate", 0), values.get(f"{word}Burst", 0)
-    if burst < 0:
-        raise InvalidConfig(
-            f"{named(f'{word}Burst')} is {burst}", "it must be a number of bits; leave it out for 100 ms of the rate"
-        )
-    if burst >= NOT_GIVEN:
-        burst = 0
-    if not rate and burst:
-        raise InvalidConfig(f"{named(f'{word}Burst')} is {burst} without a rate", f"give {word}Rate, too, or leave both out")
-    if not rate:
-        return None
-    if not RATE_MIN <= rate <= RATE_MAX:
-        raise InvalidConfig(f"{named(f'{word}Rate')} is {rate}", f"it must be from {RATE_MIN} to {RATE_MAX} bit/s, or left out")
-    return Rate(rate, burst or max(rate // 10, BURST_MIN))
+    return read_rates(values, lambda key: f"key '{place}.{key}'", netem)
 
 
 def _read_netem(raw: Mapping[str, Any], named: Callable[[str], str]) -> Netem | None:
@@ -184,14 +153,14 @@ def _own_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limi
     if not isinstance(said, dict) or (unknown := sorted(said.keys() - set(keys.BANDWIDTH))):
         what = f"has the key {unknown[0]!r}" if isinstance(said, dict) else f"is {said!r}"
         raise refusal(f"annotation '{_OWN}': what it says of {interface.ifname} {what}", f"as {_EXAMPLE}, with {keys.BANDWIDTH}")
-    return _limits({key: _quantity(value, named(key)) for key, value in said.items()}, named)
+    return read_rates({key: _quantity(value, named(key)) for key, value in said.items()}, named)
 
 
 def _default_limits(annotations: Mapping[str, str]) -> Limits:
     """Those of kubernetes.io, which know no burst."""
     names = dict(zip(("ingressRate", "egressRate"), _PAIRED, strict=True))
     values = {key: _quantity(annotations[name], f"annotation '{name}'") for key, name in names.items() if annotations.get(name)}
-    return _limits(values, lambda key: f"annotation '{names[key]}'")
+    return read_rates(values, lambda key: f"annotation '{names[key]}'")
 
 
 def _kubeovn_limits(annotations: Mapping[str, str], interface: PodInterface) -> Limits:
@@ -217,7 +186,7 @@ def _kubeovn_limits(annotations: Mapping[str, str], interface: PodInterface) -> 
     def named(key: str) -> str:
         return f"annotation '{names.get(key, key)}'"
 
-    return _limits(values, named, _read_netem(line, named))
+    return read_rates(values, named, _read_netem(line, named))
 
 
 def _quantity(value: object, named: str) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from userspace_cni.base.errors import InvalidConfig
 
 TOP: Final = (
-    *("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "consumer", "addresses"),
+    *("kubeconfig", "sharedDir", "logFile", "logLevel", "host", "container", "consumer", "addresses", "subnet"),
     *("bandwidth", "netem", "mirrors", "mirrorOutput", "gatewayCheck", "duplicateCheck", "nodeRoutes", "serviceCIDRs"),
 )
 BLOCK: Final = ("engine", "iftype", "netType", "memif", "vhost", "bridge", "mtu", "mac", "bandwidth")

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, cast
 
 from userspace_cni.base.errors import BadEnvironment, InvalidConfig, Undecodable, UnsupportedVersion
 from userspace_cni.base.notices import Recipient
+from userspace_cni.cni import keys
 from userspace_cni.cni.result import LATEST, SUPPORTED_VERSIONS
 from userspace_cni.pod.strict_json import Reader
 
@@ -26,6 +27,9 @@ TRAVELLING: Final = ("TRACEPARENT", "TRACESTATE", "BAGGAGE")
 DELEGATED: Final = "USERSPACE_CNI_DELEGATED"
 """Set for the plugins that we run. In our own environment it shows that a network names this plugin as its IPAM plugin."""
 
+SUBNET_IPAM: Final = "host-local"
+"""The IPAM plugin of a network that names a Subnet."""
+
 _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "ADD": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
     "CHECK": ("CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"),
@@ -36,6 +40,7 @@ _REQUIRED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _SINCE: Final = {"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 _IDENTIFIER: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.\-]*")
+_OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _VERSION: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}")
 _POD_UID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _IFNAME_BYTES = 15
@@ -82,6 +87,8 @@ class Network:
     ipam: str
     """The delegated IPAM plugin's name; "" for none."""
     raw: Mapping[str, Any]
+    subnet: str = ""
+    """The Subnet object whose addresses it has; "" for none."""
 
 
 @dataclass(frozen=True)
@@ -235,8 +242,16 @@ def read_network(stdin: bytes, verb: Verb) -> Network:
             "the network has no valid name", f"key 'name' has {len(name)} characters, at most {_NAME_MAX} are taken"
         )
     version = _check_version(version, verb)
-    ipam = typed(raw, "ipam", dict, {})
-    return Network(name, version, typed(ipam, "type", str, "", path="ipam."), raw)
+    ipam: str = typed(typed(raw, "ipam", dict, {}), "type", str, "", path="ipam.")
+    subnet = _read_subnet(raw)
+    return Network(name, version, ipam or (SUBNET_IPAM if subnet else ""), raw, subnet)
+
+
+def _read_subnet(raw: Mapping[str, Any]) -> str:
+    subnet: str = typed(keys.spelled(raw, ("subnet",), ""), "subnet", str, "")
+    if subnet and not _OBJECT.fullmatch(subnet):
+        raise InvalidConfig(f"key 'subnet' is {subnet!r}", "it must be the name of a Subnet object")
+    return subnet
 
 
 def _check_version(version: str, verb: Verb) -> str:

@@ -23,6 +23,8 @@ DEFAULTS = {
     "mtu": 0,
     "mtu_file": "",
     "kubeovn_annotations": False,
+    "network_objects": False,
+    "gateway_bridge": "",
     "state_dir": "/var/lib/cni/userspace",
     "run_dir": "/run/userspace-cni",
     "socket": "",
@@ -49,6 +51,7 @@ DEFAULTS = {
     "spool_max": 1024,
     "metrics_listen": "",
     "health_listen": "",
+    "controller_namespace": "userspace-cni",
     "log_level": "info",
     "log_format": "text",
 }
@@ -58,10 +61,11 @@ NAMES = {
     "ovs_rundir": "OVS_RUNDIR",
     "ovs_sockdir": "OVS_SOCKDIR",
 }
-OF_TABLES = ("rules", "mirrors")
+OF_TABLES = ("rules", "mirrors", "provider_networks", "gateways")
 WITH_VALUE = [item for item in fields(Settings) if item.name not in OF_TABLES]
 Value = str | int | float | tuple[str, ...]
 OTHER_VALUES: dict[str, Value] = {
+    "gateway_bridge": "br-int",
     "kubeconfig_dirs": ("/a", "/b/c"),
     "kubeconfig_exec": True,
     "hand_over": False,
@@ -79,11 +83,13 @@ OTHER_VALUES: dict[str, Value] = {
     "spool_max": 7,
     "metrics_listen": "127.0.0.1:9100",
     "health_listen": "[::1]:9101",
+    "controller_namespace": "network",
     "log_level": "debug",
     "log_format": "json",
     "kernel_port": "afxdp",
     "mtu": 1400,
     "kubeovn_annotations": True,
+    "network_objects": True,
     "node_name": "node-7",
 }
 

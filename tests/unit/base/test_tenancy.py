@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from userspace_cni.base.errors import InvalidConfig, MirrorRefused
-from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_mirrors, require_port
+from userspace_cni.base.tenancy import Bounds, Rule, bounds_of, read_rules, require_mirrors, require_opened, require_port
 from userspace_cni.base.vlans import Vlan, carried
 
 WHERE = "settings file /c.toml"
@@ -101,6 +101,26 @@ def test_no_namespace_is_bound_without_a_rule() -> None:
     """Without a rule, or without one that names bridges and the namespace, it may have any port on any bridge."""
     for given_rules in ((), rules({"namespaces": ["other"], "bridges": []}), rules({"directories": []})):
         assert refusal(given_rules, "tenant-a", "br-nic", Vlan()) == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "opens"),
+    [
+        ({"bridges": ["br-net1"]}, True),
+        ({"bridges": ["br-*"], "vlans": [100]}, True),
+        ({"bridges": ["br-net2"]}, False),
+        ({"namespaces": ["other"], "bridges": ["*"]}, False),
+        ({"directories": ["/d"]}, False),
+    ],
+)
+def test_bridge_of_a_provider_network(table: dict[str, Any], *, opens: bool) -> None:
+    """A bridge of a provider network is closed to each namespace until a rule for it names the bridge."""
+    require_opened((), "", "br-net1")
+    if opens:
+        require_opened(rules(table), "tenant-a", "br-net1")
+        return
+    with pytest.raises(InvalidConfig, match=r"'br-net1'.*'tenant-a'.*provider network"):
+        require_opened(rules(table), "tenant-a", "br-net1")
 
 
 def test_call_without_a_pod_is_not_bound() -> None:

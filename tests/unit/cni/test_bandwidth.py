@@ -11,14 +11,10 @@ from hypothesis import strategies as st
 
 from tests.lab.node.configurations import read
 from userspace_cni.base.errors import InvalidConfig, UnsupportedField, UserspaceError
-from userspace_cni.base.limits import UNLIMITED, Limits, Netem, Rate
+from userspace_cni.base.limits import BURST_MIN, NOT_GIVEN, RATE_MAX, RATE_MIN, UNLIMITED, Limits, Netem, Rate
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import (
-    BURST_MIN,
-    NOT_GIVEN,
     QDISC_RATE_MAX,
-    RATE_MAX,
-    RATE_MIN,
     Bandwidth,
     limits_of,
     require_possible,
