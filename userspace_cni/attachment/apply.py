@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from userspace_cni.attachment.journal import Journal, Shared, keys_of
-from userspace_cni.attachment.records import Record, record_key
+from userspace_cni.attachment.records import Record, completed, record_key
 from userspace_cni.attachment.steps import Resource, Rest, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NameTaken, UserspaceError
@@ -161,20 +161,21 @@ class Turn:
 
         `record` is what the attachment is to be when it is done, with the steps that it may have now, none for a new one. It is
         recorded with the old and the new steps before the first effect, and with the new ones alone after the last: a death in
-        between leaves a record that names everything, and the next call goes on. A step that is there already is applied only if
-        the record is not `ready`. Raises UserspaceError; then nothing was undone that the attachment had.
+        between leaves a record that names everything, and what the attachment had when it was complete. What only the record has
+        is undone first, because a NIC is in one port at a time, and addresses leave a bridge before anything else of it changes.
+        A step that is there already is applied only if the record is not `ready`. Raises UserspaceError.
         """
-        former = record.steps
-        gone = [step for step in former if not any(_replaces(new, step) for new in steps)]
-        added = [step for step in steps if record.state != "ready" or step not in former]
-        kept = tuple(step for step in former if step not in steps)
-        self._journal.write(record.to("applying", steps=(*kept, *steps)))
-        self.settle(self.begin(record.to("applying", steps=steps), added, deadline))
+        gone = [step for step in record.steps if not any(_replaces(new, step) for new in steps)]
+        added = [step for step in steps if record.state != "ready" or step not in record.steps]
+        self._journal.write(record.to("applying", steps=_together(record.steps, steps), result=completed(record.complete)))
         for step in reversed(gone):
             deadline.require(f"undoing step '{step.kind}'")
             with stage(step.stage):
                 self._node.driver(step).undo(step, deadline)
-        self._journal.write(record.to("ready", steps=steps))
+        self.settle(self.begin(record.to("applying", steps=steps), added, deadline))
+        done = record.to("applying", steps=steps, result=completed(steps))
+        self._journal.write(done)  # state before steps: `ready` must never stand beside what is undone
+        self._journal.advance(done.to("ready", result=None))
 
     def _replace(self, record: Record, steps: tuple[Step, ...], deadline: Deadline) -> None:
         """Apply those of the steps that are not the record's, and undo the record's that are of no kind of theirs."""
@@ -203,6 +204,22 @@ class Turn:
 def _replaces(new: Step, old: Step) -> bool:
     """Whether a step is about the thing of another one of its kind."""
     return (new.kind, new.thing) == (old.kind, old.thing)
+
+
+def _together(former: tuple[Step, ...], steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Both, in an order in which no step is undone before one that was made upon it, from the last to the first.
+
+    What only the former ones have stands behind what it stood behind; what is replaced, before its replacement.
+    """
+    together, place = list(steps), 0
+    for old in former:
+        if old in together:
+            place = together.index(old) + 1
+            continue
+        replacement = next((number for number, new in enumerate(together) if _replaces(new, old)), None)
+        together.insert(place if replacement is None else replacement, old)
+        place = place + 1 if replacement is None else replacement + 2
+    return tuple(together)
 
 
 def adopt(thing: Resource, journal: Journal, deadline: Deadline) -> None:

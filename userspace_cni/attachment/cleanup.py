@@ -18,7 +18,7 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import BadRequest, RecordRefused, UserspaceError
 from userspace_cni.base.log import about, say
 from userspace_cni.cni.mirror_chain import is_chained
-from userspace_cni.cni.request import Called, Environment, Network, read_environment, read_network, subject_of
+from userspace_cni.cni.request import Called, Environment, Network, Request, read_environment, read_network, subject_of
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
@@ -274,7 +274,8 @@ def _deleted_by(entry: Entry, environment: Environment, network: Network, node: 
         return record
     # Only this call names the IPAM plugin: it is asked to release, and its refusal matters only where a lease may exist.
     granted = None if any(step.may_have_lease for step in record.steps) else False
-    lease = Lease(network.ipam, entry.stdin.decode("utf-8"), environment.variables, granted)
+    stdin = node.as_leased(Request(environment, network, entry.stdin)).stdin
+    lease = Lease(network.ipam, stdin.decode("utf-8"), environment.variables, granted)
     return record.to("deleting", steps=(lease, *record.steps))
 
 

@@ -98,11 +98,20 @@ def keys_of(steps: Iterable[Step]) -> set[str]:
 class Journal:
     """The store as attachments see it. Records are below `state_dir`; their states, holders and locks below `run_dir`.
 
-    `warn` takes one line about what the store repaired; `boot_id` gives the kernel's random id of this boot. All methods raise
-    RecordRefused when a store cannot be read or written, Unavailable when that will pass by itself.
+    `warn` takes one line about what the store repaired; `boot_id` gives the kernel's random id of this boot. `on_state` is called
+    with each record whose state was written; it must not wait. All methods raise RecordRefused when a store
+    cannot be read or written, Unavailable when that will pass by itself.
     """
 
-    def __init__(self, state_dir: str, run_dir: str, warn: Callable[[str], None], boot_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        state_dir: str,
+        run_dir: str,
+        warn: Callable[[str], None],
+        boot_id: Callable[[], str],
+        on_state: Callable[[Record], None] = lambda _: None,
+    ) -> None:
+        self._on_state = on_state
         self._run_dir = run_dir
         self._warn = warn
         self._boot_id = boot_id
@@ -373,6 +382,7 @@ class Journal:
         """Write the state file. `undone`: the numbers of those steps in the undo file that are undone."""
         state = {**self._name_of(record), "state": record.state, "result": record.result, "undone": list(undone)}
         self._live.put(_STATES, record.key, state, durable=False)
+        self._on_state(record)
 
     @contextmanager
     def _locked(self, name: str, deadline: Deadline) -> Iterator[Lock]:

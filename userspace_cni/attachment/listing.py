@@ -159,7 +159,12 @@ def describe_all(
 
 
 def name_of(record: Record) -> str:
-    """How people call it: NAMESPACE/POD/ifname, or by the first 12 characters of its container's ID when no pod is known."""
+    """How people call it: NAMESPACE/POD/ifname, or by the first 12 characters of its container's ID when no pod is known.
+
+    What the node itself has goes by its wish.
+    """
+    if record.is_nodes:
+        return record.subject["wish"]
     owner = [record.pod_namespace, record.pod_name] if record.pod_name else [record.container_id[:12]]
     return "/".join([*filter(None, owner), record.ifname])
 

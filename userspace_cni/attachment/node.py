@@ -76,6 +76,20 @@ class Node(Protocol):
         """The driver that knows this type of step."""
         ...
 
+    def complete(self, request: Request, deadline: Deadline) -> Request:
+        """The request with all that the Subnet which its network names gives on this node; as it was where that names none.
+
+        Raises Unavailable while the Subnet, or what it gives here, is not known, and BadRequest for what cannot be.
+        """
+        ...
+
+    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
+        """The request as the IPAM plugin is to have it for another verb than ADD; `lease`: the one that it is about, if known.
+
+        Only one that names a Subnet is changed, of which nothing has to be known for that.
+        """
+        ...
+
     @property
     def consumers(self) -> Mapping[str, Consumer]:
         """The kinds of consumers, by their names in a network's key `consumer`."""

@@ -6,6 +6,7 @@ what a dead one began. It holds everything that DEL needs; neither the pod nor t
 
 from __future__ import annotations
 
+import json
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ about to be. deleting: the first steps may still be true."""
 SCHEMA: Final = 1
 _NODE: Final = "+"
 """What the container ID of a node attachment begins with, as no container's can."""
+_COMPLETE: Final = "complete"
 T = TypeVar("T")
 Check = Callable[[Any], bool]
 
@@ -38,7 +40,7 @@ class Record:
 
     `made`: keys of the shared things of its steps (Resource.key) that we made, for this attachment or another.
     A node attachment has no container: `container_id` is "+" and the kind of its wish, `ifname` the wish's name, `network` where
-    the wish is from (see `wishes`).
+    the wish is from (see `wishes`), `result` while it is being changed what it had before (see `complete`).
     """
 
     state: State
@@ -109,6 +111,17 @@ class Record:
         """Its entry in the pod's annotations."""
         return first_of(self.steps, PodNote)
 
+    @property
+    def complete(self) -> tuple[Step, ...] | None:
+        """The steps that a node attachment had when all of them were true the last time; None if they never were."""
+        if self.state == "ready":
+            return self.steps
+        listed = (self.result or {}).get(_COMPLETE)
+        try:
+            return tuple(map(step_from_json, listed)) if isinstance(listed, list) else None
+        except MalformedRecord:
+            return None
+
     def to(self, state: State, **changes: Any) -> Record:
         """This record in another state."""
         return replace(self, state=state, **changes)
@@ -130,6 +143,16 @@ def node_container(kind: str) -> str:
 def is_nodes(key: str) -> bool:
     """Whether the key is a node attachment's."""
     return key.startswith(_NODE)
+
+
+def completed(steps: tuple[Step, ...] | None) -> dict[str, Any] | None:
+    """The `result` of a node attachment that is being changed and had these steps before, None for none; see Record.complete."""
+    return None if steps is None else {_COMPLETE: [step_to_json(step) for step in steps]}
+
+
+def as_recorded(step: Step) -> Step:
+    """The step as it will be read from a record: a plan's is compared with that one. Raises MalformedRecord."""
+    return step_from_json(json.loads(json.dumps(step_to_json(step))))
 
 
 def record_to_json(record: Record) -> dict[str, Any]:

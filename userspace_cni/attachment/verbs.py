@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 from userspace_cni.attachment import cleanup
 from userspace_cni.attachment.apply import Failure, Turn, await_turn, try_turn
 from userspace_cni.attachment.records import Record
-from userspace_cni.attachment.steps import Lease
+from userspace_cni.attachment.steps import Lease, first_of
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import (
     AlreadyAttached,
     DelegateFailed,
     InvalidConfig,
     NotAttached,
+    NotServing,
     RecordRefused,
     Unavailable,
     UserspaceError,
@@ -70,6 +71,7 @@ def _add(request: Request, node: Node, called: Called) -> bytes:
     environment, journal = request.environment, node.journal
     deadline = Deadline.after(node.deadline_s)
     netns_inode = node.sandbox(environment)
+    request = node.complete(request, deadline)
     options = read_options(request, node.consumers, partial(give, KEY_IGNORED))
     consumer = node.consumers[options.consumer]
     raw_previous = request.network.raw.get("prevResult")
@@ -209,7 +211,7 @@ def _delete(request: Request, node: Node, called: Called) -> bytes:
         except RecordRefused as error:
             raise Unavailable("what this DEL has to undo cannot be recorded", str(error)) from error
         if not record.boot_id and request.network.ipam:
-            failures += turn.undo_unrecorded(_lease_step(request), deadline.within(UNDO_S))
+            failures += turn.undo_unrecorded(_lease_step(node.as_leased(request)), deadline.within(UNDO_S))
     _raise_for([failure for failure in failures if not _is_postponed(failure)], "DEL")
     if not failures:  # with failures the switch does not answer, and no other attachment can be finished either
         _finish(node)
@@ -257,12 +259,16 @@ def _check(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG0
 
         if left := without_told(drifts, f"interface {environment.ifname}", told):
             raise refusal(left)
-    node.forward("CHECK", request, deadline)
+    node.forward("CHECK", node.as_leased(request, first_of(record.steps, Lease)), deadline)
     return b""
 
 
 def _status(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     deadline = Deadline.after(STATUS_S)
+    try:
+        request = node.complete(request, deadline)
+    except Unavailable as error:
+        raise NotServing(error.message, error.details) from error
     options = read_options(request, node.consumers, lambda text: say("debug", text))
     node.serving(options, deadline)
     node.forward("STATUS", request, deadline)
@@ -283,7 +289,8 @@ def _gc(request: Request, node: Node, called: Called) -> bytes:  # noqa: ARG001
     except UserspaceError as error:
         errors.append(error)
     try:
-        node.forward("GC", request, deadline)
+        if not request.network.subnet:  # other networks may have leases of the Subnet, of which this list says nothing
+            node.forward("GC", request, deadline)
     except UserspaceError as error:
         errors.append(error)
     if errors:

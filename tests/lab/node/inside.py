@@ -119,8 +119,8 @@ class _TrippedJournal(Journal):
 class TrippedDrivers(LocalNode):
     """This node, telling `trip` of every step and of every write of the journal."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], trip: Watch) -> None:
-        super().__init__(settings, environ)
+    def __init__(self, settings: Settings, environ: Mapping[str, str], trip: Watch, *, resident: bool = False) -> None:
+        super().__init__(settings, environ, resident=resident)
         self._trip = trip
 
     @cached_property

@@ -37,9 +37,11 @@ from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import UserspaceError
 from userspace_cni.base.limits import UNLIMITED
 from userspace_cni.base.notices import Notice, Recipient
+from userspace_cni.base.subnets import Placement
 from userspace_cni.cni.bandwidth import resolve
 from userspace_cni.cni.options import Options
 from userspace_cni.cni.request import Environment, Request, Verb
+from userspace_cni.cni.subnets import as_leased, completed
 from userspace_cni.consumers import CONSUMERS
 
 Fault = Callable[[str, Step], None]
@@ -139,11 +141,15 @@ class World:
     place: Place | None = None
     answer: Any = field(default_factory=lambda: {"cniVersion": "1.0.0", "ips": [{"address": "10.1.2.3/24"}]})
     forwarded: list[Verb] = field(default_factory=list)
+    given: list[bytes] = field(default_factory=list)
+    """What stdin the IPAM plugin had with each of these."""
     marked: list[PortRef] = field(default_factory=list)
     log_level: str = "error"
     deadline_s: float = 10.0
     serving_error: UserspaceError | None = None
     resident: bool = False
+    subnet: Placement | None = None
+    """What the Subnet gives that networks name."""
     consumers = CONSUMERS
     now: int = 1
     unreachable: UserspaceError | None = None
@@ -284,6 +290,14 @@ class World:
     def require_mirrors(self, environment: Environment, mirrors: Iterable[str], output: str) -> None:
         """The rules allow everything."""
 
+    def complete(self, request: Request, deadline: Deadline) -> Request:
+        """As the test says of the Subnet."""
+        return completed(request, self.subnet, "/leases", shared=False) if self.subnet and request.network.subnet else request
+
+    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
+        """As the real node."""
+        return as_leased(request, "/leases", lease.configuration if lease else None) if request.network.subnet else request
+
     def require_delegate(self, request: Request) -> None:
         """There is one."""
 
@@ -297,6 +311,7 @@ class World:
     def forward(self, verb: Verb, request: Request, deadline: Deadline) -> None:
         """Remember it."""
         self.forwarded.append(verb)
+        self.given.append(request.stdin)
 
     def legacy(self, container_id: str, ifname: str) -> LegacyRecord | None:
         """None here."""

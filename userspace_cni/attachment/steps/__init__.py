@@ -11,9 +11,11 @@ from userspace_cni.attachment.steps.node_network import (
     AddressMove,
     NodeBridge,
     NodeLink,
+    NodeRoute,
     PolicyRoute,
     Translation,
     UplinkPort,
+    node_marks,
 )
 from userspace_cni.attachment.steps.port import (
     MARK_SCHEMA,
@@ -56,6 +58,7 @@ __all__ = [
     "LinkRef",
     "NodeBridge",
     "NodeLink",
+    "NodeRoute",
     "OvsPort",
     "PlacedSocket",
     "PodMount",
@@ -78,6 +81,7 @@ __all__ = [
     "first_of",
     "host_alias",
     "host_end",
+    "node_marks",
     "owner_marks",
     "port_name",
 ]

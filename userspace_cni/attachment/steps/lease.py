@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 from userspace_cni.attachment.steps.step import Step
 from userspace_cni.base.stages import Stage
@@ -24,6 +25,16 @@ class Lease(Step):
     stdin: str
     variables: Mapping[str, str]
     granted: bool | None = None
+
+    @property
+    def subnet(self) -> str:
+        """The Subnet object that its network named, which is in `stdin` as it was read at ADD; "" for none."""
+        return str(self.configuration.get("subnet") or "") if '"subnet"' in self.stdin else ""
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """The network's configuration that the plugin was given."""
+        return cast("Mapping[str, Any]", json.loads(self.stdin))
 
     @property
     def summary(self) -> str:

@@ -19,6 +19,11 @@ NODE_OWNER: Final = "userspace-cni-node"
 """Value of the mark `owner` on rows of node attachments. No sweep by boot id or by GC touches them."""
 
 
+def node_marks(kind: str, name: str, store: str) -> dict[str, str]:
+    """The marks by which a row of OVSDB is recognised as that of this wish, of the installation with that state directory."""
+    return {"owner": NODE_OWNER, "store": store, "wish": f"{kind} {name}"}
+
+
 @dataclass(frozen=True)
 class NodeBridge(Step):
     """A bridge of our own for the node's uplink. `mac`: the hardware address of its local port, "" for OVS's choice.
@@ -49,8 +54,11 @@ class NodeBridge(Step):
 class UplinkPort(Step):
     """The port of a bridge's uplink, with one interface, or several that are bonded.
 
-    `interfaces` have a `name`, a `type` (system, afxdp or dpdk) and, for dpdk, `devargs`. `trunks`: () for all VLANs.
-    `bond_mode`, `lacp` and `updelay_ms` are for several. `mtu` 0 is not asked for; `rx_queues` 0 neither.
+    `interfaces`, with values of JSON, have a `name`, a `type` (system, afxdp or dpdk) and, for dpdk, `devargs`; `index` is that
+    of the kernel link that was planned with, by which the port of one made anew is another step. What a kernel NIC had before,
+    and gets back by undo: `offloads`, those of gro and lro that were on, which are turned off for type system; and `mtu`.
+    `trunks`: () for all VLANs. `bond_mode`, `lacp` and `updelay_ms` are for several. `mtu` 0 is not asked for; `rx_queues` 0
+    neither.
     """
 
     kind: ClassVar[str] = "uplink-port"
@@ -69,8 +77,8 @@ class UplinkPort(Step):
 
     @property
     def thing(self) -> str:
-        """The port."""
-        return self.name
+        """The port and its interfaces: one that leaves a bond gets its settings back."""
+        return " ".join([self.name, *sorted(each["name"] for each in self.interfaces)])
 
     @property
     def summary(self) -> str:
@@ -115,9 +123,9 @@ class AddressMove(Step):
 
 @dataclass(frozen=True)
 class NodeLink(Step):
-    """An internal port's link as the node uses it: up, with these addresses and routes, which carry our protocol number.
+    """An internal port's link as the node uses it: up, with these addresses, which carry our protocol number.
 
-    `addresses` are with prefix length; `routes` have `dst` and, unless on the link, `gw`.
+    `addresses` are with prefix length.
     """
 
     kind: ClassVar[str] = "node-link"
@@ -125,7 +133,6 @@ class NodeLink(Step):
     from_switch: ClassVar[bool] = True
     name: str
     addresses: tuple[str, ...]
-    routes: tuple[Mapping[str, str], ...] = ()
     switch_netns: str = ""
 
     @property
@@ -140,26 +147,34 @@ class NodeLink(Step):
 
 
 @dataclass(frozen=True)
-class Translation(Step):
-    """Our nftables table of family inet, of all gateways: `ruleset` is what stands between its braces, as nft(8) reads it."""
+class NodeRoute(Step):
+    """A route of the node's main table to `dst` by `gw`, with our protocol number; by whichever link leads to `gw`."""
 
-    kind: ClassVar[str] = "translation"
+    kind: ClassVar[str] = "node-route"
     stage: ClassVar[Stage] = "link"
-    store: str
-    ruleset: str
+    from_switch: ClassVar[bool] = True
+    dst: str
+    gw: str
     switch_netns: str = ""
 
     @property
+    def thing(self) -> str:
+        """Where it leads."""
+        return self.dst
+
+    @property
     def summary(self) -> str:
-        """Of what it is."""
-        return "address translation of the gateways"
+        """What goes where."""
+        return f"to {self.dst} by {self.gw}"
 
 
 @dataclass(frozen=True)
 class PolicyRoute(Step):
-    """Frames from `sources` leave by `via`: a default route in the routing table `table`, and policy rules of that `priority`.
+    """What comes from `sources` and has no way of its own leaves by `via`: a default route in the routing table `table`, the only
+    one there, and policy rules.
 
-    `link` is the one by which `via` is reached, "" for the one of the main table's route to it.
+    A rule of the priority before `priority` has the main table looked at first, but for its default route; one of `priority` has
+    `table` looked at. `link` is the one by which `via` is reached, "" for the one of the main table's route to it.
     """
 
     kind: ClassVar[str] = "policy-route"
@@ -174,10 +189,30 @@ class PolicyRoute(Step):
 
     @property
     def thing(self) -> str:
-        """Table and priority."""
-        return f"{self.table} {self.priority}"
+        """The routing table."""
+        return str(self.table)
 
     @property
     def summary(self) -> str:
         """What goes where."""
         return f"from {', '.join(self.sources)} by {self.via}"
+
+
+@dataclass(frozen=True)
+class Translation(Step):
+    """Our nftables table of family inet, of all gateways.
+
+    Each of `gateways` has `port`, its link; `subnets`; `masquerade`, whether what leaves them gets the node's address; `kept`,
+    destinations for which it does not; and `clamp_mss`. Lists are lists, for that is how a record has them.
+    """
+
+    kind: ClassVar[str] = "translation"
+    stage: ClassVar[Stage] = "link"
+    store: str
+    gateways: tuple[Mapping[str, Any], ...]
+    switch_netns: str = ""
+
+    @property
+    def summary(self) -> str:
+        """Of what it is."""
+        return f"address translation of {', '.join(str(each.get('port')) for each in self.gateways)}"

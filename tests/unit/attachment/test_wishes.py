@@ -1,0 +1,440 @@
+"""What the node itself is to have: wishes met, changed, refused and undone, with a death at every point of that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.lab.node.world import World
+from userspace_cni.attachment.drift import Drift
+from userspace_cni.attachment.journal import Journal
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import Driver, Seen, Step
+from userspace_cni.attachment.wishes import LOOK_MAX_S, Standing, Wish, Wishes, key_of
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import InvalidConfig, StepFailed, Unavailable
+
+KIND, SOURCE = "wire", "settings"
+
+
+class Killed(BaseException):
+    """The process dies here: nothing catches it."""
+
+
+@dataclass(frozen=True)
+class Pole(Step):
+    """A pole, on which others hang. `paint` may change; `marks` are as rows have them."""
+
+    kind: ClassVar[str] = "pole"
+    place: str
+    paint: str = ""
+    marks: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def thing(self) -> str:
+        """Where it stands."""
+        return self.place
+
+    @property
+    def summary(self) -> str:
+        """Where it stands."""
+        return f"a pole at {self.place}"
+
+
+@dataclass(frozen=True)
+class Wire(Step):
+    """A wire that hangs on a pole, and must be taken down before that is."""
+
+    kind: ClassVar[str] = "wire"
+    pole: str
+    number: int
+
+    @property
+    def thing(self) -> str:
+        """Its number."""
+        return str(self.number)
+
+
+Things = frozenset[str]
+
+
+def things(*steps: Step) -> Things:
+    """Steps in no order."""
+    return frozenset(map(repr, steps))
+
+
+@dataclass
+class Site(World):
+    """A node with poles and wires. `moment` is called before and after each effect and each write of a record."""
+
+    stand: dict[tuple[str, str], Step] = field(default_factory=dict)
+    failing: dict[str, Exception] = field(default_factory=dict)
+    """By what a step is in text."""
+    stuck: set[str] = field(default_factory=set)
+    """Kinds of steps that cannot be undone now."""
+    moment: Callable[[str], None] = lambda _: None
+    effects: list[str] = field(default_factory=list)
+
+    @property
+    def journal(self) -> Journal:
+        """One whose writes are moments."""
+        return _Noting(self)
+
+    def driver(self, step: Step) -> Driver[Any]:
+        """One for both."""
+        return _Builder(self)
+
+    def steps(self) -> Things:
+        """What stands."""
+        return things(*self.stand.values())
+
+
+class _Noting(Journal):
+    def __init__(self, site: Site) -> None:
+        super().__init__(f"{site.directory}/state", str(site.directory), print, site.boot_id)
+        self._site = site
+
+    def _put_state(self, *arguments: Any) -> None:
+        self._site.moment("before a state")
+        super()._put_state(*arguments)
+        self._site.moment("after a state")
+
+    def write(self, record: Record) -> None:
+        super().write(record)
+        self._site.moment("after a record")
+
+    def drop(self, record: Record) -> None:
+        self._site.moment("before the record is dropped")
+        super().drop(record)
+        self._site.moment("after the record is dropped")
+
+
+@dataclass
+class _Builder(Driver[Step]):
+    site: Site
+
+    def apply(self, step: Step, deadline: Deadline) -> None:
+        """Put it up; a wire needs its pole."""
+        self.site.moment(f"before {step.kind}")
+        if error := self.site.failing.get(repr(step)):
+            raise error
+        if isinstance(step, Wire):
+            assert ("pole", step.pole) in self.site.stand, "a wire without a pole"
+        self.site.stand[step.kind, step.thing] = step
+        self.site.effects.append(f"+{step.kind}")
+        self.site.moment(f"after {step.kind}")
+
+    def undo(self, step: Step, deadline: Deadline) -> None:
+        """Take it down; a pole after its wires."""
+        self.site.moment(f"before no {step.kind}")
+        if step.kind in self.site.stuck:
+            raise Unavailable(f"the {step.kind} cannot be reached")
+        if isinstance(step, Pole):
+            wires = [each for each in self.site.stand.values() if isinstance(each, Wire) and each.pole == step.place]
+            assert not wires, "a pole is taken down under its wires"
+        self.site.stand.pop((step.kind, step.thing), None)
+        self.site.effects.append(f"-{step.kind}")
+        self.site.moment(f"after no {step.kind}")
+
+    def check(self, step: Step, deadline: Deadline) -> list[Drift]:
+        """Nothing differs."""
+        return []
+
+    def lost(self, step: Step, seen: Seen, deadline: Deadline) -> bool:
+        """Whether it does not stand."""
+        return self.site.stand.get((step.kind, step.thing)) != step
+
+
+OLD = (Pole("a"), Pole("b", "red", {"of": ["x", "y"]}), Wire("a", 1), Wire("b", 2))
+NEW = (Pole("b", "blue"), Pole("c"), Wire("b", 2), Wire("c", 3))
+
+
+def wish(*steps: Step, name: str = "line", source: str = SOURCE, error: Exception | None = None) -> Wish:
+    """One for these steps; with an error, one that is refused."""
+
+    def plan(_record: Record | None) -> tuple[Step, ...]:
+        if error:
+            raise error
+        return steps
+
+    return Wish(KIND, name, source, "a test", plan, content=(steps, str(error)))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """An empty node."""
+    return Site(tmp_path)
+
+
+def pursue(site: Site, *wished: Wish, complete: tuple[str, ...] = (SOURCE,)) -> dict[str, Standing]:
+    """One pursuit by a new process; what became of each, by name."""
+    return {each.name: each for each in Wishes(site).pursue(wished, complete)}
+
+
+def only(site: Site) -> Record:
+    """The one record."""
+    [record] = site.journal.node_records()
+    return record
+
+
+def test_a_wish_is_met_kept_changed_and_undone(site: Site) -> None:
+    """It is applied in order; the same again does nothing, one that differs is amended, one that is gone is undone."""
+    assert pursue(site, wish(*OLD))["line"].holds
+    assert (site.steps(), only(site).state, only(site).steps) == (things(*OLD), "ready", OLD)
+    site.effects.clear()
+    assert pursue(site, wish(*OLD))["line"].holds
+    assert site.effects == []
+    assert pursue(site, wish(*NEW))["line"].steps == NEW
+    assert site.effects == ["-wire", "-pole", "+pole", "+pole", "+wire"]
+    assert site.steps() == things(*NEW)
+    assert pursue(site) == {}
+    assert (site.steps(), site.journal.node_records(), site.journal.records()) == (things(), [], [])
+
+
+def test_what_is_lost_is_made_again(site: Site) -> None:
+    """A step that is gone is applied again, and nothing else."""
+    pursue(site, wish(*OLD))
+    site.effects.clear()
+    del site.stand["wire", "2"]
+    assert pursue(site, wish(*OLD))["line"].holds
+    assert (site.effects, site.steps()) == (["+wire"], things(*OLD))
+
+
+def test_unknown_keeps(site: Site) -> None:
+    """What a source that cannot be read has wished stays as it is, and is made again when it is lost; what it never had in whole
+    is undone."""
+    pursue(site, wish(*OLD, source="objects"))
+    del site.stand["wire", "2"]
+    standing = pursue(site)["line"]
+    assert (standing.holds, standing.source, standing.said_by, site.steps()) == (True, "objects", "", things(*OLD))
+    assert pursue(site, complete=("objects",)) == {}
+    assert site.steps() == things()
+
+
+def test_a_refused_wish_keeps_what_it_has(site: Site) -> None:
+    """A wish that is refused now says why, and what it had stays; the others are met."""
+    pursue(site, wish(*OLD))
+    found = pursue(site, wish(error=InvalidConfig("no such colour")), wish(Pole("z"), name="other"))
+    assert (found["line"].problem, found["other"].holds) == ("no such colour", True)
+    assert site.steps() == things(*OLD, Pole("z"))
+
+
+def test_a_bug_in_one_wish_leaves_the_others(site: Site) -> None:
+    """What a plan raises that is no error of ours is its own wish's problem."""
+    found = pursue(site, wish(error=ZeroDivisionError("oh")), wish(Pole("z"), name="other"))
+    assert ("ZeroDivisionError" in found["line"].problem, found["other"].holds) == (True, True)
+
+
+def test_a_failed_first_application_is_undone(site: Site) -> None:
+    """Nothing of it stays, and the record neither."""
+    site.failing[repr(OLD[3])] = StepFailed("no wire left")
+    assert pursue(site, wish(*OLD))["line"].problem == "no wire left"
+    assert (site.steps(), site.journal.node_records()) == (things(), [])
+
+
+def test_a_failed_change_goes_back(site: Site) -> None:
+    """What was before is there again, as recorded; the next try is a change, too."""
+    pursue(site, wish(*OLD))
+    site.failing[repr(NEW[3])] = StepFailed("no wire left")
+    assert pursue(site, wish(*NEW))["line"].problem == "no wire left"
+    assert (site.steps(), only(site).state, only(site).steps) == (things(*OLD), "ready", OLD)
+    site.failing.clear()
+    assert pursue(site, wish(*NEW))["line"].holds
+    assert site.steps() == things(*NEW)
+
+
+def test_a_change_that_gets_no_answer_goes_on_forward(site: Site) -> None:
+    """What left the switch does not go back to one that is silent; the next pursuit goes on."""
+    pursue(site, wish(*OLD))
+    site.failing[repr(NEW[1])] = Unavailable("it is silent")
+    assert not pursue(site, wish(*NEW))["line"].holds
+    assert (repr(Wire("a", 1)) in site.steps(), only(site).state) == (False, "applying")
+    site.failing.clear()
+    assert pursue(site, wish(*NEW))["line"].holds
+    assert site.steps() == things(*NEW)
+
+
+def test_a_change_whose_former_part_cannot_be_undone(site: Site) -> None:
+    """Nothing new is made before what is to go has gone; then it is."""
+    pursue(site, wish(*OLD))
+    site.stuck.add("wire")
+    assert "cannot be reached" in pursue(site, wish(*NEW))["line"].problem
+    assert site.steps() == things(*OLD)
+    site.stuck.clear()
+    assert pursue(site, wish(*NEW))["line"].holds
+    assert site.steps() == things(*NEW)
+
+
+def test_a_wish_that_is_back_before_it_was_undone(site: Site) -> None:
+    """What could not be undone is undone first, and the wish is met anew."""
+    pursue(site, wish(*OLD))
+    site.stuck.add("pole")
+    found = pursue(site)["line"]
+    assert (found.wished, found.holds, only(site).state) == (False, False, "deleting")
+    site.stuck.clear()
+    assert pursue(site, wish(*NEW))["line"].holds
+    assert site.steps() == things(*NEW)
+
+
+def test_a_wish_that_is_back_while_its_former_part_cannot_go(site: Site) -> None:
+    """What could not be undone is used again: pods have ports on the bridge of an uplink that is wished anew."""
+    pursue(site, wish(*OLD))
+    site.stuck.add("pole")
+    assert not pursue(site)["line"].holds
+    assert pursue(site, wish(*OLD))["line"].holds
+    assert (site.steps(), only(site).state) == (things(*OLD), "ready")
+
+
+def test_another_boot_looks_afresh(site: Site) -> None:
+    """The plan is given the record of the other boot; what is there stays and what is not is applied. Until the wish is known,
+    nothing is done."""
+    pursue(site, wish(*OLD, source="objects"))
+    site.boot = "boot-2"
+    for key in (("wire", "1"), ("wire", "2")):
+        del site.stand[key]
+    assert "since the node was started" in pursue(site)["line"].problem
+    assert site.steps() == things(*OLD[:2])
+    boots = []
+
+    def plan(record: Record | None) -> tuple[Step, ...]:
+        assert record
+        boots.append(record.boot_id)
+        return OLD
+
+    assert pursue(site, Wish(KIND, "line", "objects", "", plan))["line"].holds
+    assert (boots, site.steps(), only(site).boot_id) == (["boot-1"], things(*OLD), "boot-2")
+
+
+def test_another_boot_that_fails_goes_back_to_what_outlived_it(site: Site) -> None:
+    """A wish that cannot be met after a boot takes nothing away that the boot has left."""
+    pursue(site, wish(*OLD))
+    site.boot = "boot-2"
+    del site.stand["wire", "1"], site.stand["wire", "2"]
+    site.failing[repr(OLD[2])] = StepFailed("no wire left")
+    assert not pursue(site, wish(*OLD))["line"].holds
+    assert (site.steps(), only(site).state, only(site).steps) == (things(*OLD[:2]), "ready", OLD[:2])
+
+
+def test_the_latest_is_undone_first(site: Site) -> None:
+    """A wire of one wish on the pole of another is taken down before it."""
+    pursue(site, wish(Pole("a")))
+    site.now = 2
+    pursue(site, wish(Pole("a")), wish(Wire("a", 1), name="another"))
+    assert pursue(site) == {}
+    assert site.effects[-2:] == ["-wire", "-pole"]
+
+
+def test_nothing_wished_is_nothing_recorded(site: Site) -> None:
+    """A plan without steps makes no record, and undoes one."""
+    assert pursue(site, wish())["line"].holds
+    assert site.journal.node_records() == []
+    pursue(site, wish(*OLD))
+    assert pursue(site, wish())["line"].holds
+    assert (site.steps(), site.journal.node_records()) == (things(), [])
+
+
+def test_a_failing_wish_waits_and_a_changed_one_does_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each failure doubles the pause; what is asked for by people, and what has changed, is tried at once. The log has a problem
+    when it is new."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    tries: list[int] = []
+
+    def failing(said: str = "no") -> Wish:
+        def plan(_record: Record | None) -> tuple[Step, ...]:
+            tries.append(1)
+            raise InvalidConfig(said)
+
+        return Wish(KIND, "line", SOURCE, "", plan, content=said)
+
+    keeper = Wishes(site)
+    for _ in range(200):
+        keeper.pursue([failing()], (SOURCE,))
+        clock[0] = keeper.next_due
+    assert (clock[0] - 100) / 200 == pytest.approx(LOOK_MAX_S, rel=0.1)
+    clock[0] -= 5
+    keeper.pursue([failing()], (SOURCE,))
+    assert len(tries) == 200
+    keeper.pursue([failing()], (SOURCE,), now=True)
+    keeper.pursue([failing("never")], (SOURCE,))
+    assert len(tries) == 202
+    assert capsys.readouterr().err.count("cannot be had") == 2
+
+
+def moments(directory: Path, first: tuple[Wish, ...], last: tuple[Wish, ...]) -> int:
+    """How many moments there are in going from the first wishes to the last."""
+    site = Site(directory)
+    seen: list[str] = []
+    pursue(site, *first)
+    site.moment = seen.append
+    pursue(site, *last)
+    return len(seen)
+
+
+CHANGES = {"applied": ((), (wish(*OLD),)), "changed": ((wish(*OLD),), (wish(*NEW),)), "undone": ((wish(*OLD),), ())}
+
+
+def killed(directory: Path, first: tuple[Wish, ...], last: tuple[Wish, ...]) -> Iterator[Site]:
+    """Nodes on which the process died at each of the moments of the change."""
+    for number in range(moments(directory / "counted", first, last)):
+        site = Site(directory / str(number))
+        pursue(site, *first)
+        left = number
+
+        def die(_moment: str) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise Killed
+
+        site.moment = die
+        with pytest.raises(Killed):
+            pursue(site, *last)
+        site.moment = lambda _: None
+        yield site
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_death_at_every_point(tmp_path: Path, change: str) -> None:
+    """The next process finds a wish: it is met; a refused one: what was before is there; none: nothing is left; or cannot know:
+    what is there is complete."""
+    first, last = CHANGES[change]
+    before = things(*first[0].plan(None)) if first else things()
+    after = things(*last[0].plan(None)) if last else things()
+    goes_on = {
+        "met": ((wish(*NEW),), (SOURCE,), [things(*NEW)]),
+        "refused": ((wish(error=InvalidConfig("no")),), (SOURCE,), [before, after]),
+        "gone": ((), (SOURCE,), [things()]),
+        "not known": ((), (), [before, after]),
+    }
+    for name, (wished, complete, allowed) in goes_on.items():
+        for number, site in enumerate(killed(tmp_path / name.replace(" ", ""), first, last)):
+            pursue(site, *wished, complete=complete)
+            assert site.steps() in allowed, (name, number)
+            listed = things(*(step for record in site.journal.node_records() for step in record.steps))
+            assert listed == site.steps(), (name, number)
+            assert pursue(site) == {}
+            assert (site.steps(), site.journal.node_records()) == (things(), []), (name, number)
+
+
+def test_a_death_at_every_point_after_which_the_node_boots(tmp_path: Path) -> None:
+    """Whatever was recorded in the boot before, the next one meets the wish."""
+    for number, site in enumerate(killed(tmp_path, *CHANGES["changed"])):
+        site.boot = "boot-2"
+        for key in [key for key in site.stand if key[0] == "wire"]:
+            del site.stand[key]
+        assert pursue(site, wish(*NEW))["line"].holds, number
+        assert site.steps() == things(*NEW), number
+
+
+def test_a_key_names_its_wish(site: Site) -> None:
+    """Records are found by the wish's kind and name."""
+    pursue(site, wish(*OLD))
+    assert key_of(only(site)) == (KIND, "line")
