@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -66,7 +65,7 @@ def test_a_link_made_anew_is_noticed_and_healed(driver: PortDriver, veths: Veths
     assert driver.lost(step, Seen(driver.owned()), soon())
     [gone] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
     assert gone.found == Absent("no link of that name")
-    wait_until(lambda: _can_add(veths), what="the name is free again")
+    wait_until(lambda: veths.try_add(LINK), what="the name is free again")
     assert driver.lost(step, Seen(driver.owned()), soon())
     [anew] = [drift for drift in driver.check(step, soon()) if drift.field == "link"]
     assert str(before) in str(anew.expected)
@@ -206,14 +205,3 @@ def test_after_a_restart_of_ovs_vswitchd_nothing_is_healed(own_switch: Switch, c
     wait_until(lambda: not any(driver.check(step, soon()) for step in steps), what="all are open")
     for step in steps:
         assert not driver.lost(step, Seen(driver.owned()), soon())
-
-
-def _can_add(veths: Veths) -> bool:
-    """Whether the link could be made: AF_XDP keeps the name of one that has gone for a while."""
-    try:
-        veths.add(LINK)
-    except subprocess.CalledProcessError as error:
-        if "File exists" not in error.stderr:
-            raise
-        return False
-    return True

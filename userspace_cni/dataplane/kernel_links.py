@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 
@@ -12,6 +12,16 @@ class KernelLink(Protocol):
     @property
     def index(self) -> int:
         """Its number, from 1."""
+        ...
+
+    @property
+    def mac(self) -> str:
+        """Its hardware address."""
+        ...
+
+    @property
+    def mtu(self) -> int:
+        """Its MTU."""
         ...
 
 
@@ -30,6 +40,26 @@ class KernelLinks(Protocol):
         """Set the link up if it is there and down."""
         ...
 
+    def polices(self, name: str) -> bool:
+        """Whether the link has a filter for the frames that it receives, as OVS makes one to drop what is too much."""
+        ...
+
+
+class Nics(KernelLinks, Protocol):
+    """The links, of which some are NICs. What is asked of a link that is not there does nothing."""
+
+    def offloads(self, name: str) -> tuple[str, ...]:
+        """Those of gro and lro that are on."""
+        ...
+
+    def set_offloads(self, name: str, offloads: Iterable[str], *, on: bool) -> None:
+        """Turn these of gro and lro on, or off."""
+        ...
+
+    def set_mtu(self, name: str, mtu: int) -> None:
+        """Set the link's MTU."""
+        ...
+
 
 class NoLinks:
     """For a switch without kernel ports of ours."""
@@ -44,3 +74,7 @@ class NoLinks:
 
     def set_up(self, name: str) -> None:
         """There is none."""
+
+    def polices(self, name: str) -> bool:  # noqa: ARG002 - the interface
+        """There is none."""
+        return False

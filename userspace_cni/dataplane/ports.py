@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from userspace_cni.attachment.drift import Dead, Drift
-from userspace_cni.attachment.steps import NODE_OWNER, OWNER, Driver, HostEnd, OvsPort, PortRef, Seen
+from userspace_cni.attachment.steps import NODE_OWNER, OWNER, Driver, HostEnd, Internal, OvsPort, PortRef, Seen
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import NotServing, SwitchRefused, Unavailable
 from userspace_cni.base.log import say
@@ -28,7 +28,7 @@ from userspace_cni.dataplane.ovsdb.client import Client
 from userspace_cni.dataplane.ovsdb.retries import Retries
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.dataplane.ovsdb.rows.interface import SERVER_PATH
-from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, marks_of
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, BridgeMaker, is_ours, made_by, marks_of
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, differences, ref_of
 from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
 from userspace_cni.dataplane.read_back import ReadBack
@@ -78,10 +78,10 @@ class PortDriver(Driver[OvsPort]):
         self.client = client
         self.daemon = Daemon(client.remote, ovs_rundir)
         self._store = store
-        self._read_back = ReadBack(self.daemon)
+        self._links = links or NoLinks()
+        self._read_back = ReadBack(self.daemon, self._links)
         self._free_name = free_name
         self._flows = FlowRenewal(self.daemon)
-        self._links = links or NoLinks()
         self._afxdp_max = afxdp_max
         self._retries = Retries()
 
@@ -111,16 +111,16 @@ class PortDriver(Driver[OvsPort]):
         """Ask ovs-vswitchd for 30 ms whether it lives; when it is silent, the result of the last `watch_liveness`."""
         return self.daemon.glance()
 
-    def reach(self, name: str, bridge: str, deadline: Deadline) -> bool:
-        """Open the session with OVSDB for this port; returns whether the bridge exists and is an administrator's.
+    def reach(self, name: str, bridge: str, deadline: Deadline) -> BridgeMaker:
+        """Open the session with OVSDB for this port; returns who made its bridge.
 
         Raises Unavailable, before any effect that would have to be undone.
         """
         from userspace_cni.dataplane.ovsdb.session import named
 
-        def look(session: Session) -> bool:
+        def look(session: Session) -> BridgeMaker:
             marks = session.replica.bridge_marks.get(bridge)
-            return marks is not None and not is_ours(marks)
+            return "" if marks is None else made_by(marks)
 
         return self.client.use(look, named(name, bridge), f"port {name}: before adding it", deadline)
 
@@ -135,7 +135,8 @@ class PortDriver(Driver[OvsPort]):
         """
         from userspace_cni.dataplane.ovsdb.commands import AddPort
 
-        return self._add(step, AddPort, deadline)
+        link_gone = isinstance(step.interface, Internal) and not self._links.index(step.name)
+        return self._add(step, partial(AddPort, link_gone=link_gone), deadline)
 
     def capture(self, step: OvsPort, source: str, deadline: Deadline) -> None:
         """As `apply`, of a port that is the output of a mirror, and shows the port `source`; waits until it is open.
@@ -238,6 +239,8 @@ class PortDriver(Driver[OvsPort]):
             link = seen.once(self._links).get(step.name)
             if link is None or marks.get(IFINDEX) != str(link.index):
                 return True
+        if isinstance(step.interface, Internal) and step.name not in seen.once(self._links):
+            return True
         return bool(step.mirror_output) and step.name not in seen.once(self.mirror_outputs)
 
     def marked(
@@ -266,7 +269,7 @@ class PortDriver(Driver[OvsPort]):
         return {name: of for name, of in marks.items() if of.get("owner") == NODE_OWNER and of.get("store") == store}
 
     def closed_ports(self) -> frozenset[str]:
-        """Names of the ports with our owner mark that ovs-vswitchd could not open, and for which a retry is due.
+        """Names of the ports of attachments and of the node that ovs-vswitchd could not open, and for which a retry is due.
 
         From the replica of a resident driver. Raises Unavailable.
         """

@@ -1,19 +1,20 @@
 """Reads back what ovs-vswitchd has made of a port's rows, because a commit succeeds whatever it can do.
 
 It writes into OVSDB whether it has opened the interface, counts up cur_cfg when it has gone through all rows, and says over its
-control socket which limit is in force. Nothing here writes.
+control socket which limit is in force. What it makes of a link of the node's own shows in the kernel alone. Nothing here writes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from userspace_cni.attachment.drift import Drift
-from userspace_cni.attachment.steps import OvsPort
+from userspace_cni.attachment.drift import Absent, Condition, Drift
+from userspace_cni.attachment.steps import Internal, OvsPort
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import SwitchRefused, Unavailable
+from userspace_cni.dataplane.kernel_links import KernelLinks, NoLinks
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
-from userspace_cni.dataplane.ovsdb.rows.qos import described, not_in_force, qos_row
+from userspace_cni.dataplane.ovsdb.rows.qos import described, not_in_force, policing_columns, qos_row
 from userspace_cni.dataplane.vswitchd import Daemon
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NO_POLICE: Final = "the kernel needs cls_matchall and act_police (modprobe cls_matchall act_police); see the log of ovs-vswitchd"
 PATIENCE_SECONDS: Final = 1.0
 """How long it waits before it asks whether ovs-vswitchd lives: opening a port takes 5 to 50 ms."""
 
@@ -29,8 +31,9 @@ PATIENCE_SECONDS: Final = 1.0
 class ReadBack:
     """Asks the ovs-vswitchd of `daemon`. Safe to use from several threads."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, links: KernelLinks | None = None) -> None:
         self._daemon = daemon
+        self._links = links or NoLinks()
 
     def require(self, added: AddPort, step: OvsPort, deadline: Deadline) -> None:
         """Wait until ovs-vswitchd has opened the interface and done what else it was asked for.
@@ -49,10 +52,30 @@ class ReadBack:
             look = f"ovs-vsctl list Interface {step.name}, and the log of ovs-vswitchd{interface_row(step).opened_by}"
             raise SwitchRefused(f"port {step.name}: {answer[1]}", look)
         for drift in self.drifts(step, deadline):
-            raise SwitchRefused(f"port {step.name}: ovs-vswitchd has set {drift.found}, not {drift.expected}", drift.details)
+            found = drift.found.words if isinstance(drift.found, Condition) else drift.found
+            raise SwitchRefused(f"port {step.name}: ovs-vswitchd has set {found}, not {drift.expected}", drift.details)
 
     def drifts(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
-        """The limit to the pod, if another one or none is in force; nothing while the control socket is out of reach."""
+        """The limits, if others or none are in force, and what of the node's own link differs; of the limit to the pod nothing
+        while the control socket is out of reach."""
+        return self._limit_drifts(step, deadline) + (self._link_drifts(step) if isinstance(step.interface, Internal) else [])
+
+    def _link_drifts(self, step: OvsPort) -> list[Drift]:
+        """What differs of the link that ovs-vswitchd has made for an internal port. It may be on a bridge that is not up."""
+        subject, wanted = f"port {step.name}", interface_row(step)
+        details = f"ip -d link show {step.name}, where ovs-vswitchd opens its ports: setting switch_netns"
+        link = self._links().get(step.name)
+        if link is None:
+            return [Drift(subject, "link", "a link", Absent("no link of that name"), details)]
+        compared = (("MAC of the link", wanted.mac.lower(), link.mac), ("MTU of the link", wanted.mtu, link.mtu))
+        drifts = [Drift(subject, field, expected, found, details) for field, expected, found in compared if expected]
+        drifts = [drift for drift in drifts if drift.expected != drift.found]
+        if step.limits.from_pod and not self._links.polices(step.name):
+            limit = f"policing at {policing_columns(step)['ingress_policing_rate']} kbit/s"
+            drifts.append(Drift(subject, "limit to the node", limit, Absent("none"), _NO_POLICE))
+        return drifts
+
+    def _limit_drifts(self, step: OvsPort, deadline: Deadline) -> list[Drift]:
         row = qos_row(step)
         if row is None:
             return []
@@ -63,7 +86,8 @@ class ReadBack:
         except SwitchRefused:
             shown = ""  # it has no such port
         other = not_in_force(row, shown)
-        return [Drift(f"port {step.name}", "limit to the pod", described(row), *other)] if other else []
+        field = "limit from the node" if isinstance(step.interface, Internal) else "limit to the pod"
+        return [Drift(f"port {step.name}", field, described(row), *other)] if other else []
 
     def wait(self, watch: Watch[T] | None, deadline: Deadline, *, or_dead: bool = False) -> T | None:
         """The value of the watch. Raises Unavailable at the deadline, and for a dead ovs-vswitchd unless `or_dead`."""

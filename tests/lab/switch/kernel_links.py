@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from tests.lab.switch.switch import Switch
+from tests.lab.switch.switch import Switch, wait_until
 
 
 @dataclass(frozen=True)
@@ -15,6 +18,8 @@ class Veth:
 
     index: int
     up: bool
+    mac: str
+    mtu: int
 
 
 class Veths:
@@ -35,6 +40,33 @@ class Veths:
         for each in (name, pod_end):
             self.run("ip", "link", "set", each, "up")
 
+    def try_add(self, name: str) -> bool:
+        """As `add`; False while the name is not free: AF_XDP keeps that of a link that has gone for a while."""
+        try:
+            self.add(name)
+        except subprocess.CalledProcessError as error:
+            if "File exists" not in error.stderr:
+                raise
+            return False
+        return True
+
+    @contextmanager
+    def namespace(self, name: str) -> Iterator[str]:
+        """A network namespace beside that of the switch: its path, which ip(8) takes in the place of a name's process id."""
+        holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+        try:
+            own = Path("/proc/self/ns/net").stat().st_ino
+            wait_until(lambda: Path(f"/proc/{holder.pid}/ns/net").stat().st_ino != own, what=f"namespace {name}")
+            yield str(holder.pid)
+        finally:
+            holder.kill()
+            holder.wait()
+
+    def inside(self, namespace: str, *argv: str, check: bool = True) -> str:
+        """Output of a command in such a namespace."""
+        enter = ["nsenter", f"--net=/proc/{namespace}/ns/net"]
+        return subprocess.run([*enter, *argv], check=check, capture_output=True, text=True, timeout=10).stdout
+
     def delete(self, name: str) -> None:
         """Delete both ends."""
         self.run("ip", "link", "delete", name)
@@ -46,7 +78,7 @@ class Veths:
     def __call__(self) -> dict[str, Veth]:
         """Every link, by name."""
         links = json.loads(self.run("ip", "-json", "link", "show") or "[]")
-        return {each["ifname"]: Veth(each["ifindex"], "UP" in each["flags"]) for each in links}
+        return {each["ifname"]: Veth(each["ifindex"], "UP" in each["flags"], each["address"], each["mtu"]) for each in links}
 
     def index(self, name: str) -> int:
         """The kernel's index of the link, 0 if there is none."""
@@ -56,6 +88,10 @@ class Veths:
     def set_up(self, name: str) -> None:
         """Set the link up."""
         self.run("ip", "link", "set", name, "up")
+
+    def polices(self, name: str) -> bool:
+        """Whether the link has a filter for what it receives."""
+        return bool(self.run("tc", "filter", "show", "dev", name, "ingress").strip())
 
     def clean(self) -> None:
         """Delete all that is left."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from userspace_cni.attachment.steps import OvsPort, PortRef
+from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
 from userspace_cni.base.errors import NameTaken, SwitchRefused, Unavailable
 from userspace_cni.dataplane.ovsdb import limits, mirrors
 from userspace_cni.dataplane.ovsdb.groups import Draft
@@ -20,7 +20,7 @@ from userspace_cni.dataplane.ovsdb.replica import SWITCH, refers, value_of
 from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, bridge_columns, datapath_of, local_port_columns
 from userspace_cni.dataplane.ovsdb.rows.columns import changed_columns
 from userspace_cni.dataplane.ovsdb.rows.interface import AFXDP, VHOST_USER_TYPES, interface_row
-from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_ours, other_store, same_attachment, whose
+from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, is_nodes, is_ours, other_store, same_attachment, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import withdrawn
 from userspace_cni.dataplane.ovsdb.rows.port import interface_columns, port_columns
 from userspace_cni.dataplane.ovsdb.rows.qos import policing_columns, qos_row
@@ -33,6 +33,7 @@ DUPLICATES = 10
 class AddPort(Command):
     """Adds the port with its interface to its bridge, and the bridge when it is missing.
 
+    `link_gone`: the link that ovs-vswitchd has made for the port, if that is there, was deleted.
     `opened`: whether ovs-vswitchd has opened the interface: (True, ""), or (False, the reason), or nothing yet. `closed`: the
     port was there, and ovs-vswitchd had not opened it. `stale`: it was there for a link that has gone since, whose socket
     ovs-vswitchd keeps; so it was removed, and is to be added again once that is `done`. `done` is None unless ovs-vswitchd is to
@@ -43,12 +44,15 @@ class AddPort(Command):
     opened: Watch[tuple[bool, str]]
     done: Watch[Literal[True]] | None
 
-    def __init__(self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0) -> None:
+    def __init__(
+        self, session: Session, step: OvsPort, marks: dict[str, str], afxdp_max: int = 0, *, link_gone: bool = False
+    ) -> None:
         super().__init__(session)
         self.port = step.name
         self._step = step
         self._marks = marks
         self._afxdp_max = afxdp_max
+        self._link_gone = link_gone
         self._duplicates = 0
         self._renews_flows = False
         self._asked = 0
@@ -95,6 +99,7 @@ class AddPort(Command):
         if port is not None:
             self._update(txn, port, bridge)
             return
+        require_allowed(step, bridge)
         if api.row("Interface", step.name) is not None:
             raise NameTaken(f"an interface of another port has the name {step.name}", f"ovs-vsctl list Interface {step.name}")
         if bridge is None and api.row("Port", step.bridge) is not None:
@@ -105,8 +110,9 @@ class AddPort(Command):
                 f"ovs-vsctl add-br {step.bridge} -- set Bridge {step.bridge} datapath_type={step.datapath}",
             )
         self.api.root()  # raises when there is no row to add a bridge to
+        txn.bridge(step.bridge, bridge).require_maker(OWNER)
         if self._is_afxdp:
-            self._require_memory(txn)
+            require_memory(txn, self.api, step.name, self._afxdp_max)
         qos = limits.make(txn, step, self._marks)
         interface = txn.write("Interface", interface_columns(step, self._marks))
         added = txn.write("Port", port_columns(step, self._marks) | {"interfaces": interface, "qos": qos})
@@ -120,15 +126,6 @@ class AddPort(Command):
         if step.datapath != DATAPATH_TYPE:
             self._confirmation = txn.confirm()  # of a bridge that it cannot make, ovs-vswitchd says nothing
 
-    def _require_memory(self, txn: Draft) -> None:
-        """Raise SwitchRefused if the switch has as many ports of type afxdp as it may have; commit only if it has no others."""
-        others = frozenset(value_of(row, "name") for row in self.api.rows("Interface") if value_of(row, "type") == AFXDP)
-        if not txn.take_afxdp(self._step.name, others, self._afxdp_max):
-            raise SwitchRefused(
-                f"port {self._step.name}: the switch has {self._afxdp_max} ports of type afxdp, which is all that it may have",
-                "each takes 76 MiB of ovs-vswitchd's memory: setting afxdp_max; or open it as system, af_packet or af_xdp",
-            )
-
     def post_commit(self, txn: Draft) -> None:
         """Watch for ovs-vswitchd's answer: it can come now that the rows are there."""
         self.done = None if self._confirmation is None else self.api.watch(SWITCH, txn.confirmed(self._confirmation))
@@ -138,7 +135,7 @@ class AddPort(Command):
     def should_retry(self, refused: Refused) -> bool:
         """Whether another session has just taken a name: perhaps it has made the bridge that we need."""
         self._duplicates += 1
-        return refused.error == "constraint violation" and "identical values" in refused.details and self._duplicates < DUPLICATES
+        return is_duplicate(refused) and self._duplicates < DUPLICATES
 
     def _look(self) -> tuple[bool, str] | None:
         row = self.api.row("Interface", self._step.name)
@@ -168,10 +165,11 @@ class AddPort(Command):
         columns["external_ids"] |= withdrawn(value_of(port, "external_ids"), step.mirrors)
         txn.verify(bridge, "name", "datapath_type")
         txn.verify(port, "qos")
-        if self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
+        if self._link_gone or self._marks.get(IFINDEX) != value_of(port, "external_ids").get(IFINDEX):
             self._remove(txn, port, bridge)
             return
-        limits_changed = limits.converge(txn, self.api.replica, step, port, self._marks)
+        told = policing_columns(step).keys() | ({"mac", "mtu_request"} if isinstance(step.interface, Internal) else set())
+        awaited = limits.converge(txn, self.api.replica, step, port, self._marks)
         for row, wanted in (
             (port, columns),
             (interface, interface_columns(step, self._marks)),
@@ -180,7 +178,7 @@ class AddPort(Command):
             found = {column: value_of(row, column) for column in wanted}
             if changes := changed_columns(wanted, found):
                 txn.update(row, changes)
-                limits_changed = limits_changed or not policing_columns(step).keys().isdisjoint(changes)
+                awaited = awaited or not told.isdisjoint(changes)
         draft = txn.bridge(step.bridge, bridge)
         mirrors.take_part(draft, self.api.replica, step, self._marks, ("uuid", str(port.uuid)), living=port)
         if self._renews_flows:
@@ -188,7 +186,7 @@ class AddPort(Command):
         self.closed = not is_open(interface)
         if self.closed and interface_row(step).can_reopen:
             self._try_again(txn, interface)
-        elif limits_changed:
+        elif awaited:
             self._confirmation = txn.confirm()  # no other event follows the change of a living port
 
     def _remove(self, txn: Draft, port: Any, bridge: Any) -> None:
@@ -209,6 +207,40 @@ class AddPort(Command):
         """
         txn.update(interface, {"ofport": [], "error": []})
         txn.increment(self.api.root(), "next_cfg")
+
+
+def is_duplicate(refused: Refused) -> bool:
+    """Whether the server has rejected a row because there is one of its name."""
+    return refused.error == "constraint violation" and "identical values" in refused.details
+
+
+def require_memory(txn: Draft, session: Session, name: str, most: int) -> None:
+    """Raise SwitchRefused if the switch has as many ports of type afxdp as it may have; commit only if it has no others."""
+    if not txn.take_afxdp(name, afxdp_ports(session) - {name}, most):
+        raise too_many_afxdp(name, most)
+
+
+def afxdp_ports(session: Session) -> frozenset[str]:
+    """The interfaces of type afxdp."""
+    return frozenset(value_of(row, "name") for row in session.rows("Interface") if value_of(row, "type") == AFXDP)
+
+
+def too_many_afxdp(name: str, most: int) -> SwitchRefused:
+    """The error for one more."""
+    return SwitchRefused(
+        f"port {name}: the switch has {most} ports of type afxdp, which is all that it may have",
+        "each takes 76 MiB of ovs-vswitchd's memory: setting afxdp_max; or open it as system, af_packet or af_xdp",
+    )
+
+
+def require_allowed(step: OvsPort, bridge: Any) -> None:
+    """Raise Unavailable for a pod's port on a bridge that has become the node's own since the rules were asked about it."""
+    marks = value_of(bridge, "external_ids") if bridge is not None else {}
+    if is_nodes(marks) and not step.foreign_bridge and step.marks.get("owner", OWNER) == OWNER:
+        raise Unavailable(
+            f"bridge {step.bridge} belongs to {whose(marks)} by now, and did not when the port was planned",
+            "a setting [[rule]] has to allow its use; the next ADD asks the rules anew",
+        )
 
 
 class DeletePort(Command):

@@ -190,10 +190,21 @@ class BridgeDraft:
         self._added: list[Json] = []
         self._removed: list[uuid.UUID] = []
         self._ours = False
+        self._given_up = False
+        self.deleted = False
 
     def make(self, bridge: dict[str, Any], local_port: dict[str, Any], local_interface: dict[str, Any]) -> None:
         """Make the bridge, which does not exist, with these columns."""
         self._made = bridge, local_port, local_interface
+
+    def require_maker(self, owner: str) -> None:
+        """Raise Unavailable if another member of the group makes the bridge, for another owner mark."""
+        if self._made is not None and self._made[0]["external_ids"].get("owner") != owner:
+            raise Unavailable(f"bridge {self.name} is being made by another attachment", "try again: then it shows whose it is")
+
+    def give_up(self) -> None:
+        """Delete the bridge, unless the group adds a port: `deleted` says so after the commit."""
+        self._given_up = True
 
     def add(self, port: Json) -> None:
         """Add the port with this reference."""
@@ -218,7 +229,8 @@ class BridgeDraft:
             return
         local = replica.names("Port").get(self.name)
         kept = [as_json(local.uuid)] if local is not None else []
-        if self._ours and not self._added and self._is_last(kept):
+        if not self._added and (self._given_up or (self._ours and self._is_last(kept))):
+            self.deleted = True
             draft.verify(self.row, "ports", "external_ids")
             draft.mutate(replica.root(), "bridges", "delete", [as_json(self.row.uuid)])
             return

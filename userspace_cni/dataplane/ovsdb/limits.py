@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef
 from userspace_cni.dataplane.ovsdb.groups import Command
 from userspace_cni.dataplane.ovsdb.replica import Clause, Replica, value_of, with_marks
-from userspace_cni.dataplane.ovsdb.rows.marks import IDENTITY, is_ours, same_attachment
+from userspace_cni.dataplane.ovsdb.rows.marks import IDENTITY, is_nodes, is_ours, same_attachment
 from userspace_cni.dataplane.ovsdb.rows.qos import QosRow, qos_row
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def orphans(replica: Replica, store: str) -> list[Any]:
 
 def _is_of(store: str, row: Any) -> bool:
     marks = value_of(row, "external_ids")
-    return is_ours(marks) and marks.get("store") == store
+    return (is_ours(marks) or is_nodes(marks)) and marks.get("store") == store
 
 
 def _own_row(replica: Replica, step: OvsPort, port: Any) -> Any:
@@ -149,7 +149,7 @@ def _update(txn: Draft, replica: Replica, row: Any, wanted: QosRow, marks: Mappi
 def _discard(txn: Draft, step: OvsPort | PortRef) -> None:
     """Delete the rows with the step's marks, if these name one attachment."""
     marks = _identity(step)
-    if {"container-id", "ifname"} <= marks.keys():
+    if {"container-id", "ifname"} <= marks.keys() or "wish" in marks:
         for table in ("QoS", "Queue"):
             txn.add_op({"op": "delete", "table": table, "where": [["external_ids", "includes", ("map", list(marks.items()))]]})
 

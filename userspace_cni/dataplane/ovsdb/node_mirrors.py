@@ -16,7 +16,7 @@ from userspace_cni.base.mirrors import NodeMirror
 from userspace_cni.dataplane.ovsdb.groups import BridgeDraft, Draft
 from userspace_cni.dataplane.ovsdb.mirrors import find_mirror, mirrors_of, ports_wishing
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
-from userspace_cni.dataplane.ovsdb.rows.marks import is_ours, whose
+from userspace_cni.dataplane.ovsdb.rows.marks import is_nodes, is_ours, whose
 from userspace_cni.dataplane.ovsdb.rows.mirror import COLUMNS
 from userspace_cni.dataplane.ovsdb.session import Command, Session
 
@@ -61,8 +61,9 @@ class KeepMirrors(Command):
         if row is not None and not self._is_own(row):
             return f"a mirror of that name exists and belongs to {whose(value_of(row, 'external_ids'))}"
         port = self.api.row("Port", wanted.output)
-        if port is not None and (is_ours(value_of(port, "external_ids")) or not refers(bridge, "ports", port.uuid)):
-            return f"port {wanted.output} is a pod's, or on another bridge"
+        ids = value_of(port, "external_ids") if port is not None else {}
+        if port is not None and (is_ours(ids) or is_nodes(ids) or not refers(bridge, "ports", port.uuid)):
+            return f"port {wanted.output} is a pod's, an uplink or a gateway, or on another bridge"
         if row is not None and port is not None and self._is_right(wanted, bridge, row, port.uuid):
             return ""
         self._changes = True
@@ -117,4 +118,5 @@ def _marks(store: str) -> dict[str, str]:
 
 
 def _has(row: Any, marks: dict[str, str]) -> bool:
-    return bool(marks.items() <= value_of(row, "external_ids").items())
+    ids = value_of(row, "external_ids")
+    return marks.items() <= ids.items() and not is_nodes(ids)

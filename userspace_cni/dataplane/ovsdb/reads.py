@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
+from userspace_cni.attachment.steps import Internal
+from userspace_cni.base.port_kinds import Datapath
 from userspace_cni.dataplane.ovsdb.groups import Draft
 from userspace_cni.dataplane.ovsdb.limits import limit_of
 from userspace_cni.dataplane.ovsdb.mirrors import mirror_rows, mirrors_of
 from userspace_cni.dataplane.ovsdb.replica import references, refers, value_of
+from userspace_cni.dataplane.ovsdb.rows.bridge import DATAPATH_TYPE, datapath_of
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns
-from userspace_cni.dataplane.ovsdb.rows.marks import is_ours
+from userspace_cni.dataplane.ovsdb.rows.interface import DEVARGS, VHOST_USER_TYPES
+from userspace_cni.dataplane.ovsdb.rows.marks import BridgeMaker, is_nodes, is_ours, made_by
 from userspace_cni.dataplane.ovsdb.rows.port import KnownPort, LimitedPort, PortRow
 from userspace_cni.dataplane.ovsdb.rows.switch import Abilities, SwitchFacts
 from userspace_cni.dataplane.ovsdb.session import Clause, Command, Session
+
+_INWARD: Final = frozenset({*VHOST_USER_TYPES, Internal.type})
+"""Types of interfaces behind which is a pod, a VM or the node itself."""
 
 
 class Read(Command):
@@ -87,13 +95,43 @@ def known_ports(session: Session) -> list[KnownPort]:
 
 
 def uplinks(session: Session) -> dict[str, tuple[str, ...]]:
-    """Interface.options:dpdk-devargs of the NICs' ports, of type dpdk and not ours, by bridge; "" where a port has none."""
+    """Interface.options:dpdk-devargs of the NICs of type dpdk, those in bonds too, that are not ours, by bridge; "" for none."""
+    ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
     found: dict[str, tuple[str, ...]] = {}
-    for known in known_ports(session):
-        if known.interface_type == "dpdk" and not known.ours:
-            options = value_of(session.row("Interface", known.name), "options")
-            found[known.bridge] = (*found.get(known.bridge, ()), options.get("dpdk-devargs", ""))
+    for name, bridge in session.replica.names("Bridge").items():
+        rows = (ports[each] for each in sorted(references(bridge, "ports")) if each in ports)
+        theirs = (row for row in rows if not is_ours(session.replica.marks[value_of(row, "name")]))
+        members = (interfaces[each] for row in theirs for each in sorted(references(row, "interfaces")) if each in interfaces)
+        devices = tuple(value_of(each, "options").get(DEVARGS, "") for each in members if value_of(each, "type") == "dpdk")
+        if devices:
+            found[name] = devices
     return found
+
+
+@dataclass(frozen=True)
+class BridgeLook:
+    """A bridge as the node's own network sees it: who made it, its datapath, and its ports that lead to other machines, or may:
+    NICs, tunnels, patches, and whatever else is neither a pod's nor the node's own link."""
+
+    maker: BridgeMaker
+    datapath: Datapath
+    outward: tuple[str, ...]
+
+
+def look_at_bridge(session: Session, name: str) -> BridgeLook:
+    """What `BridgeLook` says; of a bridge that is not there, what it would be."""
+    replica, bridge = session.replica, session.row("Bridge", name)
+    if bridge is None:
+        return BridgeLook("", DATAPATH_TYPE, ())
+    ports, interfaces = session.tables["Port"].rows, session.tables["Interface"].rows
+    outward = []
+    for port in (ports[each] for each in references(bridge, "ports") if each in ports):
+        types = {value_of(interfaces[each], "type") for each in references(port, "interfaces") if each in interfaces}
+        called = value_of(port, "name")
+        if called != name and not is_ours(replica.marks.get(called, {})) and types - _INWARD:
+            outward.append(called)
+    datapath: Datapath = "system" if datapath_of(value_of(bridge, "datapath_type")) == "system" else "netdev"
+    return BridgeLook(made_by(value_of(bridge, "external_ids")), datapath, tuple(sorted(outward)))
 
 
 def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[str, str]]]]:
@@ -106,8 +144,8 @@ def counted_ports(session: Session) -> dict[str, dict[int, tuple[str, Mapping[st
 
 
 def closed_ports(session: Session, *, unseen: bool) -> frozenset[str]:
-    """The ports with our owner mark that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
-    ours = (name for name, marks in session.replica.marks.items() if is_ours(marks))
+    """The ports of attachments and of the node that ovs-vswitchd could not open; `unseen`: also those without its answer yet."""
+    ours = (name for name, marks in session.replica.marks.items() if is_ours(marks) or is_nodes(marks))
     found = ((name, session.row("Interface", name)) for name in ours)
     return frozenset(
         name
@@ -203,8 +241,9 @@ def _port_row(session: Session, port: Any, bridge: str) -> PortRow | None:
     if interface is None or not bridge or bridge == value_of(port, "name"):
         return None
     mirrors = mirror_rows(session.replica, session.row("Bridge", bridge), port)
-    return PortRow(bridge, _columns(port), _columns(interface), mirrors, limit_of(session.replica, port))
+    return PortRow(bridge, columns_of(port), columns_of(interface), mirrors, limit_of(session.replica, port))
 
 
-def _columns(row: Any) -> Columns:
-    return {name: value_of(row, name) for name in row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list of columns
+def columns_of(row: Any, *names: str) -> Columns:
+    """These replicated columns of a row, all of them unless some are named."""
+    return {name: value_of(row, name) for name in names or row._table.columns}  # noqa: SLF001 - ovs.db.idl has no other list

@@ -62,13 +62,23 @@ _TABLES: dict[str, dict[str, object]] = {
         "iface_types": _STRINGS,
         "datapath_types": _STRINGS,
     },
-    "Bridge": {"name": _STRING, "ports": _REFERENCES, "mirrors": _REFERENCES, "datapath_type": _STRING, "external_ids": _MAP},
+    "Bridge": {
+        "name": _STRING,
+        "ports": _REFERENCES,
+        "mirrors": _REFERENCES,
+        "datapath_type": _STRING,
+        "external_ids": _MAP,
+        "other_config": _MAP,
+    },
     "Port": {
         "name": _STRING,
         "interfaces": _REFERENCES,
         "tag": _INTEGER_OR_NONE,
         "trunks": {"key": "integer", "min": 0, "max": 4096},
         "vlan_mode": _STRING_OR_NONE,
+        "bond_mode": _STRING_OR_NONE,
+        "lacp": _STRING_OR_NONE,
+        "bond_updelay": "integer",
         "qos": {"key": "uuid", "min": 0},
         "external_ids": _MAP,
     },
@@ -76,6 +86,7 @@ _TABLES: dict[str, dict[str, object]] = {
         "name": _STRING,
         "type": _STRING,
         "options": _MAP,
+        "mac": _STRING_OR_NONE,
         "mtu_request": _INTEGER_OR_NONE,
         "ingress_policing_rate": "integer",
         "ingress_policing_burst": "integer",
@@ -349,6 +360,11 @@ def count(row: Any, column: str) -> int:
 def named(*names: str) -> frozenset[Clause]:
     """The clauses for rows of Port and Interface with these names."""
     return frozenset(("name", "==", name) for name in names)
+
+
+def every_port() -> frozenset[Clause]:
+    """The clause for all rows of Port and Interface: no name is empty."""
+    return frozenset({("name", "!=", "")})
 
 
 def of_type(kind: str) -> frozenset[Clause]:

@@ -46,6 +46,11 @@ class Retries:
             pause_s = min(LAST_S, before.pause_s * 2) if before and again else FIRST_S
             self._tried[port] = _Tried(daemon, self._clock(), pause_s)
 
+    def forget(self, port: str) -> None:
+        """Start from zero when the port fails again: it is open, or gone."""
+        with self._lock:
+            self._tried.pop(port, None)
+
     def keep(self, closed: set[str]) -> None:
         """Forget all ports but `closed`: a port that is open or gone starts from zero when it fails again."""
         with self._lock:

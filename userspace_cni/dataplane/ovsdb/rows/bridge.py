@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from userspace_cni.attachment.steps import OWNER
+from userspace_cni.attachment.drift import Absent, Drift, Value
+from userspace_cni.attachment.steps import OWNER, NodeBridge
 from userspace_cni.base.port_kinds import Datapath
-from userspace_cni.dataplane.ovsdb.rows.columns import Columns
+from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 
 DATAPATH_TYPE: Final[Datapath] = "netdev"
 """The datapath type of bridges that can have DPDK ports."""
+HWADDR: Final = "hwaddr"
 
 
 def datapath_of(datapath_type: str) -> str:
@@ -25,3 +28,37 @@ def bridge_columns(name: str, datapath_type: str) -> Columns:
 def local_port_columns(bridge: str) -> tuple[Columns, Columns]:
     """Columns of the Port and the Interface that stand for the bridge itself, as ovs-vsctl add-br makes them."""
     return {"name": bridge}, {"name": bridge, "type": "internal"}
+
+
+def node_bridge_columns(step: NodeBridge, marks: Mapping[str, str]) -> Columns:
+    """Columns of a Bridge of the node's own, as `changed_columns` takes them."""
+    return {
+        "name": step.name,
+        "datapath_type": step.datapath,
+        "external_ids": dict(marks),
+        "other_config": {HWADDR: step.mac or None},
+    }
+
+
+def node_bridge_link_columns(step: NodeBridge) -> Columns:
+    """Columns of the Interface that stands for a bridge of the node's own."""
+    return {"name": step.name, "type": "internal", "mtu_request": optional(step.mtu or None)}
+
+
+def bridge_differences(step: NodeBridge, bridge: Mapping[str, Any] | None, link: Mapping[str, Any]) -> list[Drift]:
+    """Every difference between the step and the rows of its Bridge, None for none, and of the Interface of its local port."""
+    subject, look = f"bridge {step.name}", f"ovs-vsctl list Bridge {step.name}; ovs-vsctl list Interface {step.name}"
+    if bridge is None:
+        return [Drift(subject, "", f"a bridge for {step.marks.get('wish', 'the node')}", Absent("none"), look)]
+    requested, error, ofport = (link.get(column) or [] for column in ("mtu_request", "error", "ofport"))
+    compared: list[tuple[str, Value, Value]] = [
+        ("datapath_type", step.datapath, datapath_of(bridge["datapath_type"])),
+        (f"other_config:{HWADDR}", step.mac, bridge["other_config"].get(HWADDR, "")),
+        ("mtu_request", step.mtu, requested[0] if requested else 0),
+        *((f"external_ids:{key}", value, bridge["external_ids"].get(key, "")) for key, value in sorted(step.marks.items())),
+    ]
+    drifts = [Drift(subject, column, wanted, found, look, ", ") for column, wanted, found in compared if wanted != found]
+    if error or not ofport or ofport[0] <= 0:
+        state = error[0] if error else "not opened by ovs-vswitchd"
+        drifts.append(Drift(subject, "state", "an open local port", state, look, ", "))
+    return drifts

@@ -13,23 +13,27 @@ DEVARGS: Final = "dpdk-devargs"
 VHOST_USER_TYPES: Final = (VhostUserServer.type, VhostUserClient.type)
 AFXDP: Final = "afxdp"
 _FOUND_BY: Final = "; it looks for the link in its own network namespace: setting switch_netns, where that is another one"
-Enforcer = Literal["policers", "qdisc", ""]
-"""What OVS limits a port by: policers of DPDK ports, which drop; a qdisc of the kernel, which shapes; "": nothing that works."""
+Enforcer = Literal["policers", "qdisc", "both qdiscs", ""]
+"""What OVS limits a port by: policers of DPDK ports, which drop; a qdisc of the kernel, which shapes; "": nothing that works.
+
+A link of the node's own has both qdiscs, and they work the other way round: what OVS sends to it, the kernel receives. So QoS of
+its Port shapes what comes from the node, "to the pod", and policing of its Interface drops of what goes to the node."""
 
 
 @dataclass(frozen=True)
 class InterfaceRow:
     """The columns of an interface that are written and compared. An option "" must be absent; other options are ignored.
 
-    `called` is its kind in words, `enforcer` what limits it. `needs_dpdk`: it is a port of DPDK's. `can_reopen`: ovs-vswitchd may
-    be asked again when it could not open the interface. `opened_by`: the end of an error's text, saying what makes it open the
-    interface then; "" where it tries by itself.
+    `mac` "" is not asked for. `called` is its kind in words, `enforcer` what limits it. `needs_dpdk`: it is a port of DPDK's.
+    `can_reopen`: ovs-vswitchd may be asked again when it could not open the interface. `opened_by`: the end of an error's text,
+    saying what makes it open the interface then; "" where it tries by itself.
     """
 
     type: str
     options: Mapping[str, str]
     mtu: int | None
     called: str
+    mac: str = ""
     enforcer: Enforcer = "policers"
     needs_dpdk: bool = True
     can_reopen: bool = True
@@ -58,9 +62,11 @@ def interface_row(step: OvsPort) -> InterfaceRow:
         case HostEnd() as end:
             enforcer: Enforcer = "" if end.type == AFXDP else "qdisc"
             called = f"a kernel port opened as {end.opened_as}"
-            return InterfaceRow(end.type, {}, end.mtu, called, enforcer, needs_dpdk=False, opened_by=_FOUND_BY)
+            return InterfaceRow(end.type, {}, end.mtu, called, enforcer=enforcer, needs_dpdk=False, opened_by=_FOUND_BY)
         case Internal() as internal:
-            return InterfaceRow(internal.type, {}, internal.mtu, "an internal port", "qdisc", needs_dpdk=False)
+            return InterfaceRow(
+                internal.type, {}, internal.mtu, "an internal port", internal.mac, "both qdiscs", needs_dpdk=False
+            )
         case _:
             assert_never(step.interface)
 

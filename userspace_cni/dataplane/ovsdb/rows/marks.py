@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
-from userspace_cni.attachment.steps import MARK_SCHEMA, OWNER, OvsPort, PortRef
+from userspace_cni.attachment.steps import MARK_SCHEMA, NODE_OWNER, OWNER, NodeBridge, OvsPort, PortRef, UplinkPort
 
-IDENTITY = ("owner", "container-id", "network", "ifname", "run")
-"""The marks that identify the attachment of a port, or the run of a probe's."""
+IDENTITY = ("owner", "container-id", "network", "ifname", "run", "wish")
+"""The marks that identify the attachment of a port, the run of a probe's, or the wish of a node attachment."""
+
+BridgeMaker = Literal["", "pods", "node", "another"]
+"""Who made a bridge: attachments of pods, which delete it with its last port, the node's own network, or another; "" for none
+that is there."""
 
 IFINDEX = "ifindex"
 """The mark of a kernel port: the index of the link that ovs-vswitchd has opened, which a link made anew has not."""
@@ -17,7 +22,7 @@ MARKS = (*IDENTITY, "schema", "boot-id", "netns", "netns-inode", "store", *_OF_P
 """Every mark that we write; other keys of external_ids are another program's and stay as they are."""
 
 
-def marks_of(step: OvsPort, store: str) -> dict[str, str]:
+def marks_of(step: OvsPort | NodeBridge | UplinkPort, store: str) -> dict[str, str]:
     """The marks to write: the step's own, with owner, schema and the id of our state directory."""
     return {"owner": OWNER, "schema": MARK_SCHEMA, "store": store} | dict(step.marks)
 
@@ -32,24 +37,36 @@ def is_ours(marks: Mapping[str, str]) -> bool:
     return marks.get("owner") == OWNER
 
 
+def made_by(marks: Mapping[str, str]) -> BridgeMaker:
+    """Who made a bridge with these external_ids."""
+    return "pods" if is_ours(marks) else "node" if marks.get("owner") == NODE_OWNER else "another"
+
+
+def is_nodes(marks: Mapping[str, str]) -> bool:
+    """Whether the row is of a node attachment, of this or another installation: the settings' mirrors have no wish."""
+    return marks.get("owner") == NODE_OWNER and "wish" in marks
+
+
 def same_owner(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
     """Whether a row with these marks has the step's owner mark."""
     return marks.get("owner") == step.marks.get("owner", OWNER)
 
 
-def same_attachment(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
-    """Whether a row with these marks was made for the step's container, network and interface name."""
+def same_attachment(step: OvsPort | PortRef | NodeBridge | UplinkPort, marks: Mapping[str, str]) -> bool:
+    """Whether a row with these marks was made for the step's container, network and interface name, or for its wish."""
     wanted = {"owner": OWNER} | dict(step.marks)
     return all(marks.get(key) == wanted.get(key) for key in IDENTITY)
 
 
-def other_store(step: OvsPort | PortRef, marks: Mapping[str, str]) -> bool:
+def other_store(step: OvsPort | PortRef | NodeBridge | UplinkPort, marks: Mapping[str, str]) -> bool:
     """Whether row and step name two different state directories."""
     return bool(marks.get("store")) and bool(step.marks.get("store")) and marks["store"] != step.marks["store"]
 
 
 def whose(marks: Mapping[str, str]) -> str:
     """The owner of a row, for messages."""
+    if is_nodes(marks):
+        return f"{NODE_OWNER}: {marks['wish']}, store {marks.get('store') or 'unknown'}"
     if not is_ours(marks):
         return f"owner {marks['owner']!r}" if marks.get("owner") else "an owner that does not mark its rows"
     names = ", ".join(f"{key} {marks[key]}" for key in ("container-id", "network", "ifname", "store") if marks.get(key))

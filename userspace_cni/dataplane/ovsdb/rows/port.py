@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from userspace_cni.attachment.drift import Absent, Drift, Value
-from userspace_cni.attachment.steps import OWNER, OvsPort, PortRef
+from userspace_cni.attachment.steps import OWNER, Internal, OvsPort, PortRef
 from userspace_cni.dataplane.ovsdb.rows.columns import Columns, optional
 from userspace_cni.dataplane.ovsdb.rows.interface import interface_row
 from userspace_cni.dataplane.ovsdb.rows.marks import IFINDEX, marks_among
@@ -83,6 +83,7 @@ def interface_columns(step: OvsPort, marks: Mapping[str, str]) -> Columns:
         "type": row.type,
         "options": {key: value for key, value in row.options.items() if value},
         "mtu_request": optional(row.mtu),
+        **({"mac": optional(row.mac or None)} if isinstance(step.interface, Internal) else {}),
         **policing_columns(step),
         "external_ids": dict(marks) | ({ATTACHED_MAC: step.mac} if step.mac else {}),
     }
@@ -111,6 +112,8 @@ def differences(step: OvsPort, row: PortRow | None, ifindex: int | None = None) 
         ("mtu_request", interface.mtu, _one(found["mtu_request"])),
         (f"external_ids:{ATTACHED_MAC}", step.mac, found["external_ids"].get(ATTACHED_MAC, "")),
     ]
+    if isinstance(step.interface, Internal):
+        compared.append(("mac", interface.mac.lower(), (_one(found["mac"]) or "").lower()))
     if step.limits.from_pod:
         compared += [(column, value, found[column]) for column, value in policing_columns(step).items()]
     if wanted_limit := qos_row(step):

@@ -44,7 +44,7 @@ def qos_row(step: OvsPort) -> QosRow | None:
     where = f"port {step.name}"
     if limits and not kind.enforcer:
         raise SwitchRefused(f"{where}: {kind.called} takes no limits of the switch", "open it as system, af_packet or af_xdp")
-    if limits.netem and kind.enforcer != "qdisc":
+    if limits.netem and kind.enforcer == "policers":
         raise SwitchRefused(f"{where}: {kind.called} does not pass the kernel, and 'netem' is the kernel's", "open it as system")
     if limits.from_pod and kind.enforcer == "qdisc":
         raise SwitchRefused(
