@@ -7,7 +7,6 @@ neighbour can stretch. Answers come from other pods and machines: they decide wh
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +18,8 @@ from userspace_cni.attachment.steps import Announcement, Driver
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import StepFailed, of_kernel
 from userspace_cni.base.root import HERE, HostRoot
-from userspace_cni.host.closer import Closer
-from userspace_cni.host.frames import Address, Claim, announcement, claim, question
+from userspace_cni.host.frames import Address, announcement, question
+from userspace_cni.host.neighbours import asked, claims, unspecified, wire
 from userspace_cni.host.netns import opened_pod
 
 DUPLICATE_S: Final = 0.1
@@ -30,10 +29,6 @@ _ASKED: Final = 3
 nodes go holds for some milliseconds after this port was added, without it."""
 GATEWAY_S: Final = 2.0
 """How long all gateways together have to answer."""
-_AGAIN_S = 0.25
-_EVERY_PROTOCOL = 3
-_FRAME_MAX = 2048
-_CLOSER: Final = Closer(0)
 
 
 class AnnouncementDriver(Driver[Announcement]):
@@ -70,16 +65,10 @@ class AnnouncementDriver(Driver[Announcement]):
 
     @contextmanager
     def _wire(self, step: Announcement, *, listening: bool) -> Iterator[socket.socket]:
-        """A packet socket at the interface."""
         with opened_pod(step.netns, step.netns_inode, self._root) as netns:
             try:
-                # made without a protocol: it hears nothing before it is bound to the one interface
-                wire = netns.do(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
-                try:
-                    wire.bind((step.name, _EVERY_PROTOCOL if listening else 0))
-                    yield wire
-                finally:
-                    _CLOSER.close(wire)
+                with wire(netns, step.name, listening=listening) as opened:
+                    yield opened
             except OSError as error:
                 raise of_kernel(
                     _what(step), error, f"the frames go by link {step.name} in the pod: is it there, and up?"
@@ -89,8 +78,8 @@ class AnnouncementDriver(Driver[Announcement]):
 def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socket.socket, deadline: Deadline) -> None:
     for _ in range(_ASKED):
         for each in addresses:
-            wire.send(question(step.mac, _unspecified(each), each))
-        for found in _claims(wire, step.mac, deadline.within(DUPLICATE_S / _ASKED)):
+            wire.send(question(step.mac, unspecified(each), each))
+        for found in claims(wire, step.mac, deadline.within(DUPLICATE_S / _ASKED)):
             if found.address in addresses:
                 raise StepFailed(
                     f"{_what(step)}: {found.address} is in use by {found.mac}",
@@ -99,41 +88,12 @@ def _refuse_duplicates(step: Announcement, addresses: list[Address], wire: socke
 
 
 def _await_gateways(step: Announcement, gateways: list[Address], wire: socket.socket, deadline: Deadline) -> None:
-    """Ask until all have answered, the silent ones again and again."""
-    silent = list(dict.fromkeys(gateways))
-    while silent and deadline.remaining():
-        for each in silent:
-            wire.send(question(step.mac, _sender(step, each), each))
-        for found in _claims(wire, step.mac, deadline.within(_AGAIN_S)):
-            silent = [each for each in silent if each != found.address]
-            if not silent:
-                return
+    silent = asked(wire, step.mac, step.addresses, gateways, deadline)
     if silent:
         raise StepFailed(
             f"{_what(step)}: no answer from the gateway {', '.join(map(str, silent))} within {GATEWAY_S:g} s",
             "look at the bridge, its VLAN and its uplink, and at the gateway itself; or leave out gatewayCheck",
         )
-
-
-def _sender(step: Announcement, gateway: Address) -> Address:
-    """The pod's address that the gateway is to answer to: one of its own subnet, if there is one."""
-    mine = [each for each in map(ip_interface, step.addresses) if each.version == gateway.version]
-    return next((each.ip for each in sorted(mine, key=lambda each: gateway not in each.network)), _unspecified(gateway))
-
-
-def _unspecified(address: Address) -> Address:
-    return type(address)(0)
-
-
-def _claims(wire: socket.socket, own: str, deadline: Deadline) -> Iterator[Claim]:
-    """What others say of their addresses until the deadline."""
-    readable = select.poll()
-    readable.register(wire, select.POLLIN)
-    while deadline.remaining():
-        if readable.poll(deadline.milliseconds()):
-            found = claim(wire.recv(_FRAME_MAX, socket.MSG_DONTWAIT))
-            if found and found.mac != own.lower():
-                yield found
 
 
 def _what(step: Announcement) -> str:

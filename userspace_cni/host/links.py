@@ -355,7 +355,7 @@ def found_link(kernel: Connection, name: str) -> FoundLink | None:
     """The link of this name or alternative name, or None."""
     with kernel_does(f"link {name}: finding it"):
         (answer,) = kernel.exchange(links.asked(name))
-        if answer.error and answer.error.errno == errno.ENODEV:
+        if answer.error and answer.error.errno in (errno.ENODEV, errno.ERANGE):  # none, or a name that none can have
             return None
         if answer.error:
             raise answer.error

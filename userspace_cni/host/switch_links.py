@@ -5,7 +5,7 @@ What speaks netlink is imported by the first question: a process that lives for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,3 +39,28 @@ class SwitchLinks:
         from userspace_cni.host.links import set_up
 
         set_up(name, self.switch_netns, self.root)
+
+    def polices(self, name: str) -> bool:
+        """Whether the link has a filter for the frames that it receives. Raises Unavailable."""
+        from userspace_cni.host.nic_settings import polices
+
+        return polices(name, self.switch_netns, self.root)
+
+    def offloads(self, name: str) -> tuple[str, ...]:
+        """Those of gro and lro that are on. Raises Unavailable."""
+        from userspace_cni.host.nic_settings import offloads
+
+        return offloads(name, self.switch_netns, self.root)
+
+    def set_offloads(self, name: str, offloads: Iterable[str], *, on: bool) -> None:
+        """Turn these of gro and lro on, or off. Raises StepFailed and Unavailable."""
+        from userspace_cni.host.nic_settings import set_offload
+
+        for each in offloads:
+            set_offload(name, each, on=on, switch_netns=self.switch_netns, root=self.root)
+
+    def set_mtu(self, name: str, mtu: int) -> None:
+        """Set the link's MTU. Raises StepFailed and Unavailable."""
+        from userspace_cni.host.nic_settings import set_mtu
+
+        set_mtu(name, mtu, self.switch_netns, self.root)

@@ -49,6 +49,10 @@ _ATTRIBUTE: Final = struct.Struct("=HH")
 _AT_ONCE: Final = 1 << 16
 """The kernel puts 32 KiB of a listing into one answer at most."""
 _TRIES: Final = 5
+_RCVBUF_FORCE: Final = 33
+"""SO_RCVBUFFORCE: more than the limit for all sockets."""
+_NOTICES: Final = 1 << 20
+"""Bytes of notices that may wait: some thousands of them."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +77,22 @@ class Answer:
 
 
 class Connection:
-    """A netlink socket, in the namespace of the thread that makes it. For one thread at a time. Raises OSError."""
+    """A netlink socket, in the namespace of the thread that makes it. For one thread at a time. Raises OSError.
 
-    def __init__(self, protocol: int) -> None:
+    `groups`: a mask of those of which the kernel sends notices; such a connection is for `noticed` alone.
+    """
+
+    def __init__(self, protocol: int, groups: int = 0) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         try:
             for option in _OPTIONS:
                 with suppress(OSError):  # kernels before 4.20 answer at greater length
                     self._socket.setsockopt(_SOL_NETLINK, option, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
-            self._socket.bind((0, 0))
+            if groups:
+                with suppress(OSError):  # without CAP_NET_ADMIN in the first user namespace the usual one has to do
+                    self._socket.setsockopt(socket.SOL_SOCKET, _RCVBUF_FORCE, _NOTICES)
+            self._socket.bind((0, groups))
         except BaseException:
             self._socket.close()
             raise
@@ -123,6 +133,10 @@ class Connection:
                 if flags & _DUMP_INTR:
                     answer.error = InterruptedError(errno.EINTR, "what was listed changed meanwhile")
         return list(answers.values())
+
+    def noticed(self) -> list[tuple[int, bytes]]:
+        """Wait for notices; type and payload of each. ENOBUFS: some were lost."""
+        return [(kind, payload) for _, kind, _, payload in _messages(self._received())]
 
     def send(self, *messages: Message) -> None:
         """Send the messages; raise the first refusal, an OSError with errno and the kernel's own text."""

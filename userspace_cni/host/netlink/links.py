@@ -100,6 +100,11 @@ def changed(index: int, attributes_: bytes = b"", *, up: bool = False) -> Messag
     return Message(_SETLINK, 0, _header(index, up=up) + attributes_)
 
 
+def set_down(index: int) -> Message:
+    """Set a link down. Its IPv4 routes go, and its IPv6 addresses."""
+    return Message(_SETLINK, 0, _HEADER.pack(0, 0, index, 0, _IFF_UP))
+
+
 def deleted(index: int) -> Message:
     """Delete a link, and with it the other end."""
     return Message(_DELLINK, 0, _header(index))

@@ -1,4 +1,7 @@
-"""Messages about the queueing discipline at a link's root: a token bucket filter. Source: linux/pkt_sched.h, tc-tbf(8)."""
+"""Messages about the queueing discipline at a link's root, a token bucket filter, and about filters of what a link receives.
+
+Source: linux/pkt_sched.h, tc-tbf(8).
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,11 @@ TICKS: Final = 15_625_000
 _NEWQDISC: Final = 36
 _DELQDISC: Final = 37
 _GETQDISC: Final = 38
+_GETFILTER: Final = 46
 _HEADER: Final = struct.Struct("=BxxxiIII")
 """struct tcmsg: family, index, handle, parent, info."""
 _ROOT: Final = 0xFFFFFFFF
+_INGRESS: Final = 0xFFFF0000
 _KIND: Final = 1
 _OPTIONS: Final = 2
 _STATS2: Final = 7
@@ -65,6 +70,11 @@ def deleted(index: int) -> Message:
 def listed() -> Message:
     """Ask for the disciplines of all links; the kernel cannot be asked for those of one."""
     return Message(_GETQDISC, codec.DUMP, _HEADER.pack(0, 0, 0, 0, 0))
+
+
+def received_filters(index: int) -> Message:
+    """Ask for the filters of what a link receives; EINVAL where it has no discipline for that."""
+    return Message(_GETFILTER, codec.DUMP, _HEADER.pack(0, index, 0, _INGRESS, 0))
 
 
 def read(payload: bytes) -> FoundTbf | None:

@@ -15,6 +15,7 @@ from userspace_cni.host.netlink.codec import Message, as_u32, attribute, attribu
 STATIC: Final = 4
 """RTPROT_STATIC: routes that an ADD makes."""
 MAIN: Final = 254
+"""The main routing table."""
 
 _NEWROUTE: Final = 24
 _GETROUTE: Final = 26

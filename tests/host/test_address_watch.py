@@ -1,0 +1,88 @@
+"""A change of an address or a link of the node is told at once, and one of another link is not."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from tests.host.places import descriptors, eventually
+from tests.lab.network.outside import NIC, Wire, wired
+from userspace_cni.host import address_watch
+from userspace_cni.host.address_watch import AddressWatch
+from userspace_cni.host.netlink.codec import Connection
+
+
+@pytest.fixture
+def wire(sandbox: str) -> Iterator[Wire]:
+    """A NIC in a namespace of its own."""
+    with wired(sandbox) as made:
+        yield made
+
+
+def test_each_change_is_told(wire: Wire) -> None:
+    """Addresses of both families, the link down, gone and made anew; another link's do not count. Nothing stays open."""
+    before, told = descriptors(), []
+    watch = AddressWatch(lambda: {NIC}, lambda: told.append(1), wire.node)
+    watch.start()
+    eventually(lambda: bool(told))
+    for change in (
+        ("ip", "address", "add", "192.0.2.12/24", "dev", NIC),
+        ("ip", "address", "delete", "192.0.2.12/24", "dev", NIC),
+        ("ip", "address", "add", "2001:db8::1/64", "dev", NIC, "nodad"),
+        ("ip", "link", "set", NIC, "down"),
+        ("ip", "link", "delete", NIC),
+        ("ip", "link", "add", NIC, "type", "veth", "peer", "name", "other"),
+        ("ip", "address", "add", "192.0.2.13/24", "dev", NIC),
+    ):
+        told.clear()
+        wire.on_node(*change)
+        eventually(lambda: bool(told))
+    watch.stop()
+    assert not watch.alive
+    assert descriptors() <= before
+
+
+def test_other_links_are_not_told(wire: Wire) -> None:
+    """What happens at lo, and at a link that is not watched, is no reason to look."""
+    told: list[int] = []
+    watch = AddressWatch(lambda: {"watched"}, lambda: told.append(1), wire.node)
+    watch.start()
+    eventually(lambda: bool(told))
+    wire.on_node("ip", "address", "add", "192.0.2.12/24", "dev", NIC)
+    wire.on_node("ip", "address", "add", "127.0.0.2/8", "dev", "lo")
+    assert told == [1]
+    wire.on_node("ip", "link", "add", "watched", "type", "veth", "peer", "name", "other")
+    eventually(lambda: len(told) > 1)
+    watch.stop()
+
+
+def test_a_namespace_that_is_not_there() -> None:
+    """Without the switch's namespace nothing is told, and it ends at once."""
+    told: list[int] = []
+    watch = AddressWatch(lambda: {NIC}, lambda: told.append(1), "/nonexistent/netns")
+    watch.start()
+    watch.stop()
+    assert told == []
+
+
+def test_more_notices_than_were_taken(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When notices were lost all may have changed: that is told, and the watch listens again without a pause."""
+    told: list[int] = []
+    real, lost = Connection.noticed, [OSError(errno.ENOBUFS, "lost")]
+
+    def noticed(self: Connection) -> list[tuple[int, bytes]]:
+        found = real(self)
+        if lost:
+            raise lost.pop()
+        return found
+
+    monkeypatch.setattr(Connection, "noticed", noticed)
+    monkeypatch.setattr(address_watch, "_AGAIN_S", 3600.0)
+    watch = AddressWatch(lambda: {"none"}, lambda: told.append(1), wire.node)
+    watch.start()
+    eventually(lambda: told == [1])
+    wire.on_node("ip", "address", "add", "192.0.2.12/24", "dev", NIC)
+    eventually(lambda: told == [1, 1])
+    watch.stop()

@@ -1,0 +1,138 @@
+"""What a look at a NIC tells, and what of it can be made again on another link."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.host.places import eventually, soon
+from tests.lab.network.outside import NIC, Wire, wired
+from userspace_cni.attachment.steps import AddressMove
+from userspace_cni.host import nics
+from userspace_cni.host.forwarding import Place
+from userspace_cni.host.netlink.codec import Connection
+from userspace_cni.host.nics import Nic, answering, look, looked, merged, moved
+from userspace_cni.host.rtnetlink import Held, held
+
+V4, V6 = "192.0.2.11/24", "2001:db8::11/64"
+
+
+@pytest.fixture
+def wire(sandbox: str) -> Iterator[Wire]:
+    """A NIC in a namespace of its own, with an address of each family."""
+    with wired(sandbox, (V4, V6), ("192.0.2.1/24", "2001:db8::1/64")) as made:
+        yield made
+
+
+def seen(wire: Wire, name: str = NIC) -> Nic:
+    """The look at a link that is there."""
+    found = look(name, wire.node)
+    assert found
+    return found
+
+
+def test_a_nic(wire: Wire) -> None:
+    """Addresses, routes, next hops, MTU, master, and the links upon it; one that is not there is none."""
+    wire.on_node("ip", "route", "add", "198.51.100.0/24", "via", "192.0.2.9")
+    wire.on_node("ip", "route", "add", "default", "via", "192.0.2.1", "metric", "5")
+    wire.on_node("ip", "link", "add", "upon", "link", NIC, "type", "macvlan")
+    nic = seen(wire)
+    assert (nic.name, nic.mtu, nic.kind, nic.up, nic.carrier, nic.master) == (NIC, 1500, "veth", True, True, "")
+    assert nic.shown_addresses == (V4, V6)
+    assert nic.gateways == ("192.0.2.1", "192.0.2.9")
+    assert nic.has_default_route
+    assert [(each.name, each.kind) for each in nic.uppers] == [("upon", "macvlan")]
+    assert (nic.passing, nic.learned, nic.stuck) == ((), (), ())
+    assert answering(nic, wire.node, deadline=soon()) == ("192.0.2.1",)
+    wire.on_outside("ip", "link", "set", wire.beyond, "down")
+    assert answering(seen(wire), wire.node) == ()
+    assert look("none", wire.node) is None
+    assert set(looked((NIC, "upon", "none"), wire.node)) == {NIC, "upon"}
+
+
+def test_an_enslaved_nic(wire: Wire) -> None:
+    """The bridge that it is enslaved to is named."""
+    wire.on_node("ip", "link", "add", "lb0", "type", "bridge")
+    wire.on_node("ip", "link", "set", NIC, "master", "lb0")
+    assert seen(wire).master == "lb0"
+
+
+def test_offloads(wire: Wire) -> None:
+    """GRO is told when it is on."""
+    for state in ("on", "off"):
+        wire.on_node("ethtool", "-K", NIC, "gro", state)
+        assert seen(wire).offloads == (("gro",) if state == "on" else ())
+
+
+@pytest.mark.parametrize(
+    ("made", "where", "told"),
+    [
+        (["address", "add", "192.0.2.50/24", "dev", NIC, "valid_lft", "600", "preferred_lft", "300"], "passing", "192.0.2.50/24"),
+        (["-6", "route", "add", "2001:db8:9::/64", "dev", NIC, "proto", "ra"], "learned", "2001:db8:9::/64"),
+        (["-6", "route", "add", "2001:db8:8::/64", "dev", NIC, "expires", "600"], "learned", "2001:db8:8::/64"),
+        (["route", "add", "198.51.100.0/24", "nhid", "7"], "stuck", "198.51.100.0/24"),
+        (["route", "append", "192.0.2.0/24", "dev", "other"], "stuck", "192.0.2.0/24"),
+    ],
+)
+def test_what_cannot_be_moved(wire: Wire, made: list[str], where: str, told: str) -> None:
+    """Addresses that end, routes of routers, nexthop objects and routes that another link has, too, are named apart."""
+    wire.on_node("ip", "nexthop", "add", "id", "7", "via", "192.0.2.1", "dev", NIC)
+    wire.on_node("ip", "link", "add", "other", "type", "veth", "peer", "name", "otherp")
+    for each in ("other", "otherp"):
+        wire.on_node("ip", "link", "set", each, "up")
+    before = seen(wire)
+    wire.on_node("ip", *made)
+    nic = seen(wire)
+    [found] = getattr(nic, where)
+    assert found.startswith(told)
+    assert set(nic.shown_addresses) == set(before.shown_addresses)
+    assert len(nic.routes) == len(before.routes) - (where == "stuck" and "append" in made)
+
+
+def test_merged_by_what_each_link_has(wire: Wire) -> None:
+    """What the NIC still has, or has again, stays in the move with its own attributes; a move of nothing takes what is added."""
+    nic = seen(wire)
+    step = moved(nic, "br-net1", store="s", boot_id="b", switch_netns=wire.node)
+    assert merged(step, nic, None) == step
+    assert merged(step, None, None) == step
+    empty = AddressMove(NIC, nic.index, "br-net1", "s", "b", switch_netns=wire.node)
+    assert merged(empty, nic, None) == step
+    assert merged(empty, None, nic).addresses == step.addresses
+
+
+def test_more_routes_than_are_moved(wire: Wire) -> None:
+    """Of a daemon's thousand routes none is read; the default route and those by hand are, and the reason is one line."""
+    before = seen(wire)
+    batch = "".join(f"route add 10.7.{each >> 8}.{each & 255}/32 via 192.0.2.1 proto bird\n" for each in range(1001))
+    argv = ["nsenter", f"--net={wire.node}", "ip", "-batch", "-"]
+    subprocess.run(argv, input=batch, text=True, check=True, timeout=60)
+    wire.on_node("ip", "route", "add", "default", "via", "192.0.2.1")
+    nic = seen(wire)
+    assert len(nic.routes) == len(before.routes) + 1
+    assert nic.has_default_route
+    [told] = nic.stuck
+    assert "more than 1000 are not moved" in told
+    assert Place(wire.node).next_hops() == {4: ("192.0.2.1", NIC)}
+
+
+def test_a_nic_that_vanishes_amid(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that goes after it was listed is left out, and the look shows the others."""
+    wire.on_node("ip", "link", "add", "upon", "link", NIC, "type", "macvlan")
+
+    def slow(kernel: Connection, index: int, beside: frozenset[int]) -> Held:
+        wire.on_node("sh", "-c", "ip link delete upon 2>/dev/null || true")
+        return held(kernel, index, beside)
+
+    monkeypatch.setattr(nics, "held", slow)
+    assert set(looked((NIC, "upon"), wire.node)) == {NIC}
+
+
+def test_neighbours_that_answer(wire: Wire) -> None:
+    """Of two routers that were never heard, the one that is there answers, by each family; the kernel keeps it from then on."""
+    for on in (wire.on_node, wire.on_outside):
+        eventually(lambda on=on: "tentative" not in on("ip", "-6", "address"))  # type: ignore[misc]
+    place, there = Place(wire.node), {"192.0.2.1": NIC, "2001:db8::1": NIC}
+    assert place.silent({**there, "192.0.2.99": NIC, "192.0.2.98": "gone"}, soon()) == {"192.0.2.99", "192.0.2.98"}
+    assert place.silent(there, soon()) == frozenset()

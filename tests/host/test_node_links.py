@@ -1,0 +1,56 @@
+"""The link of a gateway has the addresses of its step; what an administrator has added beside them stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.host.places import soon
+from tests.lab.network.outside import NIC, Wire, wired
+from userspace_cni.attachment.steps import NodeLink
+from userspace_cni.host import node_links
+from userspace_cni.host.nics import look
+from userspace_cni.host.node_links import NodeLinkDriver
+
+OURS, THEIRS = "10.56.0.1/24", "192.0.2.50/24"
+
+
+@pytest.fixture
+def wire(sandbox: str) -> Iterator[Wire]:
+    """A link in a namespace of its own, with an address of an administrator."""
+    with wired(sandbox, (THEIRS,), ("192.0.2.1/24",)) as made:
+        yield made
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["marks", "older"])
+def test_what_an_administrator_has_added_stays(wire: Wire, monkeypatch: pytest.MonkeyPatch, marks: bool) -> None:
+    """Also when none of ours is there any more, and on a kernel that keeps no protocol of addresses."""
+    monkeypatch.setattr(node_links, "MARKS_ADDRESSES", marks)
+    driver, step = NodeLinkDriver(), NodeLink(NIC, (OURS,), switch_netns=wire.node)
+    driver.apply(step, soon())
+    for _ in range(2):
+        driver.undo(step, soon())
+        found = look(NIC, wire.node)
+        assert found
+        assert found.shown_addresses == (THEIRS,)
+
+
+def test_sysctls_that_cannot_be_written(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they say so already, none is opened for writing: /proc/sys may be read-only."""
+    driver, step = NodeLinkDriver(), NodeLink(NIC, (OURS,), switch_netns=wire.node)
+    driver.apply(step, soon())
+    real = Path.open
+
+    def read_only(self: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+        if "+" in mode or "w" in mode:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return real(self, mode, *more, **named)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    driver.apply(step, soon())
+    assert driver.check(step, soon()) == []

@@ -1,0 +1,119 @@
+"""The node's own attachments as an agent keeps them, without its process: a `LocalNode`, and wishes that are pursued."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.lab.node.forked import server
+from tests.lab.node.inside import TrippedDrivers
+from tests.lab.switch.switch import Switch, wait_until
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.wishes import Standing, Wish, Wishes
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.provider_networks import ProviderNetwork, require_possible
+from userspace_cni.base.settings import Settings
+from userspace_cni.network.providers import Site, keep, plan, refused
+from userspace_cni.network.wish_list import PROVIDER_NETWORK
+from userspace_cni.node.local import LocalNode
+
+SOURCE = "settings"
+
+
+class KeptNode:
+    """A node on the switch, with its own state directory below `directory`. `gone_s`: how long ovs-vswitchd counts as gone."""
+
+    def __init__(self, switch: Switch, directory: Path, node: LocalNode) -> None:
+        self.switch = switch
+        self.directory = directory
+        self.node = node
+        self.gone_s = 0.0
+        self.addresses: tuple[str, ...] = ()
+        self.site = Site(node, lambda: self.gone_s, lambda: self.addresses)
+        self._wishes = Wishes(node, keep(self.site))
+
+    def pursue(self, *networks: ProviderNetwork, complete: bool = True) -> Sequence[Standing]:
+        """Pursue these wishes at once; what became of each."""
+        wishes = [self.wish(each) for each in networks]
+        return self._wishes.pursue(wishes, {SOURCE} if complete else set(), now=True)
+
+    def wish(self, network: ProviderNetwork) -> Wish:
+        """The wish for the network."""
+        return Wish(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, plan(require_possible(network), self.site), network)
+
+    def refuse(self, network: ProviderNetwork, why: str) -> Sequence[Standing]:
+        """Pursue a wish for the network that is refused before any look; what became of it."""
+        wish = Wish(PROVIDER_NETWORK, network.name, SOURCE, network.said_by, refused(why, self.site), why)
+        return self._wishes.pursue([wish], {SOURCE}, now=True)
+
+    def met(self, *networks: ProviderNetwork) -> None:
+        """Pursue these wishes, which can be met."""
+        assert [each.problem for each in self.pursue(*networks)] == [""] * len(networks)
+
+    def problem(self, network: ProviderNetwork) -> str:
+        """Why the wish cannot be met."""
+        [standing] = self.pursue(network)
+        assert standing.problem, "it can be met"
+        return standing.problem
+
+    def records(self) -> list[Record]:
+        """What is recorded."""
+        return self.node.journal.node_records()
+
+    def drifts(self) -> list[str]:
+        """What differs from the records."""
+        steps = [step for record in self.records() for step in record.steps]
+        found = [self.node.driver(step).check(step, Deadline.after(10)) for step in steps]
+        return [f"{drift.subject} {drift.field}".strip() for drifts in found for drift in drifts]
+
+    def killed(self, points: int, *networks: ProviderNetwork) -> str:
+        """Pursue these wishes in a process that dies when it has passed so many points; the last one, "" if it lived on."""
+        passed = self.directory / "passed"
+        passed.write_text("")
+        process = server().Process(target=_die_after, args=(self.node.settings, networks, points, passed, self.gone_s))
+        process.start()
+        process.join(60)
+        assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+        killed = process.exitcode != 0
+        process.close()
+        return passed.read_text().splitlines()[-1] if killed else ""
+
+
+def _die_after(settings: Settings, networks: tuple[ProviderNetwork, ...], points: int, passed: Path, gone_s: float) -> None:
+    """Pursue the wishes, and die at the point of that number, from 1."""
+    names: list[str] = []
+
+    def pass_by(name: str) -> None:
+        names.append(name)
+        if len(names) == points:
+            passed.write_text("\n".join(names))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with closing(TrippedDrivers(settings, {}, pass_by, resident=True)) as node:
+        site = Site(node, lambda: gone_s)
+        wishes = [Wish(PROVIDER_NETWORK, each.name, SOURCE, "", plan(each, site), each) for each in networks]
+        standings = Wishes(node).pursue(wishes, {SOURCE})
+        assert not any(each.problem for each in standings), standings
+
+
+@contextmanager
+def kept(switch: Switch, directory: Path, kind: type[LocalNode] = LocalNode, **settings: Any) -> Iterator[KeptNode]:
+    """A node with the settings; its wishes are undone at the end."""
+    made = Settings(
+        ovsdb=switch.ovsdb,
+        ovs_rundir=switch.rundir,
+        switch_netns=switch.netns,
+        state_dir=str(directory / "state"),
+        run_dir=str(directory / "run"),
+        **settings,
+    )
+    with closing(kind(made, {}, resident=True)) as node:
+        found = KeptNode(switch, directory, node)
+        try:
+            yield found
+        finally:
+            wait_until(lambda: not found.pursue() and not found.records(), 20, "its wishes are undone", pause=0.5)

@@ -1,0 +1,46 @@
+"""What nft says is read without trust: only a table that is not there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import StepFailed, Unavailable
+from userspace_cni.base.root import HERE
+from userspace_cni.host import nft_program
+
+
+def listed(monkeypatch: pytest.MonkeyPatch, directory: Path, script: str, seconds: float = 10.0) -> object:
+    """What is in a table by a program in the place of nft."""
+    nft = directory / "nft"
+    nft.write_text(f"#!/bin/sh\n{script}\n")
+    nft.chmod(0o755)
+    monkeypatch.setenv("PATH", str(directory), prepend=":")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    return nft_program.listed("t", "", HERE, Deadline.after(seconds))
+
+
+def test_no_such_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is asked without translations, and is an empty list."""
+    script = '[ "$LC_ALL" = C ] && echo "Error: No such file or directory" >&2; exit 1'
+    assert listed(monkeypatch, tmp_path, script) == []
+
+
+def test_another_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is no table that is gone."""
+    with pytest.raises(StepFailed, match=r"nft list table inet t: .*Operation not permitted"):
+        listed(monkeypatch, tmp_path, 'echo "netlink: Error: cache initialization failed: Operation not permitted" >&2; exit 1')
+
+
+def test_any_bytes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A comment of another program need not be UTF-8."""
+    script = """printf '{"nftables": [{"rule": {"comment": "\\377"}}]}'"""
+    assert listed(monkeypatch, tmp_path, script) == [{"rule": {"comment": "\ufffd"}}]
+
+
+def test_it_does_not_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error names the command and how long it was waited for."""
+    with pytest.raises(Unavailable, match=r"nft -j list table inet t: it has not ended within 0\.[0-9] s"):
+        listed(monkeypatch, tmp_path, "exec sleep 60", 0.3)

@@ -1,0 +1,101 @@
+"""What the kernel answers about routes and rules is taken for the family that was asked for, and what cannot be read is told."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, cast
+
+import pytest
+
+from userspace_cni.attachment.steps import PolicyRoute
+from userspace_cni.host.netlink.codec import Connection, Message, attribute, u32
+from userspace_cni.host.netlink.routes import MAIN
+from userspace_cni.host.node_kernel import NODE_PROTOCOL, FoundRule, Kernel
+from userspace_cni.host.policy_routes import _rules_of_ours
+from userspace_cni.host.rtnetlink import IPV4, default_routes, held
+
+INDEX = 7
+NET = bytes((198, 51, 100, 0))
+HOP = bytes((192, 0, 2, 1))
+
+
+def route(*attributes: bytes, dst_len: int = 24) -> bytes:
+    """A static route of IPv4 over the link, as the kernel shows it."""
+    head = struct.pack("=BBBBBBBBI", IPV4, dst_len, 0, 0, MAIN, 4, 0, 1, 0)
+    return head + u32(15, MAIN) + b"".join(attributes) + u32(4, INDEX)
+
+
+class Answering:
+    """A connection to a kernel where IPv6 is off: it has these routes, and shows them whatever family is asked for."""
+
+    def __init__(self, *routes: bytes) -> None:
+        self._routes = routes
+
+    def ask(self, message: Message) -> list[tuple[int, bytes]]:
+        """The answers to a listing."""
+        return [(24, each) for each in self._routes] if message.type == 26 else []
+
+
+def kernel(*routes: bytes) -> Connection:
+    """The connection."""
+    return cast("Connection", Answering(*routes))
+
+
+def test_routes_of_the_other_family() -> None:
+    """The routes of IPv4 that answer a question about IPv6 are no second ones, so that none is stuck."""
+    found = held(kernel(route(attribute(1, NET), attribute(5, HOP))), INDEX, frozenset())
+    assert found.stuck == ()
+    assert [each["family"] for each in found.routes] == [IPV4]
+
+
+@pytest.mark.parametrize(("dst_len", "target"), [(24, "198.51.100.0/24"), (0, "default")])
+def test_a_route_that_cannot_be_read(dst_len: int, target: str) -> None:
+    """It is stuck by its destination, and the others are read."""
+    dst = attribute(1, NET) if dst_len else b""
+    odd = route(dst, attribute(5, b"\x01"), dst_len=dst_len)
+    fine = route(attribute(1, bytes((203, 0, 113, 0))), attribute(5, HOP))
+    found = held(kernel(odd, fine), INDEX, frozenset())
+    assert len(found.routes) == 1
+    [told] = found.stuck
+    assert told.startswith(f"{target}: ")
+
+
+def test_default_routes() -> None:
+    """Those with a next hop, of the family asked for; no other route is decoded."""
+    routes = (route(attribute(5, HOP), dst_len=0), route(dst_len=0), route(attribute(1, NET), attribute(5, b"\x01")))
+    assert list(default_routes(kernel(*routes))) == [("192.0.2.1", INDEX)]
+
+
+class Disturbed:
+    """pyroute2's listings, of which the first so many were changed meanwhile."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def rule(self, _verb: str, family: int) -> list[dict[str, Any]]:
+        """One rule of IPv4, for any family."""
+        self.times -= 1
+
+        class Rule(dict[str, Any]):
+            def get_attr(self, _name: str) -> None:
+                """No attributes."""
+
+        return [Rule(header={"flags": 0x10 if self.times >= 0 else 0}, family=IPV4, table=MAIN, src_len=0, asked=family)]
+
+
+def test_a_listing_that_was_disturbed() -> None:
+    """It is asked for again, five times at most; what answers for IPv6 with IPv4 counts once."""
+    assert len(Kernel(cast("Any", Disturbed(2))).rules()) == 1
+    with pytest.raises(InterruptedError):
+        Kernel(cast("Any", Disturbed(5))).rules()
+
+
+def test_rules_of_another_installation() -> None:
+    """A rule to the main table is the step's where it stands before its rule to the table, or where that would be."""
+    step = PolicyRoute(table=1042, via="192.0.2.1", priority=1042, sources=("10.56.0.0/24",))
+    source = "10.56.0.0/24"
+    own = [FoundRule(source, MAIN, 1041, NODE_PROTOCOL, 0), FoundRule(source, 1042, 1042, NODE_PROTOCOL, None)]
+    former = [FoundRule(source, MAIN, 999, NODE_PROTOCOL, 0), FoundRule(source, 1042, 1000, NODE_PROTOCOL, None)]
+    others = [FoundRule("10.57.0.0/24", MAIN, 2041, NODE_PROTOCOL, 0)]
+    assert set(_rules_of_ours([*own, *former, *others], step)) == {*own, *former}
+    assert _rules_of_ours([own[0], *others], step) == own[:1]

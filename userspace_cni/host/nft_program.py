@@ -1,0 +1,110 @@
+"""Runs nft(8) in the namespace where the switch opens its ports; the rules of a node's gateways are made by it.
+
+It is given a whole ruleset on its standard input, which the kernel takes in one transaction. What it prints of a table is
+compared with what it prints of the same ruleset in a namespace of its own: so no release's spelling of a rule is written here.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import StepFailed, Unavailable, of_kernel
+from userspace_cni.base.root import HERE, HostRoot
+from userspace_cni.host.netns import opened_switch
+
+_NFT: Final = "nft"
+_IN_ITS_OWN: Final = ("unshare", "--net", "sh", "-c", 'nft -f - && exec nft -j list table inet "$1"', "sh")
+_NO_TABLE: Final = os.strerror(errno.ENOENT)
+"""What nft says of a table that is not there, without translations."""
+_SAID_MAX: Final = 400
+_NOISE: Final = ("handle", "metainfo")
+
+
+def load(ruleset: str, switch_netns: str, root: HostRoot, deadline: Deadline) -> None:
+    """Make the transaction that the ruleset is. Raises StepFailed with what nft says."""
+    done = _run((_NFT, "-f", "-"), ruleset, switch_netns, root, deadline)
+    if done.returncode:
+        raise StepFailed(f"nft -f: {_said(done)}", "the kernel needs CONFIG_NF_TABLES_INET and CONFIG_NFT_MASQ")
+
+
+def listed(table: str, switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
+    """What is in the table of family inet, in the order of the kernel; [] when there is none. Raises StepFailed, Unavailable."""
+    done = _run((_NFT, "-j", "list", "table", "inet", table), "", switch_netns, root, deadline)
+    if done.returncode and _NO_TABLE in done.stderr:
+        return []
+    if done.returncode:
+        raise StepFailed(f"nft list table inet {table}: {_said(done)}", "nft list ruleset, in the switch's network namespace")
+    return _objects(done.stdout)
+
+
+def as_listed(ruleset: str, table: str, deadline: Deadline) -> list[Mapping[str, Any]]:
+    """What `listed` gives of a table that this ruleset makes: found out in a namespace that is there for that alone."""
+    done = _run((*_IN_ITS_OWN, table), ruleset, "", HERE, deadline)
+    if done.returncode:
+        raise StepFailed(f"nft in a namespace of its own: {_said(done)}", "it takes CAP_SYS_ADMIN")
+    return _objects(done.stdout)
+
+
+def ruleset(arguments: Sequence[str], switch_netns: str, root: HostRoot, deadline: Deadline) -> list[Mapping[str, Any]]:
+    """What `nft -j list` shows of these arguments, as ("chains",). Raises StepFailed."""
+    done = _run((_NFT, "-j", "list", *arguments), "", switch_netns, root, deadline)
+    if done.returncode:
+        raise StepFailed(f"nft list {' '.join(arguments)}: {_said(done)}")
+    return _objects(done.stdout)
+
+
+def _run(
+    command: Sequence[str], given: str, switch_netns: str, root: HostRoot, deadline: Deadline
+) -> subprocess.CompletedProcess[str]:
+    """Run it in the namespace: a child is where the thread was that made it."""
+    deadline.require("nft")
+
+    def begin() -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        environment = {**os.environ, "LC_ALL": "C"}
+        # what other programs have written in their tables may be of any encoding
+        return subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, encoding="utf-8", errors="replace"
+        )
+
+    with opened_switch(switch_netns, root) as netns:
+        try:
+            process = netns.do(begin)
+        except FileNotFoundError as error:
+            raise StepFailed(f"{command[0]}: there is no such program", "install nftables (and util-linux)") from error
+        except OSError as error:
+            raise of_kernel(f"starting {command[0]}", error, "gateways need the program nft") from error
+    seconds = deadline.remaining()
+    with process:
+        try:
+            out, err = process.communicate(given, timeout=seconds)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            raise Unavailable(
+                f"{' '.join(command)}: it has not ended within {seconds:.1f} s",
+                "another program may hold the rules: nft list ruleset",
+            ) from error
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _objects(text: str) -> list[Mapping[str, Any]]:
+    """The things of a list of nft's, without what differs between two equal ones."""
+    try:
+        found = json.loads(text)["nftables"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise StepFailed("nft -j: what it prints is no list", "nft --version: JSON has to be compiled in") from error
+    return [{kind: _bare(each)} for thing in found for kind, each in thing.items() if kind not in _NOISE]
+
+
+def _bare(thing: Any) -> Any:
+    return {key: value for key, value in thing.items() if key not in _NOISE} if isinstance(thing, dict) else thing
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join(done.stderr.split())[:_SAID_MAX] or f"exit code {done.returncode}"
