@@ -23,7 +23,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import PASSING, Unavailable, UserspaceError
@@ -39,6 +39,11 @@ REQUEST_LIMIT_S = 10.0
 ANSWER_LIMIT = 8 << 20
 """Bytes of one answer, and of one line of a stream."""
 
+MERGE_PATCH: Final = "application/merge-patch+json"
+"""RFC 7386."""
+APPLY_PATCH: Final = "application/apply-patch+yaml"
+"""Server-side apply. JSON is YAML."""
+
 
 def load_library() -> None:
     """Import what a request needs, for callers whose time limit is for the server alone.
@@ -49,6 +54,14 @@ def load_library() -> None:
         import kubernetes.client.rest
         import kubernetes.config.incluster_config
         import kubernetes.config.kube_config  # noqa: F401
+
+
+@dataclass(frozen=True)
+class _Body:
+    """What a request sends, and of which kind it is."""
+
+    text: bytes
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -125,14 +138,17 @@ class Session:
         """The account's description, for messages."""
         return str(self._kubeconfig) if self._kubeconfig else "the pod's service account"
 
-    def request(self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None) -> Answer:
-        """Make one request; the answer has any status below 500 except 429. A PATCH is a JSON merge patch (RFC 7386).
+    def request(
+        self, method: str, path: str, deadline: Deadline, body: Mapping[str, Any] | None = None, patch: str = MERGE_PATCH
+    ) -> Answer:
+        """Make one request; the answer has any status below 500 except 429. `patch`: of which kind the body of a PATCH is.
 
         Raises Unavailable for everything transient and InvalidConfig for credentials that cannot be used; for a kubeconfig that
         is not there see `Kubeconfig.unusable`.
         """
         what = f"{method} {path}"
-        sent = None if body is None else json.dumps(body).encode()
+        kind = patch if method == "PATCH" else "application/json"
+        sent = None if body is None else _Body(json.dumps(body).encode(), kind)
         return self._authorised(what, deadline, lambda connection, limit: connection.send(what, sent, limit))
 
     def stream(self, path: str, deadline: Deadline, silence_s: float) -> Stream:
@@ -243,7 +259,7 @@ class _Connection:
                 self.headers[setting["key"]] = setting["value"].strip()  # a token file may end in a newline
         self.pool = RESTClientObject(self.configuration).pool_manager
 
-    def send(self, what: str, sent: bytes | None, deadline: Deadline) -> Answer:
+    def send(self, what: str, sent: _Body | None, deadline: Deadline) -> Answer:
         with _translated(what):
             answer = self._request(what, sent, deadline)
             try:
@@ -262,15 +278,15 @@ class _Connection:
                 stream.close()  # its caller waits no longer
             return stream
 
-    def _request(self, what: str, sent: bytes | None, deadline: Deadline) -> Any:
+    def _request(self, what: str, sent: _Body | None, deadline: Deadline) -> Any:
         import urllib3
 
         method, _, path = what.partition(" ")
-        kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-        headers = self.headers if sent is None else {**self.headers, "Content-Type": kind}
+        headers = self.headers if sent is None else {**self.headers, "Content-Type": sent.kind}
+        body = sent.text if sent else None
         options = {"preload_content": False, "redirect": False, "retries": False}
         timeout = urllib3.Timeout(total=deadline.require(what))
-        return self.pool.request(method, self.configuration.host + path, body=sent, headers=headers, timeout=timeout, **options)
+        return self.pool.request(method, self.configuration.host + path, body=body, headers=headers, timeout=timeout, **options)
 
 
 @contextmanager

@@ -1,10 +1,11 @@
-"""A kube-apiserver for tests, as far as pods and Events go: a real HTTP server in a thread, with the rules of the real one.
+"""A kube-apiserver for tests: a real HTTP server in a thread, with the rules of the real one for what it serves.
 
 The rules that matter to a writer of annotations, each as the real server has it: every write gives a new resourceVersion; a write
 that carries an old one, or another pod's UID, is answered 409; a write to /status takes `status` and the metadata and ignores
 `spec`, and a PUT without `status` wipes it; an object PATCH is a merge patch. Lists are selected and paged; a watch goes on from
-a version, sends bookmarks, ends after timeoutSeconds, and is answered 410 when the version is forgotten. Faults are injected per
-verb. Nothing in here knows the code under test.
+a version, sends bookmarks, ends after timeoutSeconds, and is answered 410 when the version is forgotten. Custom resources, Nodes
+and Leases (tests/lab/kube/objectstore.py) have server-side apply, too. Faults are injected per verb. Nothing in here knows the
+code under test.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
 
 from tests.lab.kube.eventstore import EventStore
-from tests.lab.kube.podstore import PodStore, Refusal, Selection, merged
+from tests.lab.kube.objectstore import BUILT_IN, ObjectStore, Write, defined
+from tests.lab.kube.podstore import PodStore
+from tests.lab.kube.store import Refusal, Selection, Store, merged
 
 TOKEN = "lab-token"
 WATCH_S = 1800.0
@@ -34,16 +37,20 @@ WATCH_S = 1800.0
 
 _POD = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/pods/(?P<name>[^/]+)(?P<status>/status)?")
 _EVENTS = re.compile(r"/api/v1/namespaces/(?P<namespace>[^/]+)/events(?:/(?P<name>[^/]+))?")
-_LIST = re.compile(r"/api/v1/(?:namespaces/(?P<namespace>[^/]+)/)?pods")
+_OBJECTS = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/v[^/]+(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[^/]+)"
+    r"(?:/(?P<name>[^/]+)(?P<status>/status)?)?"
+)
 
 
 @dataclass
 class Fault:
     """What happens to the next `times` requests (None: to all) of `method` ("" for any), instead of an answer or before it.
 
-    `method` is GET, LIST, WATCH, PATCH, PUT, DELETE or EVENT, as `Request.verb` has it. Exactly one of: `status` is answered; the
-    connection is closed; nothing is sent for `hang` seconds, and then the connection is closed; the answer is sent at a byte per
-    `drip` seconds; the body of the answer is `cut` after so many bytes and the connection closed; `garbage` is sent as the body.
+    `method` is GET, LIST, WATCH, PATCH, PUT, POST, DELETE or EVENT, as `Request.verb` has it; `about`: a part of the path, as
+    "/subnets", of the only requests that are met. Exactly one of: `status` is answered; the connection is closed; nothing is sent
+    for `hang` seconds, and then the connection is closed; the answer is sent at a byte per `drip` seconds; the body of the answer
+    is `cut` after so many bytes and the connection closed; `garbage` is sent as the body.
     """
 
     method: str = ""
@@ -54,6 +61,7 @@ class Fault:
     times: int | None = None
     cut: int | None = None
     garbage: bytes = b""
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,11 +75,12 @@ class Request:
 
     @property
     def verb(self) -> str:
-        """The method, with GET told apart: GET of one pod, LIST, WATCH. EVENT is every request about Events."""
+        """The method, with GET told apart: GET of one object, LIST, WATCH. EVENT is every request about Events."""
         parts = urlsplit(self.path)
         if _EVENTS.fullmatch(parts.path):
             return "EVENT"
-        if self.method != "GET" or not _LIST.fullmatch(parts.path):
+        match = _OBJECTS.fullmatch(parts.path)
+        if self.method != "GET" or not match or match["name"]:
             return self.method
         return "WATCH" if parse_qs(parts.query).get("watch", [""])[0] in ("1", "true") else "LIST"
 
@@ -105,6 +114,7 @@ class ApiServer:
         self.silent = False
         self.store = PodStore()
         self.events = EventStore()
+        self._stores: dict[str, ObjectStore] = {kind.title: ObjectStore(kind) for kind in BUILT_IN}
         self._guard = threading.Lock()
         self._open: list[_Open] = []
         self._certificate = _certificate(tls) if tls else None
@@ -189,6 +199,34 @@ class ApiServer:
         """Delete the pod at once."""
         self.store.remove(namespace, name)
 
+    def define(self, definition: Mapping[str, Any]) -> ObjectStore:
+        """Serve the kind of a CustomResourceDefinition from now on, where 404 was the answer; returns its objects."""
+        kind = defined(definition)
+        self._stores[kind.title] = ObjectStore(kind)
+        return self._stores[kind.title]
+
+    def objects(self, title: str) -> ObjectStore:
+        """The objects of a resource, as "nodes" or "subnets.userspace-cni.io"; KeyError for one that is not defined."""
+        return self._stores[title]
+
+    def add(self, thing: Mapping[str, Any], namespace: str = "") -> dict[str, Any]:
+        """Create an object, or replace it whatever its version, as a user does; with its status. Returns a copy."""
+        [store] = [
+            each for each in self._stores.values() if (each.api_version, each.kind) == (thing["apiVersion"], thing["kind"])
+        ]
+        write = Write("kubectl", strict=True)
+        name = thing["metadata"]["name"]
+        with store.changed:
+            if (namespace, name) in store.things:
+                version = store.read(namespace, name)["metadata"]["resourceVersion"]
+                metadata = {**thing["metadata"], "resourceVersion": version}
+                made = store.replace(namespace, name, {**thing, "metadata": metadata}, write)
+            else:
+                made = store.create(namespace, thing, write)
+            if "status" in thing and store.of.has_status:
+                made = store.patch(namespace, name, {"status": thing["status"]}, Write("kubectl", "status", strict=True))
+        return made
+
     def count(self, verb: str) -> int:
         """How many requests of `verb` (as `Request.verb` has it) came in."""
         return sum(request.verb == verb for request in self.requests)
@@ -210,8 +248,9 @@ class ApiServer:
         with self._guard:
             for watch in self._open:
                 watch.lines.append(line)
-        with self.store.changed:
-            self.store.changed.notify_all()
+        for store in (self.store, *self._stores.values()):
+            with store.changed:
+                store.changed.notify_all()
 
     def answer(self, request: Request) -> dict[str, Any]:
         """The object that answers `request`, which is no watch. Raises Refusal."""
@@ -220,15 +259,27 @@ class ApiServer:
             return self._one(request, match["namespace"], match["name"], bool(match["status"]))
         if match := _EVENTS.fullmatch(path):
             return self._event(request, match["namespace"], match["name"])
-        if _LIST.fullmatch(path) and request.method == "GET":
-            return self.store.page(_selection(request), int(request.option("limit") or 0), request.option("continue"))
+        store = self.store_of(request)
+        if request.verb == "LIST":
+            return store.page(selection_of(request, store), int(request.option("limit") or 0), request.option("continue"))
+        if isinstance(store, ObjectStore):
+            return _write(store, request)
         raise Refusal(404, "NotFound", "the server could not find the requested resource")
 
-    def fault(self, verb: str) -> Fault | None:
-        """The fault that meets a request of `verb`; one with a number of times is used up."""
+    def store_of(self, request: Request) -> Store:
+        """What a request is about. Raises Refusal for a resource that is not served."""
+        match = _OBJECTS.fullmatch(urlsplit(request.path).path)
+        title = f"{match['plural']}.{match['group']}" if match and match["group"] else match["plural"] if match else ""
+        store = self.store if title == "pods" else self._stores.get(title)
+        if store is None or (isinstance(store, ObjectStore) and f"/{store.of.version}/" not in request.path):
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        return store
+
+    def fault(self, request: Request) -> Fault | None:
+        """The fault that meets a request; one with a number of times is used up."""
         with self._guard:
             for fault in self.faults:
-                if fault.method in ("", verb) and fault.times != 0:
+                if fault.method in ("", request.verb) and fault.about in request.path and fault.times != 0:
                     if fault.times is not None:
                         fault.times -= 1
                     return fault
@@ -250,29 +301,30 @@ class ApiServer:
                 self._open.remove(watch)
 
     def _follow(self, request: Request, watch: _Open, send: Callable[[bytes], None]) -> None:
-        selection, version = _selection(request), int(request.option("resourceVersion") or 0)
+        store = self.store_of(request)
+        selection, version = selection_of(request, store), int(request.option("resourceVersion") or 0)
         end = time.monotonic() + float(request.option("timeoutSeconds") or WATCH_S)
         bookmarks = request.option("allowWatchBookmarks") in ("1", "true")
         bookmark_at = time.monotonic() + self.bookmark_s
         while not self._stopping.is_set() and (self.silent or time.monotonic() < end):
-            with self.store.changed:
-                if self.silent or not (watch.lines or version < self.store.version):
-                    self.store.changed.wait(min(0.05, self.bookmark_s))
+            with store.changed:
+                if self.silent or not (watch.lines or version < store.version):
+                    store.changed.wait(min(0.05, self.bookmark_s))
                 lines, watch.lines[:] = list(watch.lines), []
                 try:
-                    changes = [] if self.silent else self.store.since(version) if version else self.store.all()
+                    changes = [] if self.silent else store.since(version) if version else store.all()
                 except Refusal as refusal:
                     send(_line({"type": "ERROR", "object": refusal.body()}))
                     return
-                version = version if self.silent else self.store.version
+                version = version if self.silent else store.version
             lines += [_line(event) for change in changes if (event := selection.event(change))]
             if bookmarks and not self.silent and time.monotonic() >= bookmark_at:
                 bookmark_at = time.monotonic() + self.bookmark_s
-                lines.append(_bookmark(version))
+                lines.append(_bookmark(store, version))
             for line in lines:
                 send(line)
         if bookmarks and not self._stopping.is_set():
-            send(_bookmark(version))
+            send(_bookmark(store, version))
 
     def _one(self, request: Request, namespace: str, name: str, status: bool) -> dict[str, Any]:
         with self.store.changed:
@@ -380,7 +432,7 @@ class _Handler(BaseHTTPRequestHandler):
         text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         request = Request(self.command, self.path, dict(self.headers.items()), _decoded(text))
         api.requests.append(request)
-        fault = api.fault(request.verb) or Fault()
+        fault = api.fault(request) or Fault()
         if fault.close or fault.hang:
             api.wait(fault.hang)
             self.close_connection = True
@@ -406,8 +458,8 @@ class _Handler(BaseHTTPRequestHandler):
         """Chunk by chunk, as the real server; the last chunk is empty when the watch ends in good order."""
         api, version = self.server.api, int(request.option("resourceVersion") or 0)
         if version and not api.gone_in_stream:
-            api.store.since(version)
-        _selection(request)
+            api.store_of(request).since(version)
+        selection_of(request, api.store_of(request))
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -447,19 +499,57 @@ class _Handler(BaseHTTPRequestHandler):
                 self.server.api.wait(drip)
 
 
-def _selection(request: Request) -> Selection:
-    match = _LIST.fullmatch(urlsplit(request.path).path)
-    return Selection((match["namespace"] or "") if match else "", request.option("fieldSelector"))
+def selection_of(request: Request, store: Store) -> Selection:
+    """What a list or a watch is about. Raises Refusal for a field that the resource is not selected by."""
+    match = _OBJECTS.fullmatch(urlsplit(request.path).path)
+    namespace = (match["namespace"] or "") if match else ""
+    return Selection(namespace, request.option("fieldSelector"), request.option("labelSelector"), store.known)
+
+
+def _write(store: ObjectStore, request: Request) -> dict[str, Any]:
+    """The object that answers a request about one object, which is no list. Raises Refusal."""
+    match = _OBJECTS.fullmatch(urlsplit(request.path).path)
+    assert match
+    namespace, name = match["namespace"] or "", match["name"] or ""
+    if match["status"] and not store.of.has_status:
+        raise Refusal(404, "NotFound", "the server could not find the requested resource")
+    if request.method == "GET":
+        return store.read(namespace, name)
+    if request.method == "DELETE" and name and not match["status"]:
+        return store.delete(namespace, name, request.body if isinstance(request.body, dict) else {})
+    if not isinstance(request.body, dict):
+        raise Refusal(400, "BadRequest", "the body is not an object")
+    kind = request.headers.get("Content-Type", "")
+    is_apply = request.method == "PATCH" and kind == "application/apply-patch+yaml"
+    manager = request.option("fieldManager") or (
+        "" if is_apply else request.headers.get("User-Agent", "unknown").partition("/")[0]
+    )
+    if not manager:
+        raise Refusal(422, "Invalid", "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value")
+    strict = request.option("fieldValidation") == "Strict"
+    write = Write(manager, "status" if match["status"] else "", strict, request.option("force") == "true")
+    if request.method == "POST" and not name:
+        return store.create(namespace, request.body, write)
+    if request.method == "PUT" and name:
+        return store.replace(namespace, name, request.body, write)
+    if is_apply and name:
+        return store.apply(namespace, name, request.body, write)
+    if request.method == "PATCH" and name:
+        if kind != "application/merge-patch+json":
+            raise Refusal(415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {kind}")
+        return store.patch(namespace, name, request.body, write)
+    raise Refusal(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
 def _line(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event).encode() + b"\n"
 
 
-def _bookmark(version: int) -> bytes:
+def _bookmark(store: Store, version: int) -> bytes:
     metadata = {"resourceVersion": str(version), "creationTimestamp": None}
-    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": {"containers": None}, "status": {}}
-    return _line({"type": "BOOKMARK", "object": pod})
+    thing = {"kind": store.kind, "apiVersion": store.api_version, "metadata": metadata}
+    rest = {"spec": {"containers": None}, "status": {}} if store.kind == "Pod" else {}
+    return _line({"type": "BOOKMARK", "object": {**thing, **rest}})
 
 
 def _shut(connection: socket.socket) -> None:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from tests.lab.kube.podstore import Refusal, merged
+from tests.lab.kube.store import Refusal, merged
 
 
 class EventStore:

@@ -14,10 +14,10 @@ import pytest
 
 from tests.lab.kube.apiserver import TOKEN, ApiServer, Fault
 from tests.lab.switch.switch import FOR_EVER_S, wait_until
-from userspace_cni.kube import credentials
-from userspace_cni.kube import watch as pods
+from userspace_cni.kube import credentials, list_watch
 from userspace_cni.kube.client import KubeClient
-from userspace_cni.kube.watch import Pace, PodWatch
+from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.watch import PodWatch
 
 QUICK = Pace(watch_s=1, slack_s=1, pause_min_s=0.02, pause_max_s=0.1, good_s=0.2, fresh_s=30, page=2)
 """So that a test need not wait for the pauses of a real node."""
@@ -102,7 +102,7 @@ def test_a_server_that_drips_is_left(
     api: ApiServer, begin: Callable[..., PodWatch], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer byte by byte keeps a connection busy and says nothing: it is given up and asked for again."""
-    monkeypatch.setattr(pods, "REQUEST_LIMIT_S", 0.3)
+    monkeypatch.setattr(list_watch, "REQUEST_LIMIT_S", 0.3)
     api.bookmark_s = 0.1
     api.faults.append(Fault(verb, drip=0.1, times=1))
     watch = begin()
@@ -114,7 +114,7 @@ def test_a_server_that_hangs_is_left(
     api: ApiServer, begin: Callable[..., PodWatch], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No answer at all is waited for as long as for any request."""
-    monkeypatch.setattr(pods, "REQUEST_LIMIT_S", 0.3)
+    monkeypatch.setattr(list_watch, "REQUEST_LIMIT_S", 0.3)
     api.faults.append(Fault(verb, hang=FOR_EVER_S, times=1))
     watch = begin()
     wait_until(lambda: is_watching(api, watch) and up_to_date(api, watch))

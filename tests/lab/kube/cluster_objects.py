@@ -1,0 +1,36 @@
+"""Objects of a cluster for tests: Nodes, what they report, and what people wish."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.lab.kube.network_objects import VERSION
+
+
+def node(name: str, address: str = "") -> dict[str, Any]:
+    """A Node."""
+    addresses = [{"type": "Hostname", "address": name}, *([{"type": "InternalIP", "address": address}] if address else [])]
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"addresses": addresses}}
+
+
+def state(name: str, wishes: Sequence[Mapping[str, Any]] = (), subnets: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """What a node reports."""
+    return ours("NodeState", name) | {"status": {"addresses": [], "wishes": list(wishes), "subnets": list(subnets)}}
+
+
+def wish(name: str = "net1", *, ready: bool = True, message: str = "", source: str = "objects") -> dict[str, Any]:
+    """What became of a provider network on a node."""
+    about = {"kind": "provider-network", "name": name, "source": source, "ready": ready}
+    return {**about, "reason": "Ready" if ready else "CannotBeMet", **({"message": message} if message else {})}
+
+
+def ours(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    """An object of ours."""
+    return {"apiVersion": VERSION, "kind": kind, "metadata": {"name": name}, **({"spec": spec} if spec else {})}
+
+
+def ip(name: str, subnet: str, on: str, v4: str = "", v6: str = "") -> dict[str, Any]:
+    """An address of a pod."""
+    addresses = {key: value for key, value in (("v4IpAddress", v4), ("v6IpAddress", v6)) if value}
+    return ours("IP", name, podName=name, namespace="default", subnet=subnet, nodeName=on, **addresses)

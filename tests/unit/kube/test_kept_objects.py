@@ -1,0 +1,207 @@
+"""Objects that are kept as wished: nothing is asked at rest, every outage is made up for, and another's object stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.kube import network_objects
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.definitions import define_all
+from tests.lab.kube.network_objects import IPS, add
+from tests.lab.switch.switch import wait_until
+from userspace_cni.kube import resources
+from userspace_cni.kube.client import KubeClient
+from userspace_cni.kube.kept_objects import KeptObjects, Pace
+from userspace_cni.kube.objects import Objects
+
+FAST = Pace(look_s=0.0, apart_s=0.0, tick_s=0.05, pause_min_s=0.02, pause_max_s=0.05)
+POD = {"podName": "app", "namespace": "default"}
+LABELS = {"userspace-cni.io/node": "n1"}
+
+
+def thing(container: str, node: str = "n1") -> dict[str, Any]:
+    """An object of that container on that node."""
+    return {"metadata": {"labels": {"userspace-cni.io/node": node}}, "spec": {**POD, "nodeName": node, "containerID": container}}
+
+
+class Keeping:
+    """What is wished, and processes that keep it, one after the other."""
+
+    def __init__(self, api: ApiServer, directory: Path) -> None:
+        self.api = api
+        self.wished: dict[str, dict[str, Any] | None] | None = {}
+        self.looks = 0
+        self._session = KubeClient(api.kubeconfig(directory)).session
+        self._made: list[KeptObjects] = []
+
+    def process(self, pace: Pace = FAST) -> KeptObjects:
+        """A new process."""
+        kept = KeptObjects(Objects(self._session), resources.IPS, LABELS, "agent", self._look, pace)
+        self._made.append(kept)
+        kept.start()
+        return kept
+
+    def _look(self) -> dict[str, dict[str, Any] | None] | None:
+        self.looks += 1
+        return self.wished
+
+    def rest(self) -> None:
+        """Until it has looked twice more: by then a whole look has ended that had begun after this."""
+        before = self.looks
+        wait_until(lambda: self.looks >= before + 2)
+
+    def await_objects(self, **expected: str) -> None:
+        """Until these objects are there, by name with their containers, and no others."""
+        wait_until(lambda: {name: spec["containerID"] for name, spec in network_objects.ips(self.api).items()} == expected)
+
+    def close(self) -> None:
+        """End all processes."""
+        for each in self._made:
+            each.stop()
+
+
+@pytest.fixture
+def api() -> Iterator[ApiServer]:
+    """A server with the resources."""
+    with ApiServer() as started:
+        define_all(started)
+        yield started
+
+
+@pytest.fixture
+def keeping(api: ApiServer, tmp_path: Path) -> Iterator[Keeping]:
+    """Nothing is wished yet."""
+    keeping = Keeping(api, tmp_path)
+    yield keeping
+    keeping.close()
+
+
+def writes(api: ApiServer) -> list[str]:
+    """The requests that write, as METHOD name."""
+    found = [(each.method, each.path.partition("?")[0].rpartition("/")[2]) for each in api.requests]
+    return [f"{method} {name}" for method, name in found if method in ("PATCH", "DELETE", "POST", "PUT")]
+
+
+def test_follows_what_is_wished(keeping: Keeping, api: ApiServer) -> None:
+    """What is wished anew is made, what changes is changed, what is wished no more is deleted; at rest nothing is asked."""
+    keeping.process()
+    keeping.wished = {"a": thing("1"), "b": thing("2")}
+    keeping.await_objects(a="1", b="2")
+    keeping.wished = {"a": thing("3")}
+    keeping.await_objects(a="3")
+    keeping.rest()
+    asked = len(api.requests)
+    keeping.rest()
+    assert len(api.requests) == asked
+    assert api.count("LIST") == 1
+    assert sorted(writes(api)) == ["DELETE b", "PATCH a", "PATCH a", "PATCH b"]
+
+
+def test_goes_on_from_what_is_there(keeping: Keeping, api: ApiServer) -> None:
+    """A new process writes only what differs from the objects of its node, and sees no others."""
+    for name, container, node in (("same", "1", "n1"), ("other", "2", "n1"), ("left", "3", "n1"), ("elsewhere", "4", "n2")):
+        add(api, "IP", name, spec=thing(container)["spec"], labels={"userspace-cni.io/node": node})
+    keeping.wished = {"same": thing("1"), "other": thing("5"), "new": thing("6")}
+    keeping.process()
+    keeping.await_objects(same="1", other="5", new="6", elsewhere="4")
+    keeping.rest()
+    assert sorted(writes(api)) == ["DELETE left", "PATCH new", "PATCH other"]
+
+
+def test_unknown_is_not_gone(keeping: Keeping, api: ApiServer) -> None:
+    """While what is wished is not known, nothing is deleted, nor asked."""
+    add(api, "IP", "a", spec=thing("1")["spec"], labels=LABELS)
+    keeping.wished = None
+    keeping.process()
+    keeping.rest()
+    assert api.requests == []
+    keeping.wished = {"a": None}
+    wait_until(lambda: api.requests)
+    keeping.rest()
+    keeping.await_objects(a="1")
+    assert writes(api) == []
+
+
+def test_another_node_has_it_now(keeping: Keeping, api: ApiServer) -> None:
+    """The object of a pod that was made anew on another node is that node's: the end of the former one deletes nothing."""
+    keeping.wished = {"a": thing("1"), "b": thing("2")}
+    keeping.process()
+    keeping.await_objects(a="1", b="2")
+    add(api, "IP", "a", spec=thing("9", "n2")["spec"], labels={"userspace-cni.io/node": "n2"})
+    keeping.wished = {}
+    keeping.await_objects(a="9")
+    keeping.rest()
+    assert [each for each in writes(api) if each.endswith(" a")] == ["PATCH a", "DELETE a"]
+
+
+def test_touched_by_a_user(keeping: Keeping, api: ApiServer) -> None:
+    """An object of this node that a user has changed meanwhile is deleted all the same; one that is gone is no fault."""
+    keeping.wished = {"a": thing("1"), "b": thing("2")}
+    kept = keeping.process()
+    keeping.await_objects(a="1", b="2")
+    touched = api.objects(IPS).read("", "a")
+    touched["metadata"]["annotations"] = {"note": "mine"}
+    api.add(touched)
+    api.objects(IPS).remove("", "b")
+    keeping.wished = {}
+    keeping.await_objects()
+    keeping.rest()
+    assert kept.problem == ""
+
+
+@pytest.mark.parametrize("fault", [Fault(status=503), Fault(status=403), Fault(close=True)], ids=["503", "403", "closes"])
+def test_the_server_is_away(keeping: Keeping, api: ApiServer, fault: Fault) -> None:
+    """What could not be written or listed is written when the server takes it again; meanwhile it is said what is wrong."""
+    api.faults.append(fault)
+    kept = keeping.process()
+    keeping.wished = {"a": thing("1")}
+    wait_until(lambda: kept.problem)
+    api.faults.clear()
+    keeping.await_objects(a="1")
+    wait_until(lambda: not kept.problem)
+    api.faults.append(fault)
+    keeping.wished = {"b": thing("2")}
+    wait_until(lambda: kept.problem)
+    api.faults.clear()
+    keeping.await_objects(b="2")
+
+
+def test_a_missing_resource(tmp_path: Path) -> None:
+    """Without the definition of the resource it says so, and begins when it is there."""
+    with ApiServer() as api:
+        keeping = Keeping(api, tmp_path)
+        keeping.wished = {"a": thing("1")}
+        kept = keeping.process()
+        wait_until(lambda: "ips.userspace-cni.io" in kept.problem)
+        define_all(api)
+        keeping.await_objects(a="1")
+        keeping.close()
+
+
+def test_one_is_refused(keeping: Keeping, api: ApiServer) -> None:
+    """An object that the server refuses keeps no other from being written, and is tried again."""
+    api.faults.append(Fault("PATCH", status=422, about="/bad"))
+    keeping.wished = {"bad": thing("1"), "good": thing("2")}
+    kept = keeping.process()
+    keeping.await_objects(good="2")
+    wait_until(lambda: "bad" in kept.problem)
+    api.faults.clear()
+    keeping.await_objects(good="2", bad="1")
+    wait_until(lambda: not kept.problem)
+
+
+def test_ends_while_the_server_hangs(keeping: Keeping, api: ApiServer) -> None:
+    """Asking never waits, and the thread's process can end, while a request hangs."""
+    api.faults.append(Fault(hang=60.0))
+    keeping.wished = {"a": thing("1")}
+    kept = keeping.process()
+    wait_until(lambda: api.requests)
+    kept.ask()
+    kept.stop()
+    assert kept.alive  # it hangs in its request, and ends with the process
+    api.stop()
+    wait_until(lambda: not kept.alive)

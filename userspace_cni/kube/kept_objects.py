@@ -1,0 +1,220 @@
+"""Objects of one resource that this process keeps in the API as it wishes them, without ever holding anything up for it.
+
+What is wished is read anew from its owner in each look, so nothing is queued: after an outage of the server, or of this process,
+the next look finds the difference. What the server has is known from one list at the start and from the answers to our own
+writes. So nothing is asked while nothing changes, and what others do to an object meanwhile shows at the next start.
+
+Another process may have taken an object over, as another node does with that of a pod that was made anew there. So a deletion
+names the version that is known: what is newer is another's, and stays.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.base.errors import Conflict, ObjectRefused, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.resources import Resource
+
+STOP_S: Final = 0.2
+
+Wished = Mapping[str, Mapping[str, Any] | None]
+"""Objects by name, each with `metadata.labels` and `spec`; None for one that stays as it is: nothing is known of it now."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often is looked and written, in seconds.
+
+    Between two looks there are `look_s`, between two requests `apart_s`; without being asked to it looks every `tick_s`. After a
+    failure the pause doubles from `pause_min_s` to `pause_max_s`; an object that the server refuses has a pause of its own.
+    """
+
+    look_s: float = 1.0
+    apart_s: float = 0.05
+    tick_s: float = 60.0
+    pause_min_s: float = 1.0
+    pause_max_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class _There:
+    """An object that the server has: what is said in it, and the identity that a deletion names."""
+
+    said: Mapping[str, Any]
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True)
+class _Refusal:
+    """What was refused, not tried again before `due` (time.monotonic) unless something else is said; then `pause_s` doubles."""
+
+    said: Mapping[str, Any] | None
+    due: float
+    pause_s: float
+
+
+class KeptObjects:
+    """The objects with the labels `labels`, written as the field manager `manager`. Safe to use from any thread.
+
+    `wished` gives what they are to be, None while that is not known; it may read files. One daemon thread from `start` to `stop`.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        resource: Resource,
+        labels: Mapping[str, str],
+        manager: str,
+        wished: Callable[[], Wished | None],
+        pace: Pace | None = None,
+    ) -> None:
+        self._objects = objects
+        self._resource = resource
+        self._labels = labels
+        self._manager = manager
+        self._wished = wished
+        self._pace = pace or Pace()
+        self._wake = threading.Condition()
+        self._asked = True
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"kept-{resource.plural}")
+        self.problem = ""
+        """Why the objects are not as wished now; "" where they are, as far as is known."""
+        # only the thread uses these
+        self._known: dict[str, _There] | None = None
+        self._refused: dict[str, _Refusal] = {}
+
+    def start(self) -> None:
+        """Start the thread; returns at once. Raises Unavailable."""
+        start(self._thread, f"keeping {self._resource.title}")
+
+    def stop(self) -> None:
+        """End the thread; waits 0.2 s at most. What is not written yet the next process finds out."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def ask(self) -> None:
+        """Request a look: something that is wished has changed. Never waits and never fails."""
+        with self._wake:
+            self._asked = True
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stopping:
+            with self._wake:
+                self._asked = False
+            try:
+                self._look()
+            except UserspaceError as error:
+                pause = min(2 * pause, self._pace.pause_max_s) if pause else self._pace.pause_min_s
+                self._note(f"{self._resource.title} cannot be kept now, and wait: {error}")
+            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it nothing is written any more
+                pause = self._pace.pause_max_s
+                self._note(f"keeping {self._resource.title}: {type(error).__name__}: {error}")
+            else:
+                pause = 0.0
+                self._note(self._refusals())
+            with self._wake:
+                self._wake.wait_for(lambda: self._stopping, pause or self._pace.look_s)
+                if not pause:
+                    self._wake.wait_for(lambda: self._asked or self._stopping, self._until_due())
+
+    def _until_due(self) -> float:
+        """Seconds until a look is due that was not asked for."""
+        due = min((each.due for each in self._refused.values()), default=None)
+        return self._pace.tick_s if due is None else min(self._pace.tick_s, max(0.0, due - time.monotonic()))
+
+    def _look(self) -> None:
+        """Compare what is wished with what is there, and write the difference. Raises UserspaceError, then the rest waits."""
+        wished = self._wished()
+        if wished is None:
+            return
+        if self._known is None:
+            selector = ",".join(f"{key}={value}" for key, value in self._labels.items())
+            found = self._objects.list(self._resource, selector)
+            self._known = {each["metadata"]["name"]: _there(each, _said(each)) for each in found}
+        self._refused = {name: each for name, each in self._refused.items() if name in wished or name in self._known}
+        for name in [*(self._known.keys() - wished.keys()), *(name for name, thing in wished.items() if thing is not None)]:
+            thing = wished.get(name)
+            said = _said(thing) if thing is not None else None
+            known = self._known.get(name)
+            if (known.said if known else None) != said and not self._is_refused(name, said):
+                self._attempt(name, said, self._known)
+                with self._wake:
+                    if self._wake.wait_for(lambda: self._stopping, self._pace.apart_s):
+                        return
+
+    def _is_refused(self, name: str, said: Mapping[str, Any] | None) -> bool:
+        refused = self._refused.get(name)
+        return refused is not None and refused.said == said and time.monotonic() < refused.due
+
+    def _attempt(self, name: str, said: Mapping[str, Any] | None, known: dict[str, _There]) -> None:
+        """Write one object, or delete it; what is refused is tried again later, and keeps no other from being written."""
+        try:
+            if said is None:
+                self._delete(name, known)
+            else:
+                answer = self._objects.apply(self._resource, name, said, manager=self._manager)
+                known[name] = _there(answer, said)
+        except ObjectRefused as error:
+            before = self._refused.get(name)
+            pause = min(2 * before.pause_s, self._pace.pause_max_s) if before else self._pace.pause_min_s
+            self._refused[name] = _Refusal(said, time.monotonic() + pause, pause)
+            self._note(f"{self._resource.title} {name} is refused: {error}")
+        else:
+            self._refused.pop(name, None)
+
+    def _delete(self, name: str, known: dict[str, _There]) -> None:
+        """Delete the object as it is known. One that has changed since is looked at: it stays unless it is still one of ours."""
+        there = known[name]
+        try:
+            self._objects.delete(self._resource, name, uid=there.uid, version=there.version)
+            del known[name]
+        except Conflict:
+            found = self._objects.get(self._resource, name)
+            labels = ((found or {}).get("metadata") or {}).get("labels") or {}
+            if found and self._labels.items() <= labels.items():
+                known[name] = _there(found, _said(found))
+                self.ask()
+            else:
+                del known[name]
+
+    def _refusals(self) -> str:
+        """What is said of objects that are refused; "" without any."""
+        return f"{self._resource.title}: the server refuses {', '.join(sorted(self._refused)[:3])}" if self._refused else ""
+
+    def _note(self, problem: str) -> None:
+        """Keep the problem ("" for none), and log it when it begins."""
+        if problem and not self.problem:
+            say("warning", problem)
+        self.problem = problem
+
+
+def _said(thing: Mapping[str, Any]) -> dict[str, Any]:
+    """What we say in an object, and nothing that server or others add."""
+    return {
+        "metadata": {"labels": dict((thing.get("metadata") or {}).get("labels") or {})},
+        "spec": dict(thing.get("spec") or {}),
+    }
+
+
+def _there(thing: Mapping[str, Any], said: Mapping[str, Any]) -> _There:
+    metadata = thing["metadata"]
+    return _There(said, str(metadata.get("uid", "")), str(metadata.get("resourceVersion", "")))

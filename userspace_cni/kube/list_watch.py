@@ -1,0 +1,320 @@
+"""A collection of the API server, followed by a list and a watch that never end.
+
+What is kept of it a `Shelf` decides: of one thing only what the shelf reads from it stays in memory. The rules: a list
+that fails half-way changes nothing; a version that the server has forgotten (410), or a line that is no event, means a new list;
+after a failure the pauses grow; and no error ends the thread, since without it what is known grows old unnoticed.
+
+The `kubernetes` library's SharedInformer is not used: it needs the typed models (20 MiB), reads the first list in one piece, does
+not back off between failing watches, and does not tell whether its list was complete. Here things are the raw JSON of
+`kube.credentials`' connection.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import urlencode
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import ObjectRefused, Unavailable, UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+from userspace_cni.kube.credentials import REQUEST_LIMIT_S, Session, Stream, TooLong
+
+STOP_S: Final = 1.0
+_EVENTS: Final = frozenset({"ADDED", "MODIFIED", "DELETED", "BOOKMARK"})
+_DIGITS_MAX: Final = 100
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a watch lasts and waits, in seconds, and how many things are listed at once.
+
+    A watch is asked for `watch_s` at most (a random part less, to spread the nodes) and given up when it is still open `slack_s`
+    later. After a failure the pause doubles from `pause_min_s` to `pause_max_s`; a watch that was open for `good_s` resets it.
+    Knowledge is fresh for `fresh_s`: servers send a bookmark about every minute.
+    """
+
+    watch_s: float = 240.0
+    slack_s: float = 15.0
+    pause_min_s: float = 0.5
+    pause_max_s: float = 30.0
+    good_s: float = 10.0
+    fresh_s: float = 90.0
+    page: int = 10
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What is followed. `fields`: the field selector, "" for all of `path`; `title` names the things for messages.
+
+    `needed`: what the account must be allowed; `meanwhile`: what happens while they are not watched; `absent`: what to look at
+    when the server knows no such resource (404), "" where every server has it.
+    """
+
+    path: str
+    title: str
+    needed: str
+    meanwhile: str
+    fields: str = ""
+    absent: str = ""
+
+
+class Shelf(Protocol[T]):
+    """What is kept of a collection. All of it is called by the one thread that follows, without a lock."""
+
+    def read(self, thing: Mapping[str, Any]) -> T:
+        """What is kept of one thing. Raises KeyError, TypeError, AttributeError or ValueError for what is no such thing."""
+        ...
+
+    def take_over(self, listed: Sequence[T]) -> None:
+        """Replace all by a complete list."""
+        ...
+
+    def change(self, kind: str, thing: T) -> None:
+        """Take one event over: "ADDED", "MODIFIED" or "DELETED"."""
+        ...
+
+
+class _Forgotten(Exception):
+    """The server no longer knows our version: only a new list helps."""
+
+
+class ListWatch:
+    """One daemon thread from `start` to `stop` that follows a collection for a shelf; it cannot be started again.
+
+    Safe to use from any thread; all but `stop` and `wait_synced` return at once.
+    """
+
+    def __init__(self, session: Session, collection: Collection, shelf: Shelf[Any], pace: Pace) -> None:
+        self._session = session
+        self._collection = collection
+        self._shelf = shelf
+        self._pace = pace
+        self._lock = threading.Lock()
+        self._contact = 0.0
+        self._problem = "watching has not begun"
+        self._reported = False
+        self._synced = threading.Event()
+        self._stopping = threading.Event()
+        self._stream: Stream | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"watch of {collection.title}")
+        # only the thread uses these
+        self._version = ""
+        self._opened: float | None = None
+        self._page = self._pace.page
+
+    def start(self) -> None:
+        """Start the thread; returns at once. Raises Unavailable."""
+        start(self._thread, f"watching {self._collection.title}")
+
+    def stop(self) -> None:
+        """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
+        self._stopping.set()
+        with self._lock:
+            if self._stream is not None:
+                self._stream.interrupt()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(STOP_S)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopping.is_set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def synced(self) -> bool:
+        """Whether there was a complete list; once true it stays so."""
+        return self._synced.is_set()
+
+    @property
+    def fresh(self) -> bool:
+        """Whether what is known is complete, and the server confirmed it within `fresh_s`."""
+        with self._lock:
+            return self._synced.is_set() and time.monotonic() - self._contact <= self._pace.fresh_s
+
+    @property
+    def problem(self) -> str:
+        """Why the collection is not watched now; "" when it is."""
+        with self._lock:
+            return self._problem
+
+    def wait_synced(self, deadline: Deadline) -> bool:
+        """Wait for the first complete list; False when there was none by `deadline`."""
+        return self._synced.wait(deadline.remaining())
+
+    def _run(self) -> None:
+        pause = self._pace.pause_min_s
+        while not self._stopping.is_set():
+            self._opened = None
+            problem = self._list_and_watch()
+            good = self._opened is not None and time.monotonic() - self._opened >= self._pace.good_s
+            if self._stopping.is_set():
+                return
+            self._note(problem)
+            if good:
+                pause = self._pace.pause_min_s
+            if problem or not good:
+                self._stopping.wait(random.uniform(0.5, 1.0) * pause)  # noqa: S311 -- spreads nodes, hides nothing
+                pause = min(2 * pause, self._pace.pause_max_s)
+
+    def _list_and_watch(self) -> str:
+        """Watch until that ends, after a list where one is needed; the problem that ended it, "" for none."""
+        listed = not self._version
+        try:
+            if listed:
+                self._list()
+            self._watch()
+        except _Forgotten:
+            self._version = ""
+            if listed and self._opened is None:  # a new list alone does not help
+                return f"{self._doing('listing')}: the server forgot the version (410) before the watch was open"
+        except UserspaceError as error:
+            return str(error)
+        except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what is known grows old
+            self._version = ""
+            return f"{self._doing('watching')}: {type(error).__name__}: {error}"
+        return ""
+
+    def _note(self, problem: str) -> None:
+        """Keep the problem ("" for none), and log it once, when it begins."""
+        with self._lock:
+            self._problem = problem
+            new, self._reported = bool(problem) and not self._reported, bool(problem)
+        if new:
+            say("warning", f"{self._collection.title} are not watched now, {self._collection.meanwhile}: {problem}")
+
+    def _list(self) -> None:
+        """Have the shelf take over a complete list. A list that fails changes nothing."""
+        things: list[Any] = []
+        first, token = "", ""
+        while True:
+            body = self._read_page(token)
+            try:
+                things += [self._shelf.read(item) for item in body["items"] or ()]
+                first = first or text(body["metadata"]["resourceVersion"])
+                token = body["metadata"].get("continue") or ""
+            except (KeyError, TypeError, AttributeError, ValueError):
+                raise ObjectRefused(f"{self._doing('listing')}: the answer is no list of them", self._who()) from None
+            if not token:
+                break
+        self._page = self._pace.page
+        self._shelf.take_over(things)
+        with self._lock:
+            self._contact = time.monotonic()
+            self._synced.set()
+        self._version = first
+
+    def _read_page(self, token: str) -> dict[str, Any]:
+        path = self._path(limit=str(self._page), **({"continue": token} if token else {}))
+        try:
+            answer = self._session.request("GET", path, Deadline.after(REQUEST_LIMIT_S))
+        except TooLong:
+            self._page = max(1, self._page // 2)
+            raise
+        self._require_ok(answer.status, "listing")
+        return answer.body
+
+    def _watch(self) -> None:
+        """Follow the events from our version on, until the server ends them."""
+        seconds = max(1, int(random.uniform(0.75, 1.0) * self._pace.watch_s))  # noqa: S311 -- spreads nodes, hides nothing
+        path = self._path(watch="1", allowWatchBookmarks="true", resourceVersion=self._version, timeoutSeconds=str(seconds))
+        limit = seconds + self._pace.slack_s
+        stream = self._session.stream(path, Deadline.after(REQUEST_LIMIT_S), limit)
+        try:
+            with self._lock:
+                self._stream = stream
+            if self._stopping.is_set():
+                return
+            self._require_ok(stream.status, "watching")
+            self._opened = time.monotonic()
+            self._note("")
+            for line in stream.lines(Deadline.after(limit)):
+                self._event(line)
+        finally:
+            with self._lock:
+                self._stream = None
+            stream.close()
+
+    def _event(self, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            kind, thing = event["type"], event["object"]
+            if kind == "ERROR":
+                self._refused(thing)
+            if kind not in _EVENTS:
+                raise ValueError(kind)
+            version = text(thing["metadata"]["resourceVersion"])
+            read = None if kind == "BOOKMARK" else self._shelf.read(thing)
+        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
+            self._version = ""
+            raise Unavailable(f"{self._doing('watching')}: a line that is no event", self._who()) from None
+        # after a silence only a bookmark proves that no event is outstanding
+        confirmed = kind == "BOOKMARK" or self.fresh
+        if kind != "BOOKMARK":
+            self._shelf.change(kind, read)
+        if confirmed:
+            with self._lock:
+                self._contact = time.monotonic()
+        self._version = version
+
+    def _refused(self, status: Mapping[str, Any]) -> None:
+        """Raise for an error event. The version may be its cause, so a list comes next."""
+        self._version = ""
+        if status.get("code") == 410:
+            raise _Forgotten
+        raise Unavailable(f"{self._doing('watching')}: the server ended it with {status.get('code')}", self._who())
+
+    def _require_ok(self, status: int, doing: str) -> None:
+        if status == 200:
+            return
+        if status == 410:
+            raise _Forgotten
+        if status in (401, 403):
+            raise ObjectRefused(
+                f"{self._doing(doing)}: not allowed ({status}) with {self._session.account}",
+                f"the account needs {self._collection.needed}",
+            )
+        self._version = ""
+        if status == 404 and self._collection.absent:
+            raise ObjectRefused(f"{self._doing(doing)}: the API server has no such resource (404)", self._collection.absent)
+        raise ObjectRefused(f"{self._doing(doing)}: unexpected answer {status}", self._who())
+
+    def _path(self, **options: str) -> str:
+        """The collection's path with these options, and its selector."""
+        chosen = {"fieldSelector": self._collection.fields} if self._collection.fields else {}
+        return f"{self._collection.path}?{urlencode({**chosen, **options})}"
+
+    def _doing(self, what: str) -> str:
+        return f"{what} {self._collection.title}"
+
+    def _who(self) -> str:
+        return f"does {self._session.account} name an API server?"
+
+
+def text(value: object) -> str:
+    """Return a value that must be a text and not empty. Raises ValueError."""
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
+
+
+def is_older(version: str, than: str) -> bool:
+    """Whether a version is known to be older than another one: versions are compared as numbers where they are numbers.
+
+    All versions are, promised since Kubernetes 1.35. Where they are not, only the watch counts.
+    """
+    numbers = all(each.isascii() and each.isdecimal() and len(each) < _DIGITS_MAX for each in (version, than))
+    return numbers and int(version) < int(than)

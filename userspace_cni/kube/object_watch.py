@@ -1,0 +1,143 @@
+"""The objects of one resource, known from a list and a watch that never end.
+
+What is kept of an object the caller says; nothing else of it stays in memory. It must never claim what it cannot know: before the
+first complete list it knows nothing, and a server that is away, does not allow the list or has no such resource leaves what is
+known as it is: an object is gone only when a complete list lacks it, or the server tells of its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.list_watch import Collection, ListWatch, Pace, text
+from userspace_cni.kube.resources import GROUP, Resource
+
+PACE: Final = Pace(page=100)
+
+Keep = Callable[[Mapping[str, Any]], Any]
+
+
+def without_managers(thing: Mapping[str, Any]) -> dict[str, Any]:
+    """Keep a whole object but for metadata.managedFields, which may be the longest part of it."""
+    metadata = {key: value for key, value in thing["metadata"].items() if key != "managedFields"}
+    return {**thing, "metadata": metadata}
+
+
+class ObjectWatch:
+    """The objects of a resource, by name. Safe to use from any thread.
+
+    One daemon thread from `start` to `stop`; a stopped watch cannot be started again. `keep` is given an object as the server
+    sends it, and gives what is kept of it. An object in which it does not find what it needs (KeyError, TypeError,
+    AttributeError, ValueError) is a `problem`, and everything stays known as it was. `on_change` is called when something kept
+    has changed, and after the first complete list, without a lock; it must not wait.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        resource: Resource,
+        *,
+        field_selector: str = "",
+        keep: Keep = without_managers,
+        on_change: Callable[[], None] = lambda: None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._shelf = _Objects(keep, on_change)
+        collection = Collection(
+            path=resource.path(),
+            title=resource.title,
+            needed=f"the verbs list and watch on {resource.title}",
+            meanwhile="and what is known of them stays",
+            fields=field_selector,
+            absent="kubectl get crd; they come with deploy/cluster" if resource.group == GROUP else "",
+        )
+        self._watch = ListWatch(session, collection, self._shelf, pace or PACE)
+
+    def start(self) -> None:
+        """Start the thread; returns at once. Raises Unavailable."""
+        self._watch.start()
+
+    def stop(self) -> None:
+        """End the thread; waits 1 s at most: a thread that hangs in a request ends by itself."""
+        self._watch.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._watch.alive
+
+    @property
+    def complete(self) -> bool:
+        """Whether there was a complete list; once true it stays so, for what came after it is known by events or a later list."""
+        return self._watch.synced
+
+    @property
+    def problem(self) -> str:
+        """Why the objects are not watched now; "" when they are."""
+        return self._watch.problem
+
+    def wait_complete(self, deadline: Deadline) -> bool:
+        """Wait for the first complete list; False when there was none by `deadline`."""
+        return self._watch.wait_synced(deadline)
+
+    def objects(self) -> Mapping[str, Any] | None:
+        """What is kept, by name, as of one moment; None before the first complete list.
+
+        Objects in namespaces are by "namespace/name".
+        """
+        return self._shelf.objects() if self.complete else None
+
+
+class _Objects:
+    """What is kept of the objects: the shelf of their watch. A mapping that was given out never changes."""
+
+    def __init__(self, keep: Keep, on_change: Callable[[], None]) -> None:
+        self._keep = keep
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._kept: dict[str, Any] = {}
+        self._given: Mapping[str, Any] | None = None
+        """What was given out of it as it is now; None when it has changed since: an event does not copy all objects."""
+        self._listed = False
+
+    def objects(self) -> Mapping[str, Any]:
+        """What is kept, by name."""
+        with self._lock:
+            if self._given is None:
+                self._given = MappingProxyType(dict(self._kept))
+            return self._given
+
+    def read(self, thing: Mapping[str, Any]) -> tuple[str, Any]:
+        """Name and kept part, as `Shelf.read`."""
+        metadata = thing["metadata"]
+        name, namespace = text(metadata["name"]), metadata.get("namespace")
+        return f"{namespace}/{name}" if namespace else name, self._keep(thing)
+
+    def take_over(self, listed: Sequence[tuple[str, Any]]) -> None:
+        """Replace all by a complete list."""
+        now = dict(listed)
+        with self._lock:
+            changed = not self._listed or self._kept != now
+            self._kept, self._given, self._listed = now, None, True
+        if changed:
+            self._on_change()
+
+    def change(self, kind: str, thing: tuple[str, Any]) -> None:
+        """Take an event over."""
+        name, kept = thing
+        with self._lock:
+            known = name in self._kept
+            changed = known if kind == "DELETED" else not known or self._kept[name] != kept
+            if changed:
+                self._given = None
+                if kind == "DELETED":
+                    del self._kept[name]
+                else:
+                    self._kept[name] = kept
+        if changed:
+            self._on_change()

@@ -1,0 +1,67 @@
+"""The resources of the API that are used beside pods and Events: where they are, and how they are called. Pure.
+
+Names come from objects that others write and become part of paths: one that could lead elsewhere is refused here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+from urllib.parse import quote
+
+from userspace_cni.base.errors import InvalidConfig
+
+GROUP: Final = "userspace-cni.io"
+"""The API group of our own resources."""
+VERSION: Final = "v1alpha1"
+
+_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A kind of objects. `group` "" is the core's; `namespace` "" for objects of the cluster."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespace: str = ""
+
+    @property
+    def api_version(self) -> str:
+        """What an object of it says as its apiVersion."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def title(self) -> str:
+        """How the resource is called in messages, and how kubectl takes it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def within(self, namespace: str) -> Resource:
+        """The objects of it in one namespace."""
+        return replace(self, namespace=namespace)
+
+    def path(self, name: str | None = None, *, subresource: str = "") -> str:
+        """Path of the collection (None), of an object, or of its part ("status"). Raises InvalidConfig for what is no name."""
+        parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        parts += ["namespaces", _named(self.namespace)] if self.namespace else []
+        parts += [self.plural, *([] if name is None else [_named(name)]), *([subresource] if subresource else [])]
+        return "/" + "/".join(quote(part) for part in parts)
+
+
+def _named(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise InvalidConfig(f"{name!r} is no name of an object", "lower-case letters, digits, '-' and '.', at most 253")
+    return name
+
+
+PROVIDER_NETWORKS: Final = Resource(GROUP, VERSION, "provider-networks", "ProviderNetwork")
+VLANS: Final = Resource(GROUP, VERSION, "vlans", "Vlan")
+SUBNETS: Final = Resource(GROUP, VERSION, "subnets", "Subnet")
+IPS: Final = Resource(GROUP, VERSION, "ips", "IP")
+NODE_STATES: Final = Resource(GROUP, VERSION, "nodestates", "NodeState")
+NODES: Final = Resource("", "v1", "nodes", "Node")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+"""`LEASES.within(namespace)`: Leases are objects of a namespace."""
