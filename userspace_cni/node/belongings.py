@@ -36,6 +36,8 @@ _OF_RUN: Final = {
 }
 _OF_STATE: Final = {
     "attachments": _RECORD,
+    "node": _RECORD,
+    "leases": re.compile(r"[a-z0-9][-a-z0-9.]*"),
     "places": _RECORD,
     "quarantine": re.compile(r".+\.[0-9]+|spool-.+|\.localdb-.+"),
     "spool": re.compile(r"(\.tmp-)?[0-9]{20}-.+"),
@@ -43,6 +45,8 @@ _OF_STATE: Final = {
 """Names of directories of ours, and the form of the names in them."""
 _LAST_OF_STATE: Final = ("identity", "agent.lock")
 """Without the identity what is left would count as another program's; without the lock an agent could begin amid all this."""
+COMMANDED: Final = ("provider-networks.toml", "provider-networks.toml.lock", "provider-networks.new")
+"""In the run directory: what commands have asked for of the node's own network, its lock, and what a killed one left."""
 _OF_SOCKET: Final = ("", ".lock", ".new")
 _DEVICE_SOCKETS: Final = "device-plugins/userspace-cni-*.sock"
 """In the kubelet's directory: an agent that was killed leaves them."""
@@ -68,6 +72,7 @@ def remove(settings: Settings, root: HostRoot) -> tuple[list[str], list[str]]:
     for directory, names in ((short, _OF_SHORT), (f"{run}/devices", _OF_DEVICES)):
         failed += _unmount(directory, names)
     files = [root.path(settings.agent_socket) + end for end in _OF_SOCKET]
+    files += [f"{run}/{name}" for name in COMMANDED]
     files += glob.glob(f"{glob.escape(root.path(settings.kubelet_dir))}/{_DEVICE_SOCKETS}")
     for path in files:
         failed += _delete_file(path)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.steps import (
+    AddressMove,
     Announcement,
     ConfigFile,
     DeviceInfo,
@@ -19,14 +20,20 @@ from userspace_cni.attachment.steps import (
     LegacyRecord,
     Link,
     LinkRef,
+    NodeBridge,
+    NodeLink,
+    NodeRoute,
     OvsPort,
     PlacedSocket,
     PodMount,
     PodNote,
+    PolicyRoute,
     PortRef,
     Shaper,
     SocketFile,
     Step,
+    Translation,
+    UplinkPort,
 )
 
 if TYPE_CHECKING:
@@ -118,6 +125,53 @@ def _announcement(node: LocalNode) -> Driver[Any]:
     return AnnouncementDriver(node.root)
 
 
+def _node_link(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.node_links import NodeLinkDriver
+
+    return NodeLinkDriver(node.root)
+
+
+def _node_route(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.node_links import NodeRouteDriver
+
+    return NodeRouteDriver(node.root)
+
+
+def _policy_route(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.policy_routes import PolicyRouteDriver
+
+    return PolicyRouteDriver(node.root)
+
+
+def _translation(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.translations import TranslationDriver
+
+    return TranslationDriver(node.root)
+
+
+def _node_bridge(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.dataplane.node_bridges import NodeBridgeDriver
+    from userspace_cni.host.switch_links import SwitchLinks
+
+    return NodeBridgeDriver(node.ports, node.journal.identity, SwitchLinks(node.settings.switch_netns, node.root))
+
+
+def _uplink_port(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.dataplane.uplinks import UplinkDriver
+    from userspace_cni.host.switch_links import SwitchLinks
+
+    def links(switch_netns: str) -> SwitchLinks:
+        return SwitchLinks(switch_netns, node.root)
+
+    return UplinkDriver(node.ports, node.journal.identity, links, node.settings.afxdp_max)
+
+
+def _address_move(node: LocalNode) -> Driver[Any]:
+    from userspace_cni.host.address_moves import AddressMoveDriver
+
+    return AddressMoveDriver(node.root, node.boot_id)
+
+
 MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
     Lease: lambda node: node.leases,
     Directory: _directory,
@@ -128,11 +182,18 @@ MAKERS: Final[Mapping[type[Step], Callable[[LocalNode], Driver[Any]]]] = {
     LinkRef: _link_ref,
     Shaper: _shaper,
     Announcement: _announcement,
+    AddressMove: _address_move,
     OvsPort: lambda node: node.ports,
     PortRef: _port_ref,
     PlacedSocket: _placed_socket,
     DeviceInfo: _device_info,
     ConfigFile: _config_file,
     PodNote: _pod_note,
+    NodeBridge: _node_bridge,
+    UplinkPort: _uplink_port,
     LegacyRecord: _legacy,
+    NodeLink: _node_link,
+    NodeRoute: _node_route,
+    PolicyRoute: _policy_route,
+    Translation: _translation,
 }

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.facts import Allocation, Facts, LinkFacts, Noted, Place, Pod, SocketFacts
 from userspace_cni.attachment.steps import HostEnd, OvsPort, Terms, host_end, port_name
-from userspace_cni.base.errors import ContainerGone, UnsupportedField, UserspaceError, VolumeMissing
+from userspace_cni.base.errors import ContainerGone, Unavailable, UnsupportedField, UserspaceError, VolumeMissing
 from userspace_cni.base.log import say
 from userspace_cni.base.notices import HUGEPAGES_MISSING, VOLUME_MISSING, give
-from userspace_cni.base.tenancy import require_mirrors, require_port
+from userspace_cni.base.tenancy import require_mirrors, require_opened, require_port
 from userspace_cni.cni.addressing import chosen_vlan, read_addresses_noted
 from userspace_cni.cni.annotations import PodInterface
 from userspace_cni.cni.bandwidth import Bandwidth, PortKind, limits_of, require_possible, resolve
@@ -58,7 +58,7 @@ class Gathering:
         link = self.options.link
         name = (host_end if link else port_name)(environment.container_id, environment.ifname)
         allocation, more = (None, {}) if link else self._allocation()
-        foreign_bridge = node.ports.reach(name, self.options.bridge, self.deadline)
+        foreign_bridge = self._reach_bridge(name, namespace)
         kubeconfig = self._kubeconfig()
         known = self._ask_for_pod(kubeconfig)
         if self.options.addresses_noted:
@@ -78,6 +78,23 @@ class Gathering:
             return LinkFacts(**common, **seen, **self._noted(pod, seen["opened_as"], seen["mtu"]))
         common |= self._noted(pod, "vhostuser", self.options.mtu)
         return SocketFacts(**common, **more, **self._socket(pod, allocation, known=known is not None), kubeconfig=kubeconfig)
+
+    def _reach_bridge(self, port: str, namespace: str) -> bool:
+        """Open the session with OVSDB; whether the bridge is there and not of pods.
+
+        Raises BridgeRefused for one of a provider network that no rule opens, and Unavailable for one that is not there yet: made
+        for the pod it would be in the way of the uplink.
+        """
+        node, bridge = self.node, self.options.bridge
+        maker = node.ports.reach(port, bridge, self.deadline)
+        if maker == "node" or (not maker and bridge in node.wished_bridges()):
+            require_opened(node.settings.rules, namespace, bridge)
+            if not maker:
+                raise Unavailable(
+                    f"bridge {bridge} of a provider network is not there yet",
+                    "the node's agent makes it with its uplink; 'userspace-cni network' says what is missing",
+                )
+        return maker in ("node", "another")
 
     # -- what the pod's annotations say -----------------------------------------------------------------------------------
 

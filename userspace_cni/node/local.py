@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from userspace_cni.attachment.consumer import Consumer
 from userspace_cni.attachment.journal import Journal
-from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, PortRef, Step
+from userspace_cni.attachment.steps import Driver, Lease, LegacyRecord, NodeBridge, PortRef, Step
 from userspace_cni.base.deadline import Deadline
 from userspace_cni.base.errors import DelegateFailed, HostNamespace, NotServing, UserspaceError
 from userspace_cni.base.log import say
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from userspace_cni.kube.events import Events
     from userspace_cni.kube.watch import PodWatch
     from userspace_cni.node.probes import DeadRuns
+    from userspace_cni.node.subnets import Subnets
 
 _UPSTREAM_SOCKDIR: Final = "/usr/local/var/run/openvswitch"
 _SOURCES_S: Final = 5.0
@@ -91,6 +92,13 @@ class LocalNode:
         return self.settings.log_level
 
     @property
+    def name(self) -> str:
+        """What the API calls this node."""
+        from socket import gethostname
+
+        return self.settings.node_name or gethostname().lower()
+
+    @property
     def deadline_s(self) -> float:
         """Seconds that one verb may take."""
         return self.settings.deadline_s
@@ -99,7 +107,8 @@ class LocalNode:
     def journal(self) -> Journal:
         """The records of this node."""
         state, run = map(self.root.path, (self.settings.state_dir, self.settings.run_dir))
-        return Journal(state, run, lambda text: say("warning", text), self.boot_id)
+        on_state = self.subnets.on_state if self.resident else lambda _: None
+        return Journal(state, run, lambda text: say("warning", text), self.boot_id, on_state)
 
     @cached_property
     def spool(self) -> Spool:
@@ -144,6 +153,13 @@ class LocalNode:
         from userspace_cni.host.leases import LeaseDriver
 
         return LeaseDriver(self.root)
+
+    @cached_property
+    def subnets(self) -> Subnets:
+        """The Subnets that networks name."""
+        from userspace_cni.node.subnets import Subnets
+
+        return Subnets(self)
 
     @property
     def watch(self) -> PodWatch | None:
@@ -200,6 +216,11 @@ class LocalNode:
         """Raise MirrorRefused unless the rules let the call's pod have that part."""
         require_mirrors(self.settings.rules, environment.pod_namespace, mirrors, output)
 
+    def wished_bridges(self) -> frozenset[str]:
+        """The bridges of provider networks that the node is to have, by its settings and by what is recorded."""
+        recorded = (step.name for record in self.journal.node_records() for step in record.steps if isinstance(step, NodeBridge))
+        return frozenset((*(each.bridge for each in self.settings.provider_networks), *recorded))
+
     @cached_property
     def devices(self) -> DeviceDirectories:
         """The directories that are offered to pods as devices."""
@@ -222,6 +243,14 @@ class LocalNode:
         if configured:
             return f"{settings.ovs_rundir}/{configured}"
         return settings.ovs_rundir if self.root.is_directory(settings.ovs_rundir) else _UPSTREAM_SOCKDIR
+
+    def complete(self, request: Request, deadline: Deadline) -> Request:
+        """The request with what the Subnet gives that its network names."""
+        return self.subnets.complete(request, deadline) if request.network.subnet else request
+
+    def as_leased(self, request: Request, lease: Lease | None = None) -> Request:
+        """The request as the IPAM plugin is to have it for another verb than ADD."""
+        return self.subnets.as_leased(request, lease) if request.network.subnet else request
 
     def require_delegate(self, request: Request) -> None:
         """Raise unless the network's IPAM plugin can be run."""
@@ -328,14 +357,12 @@ class LocalNode:
 
     def warm_up(self, deadline: Deadline) -> None:
         """Import what verbs will use, watch the pods of this node, and try to open the session with OVSDB."""
-        from socket import gethostname
-
         from userspace_cni.attachment import plan  # noqa: F401
         from userspace_cni.kube.events import Events
         from userspace_cni.kube.watch import PodWatch
 
         if self.has_account():
-            session, name = self.clients.of("").session, self.settings.node_name or gethostname().lower()
+            session, name = self.clients.of("").session, self.name
             self._events = Events(session, name, self._callbacks.untold)
             self._events.start()
             if self.settings.netconf_kubeconfig != "always":
@@ -395,6 +422,11 @@ class LocalNode:
         from userspace_cni.node.mirrors import keep
 
         self._mirror_problems = keep(self, self._mirror_problems)
+
+    @property
+    def mirror_problems(self) -> Mapping[str, str]:
+        """Why a mirror of the settings is not made yet, by mirror, as of the last pass."""
+        return self._mirror_problems
 
     def remove_mirrors(self) -> None:
         """Remove all mirrors that were made for the settings. Raises Unavailable."""
@@ -460,5 +492,7 @@ class LocalNode:
             self._events.stop()
         if self._watch:
             self._watch.stop()
+        if "subnets" in vars(self):
+            self.subnets.stop()
         if "ports" in vars(self):
             self.ports.close()

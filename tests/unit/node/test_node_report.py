@@ -1,0 +1,295 @@
+"""What a node reports to a real HTTP API server: its NodeState, and labels and annotations of its Node; only differences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.kube.apiserver import ApiServer, Fault
+from tests.lab.kube.cluster_objects import node
+from tests.lab.kube.definitions import define_all
+from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, UplinkPort
+from userspace_cni.attachment.steps.port import Internal
+from userspace_cni.attachment.wishes import Standing
+from userspace_cni.base.errors import Unavailable, UserspaceError
+from userspace_cni.base.root import HERE
+from userspace_cni.base.settings import Settings
+from userspace_cni.kube.client import Clients
+from userspace_cni.kube.kubeconfig import Bounds
+from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.resources import Resource
+from userspace_cni.node.reporting import MANAGER, Pace, Report
+from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, SubnetUse, labels, notes, status
+
+NAME = "worker-1"
+QUICK = Pace(settle_s=0.02, pause_min_s=0.05, pause_max_s=0.1, look_s=600.0)
+BRIDGE = NodeBridge("br-net1", mtu=9000)
+UPLINK = UplinkPort("br-net1", "net1-up", ({"name": "enp1s0", "type": "system"},), trunks=(0, 100), mtu=9000)
+WELL = Standing("provider-network", "net1", "objects", "ProviderNetwork net1", "", (BRIDGE, UPLINK))
+ILL = replace(WELL, problem="no such NIC", steps=())
+
+
+@dataclass
+class World:
+    """A server, the report on it, and the switch's name, or its error."""
+
+    api: ApiServer
+    objects: Objects
+    chassis: str | UserspaceError = "chassis-1"
+    reports: list[Report] = field(default_factory=list)
+
+    def report(self, *, kubeovn: bool = False, pace: Pace = QUICK) -> Report:
+        """A report, as of an agent that was just started; its thread does not run."""
+        self.reports.append(Report(self.objects, NAME, self._named, kubeovn=kubeovn, pace=pace))
+        return self.reports[-1]
+
+    def _named(self) -> str:
+        if isinstance(self.chassis, UserspaceError):
+            raise self.chassis
+        return self.chassis
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The NodeState."""
+        return self.api.objects("nodestates.userspace-cni.io").get("", NAME)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The Node's metadata."""
+        found: dict[str, Any] = self.api.objects("nodes").get("", NAME)["metadata"]
+        return found
+
+    @property
+    def writes(self) -> int:
+        """How many requests wrote."""
+        return sum(request.method != "GET" for request in self.api.requests)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A server that has the node."""
+    with ApiServer() as api:
+        define_all(api)
+        api.add(node(NAME, "192.0.2.11") | {"metadata": {"name": NAME, "labels": {"zone": "a"}}})
+        made = World(api, Objects(Clients(Bounds.of(Settings()), HERE, api.kubeconfig(tmp_path)).of("").session))
+        yield made
+        for each in made.reports:
+            each.stop()
+
+
+def test_a_report_says_what_the_node_has() -> None:
+    """Wishes are in the order of their names, each with what its steps say and why it does not hold."""
+    port = OvsPort(bridge="br0", name="gw0", interface=Internal())
+    gateway = Standing("gateway", "gw0", "settings", "[[gateway]]", "", (port, NodeLink("gw0", ("10.0.0.1/24",))))
+    left = replace(ILL, name="old", wished=False, problem="it is in use")
+    found = status([left, WELL, gateway], [SubnetUse("pods", "10.0.1.0/24"), SubnetUse("others", "")], ["192.0.2.11"], "c1")
+    plain = {"source": "objects", "kind": "provider-network"}
+    assert found == {
+        "chassis": "c1",
+        "addresses": ["192.0.2.11"],
+        "wishes": [
+            {"kind": "gateway", "name": "gw0", "source": "settings", "ready": True, "reason": "Ready"}
+            | {"interface": "gw0", "bridge": "br0"},
+            plain
+            | {"name": "net1", "ready": True, "reason": "Ready"}
+            | {"interface": "enp1s0", "bridge": "br-net1", "mtu": 9000, "vlans": [100]},
+            plain | {"name": "old", "ready": False, "reason": "CannotBeUndone", "message": "it is in use"},
+        ],
+        "subnets": [{"name": "pods", "range": "10.0.1.0/24"}],
+    }
+
+
+def test_labels_are_of_wished_provider_networks_and_can_be_labels() -> None:
+    """What a label's value cannot have is a hyphen; what is to be undone has no label."""
+    pci = UplinkPort("br-net2", "up", ({"name": "up", "type": "dpdk", "devargs": "0000:3b:00.0,rx=1"},))
+    told = (WELL, replace(WELL, name="net2", steps=(pci,)), replace(ILL, name="net3"), replace(WELL, name="old", wished=False))
+    assert labels(told) == {
+        "net1.provider-network.userspace-cni.io/ready": "true",
+        "net1.provider-network.userspace-cni.io/interface": "enp1s0",
+        "net1.provider-network.userspace-cni.io/mtu": "9000",
+        "net2.provider-network.userspace-cni.io/ready": "true",
+        "net2.provider-network.userspace-cni.io/interface": "0000-3b-00.0-rx-1",
+        "net3.provider-network.userspace-cni.io/ready": "false",
+    }
+
+
+def test_the_chassis_is_noted_for_kube_ovn_only_where_asked() -> None:
+    """Without a name nothing is noted."""
+    assert notes("c", kubeovn=False) == {CHASSIS: "c"}
+    assert notes("c", kubeovn=True) == {CHASSIS: "c", KUBEOVN_CHASSIS: "c"}
+    assert notes("", kubeovn=True) == {}
+
+
+def test_a_node_is_reported_once_and_owned_by_its_node(world: World) -> None:
+    """The NodeState belongs to the Node, and goes with it; the Node keeps what others wrote; at rest nothing is written."""
+    report = world.report(kubeovn=True)
+    report.told([WELL])
+    report.report()
+    assert world.state["status"]["addresses"] == ["192.0.2.11"]
+    [owner] = world.state["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", NAME, world.metadata["uid"])
+    assert world.metadata["labels"] == {"zone": "a", **labels([WELL])}
+    assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "chassis-1"}
+    assert world.writes == 2
+    for _ in range(20):
+        report.report()
+    assert world.writes == 2
+
+
+def test_an_agent_that_starts_again_writes_only_what_differs(world: World) -> None:
+    """The next agent reads what the server has, and writes nothing before it knows what became of the wishes."""
+    first = world.report()
+    first.told([WELL])
+    first.report()
+    second = world.report()
+    second.report()
+    second.told([WELL])
+    second.report()
+    assert world.writes == 2
+    second.told([ILL])
+    second.report()
+    assert world.writes == 4
+    assert world.state["status"]["wishes"][0]["message"] == "no such NIC"
+
+
+def test_a_range_whose_word_was_lost_is_still_reported(world: World) -> None:
+    """When a Subnet's status is lost, or not known yet, the range that was reported stays, for the controller to give it back."""
+    report = world.report()
+    report.told([WELL])
+    report.told_subnets([SubnetUse("pods", "10.0.1.0/24"), SubnetUse("gone", "10.1.1.0/24")])
+    report.report()
+    following = world.report()
+    following.told([ILL])
+    following.told_subnets(None)
+    following.report()
+    assert [each["name"] for each in world.state["status"]["subnets"]] == ["gone", "pods"]
+    following.told_subnets([SubnetUse("pods", "")])
+    following.report()
+    assert world.state["status"]["subnets"] == [{"name": "pods", "range": "10.0.1.0/24"}]
+
+
+def test_a_network_that_is_gone_loses_its_labels_and_no_others(world: World) -> None:
+    """Server-side apply takes away what we no longer say."""
+    report = world.report()
+    report.told([WELL])
+    report.report()
+    report.told([])
+    report.report()
+    assert world.metadata["labels"] == {"zone": "a"}
+    assert world.metadata["annotations"] == {CHASSIS: "chassis-1"}
+
+
+def test_what_others_put_beside_ours_is_written_over_once(world: World) -> None:
+    """A label and an annotation of our form that another owns do not go by our write, so it is not repeated at each look."""
+    theirs = {"x.provider-network.userspace-cni.io/ready": "true"}
+    world.api.add(node(NAME) | {"metadata": {"name": NAME, "labels": theirs, "annotations": {KUBEOVN_CHASSIS: "ovn"}}})
+    report = world.report()
+    report.told([WELL])
+    for _ in range(3):
+        report.report()
+    assert world.writes == 2
+    assert world.metadata["labels"] == {**theirs, **labels([WELL])}
+    assert world.metadata["annotations"] == {CHASSIS: "chassis-1", KUBEOVN_CHASSIS: "ovn"}
+
+
+def test_the_note_for_kube_ovn_goes_when_it_is_no_longer_asked_for(world: World) -> None:
+    """The next agent, whose setting is off, takes back what the former one wrote."""
+    for kubeovn in (True, False):
+        report = world.report(kubeovn=kubeovn)
+        report.told([WELL])
+        report.report()
+    assert world.metadata["annotations"] == {CHASSIS: "chassis-1"}
+
+
+def test_while_the_switch_is_away_its_name_stays(world: World) -> None:
+    """The name that was reported is not taken back because OVSDB does not answer."""
+    report = world.report()
+    report.told([WELL])
+    report.report()
+    world.chassis = Unavailable("no session with OVSDB", "")
+    report.told([ILL])
+    report.report()
+    assert world.state["status"]["chassis"] == "chassis-1"
+    assert world.metadata["annotations"] == {CHASSIS: "chassis-1"}
+
+
+def test_changes_that_come_together_are_one_report(world: World) -> None:
+    """`told` only notes; the thread writes the last of them, a moment later."""
+    report = world.report(pace=replace(QUICK, settle_s=0.3))
+    report.start()
+    for number in range(50):
+        report.told([replace(ILL, problem=f"try {number}")])
+        report.told_subnets([SubnetUse("pods", f"10.0.{number}.0/24")])
+    wait_until(lambda: report.writes == 2)
+    assert world.state["status"]["wishes"][0]["message"] == "try 49"
+    assert world.state["status"]["subnets"] == [{"name": "pods", "range": "10.0.49.0/24"}]
+
+
+@pytest.mark.parametrize("fault", [Fault("PATCH", status=500), Fault(status=403), Fault(close=True)])
+def test_what_cannot_be_written_is_written_later(world: World, fault: Fault) -> None:
+    """While the server is away `told` goes on at once, and the latest is written afterwards."""
+    world.api.faults.append(fault)
+    report = world.report()
+    report.start()
+    report.told([ILL])
+    wait_until(lambda: report.problem)
+    report.told([WELL])
+    world.api.faults.clear()
+    wait_until(lambda: not report.problem and report.writes == 2)
+    assert world.state["status"]["wishes"][0]["ready"] is True
+
+
+def test_an_account_that_may_not_write_nodes_still_reports(world: World) -> None:
+    """The permission to patch Nodes is for labels and annotations alone: without it there is a problem, and the NodeState."""
+    world.api.faults.append(Fault("PATCH", status=403, about="/nodes/"))
+    report = world.report()
+    report.told([WELL])
+    with pytest.raises(UserspaceError, match="patch on nodes"):
+        report.report()
+    assert world.state["status"]["wishes"]
+
+
+def test_what_others_changed_or_deleted_is_mended_by_a_look(world: World) -> None:
+    """Nothing has changed on the node, and yet the report is what the server has again after the next look."""
+    report = world.report(pace=replace(QUICK, look_s=0.1))
+    report.start()
+    report.told([WELL])
+    wait_until(lambda: report.writes == 2)
+    world.api.objects("nodestates.userspace-cni.io").remove("", NAME)
+    wait_until(lambda: report.writes == 3)
+    assert world.state["status"]["wishes"]
+
+
+def test_no_node_is_ever_made(world: World) -> None:
+    """A Node that is gone is not made again by what is written to it, also when it goes between look and write."""
+    nodes = world.api.objects("nodes")
+
+    class Vanishing(Objects):
+        """The Node goes once it was read."""
+
+        def get(self, resource: Resource, name: str) -> dict[str, Any] | None:
+            found = super().get(resource, name)
+            if ("", NAME) in nodes.names():
+                nodes.remove("", NAME)
+            return found
+
+    world.objects = Vanishing(world.objects._session)
+    report = world.report()
+    report.told([WELL])
+    for _ in range(2):
+        with pytest.raises(UserspaceError):
+            report.report()
+    assert ("", NAME) not in nodes.names()
+
+
+def test_the_manager_of_what_is_written_is_the_agent(world: World) -> None:
+    """Its fields are told from those of people and of the controller."""
+    report = world.report()
+    report.told([WELL])
+    report.report()
+    assert {each["manager"] for each in world.state["metadata"]["managedFields"]} == {MANAGER}

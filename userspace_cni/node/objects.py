@@ -1,0 +1,124 @@
+"""What the API's objects say of this node's network: the watches of the objects, and of the node's own Node.
+
+Of an object only its spec is kept, of a Subnet also the nodes' ranges: a status that a thousand nodes make grow wakes no agent.
+Nothing is decided here, and nothing that is not known is made up: what was not listed to its end is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.kube.credentials import Session
+from userspace_cni.kube.list_watch import Pace
+from userspace_cni.kube.object_watch import ObjectWatch
+from userspace_cni.kube.resources import NODES, PROVIDER_NETWORKS, SUBNETS, VLANS, Resource
+
+WISHES: Final = (PROVIDER_NETWORKS, VLANS, SUBNETS)
+"""The resources of which objects are wishes."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An object, as far as it matters here. `created`: its creationTimestamp; `spec` and `ranges` are as the server has them.
+
+    `ranges`: status.nodeRanges of a Subnet.
+    """
+
+    created: str
+    spec: Any
+    ranges: Any = None
+
+
+@dataclass(frozen=True)
+class OwnNode:
+    """The Node of this node: labels, annotations, and its internal addresses."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of the objects by name, None for what was not listed to its end; `own` is None also for a node of no such
+    name."""
+
+    node: str
+    own: OwnNode | None = None
+    provider_networks: Mapping[str, Kept] | None = None
+    vlans: Mapping[str, Kept] | None = None
+    subnets: Mapping[str, Kept] | None = None
+
+
+class NodeObjects:
+    """The watches, for the agent of node `node` (as the API calls it). Safe to use from any thread.
+
+    `on_change` is called when something kept has changed, and after each first list; it must not wait. `wishes`: the resources
+    that are followed beside the node's own Node; of another one nothing is known.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        node: str,
+        on_change: Callable[[], None],
+        *,
+        wishes: Sequence[Resource] = WISHES,
+        pace: Pace | None = None,
+    ) -> None:
+        self._node = node
+        self._watches: dict[Resource, ObjectWatch] = {
+            each: ObjectWatch(session, each, keep=kept, on_change=on_change, pace=pace) for each in wishes
+        }
+        self._watches[NODES] = ObjectWatch(
+            session, NODES, field_selector=f"metadata.name={node}", keep=_own_node, on_change=on_change, pace=pace
+        )
+
+    def start(self) -> None:
+        """Start the threads; returns at once. Raises Unavailable."""
+        for watch in self._watches.values():
+            watch.start()
+
+    def stop(self) -> None:
+        """End the threads; waits 1 s for each at most."""
+        for watch in self._watches.values():
+            watch.stop()
+
+    @property
+    def alive(self) -> bool:
+        """Whether all threads run."""
+        return all(watch.alive for watch in self._watches.values())
+
+    @property
+    def problem(self) -> str:
+        """Why something is not watched now, or cannot be used; "" when all is well."""
+        problems = [watch.problem for watch in self._watches.values() if watch.problem]
+        if not problems and self.seen().own is None:
+            problems = [f"the API server knows no node {self._node}: is it what it calls this node? See the setting node_name"]
+        return " | ".join(problems)
+
+    def of(self, resource: Resource) -> Mapping[str, Kept] | None:
+        """The ProviderNetworks, Vlans or Subnets by name; None where they were not listed to the end, or are not followed."""
+        return self._watches[resource].objects() if resource in self._watches else None
+
+    def seen(self) -> Seen:
+        """What is known now."""
+        networks, vlans, subnets = map(self.of, WISHES)
+        own = (self._watches[NODES].objects() or {}).get(self._node)
+        return Seen(self._node, own, networks, vlans, subnets)
+
+
+def kept(thing: Mapping[str, Any]) -> Kept:
+    """What is kept of an object as the server sends it."""
+    status = thing.get("status") if thing.get("kind") == SUBNETS.kind else None
+    ranges = status.get("nodeRanges") if isinstance(status, dict) else None
+    return Kept(str(thing["metadata"].get("creationTimestamp") or ""), thing.get("spec"), ranges)
+
+
+def _own_node(thing: Mapping[str, Any]) -> OwnNode:
+    metadata = thing["metadata"]
+    found = (thing.get("status") or {}).get("addresses") or ()
+    addresses = tuple(str(each["address"]) for each in found if each.get("type") == "InternalIP")
+    return OwnNode(dict(metadata.get("labels") or {}), dict(metadata.get("annotations") or {}), addresses)

@@ -1,0 +1,201 @@
+"""What this node tells the API of itself: its NodeState, and labels and annotations of its own Node.
+
+It is written when it differs from what the server has, and not otherwise: a thousand nodes at rest write nothing. It is never on
+a verb's path: `told` only notes, and one thread writes, a moment later, so that changes that come together are one write. While
+the server is away the latest is kept and tried again. What others have changed in it, or deleted, a look from time to time mends.
+
+Of its Node it owns its labels and annotations alone, by server-side apply, and says the Node's UID with it: a Node is never made.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from userspace_cni.attachment.wishes import Standing
+from userspace_cni.base.errors import UserspaceError, combined
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+from userspace_cni.kube.objects import Objects
+from userspace_cni.kube.resources import NODE_STATES, NODES
+from userspace_cni.node.state import CHASSIS, KUBEOVN_CHASSIS, LABELS, SubnetUse, labels, notes, status
+
+MANAGER: Final = "userspace-cni-agent"
+"""Our name as the owner of fields."""
+STOP_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds.
+
+    Changes within `settle_s` are one write. After a failure the pause doubles from `pause_min_s` to `pause_max_s`. What the
+    server has is looked at each `look_s`, up to half of it later to spread the nodes.
+    """
+
+    settle_s: float = 1.0
+    pause_min_s: float = 1.0
+    pause_max_s: float = 60.0
+    look_s: float = 1200.0
+
+
+class Report:
+    """The report of node `node` (as the API calls it). One daemon thread from `start` to `stop`; safe to use from any thread.
+
+    `chassis` gives the switch's name, and may wait and raise UserspaceError. `kubeovn`: also for programs that know kube-ovn.
+    Nothing is written before `told` was called: what the former agent has written stands.
+    """
+
+    def __init__(
+        self, objects: Objects, node: str, chassis: Callable[[], str], *, kubeovn: bool = False, pace: Pace | None = None
+    ) -> None:
+        self._objects = objects
+        self._node = node
+        self._chassis = chassis
+        self._kubeovn = kubeovn
+        self._pace = pace or Pace()
+        self._wake = threading.Condition()
+        self._standings: Sequence[Standing] | None = None
+        self._subnets: Sequence[SubnetUse] | None = None
+        self._changed = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, daemon=True, name="node-report")
+        self.problem = ""
+        """Why the API does not have the report now; "" when it has."""
+        self.writes = 0
+        """How many writes the server took."""
+        self._applied: tuple[Mapping[str, str], Mapping[str, str]] | None = None
+        """Labels and annotations of the last write to the Node: what is there beside them after it is another's."""
+
+    def start(self) -> None:
+        """Start the thread; returns at once. Raises Unavailable."""
+        start(self._thread, "reporting what this node has")
+
+    def stop(self) -> None:
+        """End the thread; waits 0.5 s at most: the next agent reports what is not written."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    def told(self, standings: Sequence[Standing]) -> None:
+        """Note what became of the wishes. Never waits."""
+        with self._wake:
+            if standings != self._standings:
+                self._standings, self._changed = tuple(standings), True
+                self._wake.notify_all()
+
+    def told_subnets(self, subnets: Iterable[SubnetUse] | None) -> None:
+        """Note what this node has of Subnets; None where that is not known. Never waits."""
+        now = None if subnets is None else tuple(subnets)
+        with self._wake:
+            if now is not None and now != self._subnets:
+                self._subnets, self._changed = now, True
+                self._wake.notify_all()
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while self._await_due(pause_s):
+            try:
+                self.report()
+            except UserspaceError as error:
+                self._complain(str(error))
+            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it nothing is known of this node
+                self._complain(f"{type(error).__name__}: {error}")
+            else:
+                self._complain("")
+            failed = bool(self.problem)
+            pause_s = min(max(2 * pause_s, self._pace.pause_min_s), self._pace.pause_max_s) if failed else 0.0
+
+    def _await_due(self, pause_s: float) -> bool:
+        """Wait for the next report; False when the thread is to end. `pause_s`: after one that failed."""
+        look_s = random.uniform(1.0, 1.5) * self._pace.look_s  # noqa: S311 -- spreads nodes, hides nothing
+        with self._wake:
+            if not pause_s:
+                self._wake.wait_for(lambda: self._stopping or self._changed, look_s)
+            self._wake.wait_for(lambda: self._stopping, pause_s or self._pace.settle_s)
+            return not self._stopping
+
+    def report(self) -> None:
+        """Write what the server does not have. Raises UserspaceError when some of it cannot be written."""
+        with self._wake:
+            standings, subnets, self._changed = self._standings, self._subnets, False
+        if standings is None:
+            return
+        node = self._objects.get(NODES, self._node)
+        if node is None:
+            raise UserspaceError(f"the API server knows no node {self._node}", "the setting node_name")
+        state = self._objects.get(NODE_STATES, self._node) or {}
+        known = state.get("status") or {}
+        chassis = self._named(known)
+        wanted = status(standings, _with_ranges(subnets, known), _addresses(node), chassis)
+        errors: list[UserspaceError] = []
+        writes: tuple[Callable[[], None], ...] = (
+            lambda: self._write_state(node, state, wanted),
+            lambda: self._write_node(node, labels(standings), notes(chassis, kubeovn=self._kubeovn)),
+        )
+        for write in writes:
+            try:
+                write()
+            except UserspaceError as error:
+                errors.append(error)
+        if errors:
+            raise combined("what this node has is not in the API", errors)
+
+    def _named(self, known: Mapping[str, Any]) -> str:
+        """The switch's name; while the switch is away, the one that was reported."""
+        try:
+            return self._chassis()
+        except UserspaceError:
+            return str(known.get("chassis") or "")
+
+    def _write_state(self, node: Mapping[str, Any], state: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        metadata = node["metadata"]
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": metadata["uid"]}
+        owned = owner in (state.get("metadata") or {}).get("ownerReferences", ())
+        if owned and state.get("status") == wanted:
+            return
+        body = {"metadata": {"ownerReferences": [owner]}, "status": wanted}
+        self._objects.apply(NODE_STATES, self._node, body, manager=MANAGER)
+        self.writes += 1
+
+    def _write_node(self, node: Mapping[str, Any], wanted: Mapping[str, str], noted: Mapping[str, str]) -> None:
+        metadata = node["metadata"]
+        marked, said = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        lacking = not wanted.items() <= marked.items() or not noted.items() <= said.items()
+        beside = any(LABELS in key for key in marked.keys() - wanted) or {CHASSIS, KUBEOVN_CHASSIS} & (said.keys() - noted)
+        if not lacking and (not beside or self._applied == (wanted, noted)):
+            return
+        body = {"metadata": {"uid": metadata["uid"], "labels": wanted, "annotations": noted}}
+        self._objects.apply(NODES, self._node, body, manager=MANAGER)
+        self._applied = (wanted, noted)
+        self.writes += 1
+
+    def _complain(self, problem: str) -> None:
+        """Keep the problem ("" for none), and log it when it begins."""
+        if problem and not self.problem:
+            say("warning", "this node cannot report what it has now; it is tried again", problem=problem)
+        self.problem = problem
+
+
+def _with_ranges(subnets: Iterable[SubnetUse] | None, known: Mapping[str, Any]) -> list[SubnetUse]:
+    """The Subnets with the ranges that the node has, or had when it last reported: from that a lost status is made again."""
+    before = {each.get("name"): each.get("range") for each in known.get("subnets") or ()}
+    if subnets is None:
+        return [SubnetUse(str(name), str(given)) for name, given in before.items()]
+    return [replace(each, range=each.range or before.get(each.name) or "") for each in subnets]
+
+
+def _addresses(node: Mapping[str, Any]) -> list[str]:
+    """The Node's InternalIPs."""
+    found = (node.get("status") or {}).get("addresses") or ()
+    return [str(each["address"]) for each in found if each.get("type") == "InternalIP"]

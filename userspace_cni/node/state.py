@@ -1,0 +1,97 @@
+"""What this node reports of itself to the API: its NodeState's status, and labels and annotations of its Node. Pure.
+
+The same standings give the same report: nothing in it is a time or a number that changes by itself, for every difference is a
+write. An empty text is left out: Kubernetes 1.20 makes null of it in server-side apply, and refuses that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from userspace_cni.attachment.steps import NodeBridge, NodeLink, OvsPort, Step, UplinkPort, first_of
+from userspace_cni.attachment.wishes import Standing
+
+CHASSIS: Final = "userspace-cni.io/chassis"
+"""Annotation of a Node: the name of its switch (`dataplane.chassis`)."""
+KUBEOVN_CHASSIS: Final = "ovn.kubernetes.io/chassis"
+"""The same for programs that know kube-ovn."""
+LABELS: Final = ".provider-network.userspace-cni.io/"
+"""Labels of a Node: NAME.provider-network.userspace-cni.io/{ready,interface,mtu}."""
+MESSAGE_MAX: Final = 1024
+_PROVIDER_NETWORK: Final = "provider-network"
+_LABEL_MAX: Final = 63
+_NO_LABEL: Final = re.compile(r"[^-A-Za-z0-9_.]+")
+
+
+@dataclass(frozen=True)
+class SubnetUse:
+    """A Subnet on this node: the range that its pods' addresses come from; "" where the controller's word for it is missing."""
+
+    name: str
+    range: str
+
+
+def status(standings: Iterable[Standing], subnets: Iterable[SubnetUse], addresses: Sequence[str], chassis: str) -> dict[str, Any]:
+    """The status of the NodeState. `addresses`: the node's InternalIPs; `chassis` "" where it is not known."""
+    by_name = sorted(subnets, key=lambda each: each.name)
+    return {
+        **({"chassis": chassis} if chassis else {}),
+        "addresses": list(addresses),
+        "wishes": [_wish(each) for each in sorted(standings, key=lambda each: (each.kind, each.name, each.source))],
+        "subnets": [{"name": each.name, "range": each.range} for each in by_name if each.range],
+    }
+
+
+def _wish(standing: Standing) -> dict[str, Any]:
+    reason = "Ready" if standing.holds else "CannotBeMet" if standing.wished else "CannotBeUndone"
+    about = {"kind": standing.kind, "name": standing.name, "source": standing.source, "ready": standing.holds}
+    said = {"message": standing.problem[:MESSAGE_MAX]} if standing.problem else {}
+    return {**about, "reason": reason, **said, **_facts(standing.steps)}
+
+
+def _facts(steps: Sequence[Step]) -> dict[str, Any]:
+    """What the steps say of interface, bridge, MTU and VLANs; without what they do not say."""
+    bridge, uplink = first_of(steps, NodeBridge), first_of(steps, UplinkPort)
+    link, port = first_of(steps, NodeLink), first_of(steps, OvsPort)
+    facts = {
+        "interface": ",".join(map(_opened, uplink.interfaces)) if uplink else link.name if link else "",
+        "bridge": bridge.name if bridge else uplink.bridge if uplink else port.bridge if port else "",
+        "mtu": uplink.mtu if uplink and uplink.mtu else bridge.mtu if bridge else 0,
+        "vlans": [each for each in uplink.trunks if each] if uplink else [],
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _opened(interface: Mapping[str, Any]) -> str:
+    """What an uplink's interface is called where it comes from: a kernel NIC's name, or DPDK's arguments of a device."""
+    return str(interface.get("devargs") or interface.get("name") or "")
+
+
+def labels(standings: Iterable[Standing]) -> dict[str, str]:
+    """The labels of the Node: of each provider network that is wished for it."""
+    found: dict[str, str] = {}
+    for each in standings:
+        if each.kind != _PROVIDER_NETWORK or not each.wished:
+            continue
+        facts = _facts(each.steps)
+        values = {
+            "ready": str(each.holds).lower(),
+            "interface": _label(facts.get("interface", "")),
+            "mtu": str(facts.get("mtu", "")),
+        }
+        found |= {f"{each.name}{LABELS}{name}": value for name, value in values.items() if value}
+    return found
+
+
+def _label(text: str) -> str:
+    """The text as a label's value: with a hyphen for what that cannot have."""
+    return _NO_LABEL.sub("-", text)[:_LABEL_MAX].strip("-_.")
+
+
+def notes(chassis: str, *, kubeovn: bool) -> dict[str, str]:
+    """The annotations of the Node."""
+    names = (CHASSIS, *((KUBEOVN_CHASSIS,) if kubeovn else ()))
+    return dict.fromkeys(names, chassis) if chassis else {}

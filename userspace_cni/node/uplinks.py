@@ -1,0 +1,133 @@
+"""Looks at what a provider network needs of this node, in kernel, sysfs and switch, for the plan of its wish.
+
+It changes nothing, and decides nothing: what the facts mean for a wish is said in `network.providers`. What moves is made of what
+the kernel shows now, or of the move that was made in this boot and what others have changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.port_kinds import KernelPort
+from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork
+from userspace_cni.dataplane.interfaces import bridges_of_interfaces, open_interfaces
+from userspace_cni.host import nics, pci
+from userspace_cni.host.network_managers import Manager, managers_of
+from userspace_cni.host.nics import Nic
+
+if TYPE_CHECKING:
+    from userspace_cni.node.local import LocalNode
+
+LOOK_S: Final = 6.0
+
+
+@dataclass(frozen=True)
+class UplinkLook:
+    """What was seen. `links`: those of the wish's kernel links that are there, by name, with those of its PCI devices.
+
+    `moves`: by link, what would move from it (or has moved) to the bridge, or to the internal port of its VLAN. `managers`: by
+    link, the programs that configure it. `on_bridge`: which bridge has the port of an interface. `lacking`: what devices and
+    switch have to have before the uplink can be opened. `node_addresses`: by which the cluster knows the node, None while they
+    are not known. `switch_lives`:
+    ovs-vswitchd answers; `is_open`: it has the uplink's port open. `former`: the steps that there are since this boot.
+    """
+
+    links: Mapping[str, Nic] = field(default_factory=dict)
+    moves: Mapping[str, AddressMove] = field(default_factory=dict)
+    managers: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
+    on_bridge: Mapping[str, str] = field(default_factory=dict)
+    device_links: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    node_addresses: frozenset[str] | None = frozenset()
+    switch_lives: bool = True
+    is_open: bool = True
+    switch_netns: str = ""
+    former: tuple[Step, ...] = ()
+
+
+def look(network: ProviderNetwork, former: Sequence[Step], node: LocalNode, node_addresses: Iterable[str] | None) -> UplinkLook:
+    """Look for this network. `former`: the steps that it has on this node since this boot.
+
+    Raises UserspaceError for what cannot be looked at now.
+    """
+    return _Looking(network, tuple(former), node, Deadline.after(LOOK_S)).seen(
+        None if node_addresses is None else frozenset(node_addresses)
+    )
+
+
+def internal_ports(network: ProviderNetwork, links: Mapping[str, Nic]) -> dict[str, str]:
+    """The internal port of each VLAN sub-interface of the wish that is one, by the sub-interface."""
+    uppers = {upper.name: upper for nic in network.nics if nic in links for upper in links[nic].uppers}
+    found = {name: uppers[name].vlan for name in network.vlan_interfaces if name in uppers and uppers[name].vlan}
+    return {name: f"{network.name}.{vlan}" for name, vlan in found.items()}
+
+
+@dataclass(frozen=True)
+class _Looking:
+    """One look."""
+
+    network: ProviderNetwork
+    former: tuple[Step, ...]
+    node: LocalNode
+    deadline: Deadline
+
+    def seen(self, node_addresses: frozenset[str] | None) -> UplinkLook:
+        """All of it."""
+        network, node = self.network, self.node
+        node.connect(self.deadline)
+        devices = {each: pci.look(each, node.root) for each in self._devices}
+        device_links = tuple(link for device in devices.values() if device and device.is_bifurcated for link in device.links)
+        names = (*network.links, *network.vlan_interfaces, *device_links)
+        links = {name: found for name in names if (found := self._link(name))}
+        moves: dict[str, AddressMove] = {}
+        if network.move_addresses != "no":
+            targets = dict.fromkeys(network.nics, network.bridge) | internal_ports(network, links)
+            moves = {name: self._move(links[name], target) for name, target in targets.items() if name in links}
+        return UplinkLook(
+            links=links,
+            moves=moves,
+            managers=managers_of((links[name] for name in moves), node.root, node.settings.switch_netns),
+            on_bridge=bridges_of_interfaces(node.ports.client, self.deadline),
+            device_links=device_links,
+            lacking=tuple(self._lacking()),
+            node_addresses=node_addresses,
+            switch_lives=bool(node.watch_switch()),
+            is_open=self._is_open(),
+            switch_netns=node.settings.switch_netns,
+            former=self.former,
+        )
+
+    @property
+    def _devices(self) -> list[str]:
+        return [each.removeprefix(PCI) for each in self.network.interfaces if each.startswith(PCI)]
+
+    def _link(self, name: str) -> Nic | None:
+        return nics.look(name, self.node.settings.switch_netns, self.node.root)
+
+    def _move(self, nic: Nic, target: str) -> AddressMove:
+        """The move as it is to be. The stack is kept from hearing what OVS has a copy of; AF_XDP takes the frames away."""
+        node, netns = self.node, self.node.settings.switch_netns
+        cut = self.network.port == "system" and nic.name in self.network.nics
+        fresh = nics.moved(nic, target, store=node.journal.identity(), boot_id=node.boot_id(), switch_netns=netns, cut=cut)
+        had = [step for step in self.former if isinstance(step, AddressMove) and step.thing == fresh.thing]
+        if had:
+            return replace(nics.merged(had[-1], nic, self._link(target)), cut=cut)
+        return replace(fresh, next_hops=nics.answering(nic, netns, node.root, self.deadline))
+
+    def _lacking(self) -> Iterator[str]:
+        able = self.node.ports.able(self.deadline)
+        for device in self._devices:
+            yield from pci.lacking(device, self.node.root)
+        opened_as: set[KernelPort] = {self.network.port} if self.network.nics else set()
+        if any(each.startswith((PCI, VDEV)) for each in self.network.interfaces):
+            opened_as.add("af_packet")  # any device of DPDK
+        yield from filter(None, (able.lacks(each, "netdev") for each in sorted(opened_as)))
+
+    def _is_open(self) -> bool:
+        """Whether frames can pass: of a bond, by one of its interfaces."""
+        names = {each["name"] for step in self.former if isinstance(step, UplinkPort) for each in step.interfaces}
+        return bool(names & open_interfaces(self.node.ports.client, self.deadline)) if names else False
