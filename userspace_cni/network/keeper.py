@@ -9,45 +9,53 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from userspace_cni.attachment.wishes import Standing, Wish, Wishes
+from userspace_cni.attachment.wishes import Plan, Standing, Wish, Wishes
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import Unavailable
 from userspace_cni.base.log import say
 from userspace_cni.base.threads import start
 
 if TYPE_CHECKING:
     from userspace_cni.attachment.node import Node
+    from userspace_cni.attachment.records import Record
+    from userspace_cni.attachment.steps import Step
 
 BEAT_S: Final = 1.0
+APART_S: Final = 0.2
+"""Seconds between two pursuits that only events ask for: a NIC that comes and goes asks for many."""
+
+Wished = Callable[[], tuple[Sequence[Wish], frozenset[str]]]
+"""Reads all sources: the wishes, and the sources that are complete."""
+Told = Callable[[Sequence[Standing]], None]
 
 
 class Keeper:
-    """The thread. `wished` reads all sources: the wishes, the sources that are complete, and what is refused before any look.
+    """The thread. `keep`: the plan of what is wished by a source that is not known now (see `wishes.Wishes`).
 
-    `told` gets what became of each wish, whenever that has changed; it must not wait. `due` says whether something that cannot
-    call `ask` (the switch, by its absence) wants a pursuit now.
+    `told` gets what became of each wish, after each pursuit; it must not wait. `due` says once a second whether something
+    that cannot call `ask` (the switch, by its absence) wants a pursuit now, in which nothing waits for its time.
     """
 
     def __init__(
-        self,
-        node: Node,
-        wished: Callable[[], tuple[Sequence[Wish], frozenset[str], Sequence[Standing]]],
-        tick_s: float,
-        due: Callable[[], bool] = lambda: False,
-        told: Callable[[Sequence[Standing]], None] = lambda _: None,
+        self, node: Node, wished: Wished, tick_s: float, *, keep: Plan | None = None, due: Callable[[], bool], told: Told
     ) -> None:
-        self._wishes = Wishes(node)
+        self._wishes = Wishes(node, keep)
         self._wished = wished
         self._tick_s = tick_s
         self._due = due
         self._told = told
         self._wake = threading.Condition()
-        self._asked = 0
+        self._asked = self._urged = False
+        self._begun = self._ended = 0
         self._stopping = False
         self._next = 0.0
+        self._problem = ""
         self._thread = threading.Thread(target=self._run, name="node-network", daemon=True)
         self.beat = time.monotonic()
-        """When the thread's last round began; a pursuit may take long."""
+        """When the thread's last round began, or came to its last wish."""
         self.standings: tuple[Standing, ...] = ()
         """What became of each wish."""
 
@@ -67,34 +75,79 @@ class Keeper:
         return self._thread.is_alive()
 
     def ask(self) -> None:
-        """Request a pursuit. Never waits."""
+        """Request a pursuit, in which what failed a moment ago waits for its time. Never waits."""
         with self._wake:
-            self._asked += 1
+            self._asked = True
             self._wake.notify_all()
+
+    def urge(self) -> None:
+        """Request a pursuit in which also what failed a moment ago is tried: for people. Never waits."""
+        with self._wake:
+            self._asked = self._urged = True
+            self._wake.notify_all()
+
+    def pursue(self, deadline: Deadline) -> tuple[Standing, ...]:
+        """Urge a pursuit and wait for its end; what became of each wish. Raises Unavailable at the deadline."""
+        self.urge()
+        with self._wake:
+            wanted = self._begun + 1  # the running one may have looked too early
+            while self._ended < wanted:
+                if self._stopping or not self._wake.wait(deadline.require("keeping the node's network")):
+                    raise Unavailable("the node's network is not looked at within the time of this call", "see the agent's log")
+            if self._problem:
+                raise Unavailable(f"what the node is to have could not be looked at: {self._problem}", "see the agent's log")
+            return self.standings
 
     def _run(self) -> None:
         while not self._stopping:
             self.beat = now = time.monotonic()
             with self._wake:
-                asked, self._asked = self._asked, 0
-            if asked or now >= min(self._next, self._wishes.next_due) or self._guarded(self._due):
-                self._guarded(lambda: self._pursue(now=asked > 0))  # noqa: B023 - called at once
+                asked, urged, self._asked, self._urged = self._asked, self._urged, False, False
+            wanted = self._guarded(self._due)
+            if asked or wanted or now >= min(self._next, self._wishes.next_due):
+                self._begin()
+                done = self._guarded(lambda: self._pursue(now=urged or wanted))  # noqa: B023 - called at once
                 self._next = time.monotonic() + self._tick_s
+                self._end(done=done)
             with self._wake:
                 if not (self._stopping or self._asked):
                     self._wake.wait(BEAT_S)
 
+    def _begin(self) -> None:
+        with self._wake:
+            self._begun += 1
+
+    def _end(self, *, done: bool) -> None:
+        with self._wake:
+            self._problem = "" if done else self._problem
+            self._ended = self._begun
+            self._wake.notify_all()
+            self._wake.wait_for(lambda: self._stopping or self._urged, APART_S)
+
     def _pursue(self, *, now: bool) -> bool:
-        wishes, complete, refused = self._wished()
-        standings = (*refused, *self._wishes.pursue(wishes, complete, now=now))
-        if standings != self.standings:
-            self.standings = standings
-            self._told(standings)
+        wishes, complete = self._wished()
+        wishes = [replace(each, plan=self._beating(each.plan)) for each in wishes]
+        standings = self._wishes.pursue(wishes, complete, now=now)
+        self.standings = standings
+        self._told(standings)
         return True
 
+    def _beating(self, plan: Plan) -> Plan:
+        """The plan, which shows that the thread has come to it: a pursuit of many wishes may take long."""
+
+        def steps(record: Record | None) -> tuple[Step, ...]:
+            self.beat = time.monotonic()
+            return plan(record)
+
+        return steps
+
     def _guarded(self, work: Callable[[], bool]) -> bool:
+        """What `work` returns; False, with the problem logged once and kept, when it fails."""
         try:
-            return work()
+            done = work()
         except Exception as error:  # noqa: BLE001 -- whatever it was, the next round may do better
-            say("error", "a round of keeping the node's network failed", error=repr(error))
+            if self._problem != repr(error):  # a round a second must not fill the log
+                say("error", "a round of keeping the node's network failed", error=repr(error))
+            self._problem = repr(error)
             return False
+        return done

@@ -1,16 +1,17 @@
 """What the node is to have, by all who may wish it: the settings, objects of the API, annotations of the node. Pure.
 
-Settings beat objects. Of two wishes for one NIC or one bridge the one that holds it keeps it; else the earlier one gets it. The
-other is refused by name, and nothing of it is applied.
+Of two sources that name the same thing the more important one says what it is to be, also when that is refused: settings beat
+objects, these beat annotations. A NIC that two provider networks want stays with the one that holds it; else the more important
+one gets it. The other is refused by name, and nothing of it is applied; what it has already stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from userspace_cni.base.gateways import Gateway
+from userspace_cni.base.gateways import Gateway, clash
 from userspace_cni.base.provider_networks import ProviderNetwork
 
 PROVIDER_NETWORK: Final = "provider-network"
@@ -21,7 +22,8 @@ TRANSLATION: Final = "translation"
 SETTINGS: Final = "settings"
 OBJECTS: Final = "objects"
 ANNOTATIONS: Final = "annotations"
-"""Sources of wishes."""
+COMMANDS: Final = "commands"
+"""Sources of wishes. What a command asked for stands in no list: only its record has it, until it is undone or the node boots."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,23 @@ class Desired:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why something that `source` wishes cannot be, where that shows without a look at the node."""
+
+    source: str
+    why: str
+
+
+@dataclass(frozen=True)
 class WishList:
-    """The wishes of all sources that go together, each with its source, and why the others do not, by kind and name."""
+    """The wishes of all sources that go together, each with its source; and what is refused, by kind and name.
+
+    No kind and name is in both.
+    """
 
     provider_networks: tuple[tuple[str, ProviderNetwork], ...]
     gateways: tuple[tuple[str, Gateway], ...]
-    refused: Mapping[tuple[str, str], str]
+    refused: Mapping[tuple[str, str], Refusal]
 
 
 def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> WishList:
@@ -52,37 +65,70 @@ def agreed(desired: Sequence[Desired], holders: Mapping[str, str]) -> WishList:
 
     `holders`: which provider network has which interface now, by interface.
     """
-    refused: dict[tuple[str, str], str] = {}
+    refused: dict[tuple[str, str], Refusal] = {}
     networks: dict[str, tuple[str, ProviderNetwork]] = {}
     gateways: dict[str, tuple[str, Gateway]] = {}
-    users: dict[str, str] = {}
-    wished = [(each.source, network) for each in desired for network in each.provider_networks]
     for each in desired:
-        refused |= {key: why for key, why in each.refused.items() if key not in refused}
-    for source, network in sorted(wished, key=lambda item: not _holds(item[1], holders)):
-        if network.name in networks:
-            continue  # a more important source, or a holder, says what it is to be
-        taken = {each: users[each] for each in network.interfaces if each in users}
-        if taken:
-            interface, user = next(iter(taken.items()))
-            refused[PROVIDER_NETWORK, network.name] = f"interface {interface} is wished for provider network {user}, too"
-            continue
-        networks[network.name] = source, network
-        users |= dict.fromkeys(network.interfaces, network.name)
-    bridges = {network.bridge: network.name for _, network in networks.values()}
-    for each in desired:
+        for key, why in each.refused.items():
+            known = {(PROVIDER_NETWORK, name) for name in networks} | {(GATEWAY, port) for port in gateways}
+            if key not in refused and key not in known:
+                refused[key] = Refusal(each.source, why)
+        for network in each.provider_networks:
+            if network.name not in networks and (PROVIDER_NETWORK, network.name) not in refused:
+                networks[network.name] = each.source, network
         for gateway in each.gateways:
-            if gateway.port in gateways:
-                continue
-            if gateway.bridge in bridges and not gateway.sole:
-                refused[GATEWAY, gateway.port] = (
-                    f"bridge {gateway.bridge} has the uplink of provider network {bridges[gateway.bridge]}, where this address "
-                    "would meet itself on other nodes; 'sole = true' says that only this node has it"
-                )
-                continue
-            gateways[gateway.port] = each.source, gateway
-    return WishList(tuple(networks.values()), tuple(gateways.values()), refused)
+            if gateway.port not in gateways and (GATEWAY, gateway.port) not in refused:
+                gateways[gateway.port] = each.source, gateway
+    for kind, name, source, why in (*_contested(networks, holders), *_misplaced(gateways, networks), *_clashing(gateways)):
+        refused[kind, name] = Refusal(source, why)
+    return WishList(
+        tuple(wish for name, wish in networks.items() if (PROVIDER_NETWORK, name) not in refused),
+        tuple(wish for port, wish in gateways.items() if (GATEWAY, port) not in refused),
+        refused,
+    )
+
+
+_Refused = Iterator[tuple[str, str, str, str]]
+"""Kind, name, source and reason."""
+
+
+def _contested(networks: Mapping[str, tuple[str, ProviderNetwork]], holders: Mapping[str, str]) -> _Refused:
+    """Provider networks whose interface another one has, or wants first."""
+    users: dict[str, str] = {}
+    for source, network in sorted(networks.values(), key=lambda wish: not _holds(wish[1], holders)):
+        taken = next((each for each in sorted(network.claims) if each in users), None)
+        if taken is None:
+            users |= dict.fromkeys(network.claims, network.name)
+        else:
+            why = f"interface {taken} is wished for provider network {users[taken]}, too"
+            yield PROVIDER_NETWORK, network.name, source, why
+
+
+def _misplaced(gateways: Mapping[str, tuple[str, Gateway]], networks: Mapping[str, tuple[str, ProviderNetwork]]) -> _Refused:
+    """Gateways that cannot be where they are wished."""
+    bridges = {network.bridge: name for name, (_, network) in networks.items()}
+    links = {each for _, network in networks.values() for each in (network.bridge, *network.claims)}
+    for source, gateway in gateways.values():
+        if gateway.port in links:
+            yield GATEWAY, gateway.port, source, f"{gateway.port} is a bridge or an interface of a provider network"
+        elif gateway.bridge in bridges and not gateway.sole:
+            why = (
+                f"bridge {gateway.bridge} has the uplink of provider network {bridges[gateway.bridge]}, where this address would "
+                "meet itself on other nodes; 'sole = true' says that only this node has it"
+            )
+            yield GATEWAY, gateway.port, source, why
+
+
+def _clashing(gateways: Mapping[str, tuple[str, Gateway]]) -> _Refused:
+    """Gateways that cannot be beside an earlier one: a subnet overlaps, or a route or a routing table is the same."""
+    kept: list[Gateway] = []
+    for source, gateway in gateways.values():
+        why = next((why for each in kept if (why := clash(each, gateway))), "")
+        if why:
+            yield GATEWAY, gateway.port, source, why
+        else:
+            kept.append(gateway)
 
 
 def _holds(network: ProviderNetwork, holders: Mapping[str, str]) -> bool:
-    return any(holders.get(each) == network.name for each in network.interfaces)
+    return any(holders.get(each) == network.name for each in network.claims)

@@ -1,0 +1,116 @@
+"""Pods on the uplink of a provider network: they reach what is beyond the NIC, and pods of another node with the same network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.cni.spec import succeeded, switch_of
+from tests.lab.frames.taps import SECONDS, TapProcess, echoes
+from tests.lab.network.kept import kept
+from tests.lab.network.outside import NIC
+from tests.lab.node.node import Node, clean
+from tests.lab.runtimes.runtime import netns
+from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.veths import inside, veth
+from userspace_cni.base.provider_networks import ProviderNetwork
+
+NET = ProviderNetwork("net1", NIC, vlans=(100,), said_by="the test")
+OUTSIDE = "192.0.2.1"
+
+
+@contextmanager
+def common_wire(*nodes: str) -> Iterator[None]:
+    """A NIC in each of the namespaces, all on one wire, on which there is another machine."""
+    with netns() as wire:
+        inside(wire, "ip", "link", "add", "wire", "type", "bridge")
+        inside(wire, "ip", "address", "add", f"{OUTSIDE}/24", "dev", "wire")
+        for number, node in enumerate(nodes):
+            veth(node, NIC, wire, f"plug{number}")
+            inside(wire, "ip", "link", "set", f"plug{number}", "master", "wire")
+        inside(wire, "ip", "link", "set", "wire", "up")
+        try:
+            yield
+        finally:
+            for node in nodes:
+                inside(node, "ip", "link", "delete", NIC)
+
+
+def pod_network(node: Node, address: str, vlan: int | None) -> dict[str, Any]:
+    """A network of ordinary pods on the uplink's bridge, with one address."""
+    subnet = f"{address.rpartition('.')[0]}.0/24"
+    ipam = {
+        "type": "host-local",
+        "dataDir": str(node.ipam_dir / address),
+        "ranges": [[{"subnet": subnet, "rangeStart": address, "rangeEnd": address}]],
+    }
+    bridge = {"bridgeName": NET.bridge} | ({"vlanId": vlan} if vlan else {})
+    return {
+        "cniVersion": "1.0.0",
+        "name": "podnet",
+        "type": "userspace",
+        "host": {"iftype": "veth", "bridge": bridge},
+        "ipam": ipam,
+    }
+
+
+class Pods:
+    """Pods of the test, each in a sandbox of its own."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._calls: list[tuple[Node, dict[str, Any], str, str]] = []
+
+    def add(self, node: Node, network: dict[str, Any]) -> tuple[str, str]:
+        """Attach one; its namespace and its container."""
+        sandbox = self._stack.enter_context(netns())
+        container = f"{len(self._calls):012x}" + "e" * 52
+        succeeded(node.run("ADD", network, sandbox, container))
+        self._calls.append((node, network, sandbox, container))
+        return sandbox, container
+
+    def delete(self) -> None:
+        """Detach all."""
+        while self._calls:
+            node, network, sandbox, container = self._calls.pop()
+            succeeded(node.run("DEL", network, sandbox, container))
+
+
+def test_pods_of_two_nodes(node: Node) -> None:
+    """By a VLAN of the uplinks ordinary and vhost-user pods of both nodes talk; without a tag they reach what is beyond the NIC.
+
+    A VLAN that the uplink does not carry ends at the bridge. The bridge stays until the pods are gone, and says for whom.
+    """
+    here = switch_of(node)
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="uc-")))
+        there = stack.enter_context(Switch())
+        other = stack.enter_context(clean(Node(directory / "m", there)))
+        stack.enter_context(common_wire(here.netns, there.netns))
+        sites = [stack.enter_context(kept(switch, directory / str(switch.dir.name))) for switch in (here, there)]
+        for site in sites:
+            site.met(NET)
+        pods = Pods(stack)
+        stack.callback(pods.delete)
+        one, _ = pods.add(node, pod_network(node, "10.56.0.11", 100))
+        pods.add(other, pod_network(other, "10.56.0.12", 100))
+        pods.add(other, pod_network(other, "10.56.0.14", 200))
+        plain, _ = pods.add(node, pod_network(node, "192.0.2.50", None))
+        wait_until(lambda: echoes(one, "10.56.0.12"), SECONDS, "pods of both nodes talk")
+        wait_until(lambda: echoes(plain, OUTSIDE), SECONDS, "a pod reaches what is beyond the NIC")
+        assert not echoes(one, "10.56.0.14")
+        vhost_user = other.network()
+        vhost_user["host"]["bridge"] = {"bridgeName": NET.bridge, "vlanId": 100}
+        sandbox, container = pods.add(other, vhost_user)
+        socket = other.shared / container[:12] / f"{container[:12]}-net1"
+        stack.enter_context(TapProcess(sandbox, str(socket), "--mode", "server", "--name", "t0", "--address", "10.56.0.13/24"))
+        wait_until(lambda: echoes(one, "10.56.0.13"), SECONDS, "an ordinary pod and a vhost-user pod of the other node talk")
+        [standing] = sites[0].pursue()
+        assert "bridge br-net1 stays while others have ports on it" in standing.problem
+        pods.delete()
+        for site, switch in zip(sites, (here, there), strict=True):
+            wait_until(lambda site=site: not site.pursue(), SECONDS, "the bridge goes")  # type: ignore[misc]
+            assert switch.bridges() == []

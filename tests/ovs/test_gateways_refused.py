@@ -1,0 +1,145 @@
+"""Gateways that cannot be, and what keeps one that is from being of use: told by name, and the node stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.cni.spec import switch_of
+from tests.lab.network.gateways import BOTH_HOLD, GATEWAY, NODE, OUTSIDE, Site, everything, kept, routed
+from tests.lab.network.outside import Wire
+from tests.lab.node.links import inside
+from tests.lab.node.node import Node
+from tests.lab.switch.switch import wait_until
+from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
+from userspace_cni.network.concerns import concerns
+
+EGRESS = EgressGateway(OUTSIDE[0], 1042, 1042)
+
+
+@pytest.fixture
+def wire(node: Node) -> Iterator[Wire]:
+    """A NIC of the node, which forwards, and what lies beyond."""
+    with routed(switch_of(node).netns) as made:
+        yield made
+
+
+@pytest.fixture
+def site(node: Node, wire: Wire) -> Iterator[Site]:
+    """The node's own network, which is beside that NIC's."""
+    with kept(node, wire.node) as made:
+        yield made
+
+
+def refused(site: Site, gateway: Gateway) -> str:
+    """Why the gateway is refused; the node is as it was."""
+    before = everything(site.place), inside(site.place, "ip", "-o", "link").count("\n")
+    problem = site.keep(gateway)[gateway.port]
+    assert (everything(site.place), inside(site.place, "ip", "-o", "link").count("\n")) == before
+    return problem
+
+
+PLAIN = replace(GATEWAY, masquerade=False)
+
+
+@pytest.mark.parametrize(
+    ("gateway", "why"),
+    [
+        (replace(PLAIN, port="nic0"), "a link of that name exists, and is not ours"),
+        (replace(PLAIN, addresses=("192.0.2.129/25",)), "its subnet 192.0.2.128/25 overlaps 192.0.2.11/24 of link nic0"),
+        (replace(PLAIN, addresses=("192.0.0.1/16",)), "overlaps 192.0.2.11/24 of link nic0"),
+        (replace(PLAIN, addresses=("203.0.113.1/24",)), "the node has a route to 203.0.113.128/25, which is in its subnet"),
+        (replace(PLAIN, routes=(StaticRoute("203.0.113.128/25", OUTSIDE[0]),)), "the node has another route to 203.0.113.128/25"),
+        (
+            replace(PLAIN, routes=(StaticRoute("10.99.0.0/24", "198.51.100.1"),)),
+            "the gw 198.51.100.1 of its route is no neighbour",
+        ),
+        (replace(PLAIN, egress_gateway=replace(EGRESS, table=77)), "routing table 77 is in use"),
+        (replace(PLAIN, egress_gateway=replace(EGRESS, via="198.51.100.1")), "egress gateway 198.51.100.1 is no neighbour"),
+        (replace(PLAIN, egress_gateway=replace(EGRESS, via="203.0.113.129")), "the way there leads over 192.0.2.1"),
+        (replace(PLAIN, egress_gateway=replace(EGRESS, via=NODE[0])), "or it is its own address"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_refused_by_a_look(site: Site, gateway: Gateway, why: str) -> None:
+    """What another link, route or table has is not taken: the problem names it, and nothing is made."""
+    inside(site.place, "ip", "route", "add", "203.0.113.128/25", "via", OUTSIDE[0])
+    inside(site.place, "ip", "route", "add", "unreachable", "203.0.113.0/29", "table", "77")
+    try:
+        assert why in refused(site, gateway)
+    finally:
+        inside(site.place, "ip", "route", "flush", "table", "77")
+
+
+def test_a_bridge_that_leads_out(node: Node, site: Site, wire: Wire) -> None:
+    """On an administrator's bridge with a NIC a gateway is refused, unless it says that it is the only one; the bridge stays."""
+    switch = switch_of(node)
+    switch.vsctl("add-br", "br-admin", "--", "set", "Bridge", "br-admin", "datapath_type=netdev")
+    switch.vsctl("add-port", "br-admin", wire.nic)
+    there = replace(PLAIN, port="gw0", bridge="br-admin")
+    assert "bridge br-admin leads to other machines by nic0" in refused(site, there)
+    assert site.keep(replace(there, sole=True)) == {"gw0": ""}
+    assert switch.ports("br-admin") == ["gw0", "nic0"]
+    assert site.keep() == {}
+    assert switch.ports("br-admin") == ["nic0"]
+    switch.vsctl("del-br", "br-admin")
+
+
+def test_one_that_is_refused_leaves_the_former(site: Site, wire: Wire) -> None:
+    """A gateway whose new subnet overlaps another link's stays as it was; its masquerade is of what it has."""
+    assert site.keep(GATEWAY) == BOTH_HOLD
+    before = everything(site.place)
+    problems = site.keep(replace(GATEWAY, addresses=("192.0.2.129/25",)))
+    assert "overlaps" in problems[GATEWAY.port]
+    assert problems["all"] == ""
+    assert everything(site.place) == before
+    assert site.keep(replace(GATEWAY, addresses=("10.57.0.1/24",))) == BOTH_HOLD
+    assert "10.56.0" not in str(everything(site.place))
+
+
+def test_unknown_keeps(site: Site) -> None:
+    """While the source of a gateway cannot be read the gateway stays, and so does its masquerade, beside that of another one."""
+    other = replace(GATEWAY, port="other-gw", bridge="br-other", addresses=("10.58.0.1/24",))
+    assert site.keep(GATEWAY, other) == {**BOTH_HOLD, "other-gw": ""}
+    before = everything(site.place)
+    assert site.keep(other, complete=False) == {"other-gw": "", "br-test-gw": "", "all": ""}
+    assert everything(site.place) == before
+    assert site.keep(complete=False) == {"other-gw": "", "br-test-gw": "", "all": ""}
+    assert everything(site.place) == before
+    assert site.keep(other) == {"other-gw": "", "all": ""}
+    assert "10.56.0" not in str(everything(site.place))
+
+
+def test_concerns(node: Node, site: Site, wire: Wire) -> None:
+    """What the node lacks is told: forwarding, chains that drop, routers that are silent. None of it is changed."""
+
+    def told(gateway: Gateway) -> dict[str, str]:
+        return {each.what: each.found for each in concerns([gateway], site.local)}
+
+    gateway = replace(GATEWAY, egress_gateway=EGRESS)
+    assert site.keep(gateway) == BOTH_HOLD
+    inside(site.place, "ip", "route", "add", "default", "via", OUTSIDE[0])
+    inside(site.place, "ip", "-6", "route", "add", "default", "via", OUTSIDE[1])
+    strict = inside(site.place, "cat", "/proc/sys/net/ipv4/conf/nic0/rp_filter").strip()
+    inside(site.place, "sh", "-c", "echo 2 > /proc/sys/net/ipv4/conf/nic0/rp_filter")
+    wait_until(lambda: told(gateway) == {}, what="no concern: the NIC's link-local address may be asked for yet")
+    inside(site.place, "sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv4/conf/nic0/rp_filter")
+    inside(
+        site.place, "nft", "add table ip theirs; add chain ip theirs FWD { type filter hook forward priority 0; policy drop; }"
+    )
+    assert told(replace(gateway, next_hop="10.56.0.77")) == {
+        "net.ipv4.ip_forward": "0",
+        "net.ipv4.conf.nic0.rp_filter": "1",
+        "chain ip theirs FWD": "dropping what is forwarded",
+        "router 10.56.0.77": "silent",
+    }
+    inside(site.place, "nft", "add rule ip theirs FWD iifname br-test-gw accept")
+    inside(wire.outside, "ip", "link", "set", wire.beyond, "down")
+    inside(site.place, "ip", "neigh", "flush", "all")
+    found = told(gateway)
+    assert "chain ip theirs FWD" not in found
+    assert {key for key in found if key.startswith("router")} == {f"router {each}" for each in OUTSIDE}
+    inside(site.place, "nft", "delete table ip theirs")
+    inside(site.place, "sh", "-c", f"echo {strict} > /proc/sys/net/ipv4/conf/nic0/rp_filter")

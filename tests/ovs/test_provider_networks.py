@@ -1,0 +1,333 @@
+"""Provider networks on a real OVS-DPDK: what a wish makes of a NIC, what it refuses, and what happens on failure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.lab.network.kept import KeptNode, kept
+from tests.lab.network.outside import BEYOND, NIC, Wire, traffic, wired
+from tests.lab.switch.switch import Switch, wait_until
+from tests.lab.switch.veths import inside, veth
+from userspace_cni.base.provider_networks import Bond, ProviderNetwork
+from userspace_cni.node.local import LocalNode
+
+NODE, OUTSIDE = "192.0.2.11", "192.0.2.1"
+NET = ProviderNetwork("net1", NIC, said_by="the test")
+MOVED = replace(NET, move_addresses="primary")
+
+
+@pytest.fixture
+def wire(switch: Switch) -> Iterator[Wire]:
+    """The node's NIC with an address, and what is beyond it."""
+    with wired(switch.netns) as made:
+        yield made
+
+
+@pytest.fixture
+def site(switch: Switch) -> Iterator[KeptNode]:
+    """A node whose wishes are pursued."""
+    with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory)) as made:
+        yield made
+
+
+def where(wire: Wire, address: str = NODE) -> list[str]:
+    """The links of the node that have the address."""
+    found = json.loads(wire.on_node("ip", "-json", "address"))
+    return [link["ifname"] for link in found for each in link["addr_info"] if each["local"] == address]
+
+
+def kernel(wire: Wire) -> str:
+    """Addresses and routes of the node's NIC, as ip(8) shows them, without counters and what IPv6 makes by itself in its time."""
+    said = wire.on_node("ip", "-d", "address", "show", "dev", NIC) + wire.on_node("ip", "-d", "route", "show", "table", "all")
+    passing = ("valid_lft", "promiscuity", "fe80:", "multicast ff00:")
+    return "\n".join(line for line in said.splitlines() if not any(each in line for each in passing))
+
+
+def test_an_uplink_and_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """Bridge and port have the NIC's MAC and MTU; the node goes on answering at the NIC; undone, everything is as before."""
+    before = kernel(wire)
+    site.met(NET)
+    assert (switch.bridges(), switch.ports("br-net1")) == (["br-net1"], [NIC])
+    link = json.loads(wire.on_node("ip", "-json", "link", "show", NIC))[0]
+    bridge = json.loads(wire.on_node("ip", "-json", "link", "show", "br-net1"))[0]
+    assert (bridge["address"], bridge["mtu"]) == (link["address"], link["mtu"])
+    assert site.drifts() == []
+    assert where(wire) == [NIC]
+    assert wire.answers(NODE)
+    site.met(NET)
+    site.met(replace(NET, vlans=(100, 200)))
+    assert switch.port(NIC)["trunks"] == [0, 100, 200]
+    site.met()
+    assert switch.bridges() == []
+    assert kernel(wire) == before
+
+
+def test_addresses_move_under_traffic(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """Made and undone with the node's addresses and default route, no answer is missed for long and no stream breaks."""
+    wire.on_node("ip", "route", "add", "default", "via", OUTSIDE)
+    before = kernel(wire)
+    with traffic(wire, NODE) as noticed:
+        site.met(MOVED)
+        assert where(wire) == ["br-net1"]
+        assert site.drifts() == []
+        site.met(MOVED)
+        site.met()
+    assert (where(wire), kernel(wire)) == ([NIC], before)
+    assert noticed[NODE].broken == ""
+    assert noticed[NODE].longest_gap_s < 1.0
+
+
+def test_given_back_while_the_switch_is_dead(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """ovs-vswitchd gone for long, and OVSDB with it: the NIC has its addresses again. They move again when it lives."""
+    site.met(MOVED)
+    switch.kill_vswitchd()
+    try:
+        switch.stop_ovsdb()
+        site.gone_s = 9.0
+        assert where(wire) == ["br-net1"]
+        site.gone_s = 11.0
+        site.pursue(MOVED)
+        assert where(wire) == [NIC]
+        assert wire.answers(NODE)
+        assert "ovs-vswitchd has been gone" in site.problem(MOVED)
+        assert where(wire) == [NIC]
+        site.gone_s = 0.5  # it was there for a moment: nothing moves to a bridge that is dead
+        assert site.problem(MOVED)
+        assert where(wire) == [NIC]
+    finally:
+        switch.restart_ovsdb()
+        switch.restart_vswitchd()
+    site.gone_s = 0.0
+    wait_until(lambda: where(wire) == ["br-net1"] or not site.pursue(MOVED), 20, "they have moved again")
+    assert wire.answers(NODE)
+    assert site.drifts() == []
+
+
+@pytest.mark.parametrize("how", ["unknown", "refused"])
+def test_given_back_without_a_wish(wire: Wire, site: KeptNode, switch: Switch, how: str) -> None:
+    """A wish that is not known now, or refused before any look, keeps what it has; but no address stays on a dead bridge."""
+
+    def pursue() -> None:
+        site.refuse(MOVED, "another one has it") if how == "refused" else site.pursue(complete=False)
+
+    site.met(MOVED)
+    pursue()
+    assert where(wire) == ["br-net1"]
+    switch.kill_vswitchd()
+    try:
+        site.gone_s = 11.0
+        pursue()
+        assert where(wire) == [NIC]
+        assert wire.answers(NODE)
+    finally:
+        site.gone_s = 0.0
+        switch.restart_vswitchd()
+    assert switch.ports("br-net1") == [NIC]
+
+
+def test_a_restart_of_the_switch_keeps_what_moved(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """A short absence moves nothing: the bridge has the addresses throughout, and answers once the daemon lives."""
+    site.met(MOVED)
+    switch.kill_vswitchd()
+    site.pursue(MOVED)
+    assert where(wire) == ["br-net1"]
+    switch.restart_vswitchd()
+    wait_until(lambda: wire.answers(NODE), 20, "the node answers again")
+    wait_until(lambda: not site.pursue(MOVED)[0].problem, 20, "the wish is met")
+    assert site.drifts() == []
+
+
+def test_what_others_change_meanwhile(wire: Wire, site: KeptNode) -> None:
+    """An address added at the NIC moves, too; one removed from the bridge stays removed; all of it is there after going back."""
+    site.met(MOVED)
+    wire.on_node("ip", "address", "add", "192.0.2.12/24", "dev", NIC)
+    wire.on_node("ip", "address", "add", "192.0.2.13/24", "dev", "br-net1")
+    site.met(MOVED)
+    assert where(wire, "192.0.2.12") == ["br-net1"]
+    assert wire.answers("192.0.2.12")
+    wire.on_node("ip", "address", "delete", "192.0.2.12/24", "dev", "br-net1")
+    site.met(MOVED)
+    assert where(wire, "192.0.2.12") == []
+    site.met()
+    assert {each: where(wire, each) for each in (NODE, "192.0.2.12", "192.0.2.13")} == {
+        NODE: [NIC],
+        "192.0.2.12": [],
+        "192.0.2.13": [NIC],
+    }
+
+
+class _OtherBoot(LocalNode):
+    """A node with a boot id of the test's."""
+
+    booted = "first"
+
+    def boot_id(self) -> str:
+        """That of the test."""
+        return self.booted
+
+
+def test_after_a_reboot(wire: Wire, switch: Switch) -> None:
+    """Kernel state is gone and rows are not: what moves is what the NIC has now, and nothing of what the record says."""
+    with TemporaryDirectory(prefix="uc-") as directory, kept(switch, Path(directory), _OtherBoot) as site:
+        site.met(MOVED)
+        assert isinstance(site.node, _OtherBoot)
+        site.node.booted = "second"
+        # as the node's network manager sets it up, with a tap that ovs-vswitchd has made anew
+        wire.on_node("ip", "address", "flush", "dev", "br-net1")
+        wire.on_node("nft", "flush", "ruleset")
+        wire.on_node("ip", "address", "add", "192.0.2.14/24", "dev", NIC)
+        assert wire.answers("192.0.2.14")
+        site.met(MOVED)
+        assert (where(wire, NODE), where(wire, "192.0.2.14")) == ([], ["br-net1"])
+        assert wire.answers("192.0.2.14")
+        site.met()
+        assert (where(wire, NODE), where(wire, "192.0.2.14")) == ([], [NIC])
+
+
+CHANGES = {
+    "apply": ((), (MOVED,)),
+    "amend": ((MOVED,), (replace(MOVED, vlans=(100,), mtu=1400),)),
+    "give up moving": ((replace(NET, move_addresses="yes"),), (NET,)),
+    "undo": ((MOVED,), ()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_killed_at_each_point(wire: Wire, site: KeptNode, switch: Switch, change: str) -> None:
+    """kill -9 after each write and each effect: the node answers, and the next pursuit completes it, or reverts it."""
+    first, last = CHANGES[change]
+    before, died = kernel(wire), []
+    for points in range(2, 60, 2):  # what is before one is after another
+        site.met(*first)
+        died.append(site.killed(points, *last))
+        assert wire.answers(NODE), f"killed {died[-1]}"
+        onward = last if points % 4 else first
+        site.met(*onward)
+        assert site.drifts() == [], f"killed {died[-1]}"
+        assert wire.answers(NODE), f"killed {died[-1]}, and then pursued"
+        if not died[-1]:
+            break
+    assert len(died) > 3
+    site.met()
+    assert kernel(wire).splitlines() == before.splitlines()
+    assert (switch.bridges(), site.records()) == ([], [])
+
+
+def test_killed_while_it_gives_back(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """ovs-vswitchd is dead, and the agent dies amid giving back: the next one ends with the addresses on the NIC, each time."""
+    died = []
+    for points in range(2, 60, 2):
+        wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], 20, "they have moved")
+        switch.kill_vswitchd()
+        try:
+            site.gone_s = 11.0
+            died.append(site.killed(points, MOVED))
+            site.pursue(MOVED)
+            assert where(wire) == [NIC], f"killed {died[-1]}"
+            assert wire.answers(NODE), f"killed {died[-1]}"
+        finally:
+            site.gone_s = 0.0
+            switch.restart_vswitchd()
+        if not died[-1]:
+            break
+    assert len(died) > 2
+    wait_until(lambda: not site.pursue(MOVED)[0].problem and where(wire) == ["br-net1"], 20, "they have moved")
+    assert site.drifts() == []
+
+
+def test_killed_while_the_switch_is_dead_amid_the_first_move(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """Both die amid the first application: all of it is undone, so far as it goes without the switch, and made when it lives."""
+    for points in (8, 10):
+        site.met()
+        died = site.killed(points, MOVED)
+        switch.kill_vswitchd()
+        try:
+            site.gone_s = 11.0
+            site.pursue(MOVED)
+            assert where(wire) == [NIC], f"killed {died}"
+            assert wire.answers(NODE), f"killed {died}"
+        finally:
+            site.gone_s = 0.0
+            switch.restart_vswitchd()
+    wait_until(lambda: not site.pursue(MOVED)[0].problem, 20, "the wish is met")
+    assert where(wire) == ["br-net1"]
+
+
+def test_a_nic_by_af_xdp(wire: Wire, site: KeptNode) -> None:
+    """With addresses that stay it is refused; moved, they answer at the bridge without a cut, and come back."""
+    network = replace(NET, port="afxdp")
+    assert "has addresses (192.0.2.11/24)" in site.problem(network)
+    before = kernel(wire)
+    site.met(replace(network, move_addresses="yes"))
+    assert where(wire) == ["br-net1"]
+    assert wire.answers(NODE)
+    assert site.drifts() == []
+    site.met()
+    assert (kernel(wire), wire.answers(NODE)) == (before, True)
+
+
+def test_a_bond_and_virtual_devices(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """Several NICs are one port; DPDK opens a NIC without addresses by a virtual device, and one that leads nowhere."""
+    with wired(switch.netns, (), (), nic="nic1", beyond="out1"):
+        bonded = ProviderNetwork("net2", bond=Bond((NIC, "nic1"), updelay_ms=100))
+        site.met(bonded)
+        assert (switch.ports("br-net2"), switch.port("up-net2")["bond_mode"]) == (["up-net2"], "active-backup")
+        site.met(ProviderNetwork("net3", "vdev:net_af_packet7,iface=nic1"), ProviderNetwork("net4", "vdev:net_null7", mtu=1400))
+        assert (switch.ports("br-net3"), switch.ports("br-net4")) == (["up-net3"], ["up-net4"])
+        assert site.drifts() == []
+        site.met()
+        assert switch.bridges() == []
+
+
+def test_what_is_refused(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """A NIC that is absent, enslaved, another bridge's, or primary without being told; and nothing is changed by it."""
+    inside(switch.netns, "ip", "link", "add", "lb0", "type", "bridge")
+    switch.vsctl("add-br", "br-ex", "--", "set", "Bridge", "br-ex", "datapath_type=netdev", "--", "add-port", "br-ex", NIC)
+    try:
+        assert "there is no NIC nope" in site.problem(replace(NET, interface="nope"))
+        assert "no PCI device 0000:ff:1f.7" in site.problem(replace(NET, interface="pci:0000:ff:1f.7"))
+        assert "a port of bridge br-ex already" in site.problem(NET)
+        switch.vsctl("del-br", "br-ex")
+        wire.on_node("ip", "link", "set", NIC, "master", "lb0")
+        assert "enslaved to lb0" in site.problem(NET)
+        wire.on_node("ip", "link", "set", NIC, "nomaster")
+        wire.on_node("ip", "route", "add", "default", "via", OUTSIDE)
+        assert "has a default route" in site.problem(replace(NET, move_addresses="yes"))
+        wire.on_node("ip", "address", "add", "192.0.2.30/24", "dev", NIC, "valid_lft", "3600", "preferred_lft", "1800")
+        assert "192.0.2.30/24" in site.problem(MOVED)
+        wire.on_node("ip", "address", "delete", "192.0.2.30/24", "dev", NIC)
+        switch.vsctl("add-br", "br-net1", "--", "set", "Bridge", "br-net1", "datapath_type=netdev")
+        assert "br-net1" in site.problem(MOVED)
+        assert (site.records(), where(wire), switch.ports("br-net1")) == ([], [NIC], [])
+    finally:
+        inside(switch.netns, "ip", "link", "delete", "lb0")
+        for bridge in switch.bridges():
+            switch.vsctl("del-br", bridge)
+
+
+def test_a_nic_that_is_made_anew(wire: Wire, site: KeptNode, switch: Switch) -> None:
+    """Its port is opened anew, the bridge has its MAC, and what had moved stays at the bridge and is cut from the new NIC."""
+    site.met(MOVED)
+    wire.on_node("ip", "link", "delete", NIC)
+    assert f"there is no NIC {NIC}" in site.problem(MOVED)
+    assert where(wire) == ["br-net1"]
+    veth(switch.netns, NIC, wire.outside, BEYOND, f"{OUTSIDE}/24")
+    wait_until(lambda: not site.pursue(MOVED)[0].problem, 20, "the wish is met")
+    wait_until(lambda: wire.answers(NODE), 20, "the node answers through the new NIC")
+    assert site.drifts() == []
+    assert json.loads(wire.on_node("ip", "-json", "link", "show", NIC))[0]["address"] == bridge_mac(wire)
+    site.met()
+    assert where(wire) == [NIC]
+    assert wire.answers(NODE)
+
+
+def bridge_mac(wire: Wire) -> str:
+    """The MAC of the bridge's own link."""
+    mac: str = json.loads(wire.on_node("ip", "-json", "link", "show", "br-net1"))[0]["address"]
+    return mac

@@ -1,0 +1,101 @@
+"""What a gateway is made of, and the rules of the table of all gateways: pure functions of the wish."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from userspace_cni.attachment.records import step_from_json, step_to_json
+from userspace_cni.attachment.steps import NodeLink, NodeRoute, OvsPort, PolicyRoute, Translation
+from userspace_cni.base.gateways import EgressGateway, Gateway, StaticRoute
+from userspace_cni.base.limits import Limits, Rate
+from userspace_cni.host.translations import rules
+from userspace_cni.network.gateways import Bridge, part_of, steps_of
+from userspace_cni.network.wish_list import GATEWAY, OBJECTS, SETTINGS, Desired, agreed
+
+STORE = "c0ffee"
+FULL = Gateway(
+    port="br0-gw",
+    bridge="br0",
+    addresses=("10.56.217.1/24", "fd00:56::1/64"),
+    mtu=1400,
+    vlan=100,
+    masquerade=True,
+    not_masqueraded=("10.0.0.0/8", "10.1.0.0/16"),
+    clamp_mss=True,
+    routes=(StaticRoute("10.56.218.0/24", "192.0.2.18"),),
+    egress_gateway=EgressGateway("192.0.2.1", 1042, 1042),
+    limits=Limits(Rate(1_000_000, 800_000)),
+)
+
+
+def test_all_of_a_gateway() -> None:
+    """The port with its columns first, then the link, the routes, and the rules of the egress gateway's family."""
+    port, *others = steps_of(FULL, STORE, "/netns", Bridge())
+    assert isinstance(port, OvsPort)
+    assert (port.bridge, port.name, port.vlan.tag, port.interface.mtu) == ("br0", "br0-gw", 100, 1400)
+    assert (port.limits, port.foreign_bridge, port.datapath) == (FULL.limits, False, "netdev")
+    assert port.marks == {"owner": "userspace-cni-node", "store": STORE, "wish": "gateway br0-gw"}
+    assert others == [
+        NodeLink("br0-gw", ("10.56.217.1/24", "fd00:56::1/64"), "/netns"),
+        NodeRoute("10.56.218.0/24", "192.0.2.18", "/netns"),
+        PolicyRoute(("10.56.217.0/24",), "192.0.2.1", 1042, 1042, "", "/netns"),
+    ]
+
+
+def test_the_mac_stays() -> None:
+    """Without a MAC in the wish the link has one of this installation's and the port's own, each time the same."""
+    plain = replace(FULL, mac="")
+    first, again, other = (steps_of(plain, store, "", Bridge())[0] for store in (STORE, STORE, "f00d"))
+    assert first == again
+    assert first != other
+    assert steps_of(replace(plain, mac="02:00:00:00:00:01"), STORE, "", Bridge())[0].interface.mac == "02:00:00:00:00:01"  # type: ignore[attr-defined]
+
+
+def test_an_egress_gateway_on_the_bridge() -> None:
+    """An egress gateway that is in the gateway's own subnet is reached by its link."""
+    near = replace(FULL, egress_gateway=EgressGateway("fd00:56::9", 1042, 1042))
+    assert steps_of(near, STORE, "", Bridge())[-1] == PolicyRoute(("fd00:56::/64",), "fd00:56::9", 1042, 1042, "br0-gw")
+
+
+def test_steps_are_read_back() -> None:
+    """Every step is the same after it was in a record: else a gateway would be changed with each look."""
+    parts = (part_of(FULL), part_of(replace(FULL, port="other", addresses=("10.9.0.1/24",))))
+    for step in (*steps_of(FULL, STORE, "/netns", Bridge(is_foreign=True)), Translation(STORE, parts, "/netns")):
+        assert step_from_json(step_to_json(step)) == step
+
+
+def test_rules_of_the_table() -> None:
+    """Sets of all subnets by family; networks within others are left out, for a set takes no overlap."""
+    other = replace(FULL, port="other", addresses=("10.9.0.1/24",), masquerade=False, clamp_mss=False)
+    lines = rules([part_of(FULL), part_of(other)]).splitlines()
+    assert lines[:2] == [
+        "set subnets4 { type ipv4_addr; flags interval; elements = { 10.9.0.0/24, 10.56.217.0/24 } }",
+        "set subnets6 { type ipv6_addr; flags interval; elements = { fd00:56::/64 } }",
+    ]
+    assert [line for line in lines if "masquerade" in line] == [
+        (
+            'oifname != "br0-gw" ip saddr { 10.56.217.0/24 } ip daddr != @subnets4 ip daddr != { 10.0.0.0/8 } '
+            'masquerade fully-random comment "br0-gw: masquerade IPv4"'
+        ),
+        (
+            'oifname != "br0-gw" ip6 saddr { fd00:56::/64 } ip6 daddr != @subnets6 '
+            'masquerade fully-random comment "br0-gw: masquerade IPv6"'
+        ),
+    ]
+    assert sum("maxseg size set rt mtu" in line for line in lines) == 4
+    assert "other" not in "".join(lines)
+
+
+def test_no_hook_without_need() -> None:
+    """Where no gateway masquerades or clamps there is no chain: each costs every connection of the node."""
+    assert "chain" not in rules([part_of(replace(FULL, masquerade=False, clamp_mss=False))])
+
+
+def test_two_sources_of_one_node() -> None:
+    """Of two gateways that cannot both be, the one of the more important source is; the other is refused by what they share."""
+    rival = replace(FULL, port="other", addresses=("10.9.0.1/24", "fd00:9::1/64"), routes=())
+    listed = Desired(SETTINGS, complete=True, gateways=(FULL,)), Desired(OBJECTS, complete=True, gateways=(rival,))
+    found = agreed(listed, {})
+    assert [each for _, each in found.gateways] == [FULL]
+    assert "'egress_gateway.table' is 1042, which is that of gateway br0-gw, too" in found.refused[GATEWAY, "other"].why
+    assert found.refused[GATEWAY, "other"].source == OBJECTS

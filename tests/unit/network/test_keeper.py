@@ -1,0 +1,132 @@
+"""The thread that keeps the node's own network: when it pursues, whom it tells, what cannot end it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.lab.node.world import World
+from tests.lab.switch.switch import wait_until
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import Step
+from userspace_cni.attachment.wishes import Standing, Wish
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.errors import InvalidConfig, Unavailable
+from userspace_cni.network.keeper import Keeper
+
+HOUR_S = 3600.0
+
+
+class Kept:
+    """A keeper of one wish, which the test makes fail or not."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self.problem = ""
+        self.broken: Exception | None = None
+        self.due = False
+        self.looks = 0
+        self.told: list[Sequence[Standing]] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.keeper = Keeper(World(directory), self._wished, HOUR_S, due=self._is_due, told=self.told.append)
+        stack.callback(self.keeper.stop)
+        stack.callback(self.go.set)
+
+    def _wished(self) -> tuple[Sequence[Wish], frozenset[str]]:
+        if self.broken:
+            raise self.broken
+        return [Wish("wire", "line", "settings", "", self._plan)], frozenset({"settings"})
+
+    def _plan(self, _record: Record | None) -> tuple[Step, ...]:
+        self.looks += 1
+        self.go.wait(20)
+        if self.problem:
+            raise InvalidConfig(self.problem)
+        return ()
+
+    def _is_due(self) -> bool:
+        due, self.due = self.due, False
+        return due
+
+    def wait(self, looks: int) -> None:
+        """Wait for so many looks."""
+        wait_until(lambda: self.looks >= looks, what=f"{looks} looks")
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    """One whose thread runs and has pursued once."""
+    with ExitStack() as stack:
+        kept = Kept(tmp_path, stack)
+        kept.keeper.start()
+        kept.wait(1)
+        yield kept
+
+
+Wanted = Callable[[Kept], None]
+
+
+def test_when_it_pursues(kept: Kept) -> None:
+    """At its start, when it is asked, and when something is due; each time it tells what became of the wishes."""
+    kept.keeper.ask()
+    kept.wait(2)
+    kept.due = True
+    kept.wait(3)
+    wait_until(lambda: len(kept.told) == 3, what="three tellings")
+    kept.problem = "no"
+    kept.keeper.ask()
+    wait_until(lambda: len(kept.told) == 4, what="another telling")
+    assert [[each.problem for each in standings] for standings in kept.told] == [[""], [""], [""], ["no"]]
+    assert kept.keeper.standings == kept.told[-1]
+
+
+def test_asking_does_not_hurry_what_fails_and_people_do(kept: Kept) -> None:
+    """A wish that failed a moment ago waits for its time, unless people urge it."""
+    kept.problem = "no"
+    kept.keeper.pursue(Deadline.after(20))
+    kept.keeper.pursue(Deadline.after(20))
+    assert kept.looks >= 3
+    looks = kept.looks
+    kept.keeper.ask()
+    kept.problem = ""
+    [standing] = kept.keeper.pursue(Deadline.after(20))
+    assert standing.holds
+    assert kept.looks > looks
+
+
+def test_a_pursuit_is_awaited(kept: Kept) -> None:
+    """It is one that began after the request; a caller whose time is over is told so."""
+    kept.go.clear()
+    kept.keeper.ask()
+    kept.wait(2)
+    with pytest.raises(Unavailable):
+        kept.keeper.pursue(Deadline.after(0.05))
+    kept.go.set()
+    kept.keeper.pursue(Deadline.after(20))
+    assert kept.looks >= 3
+
+
+def test_no_error_ends_it(kept: Kept, capsys: pytest.CaptureFixture[str]) -> None:
+    """A source that cannot be read leaves everything as it is; the same error is logged once, and told to each caller."""
+    kept.broken = ZeroDivisionError("oh")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="oh"):
+            kept.keeper.pursue(Deadline.after(20))
+    assert (kept.keeper.alive, [each.problem for each in kept.keeper.standings]) == (True, [""])
+    assert capsys.readouterr().err.count("a round of keeping") == 1
+    kept.broken = None
+    looks = kept.looks
+    kept.keeper.ask()
+    kept.wait(looks + 1)
+
+
+def test_stopping(kept: Kept) -> None:
+    """It begins no further pursuit, and a caller that waits is released."""
+    kept.keeper.stop()
+    wait_until(lambda: not kept.keeper.alive, what="the end of the thread")
+    with pytest.raises(Unavailable):
+        kept.keeper.pursue(Deadline.after(20))

@@ -1,0 +1,210 @@
+"""The steps of an uplink by what a look has shown, and what is refused by name: no kernel and no switch is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, UplinkPort, node_marks
+from userspace_cni.base.errors import InvalidConfig, NameTaken, Unavailable, UserspaceError
+from userspace_cni.base.provider_networks import Bond, ProviderNetwork
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.host.network_managers import Manager
+from userspace_cni.host.nics import Nic, Upper
+from userspace_cni.network.providers import steps_of
+from userspace_cni.node.uplinks import UplinkLook
+
+MAC = "02:00:00:00:00:0a"
+STORE = "s"
+MARKS = node_marks("provider-network", "net1", STORE)
+NET = ProviderNetwork("net1", "eth1", said_by="the test")
+ADDRESS = {"family": 2, "address": "192.0.2.11", "prefixlen": 24, "scope": 0, "attrs": [["IFA_LOCAL", "192.0.2.11"]]}
+DEFAULT = {"family": 2, "dst_len": 0, "proto": 3, "scope": 0, "type": 1, "attrs": [["RTA_GATEWAY", "192.0.2.1"]]}
+SUB = replace(NET, move_addresses="yes", vlan_interfaces=("eth1.10",), vlans=(100,))
+
+
+def nic(name: str = "eth1", **changes: Any) -> Nic:
+    """A NIC of hardware that is up and has nothing."""
+    return replace(Nic(name, 7, MAC, 1500, "", up=True, carrier=True, master=""), **changes)
+
+
+def move(name: str = "eth1", target: str = "br-net1", **changes: Any) -> AddressMove:
+    """The move of what such a NIC has."""
+    return replace(AddressMove(name, 7, target, STORE, "boot"), **changes)
+
+
+def seen(*links: Nic, **changes: Any) -> UplinkLook:
+    """A look that has shown these links."""
+    return replace(UplinkLook({each.name: each for each in links or (nic(),)}), **changes)
+
+
+def refusal(network: ProviderNetwork, look: UplinkLook, kind: type[UserspaceError] = InvalidConfig) -> str:
+    """Why there are no steps."""
+    with pytest.raises(kind) as refused:
+        steps_of(network, look, STORE)
+    return str(refused.value)
+
+
+def test_a_kernel_nic() -> None:
+    """The bridge has its MAC and MTU; what OVS will change of the NIC is recorded as it was."""
+    bridge, uplink = steps_of(NET, seen(nic(mtu=1400, offloads=("gro",))), STORE)
+    assert bridge == NodeBridge("br-net1", MAC, 1400, marks=MARKS)
+    assert uplink == UplinkPort(
+        "br-net1", "eth1", ({"name": "eth1", "type": "system", "index": 7, "offloads": ["gro"]},), marks=MARKS
+    )
+
+
+def test_what_the_nic_had_is_known_from_the_first_look() -> None:
+    """A later look sees what OVS has made of the NIC, and does not take it for what it was."""
+    network = replace(NET, mtu=9000)
+    first = steps_of(network, seen(nic(offloads=("gro", "lro"))), STORE)
+    again = steps_of(network, seen(nic(mtu=9000), former=first), STORE)
+    assert again == first
+    assert isinstance(first[1], UplinkPort)
+    assert (first[1].mtu, first[1].interfaces[0]["mtu"]) == (9000, 1500)
+
+
+def test_vlans() -> None:
+    """Frames without a tag pass always; VLANs of sub-interfaces do with the others."""
+    found = steps_of(replace(NET, vlans=(200, 100)), seen(), STORE)
+    assert isinstance(found[1], UplinkPort)
+    assert found[1].trunks == (0, 100, 200)
+    found = steps_of(SUB, sub_interfaces(), STORE)
+    assert isinstance(found[1], UplinkPort)
+    assert found[1].trunks == (0, 10, 100)
+
+
+def sub_interfaces(**changes: Any) -> UplinkLook:
+    """A NIC with a VLAN sub-interface, and their moves."""
+    upper = nic("eth1.10", kind="vlan", addresses=(ADDRESS,))
+    moves = {"eth1": move(), "eth1.10": move("eth1.10", "net1.10", addresses=(ADDRESS,), cut=False)}
+    return seen(nic(uppers=(Upper("eth1.10", "vlan", 10),)), upper, moves=moves, **changes)
+
+
+def test_sub_interfaces_move_before_the_nic() -> None:
+    """Each becomes an internal port with its tag and MAC; the NIC's move, which cuts the stack off, is the last."""
+    _, _, port, *moves = steps_of(SUB, sub_interfaces(), STORE)
+    assert port == OvsPort("br-net1", "net1.10", Internal(MAC, 1500), Vlan(10), marks=MARKS, foreign_bridge=True)
+    assert [(each.nic, each.bridge, each.cut) for each in moves if isinstance(each, AddressMove)] == [
+        ("eth1.10", "net1.10", False),
+        ("eth1", "br-net1", True),
+    ]
+
+
+def test_devices_of_dpdk() -> None:
+    """They have no kernel link, so the bridge has OVS's own MAC and MTU; names are ours."""
+    bridge, uplink = steps_of(replace(NET, interface="pci:0000:3b:00.0", mtu=9000, rx_queues=2), UplinkLook(), STORE)
+    assert bridge == NodeBridge("br-net1", "", 9000, marks=MARKS)
+    wanted = {"name": "up-net1", "type": "dpdk", "devargs": "0000:3b:00.0"}
+    assert uplink == UplinkPort("br-net1", "up-net1", (wanted,), mtu=9000, rx_queues=2, marks=MARKS)
+    bonded = replace(NET, interface="", bond=Bond(("eth1", "vdev:net_null0"), "balance-slb", "active", 100))
+    _, port = steps_of(bonded, seen(), STORE)
+    assert isinstance(port, UplinkPort)
+    assert [each["name"] for each in port.interfaces] == ["eth1", "up-net1-1"]
+    assert (port.name, port.bond_mode, port.lacp, port.updelay_ms) == ("up-net1", "balance-slb", "active", 100)
+
+
+def test_a_bond_without_one_of_its_nics() -> None:
+    """It is made of those that are there; of none it is not."""
+    bonded = replace(NET, interface="", bond=Bond(("eth1", "eth2")))
+    _, port = steps_of(bonded, seen(), STORE)
+    assert isinstance(port, UplinkPort)
+    assert [each["name"] for each in port.interfaces] == ["eth1", "eth2"]
+    assert "there is no NIC eth1, eth2" in refusal(bonded, UplinkLook(), Unavailable)
+    _, other = steps_of(replace(bonded, bond=Bond(("eth1", "eth3"))), seen(), STORE)
+    assert other.thing != port.thing  # a member that leaves gets its settings back
+
+
+def test_what_may_come_yet() -> None:
+    """A NIC that is not there, and all that a device lacks, are told, and asked for again."""
+    assert "there is no NIC eth1" in refusal(NET, UplinkLook(), Unavailable)
+    lacking = ("it is bound to driver ixgbe", "the node has no huge pages")
+    assert "; ".join(lacking) in refusal(replace(NET, interface="pci:0000:3b:00.0"), UplinkLook(lacking=lacking), Unavailable)
+
+
+def test_what_others_have() -> None:
+    """A NIC of a bond or a Linux bridge, or of another bridge of OVS, is named with who has it."""
+    assert "enslaved to bond0" in refusal(NET, seen(nic(master="bond0")), NameTaken)
+    assert "a port of bridge br-ex already" in refusal(NET, seen(on_bridge={"eth1": "br-ex"}), NameTaken)
+    had = steps_of(NET, seen(), STORE)
+    steps_of(replace(NET, name="net2"), seen(on_bridge={"eth1": "br-net1"}, former=had), STORE)
+    steps_of(NET, seen(on_bridge={"eth1": "br-net1"}), STORE)
+
+
+def test_no_ethernet() -> None:
+    """A link without a hardware address cannot be an uplink."""
+    assert "lo has no hardware address" in refusal(replace(NET, interface="lo"), seen(nic("lo", mac="00:00:00:00:00:00")))
+
+
+@pytest.mark.parametrize("port", ["system", "afxdp"])
+def test_the_primary_nic_has_to_be_told(port: Any) -> None:
+    """Neither the default route nor the node's own address is touched unasked, whether it has moved already or not."""
+    network = replace(NET, port=port)
+    for look in (
+        seen(nic(routes=(DEFAULT,))),
+        seen(nic(learned=("default via fe80::1",))),
+        seen(nic(addresses=(ADDRESS,)), node_addresses=frozenset({"192.0.2.11"})),
+    ):
+        for asked in (network, replace(network, move_addresses="yes")):
+            assert '"primary"' in refusal(asked, look)
+    moved = seen(moves={"eth1": move(addresses=(ADDRESS,), routes=(DEFAULT,))})
+    assert "has a default route" in refusal(replace(network, move_addresses="yes"), moved)
+    assert steps_of(replace(network, move_addresses="primary"), moved, STORE)[-1] == moved.moves["eth1"]
+
+
+def test_the_nodes_own_address_has_to_be_known_before_a_move() -> None:
+    """A move waits for it, one that was made before or takes the primary NIC's does not."""
+    moving, look = replace(NET, move_addresses="yes"), seen(moves={"eth1": move(addresses=(ADDRESS,))}, node_addresses=None)
+    assert "not known yet" in refusal(moving, look, Unavailable)
+    assert steps_of(replace(moving, move_addresses="primary"), look, STORE)[-1] == look.moves["eth1"]
+    assert steps_of(moving, replace(look, former=(look.moves["eth1"],)), STORE)[-1] == look.moves["eth1"]
+
+
+def test_addresses_that_do_not_move() -> None:
+    """A copy of the frames leaves them where they are; what OVS takes away they would not be reached by."""
+    look = seen(nic(addresses=(ADDRESS,)))
+    assert len(steps_of(NET, look, STORE)) == 2
+    assert "has addresses (192.0.2.11/24)" in refusal(replace(NET, port="afxdp"), look)
+    assert "has addresses" in refusal(replace(NET, interface="vdev:net_af_xdp0,iface=eth1"), look)
+    assert "has addresses" in refusal(replace(NET, interface="pci:0000:3b:00.0"), replace(look, device_links=("eth1",)))
+
+
+@pytest.mark.parametrize(
+    ("has", "named"),
+    [
+        ({"passing": ("192.0.2.30/24",)}, "addresses that come to an end: 192.0.2.30/24"),
+        ({"learned": ("2001:db8::/64",)}, "routes that a router has announced: 2001:db8::/64"),
+        ({"stuck": ("198.51.100.0/24: a nexthop object",)}, "routes that cannot be moved: 198.51.100.0/24: a nexthop object"),
+        ({"uppers": (Upper("eth1.10", "vlan", 10), Upper("mv0", "macvlan"))}, "eth1.10, mv0 are made upon NIC eth1"),
+    ],
+)
+def test_what_cannot_move(has: dict[str, Any], named: str) -> None:
+    """Nothing moves where not all of it can move and come back."""
+    look = seen(nic(**has), moves={"eth1": move()})
+    assert named in refusal(replace(NET, move_addresses="yes"), look)
+    assert len(steps_of(NET, replace(look, moves={}), STORE)) == 2
+
+
+def test_what_else_configures_the_nic() -> None:
+    """A program that would put addresses back is named, with how it leaves the NIC alone; without a move it matters not."""
+    look = seen(moves={"eth1": move()}, managers={"eth1": (Manager("NetworkManager", "nmcli device set eth1 managed no"),)})
+    said = refusal(replace(NET, move_addresses="yes"), look)
+    assert "configured by NetworkManager" in said
+    assert "nmcli device set eth1 managed no" in said
+    assert len(steps_of(NET, replace(look, moves={}), STORE)) == 2
+
+
+def test_sub_interfaces_that_are_none() -> None:
+    """They have to be VLAN sub-interfaces of this NIC, of one VLAN each."""
+    other = seen(nic(), nic("eth1.10"), moves={"eth1": move()})
+    assert "eth1.10 is no VLAN sub-interface of eth1" in refusal(SUB, other)
+    twice = seen(
+        nic(uppers=(Upper("eth1.10", "vlan", 10), Upper("ten", "vlan", 10))),
+        nic("eth1.10"),
+        nic("ten"),
+        moves={"eth1": move()},
+    )
+    assert "of one VLAN, 10" in refusal(replace(SUB, vlan_interfaces=("eth1.10", "ten")), twice)
+    assert "there is no NIC eth1.10" in refusal(SUB, seen(), Unavailable)

@@ -1,0 +1,132 @@
+"""The sources of what is wished of this node: settings that are read again, what commands asked for, a switch that has gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from userspace_cni.base.errors import Undecodable
+from userspace_cni.base.settings import Settings, load
+from userspace_cni.network import commanded
+from userspace_cni.network.sources import SettingsSource, SwitchAbsence
+
+NET1 = '[[provider_network]]\nname = "net1"\ninterface = "eth1"\n'
+NET2 = '[[provider_network]]\nname = "net2"\ninterface = "eth2"\n'
+
+
+def test_settings_are_read_again(tmp_path: Path) -> None:
+    """When it is asked for, and not before; a file that cannot be read leaves the wishes, and one that is away is no list."""
+    path = tmp_path / "config.toml"
+    path.write_text(NET1)
+    environ = {"USERSPACE_CNI_CONFIG": str(path)}
+    source = SettingsSource(load(environ), environ)
+
+    def names() -> tuple[bool, list[str]]:
+        desired = source.desired()
+        return desired.complete, [each.name for each in desired.provider_networks]
+
+    path.write_text(NET1 + NET2)
+    assert names() == (True, ["net1"])
+    source.read_again()
+    assert names() == (True, ["net1", "net2"])
+    path.write_text("nonsense")
+    source.read_again()
+    assert names() == (True, ["net1", "net2"])
+    path.unlink()
+    source.read_again()
+    assert names() == (False, ["net1", "net2"])
+    path.write_text("")
+    source.read_again()
+    assert names() == (True, [])
+
+
+def test_a_file_that_comes_back_was_not_read_yet(tmp_path: Path) -> None:
+    """Without a file at the start nothing is known, also when it is there again, until it is read."""
+    path = tmp_path / "config.toml"
+    environ = {"USERSPACE_CNI_CONFIG": str(path)}
+    source = SettingsSource(Settings(), environ)
+    assert not source.desired().complete
+    path.write_text(NET1)
+    assert not source.desired().complete
+    source.read_again()
+    assert [each.name for each in source.desired().provider_networks] == ["net1"]
+    assert source.desired().complete
+
+
+def test_one_of_two_settings_files_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the other one says is no list then: all stays as it was until both are there, or until the next start."""
+    cluster, own = tmp_path / "cluster.toml", tmp_path / "own.toml"
+    monkeypatch.setattr("userspace_cni.base.settings.CLUSTER_FILE", str(cluster))
+    monkeypatch.setattr("userspace_cni.base.settings.CONFIG_FILE", str(own))
+    cluster.write_text(NET1)
+    own.write_text(NET2)
+    source = SettingsSource(load({}), {})
+
+    def names() -> tuple[bool, list[str]]:
+        source.read_again()
+        desired = source.desired()
+        return desired.complete, [each.name for each in desired.provider_networks]
+
+    assert names() == (True, ["net2"])
+    own.unlink()
+    assert names() == (False, ["net2"])
+    own.write_text("")
+    assert names() == (True, ["net1"])
+    cluster.unlink()
+    assert names() == (False, ["net1"])
+    source = SettingsSource(load({}), {})
+    assert names() == (True, [])
+
+
+def test_what_commands_ask_for(tmp_path: Path) -> None:
+    """It is added, replaced and removed by name; before the first, and when the file cannot be read, nothing is known."""
+    run_dir = str(tmp_path)
+
+    def names() -> tuple[bool, list[tuple[str, str]]]:
+        desired = commanded.commanded(run_dir)
+        return desired.complete, [(each.name, each.interface) for each in desired.provider_networks]
+
+    assert names() == (False, [])
+    assert not commanded.remove(run_dir, "net1")
+    assert names() == (False, [])
+    assert commanded.add(run_dir, "net1", NET1) == ""
+    assert commanded.add(run_dir, "net2", NET2, others=True) == ""
+    assert commanded.add(run_dir, "net1", NET1.replace("eth1", "eth9")) == NET1
+    assert names() == (True, [("net1", "eth9"), ("net2", "eth2")])
+    assert commanded.remove(run_dir, "net1")
+    assert names() == (True, [("net2", "eth2")])
+    (tmp_path / commanded.NAME).write_text("[[provider_network]]\nname = 1\n")
+    assert names() == (False, [])
+    (tmp_path / commanded.NAME).write_bytes(b"\xff")
+    assert names() == (False, [])
+    with pytest.raises(Undecodable):
+        commanded.add(run_dir, "net1", NET1)
+
+
+def test_what_commands_asked_for_was_lost(tmp_path: Path) -> None:
+    """Where the node still has something of it, a new file is no complete list, whatever is added and removed."""
+    run_dir = str(tmp_path)
+    commanded.add(run_dir, "net1", NET1, others=True)
+    commanded.add(run_dir, "net2", NET2)
+    assert commanded.remove(run_dir, "net1")
+    desired = commanded.commanded(run_dir)
+    assert (desired.complete, [each.name for each in desired.provider_networks]) == (False, ["net2"])
+
+
+def test_how_long_the_switch_has_been_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first look that finds it dead or silent; one that cannot know counts as alive."""
+    clock, state = [10.0], ["alive"]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    absence = SwitchAbsence(lambda: state[0])
+    assert absence.look() == 0
+    state[0] = "dead"
+    assert absence.look() == 0
+    clock[0] += 5
+    state[0] = "silent"
+    assert absence.look() == 5
+    clock[0] += 1
+    assert absence.seconds == 6
+    for alive in ("alive", "unknown"):
+        state[0] = alive
+        assert absence.look() == 0

@@ -1,0 +1,86 @@
+"""The node's own port as kube-ovn's controller writes it into the annotations of a Node. Pure.
+
+It is wished where the settings say on which bridge, and that kube-ovn's annotations are read. Where kube-ovn's own daemon runs,
+it makes that port (ovn0): then this must not be asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from ipaddress import ip_interface
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.base.errors import InvalidConfig
+from userspace_cni.base.gateways import LINK_NAME, Gateway, address, interface, mac_address, require_valid
+from userspace_cni.network.wish_list import ANNOTATIONS, GATEWAY, Desired
+
+if TYPE_CHECKING:
+    from userspace_cni.base.settings import Settings
+
+KEYS: Final = tuple(f"ovn.kubernetes.io/{key}" for key in ("ip_address", "cidr", "mac_address", "gateway", "port_name"))
+"""The annotations that are read. Both families stand in one, separated by a comma."""
+_ADDRESS, _CIDR, _MAC, _GATEWAY, _PORT = KEYS
+_UNNAMED: Final = "annotations"
+"""What a gateway is told as that has no name."""
+
+
+def wished(annotations: Mapping[str, str] | None, settings: Settings) -> Desired:
+    """What the node's annotations wish; `annotations` is None while they are not known."""
+    if not (settings.kubeovn_annotations and settings.gateway_bridge):
+        return Desired(ANNOTATIONS, complete=True)
+    if annotations is None:
+        return Desired(ANNOTATIONS, complete=False)
+    try:
+        found = gateway_of(annotations, settings.gateway_bridge)
+    except InvalidConfig as error:
+        name = annotations.get(_PORT) or _UNNAMED
+        return Desired(ANNOTATIONS, complete=False, refused={(GATEWAY, name): str(error)})
+    return Desired(ANNOTATIONS, complete=True, gateways=(found,) if found else ())
+
+
+def gateway_of(annotations: Mapping[str, str], bridge: str) -> Gateway | None:
+    """The gateway that they are about; None where none of them is there. Raises InvalidConfig naming the annotation.
+
+    The router `ovn.kubernetes.io/gateway` has to answer; it is the node's next hop for nothing.
+    """
+    if not any(annotations.get(key) for key in (_ADDRESS, _CIDR, _PORT)):
+        return None
+    addresses, subnets = _listed(annotations, _ADDRESS), _listed(annotations, _CIDR)
+    if len(addresses) != len(subnets):
+        raise InvalidConfig(
+            f"{_named(_ADDRESS)} is {annotations.get(_ADDRESS)!r}, and {_named(_CIDR)} {annotations.get(_CIDR)!r}",
+            "each family has one address and one subnet",
+        )
+    port = annotations.get(_PORT, "")
+    if not re.fullmatch(LINK_NAME, port):
+        raise InvalidConfig(f"{_named(_PORT)} is {port!r}", f"it is the name of a link, too, and must match {LINK_NAME}")
+    hops = _listed(annotations, _GATEWAY)
+    return require_valid(
+        Gateway(
+            port=port,
+            bridge=bridge,
+            addresses=tuple(_in_subnet(each, subnet) for each, subnet in zip(addresses, subnets, strict=True)),
+            mac=mac_address(annotations[_MAC], _named(_MAC)) if annotations.get(_MAC) else "",
+            next_hop=address(hops[0], _named(_GATEWAY)) if hops else "",
+            sole=True,
+            said_by="annotations of the node",
+        )
+    )
+
+
+def _listed(annotations: Mapping[str, str], key: str) -> list[str]:
+    return [each.strip() for each in annotations.get(key, "").split(",") if each.strip()]
+
+
+def _in_subnet(text: str, subnet: str) -> str:
+    """The address with the subnet's prefix length. Raises InvalidConfig unless it lies there."""
+    found = address(text, _named(_ADDRESS))
+    full = interface(f"{found}/{subnet.partition('/')[2]}", _named(_ADDRESS))
+    if str(ip_interface(full).network) != subnet:
+        raise InvalidConfig(f"{_named(_ADDRESS)} is {text!r}, which is not in {_named(_CIDR)}, {subnet!r}")
+    return full
+
+
+def _named(key: str) -> str:
+    return f"annotation '{key}' of the node"

@@ -1,0 +1,301 @@
+"""What a provider network needs on this node: the plan of its wish.
+
+The plan looks afresh each time, and refuses by name what cannot be, before any effect: a NIC that is not there, that others use,
+or whose addresses cannot move without cutting the node off. Only addresses that the kernel shows in this boot are ever moved.
+While ovs-vswitchd is gone for long, moved addresses are planned back to the NIC, whether anything else answers or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.steps import AddressMove, Internal, NodeBridge, OvsPort, Step, UplinkPort, node_marks
+from userspace_cni.attachment.wishes import kept
+from userspace_cni.base.errors import InvalidConfig, NameTaken, StepFailed, Unavailable
+from userspace_cni.base.provider_networks import PCI, VDEV, ProviderNetwork, link_of
+from userspace_cni.base.vlans import Vlan
+from userspace_cni.network.wish_list import PROVIDER_NETWORK
+from userspace_cni.node.uplinks import UplinkLook, internal_ports, look
+
+if TYPE_CHECKING:
+    from userspace_cni.attachment.records import Record
+    from userspace_cni.attachment.wishes import Plan
+    from userspace_cni.host.nics import Nic
+    from userspace_cni.node.local import LocalNode
+
+GIVE_BACK_S: Final = 10.0
+"""As ProviderNetwork.give_back_after_s, of networks whose wish is not known now."""
+_NO_MAC: Final = ("", "00:00:00:00:00:00")
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where provider networks are planned. `switch_gone_s`: for how many seconds ovs-vswitchd has been gone, 0 while it lives.
+
+    `node_addresses`: those by which the cluster knows the node, None while they are not known yet.
+    """
+
+    node: LocalNode
+    switch_gone_s: Callable[[], float] = lambda: 0.0
+    node_addresses: Callable[[], Collection[str] | None] = tuple
+
+
+def plan(network: ProviderNetwork, site: Site) -> Plan:
+    """The plan of the wish for this network.
+
+    It raises Unavailable for what may come yet (a NIC that is absent, a device that is not ready, a switch that is gone),
+    NameTaken for what others use, and InvalidConfig for what the wish cannot have on this node as it is.
+    """
+
+    def steps(record: Record | None) -> tuple[Step, ...]:
+        former = record if record and record.boot_id == site.node.boot_id() else None
+        gone = site.switch_gone_s() >= network.give_back_after_s
+        if gone and former and _has_moved(former.steps):
+            return _given_back(former)
+        if gone and network.move_addresses != "no":
+            raise Unavailable(
+                f"ovs-vswitchd has been gone for more than {network.give_back_after_s:g} s",
+                f"the addresses of {', '.join(network.nics)} are there, and move to {network.bridge} when it lives again",
+            )
+        had = former.steps if former else ()
+        seen = look(network, had, site.node, site.node_addresses())
+        wanted = steps_of(network, seen, site.node.journal.identity())
+        return wanted if _may_move(wanted, seen) else _unmoved(wanted)
+
+    return steps
+
+
+def keep(site: Site) -> Plan:
+    """The plan of an attachment whose wish is not known now: what it has, without moved addresses while ovs-vswitchd is gone."""
+
+    def steps(record: Record | None) -> tuple[Step, ...]:
+        boot_id = site.node.boot_id()
+        gone = site.switch_gone_s() >= GIVE_BACK_S
+        if gone and record and record.boot_id == boot_id and _has_moved(record.steps):
+            return _given_back(record)
+        return kept(record, boot_id)
+
+    return steps
+
+
+def refused(why: str, site: Site) -> Plan:
+    """The plan of a wish that is refused before any look: what it has stays, but no address on the bridge of a dead switch."""
+
+    def steps(record: Record | None) -> tuple[Step, ...]:
+        former = record if record and record.boot_id == site.node.boot_id() else None
+        if former and _has_moved(former.steps) and site.switch_gone_s() >= GIVE_BACK_S:
+            return _given_back(former)
+        raise InvalidConfig(why)
+
+    return steps
+
+
+def _has_moved(steps: Iterable[Step]) -> bool:
+    return any(isinstance(step, AddressMove) for step in steps)
+
+
+def _unmoved(steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(step for step in steps if not isinstance(step, AddressMove))
+
+
+def _given_back(record: Record) -> tuple[Step, ...]:
+    """What the attachment had, but for moved addresses, without a look: neither OVSDB nor ovs-vswitchd need answer for it.
+
+    Raises StepFailed for one that never was complete: all of it is undone then.
+    """
+    if record.complete is None:
+        raise StepFailed("ovs-vswitchd went while the uplink was being made", "all of it is undone, and made when it lives again")
+    return _unmoved(record.complete)
+
+
+def _may_move(wanted: Iterable[Step], seen: UplinkLook) -> bool:
+    """Whether addresses may move now that have not moved yet: only to a bridge that carries frames, or is made before them.
+
+    Where the port was made before and is not open, the steps without the move have it made again, and the next look decides anew.
+    Raises Unavailable while ovs-vswitchd does not answer.
+    """
+    things = {step.thing for step in seen.former if isinstance(step, AddressMove)}
+    begun = [step for step in wanted if isinstance(step, AddressMove) and step.thing not in things]
+    if not begun:
+        return True
+    if not seen.switch_lives:
+        raise Unavailable(
+            "ovs-vswitchd does not answer", f"{begun[0].nic} keeps its addresses: a dead bridge would carry nothing"
+        )
+    return seen.is_open or not any(isinstance(step, UplinkPort) for step in seen.former)
+
+
+# -- the steps, by what was seen; pure -------------------------------------------------------------------------------------------
+
+
+def steps_of(network: ProviderNetwork, seen: UplinkLook, store: str) -> tuple[Step, ...]:
+    """The steps of the uplink. Raises as the plan does. Pure."""
+    _require_nics(network, seen)
+    if seen.lacking:
+        raise Unavailable(f"{', '.join(network.interfaces)} cannot be opened yet: {'; '.join(seen.lacking)}", network.said_by)
+    marks = node_marks(PROVIDER_NETWORK, network.name, store)
+    ports = internal_ports(network, seen.links)
+    tags = {name: int(port.rpartition(".")[2]) for name, port in ports.items()}
+    there = [seen.links[name] for name in network.nics if name in seen.links]
+    mac = there[0].mac if there else ""
+    asked_mtu = network.mtu or _former_mtu(seen)
+    mtu = asked_mtu or min((nic.mtu for nic in there), default=0)
+    bond = network.bond
+    uplink = UplinkPort(
+        bridge=network.bridge,
+        name=network.interface if network.nics and not bond else f"up-{network.name}",
+        interfaces=tuple(_interface(network, number, seen) for number in range(len(network.interfaces))),
+        trunks=tuple(sorted({0, *network.vlans, *tags.values()})) if network.vlans else (),
+        bond_mode=bond.mode if bond else "",
+        lacp=bond.lacp if bond else "",
+        updelay_ms=bond.updelay_ms if bond else 0,
+        mtu=asked_mtu,
+        rx_queues=network.rx_queues,
+        switch_netns=seen.switch_netns,
+        marks=marks,
+    )
+    internal = tuple(
+        OvsPort(
+            network.bridge,
+            port,
+            Internal(seen.links[name].mac, mtu or None),
+            Vlan(tags[name]),
+            marks=marks,
+            foreign_bridge=True,
+        )
+        for name, port in ports.items()
+    )
+    # the NIC's own move comes last: it cuts the node's stack off, which sub-interfaces hear by, too
+    moves = tuple(seen.moves[name] for name in (*ports, *network.nics) if name in seen.moves)
+    return NodeBridge(network.bridge, mac, mtu, marks=marks), uplink, *internal, *moves
+
+
+def _former_mtu(seen: UplinkLook) -> int:
+    """The MTU that its NICs had before OVS was asked for another, which a wish without one gives back; 0 if it never was."""
+    ports = (step for step in seen.former if isinstance(step, UplinkPort))
+    return min((each["mtu"] for step in ports for each in step.interfaces if "mtu" in each), default=0)
+
+
+def _interface(network: ProviderNetwork, number: int, seen: UplinkLook) -> Mapping[str, Any]:
+    """One of UplinkPort.interfaces. What the NIC had before OVS changed it is known from the first look of this boot."""
+    said = network.interfaces[number]
+    nic = seen.links.get(link_of(said))
+    known: dict[str, Any] = {"index": nic.index} if nic else {}  # of a NIC that is made anew the port is another step
+    if said.startswith((PCI, VDEV)):
+        name = f"up-{network.name}" + (f"-{number}" if network.bond else "")
+        return {"name": name, "type": "dpdk", "devargs": said.removeprefix(PCI).removeprefix(VDEV)} | known
+    had = [each for step in seen.former if isinstance(step, UplinkPort) for each in step.interfaces if each["name"] == said]
+    before = {key: value for each in had for key, value in each.items() if key in ("offloads", "mtu")}
+    if nic and network.port == "system":
+        known["offloads"] = list(nic.offloads)
+    if nic and network.mtu:
+        known["mtu"] = nic.mtu
+    return {"name": said, "type": network.port} | known | before
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------------------
+
+
+def _require_nics(network: ProviderNetwork, seen: UplinkLook) -> None:
+    missing = [name for name in (*network.links, *network.vlan_interfaces) if name not in seen.links]
+    if missing and not (network.bond and len(missing) < len(network.interfaces)):
+        raise Unavailable(
+            f"there is no NIC {', '.join(missing)} on this node", f"ip link shows those that there are; {network.said_by}"
+        )
+    own = {name for step in seen.former if isinstance(step, UplinkPort) for name in (step.name, *_names(step))}
+    for name in network.links:
+        nic = seen.links.get(name)
+        if nic is None:
+            continue
+        if nic.mac in _NO_MAC:
+            raise InvalidConfig(f"{name} has no hardware address", f"an uplink carries Ethernet frames; {network.said_by}")
+        if nic.master:
+            raise NameTaken(f"NIC {name} is enslaved to {nic.master}", f"take {nic.master} as the interface, or {name} out of it")
+        bridge = seen.on_bridge.get(name)
+        if bridge and bridge != network.bridge and name not in own:
+            raise NameTaken(f"NIC {name} is a port of bridge {bridge} already", "ovs-vsctl show; it is not changed here")
+    for name in (*network.links, *seen.device_links):
+        _require_free(network, name, seen)
+    if network.vlan_interfaces:
+        _require_sub_interfaces(network, seen)
+
+
+def _names(step: UplinkPort) -> Sequence[str]:
+    return [each["name"] for each in step.interfaces]
+
+
+def _require_free(network: ProviderNetwork, name: str, seen: UplinkLook) -> None:
+    """Raise unless the link can carry the uplink with the addresses that it has, or can let go of them."""
+    nic, move = seen.links.get(name), seen.moves.get(name)
+    if nic is None:
+        return
+    addresses = {str(each["address"]) for each in (*nic.addresses, *(move.addresses if move else ()))}
+    with_moved = replace(nic, routes=(*nic.routes, *(move.routes if move else ())))
+    why = ""
+    if with_moved.has_default_route:
+        why = "has a default route"
+    elif addresses & (seen.node_addresses or frozenset()):
+        why = "has the address by which the cluster knows the node"
+    if why and network.move_addresses != "primary":
+        remedy = "'move_addresses = \"primary\"' moves them to the bridge; another NIC needs nothing of the kind"
+        raise InvalidConfig(f"NIC {name} {why}", remedy)
+    if move is not None:
+        _require_known(network, move, seen)
+        _require_movable(network, nic, seen)
+    elif addresses or nic.passing:
+        held = ", ".join((*nic.shown_addresses, *nic.passing))
+        if name not in network.nics or network.port != "system":
+            raise InvalidConfig(
+                f"NIC {name} has addresses ({held}), which nothing would reach: OVS takes its frames away from the node's stack",
+                "remove them; those of a kernel NIC can be moved to the bridge with 'move_addresses'",
+            )
+
+
+def _require_known(network: ProviderNetwork, move: AddressMove, seen: UplinkLook) -> None:
+    """Raise Unavailable unless it is known that a move which begins now takes no address by which the cluster knows the node."""
+    has_moved = any(isinstance(step, AddressMove) and step.thing == move.thing for step in seen.former)
+    if seen.node_addresses is None and network.move_addresses != "primary" and not has_moved:
+        raise Unavailable(
+            "the addresses by which the cluster knows the node are not known yet",
+            f"{move.nic} keeps its addresses until the API server has told them",
+        )
+
+
+def _require_movable(network: ProviderNetwork, nic: Nic, seen: UplinkLook) -> None:
+    """Raise unless all that the NIC has can move and come back, and no program configures it meanwhile."""
+    for found, what, remedy in (
+        (nic.passing, "addresses that come to an end", "DHCP or a router renews them at the NIC; give the NIC static ones"),
+        (nic.learned, "routes that a router has announced", "net.ipv6.conf.<NIC>.accept_ra=0, and static routes in their place"),
+        (nic.stuck, "routes that cannot be moved", "remove them, or have them without what is named"),
+    ):
+        if found:
+            raise InvalidConfig(f"NIC {nic.name} has {what}: {', '.join(found)}", remedy)
+    managers = seen.managers.get(nic.name, ())
+    if managers:
+        raise InvalidConfig(
+            f"NIC {nic.name} is configured by {', '.join(each.name for each in managers)}, which would undo the move",
+            "; ".join(each.what_to_do for each in managers),
+        )
+    if nic.name not in network.nics:
+        return
+    left = [upper.name for upper in nic.uppers if upper.name not in network.vlan_interfaces]
+    if left:
+        raise InvalidConfig(
+            f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} made upon NIC {nic.name}, and would hear nothing",
+            "name VLAN sub-interfaces in 'vlan_interfaces', and remove others",
+        )
+
+
+def _require_sub_interfaces(network: ProviderNetwork, seen: UplinkLook) -> None:
+    ports = internal_ports(network, seen.links)
+    for name in network.vlan_interfaces:
+        if name not in ports:
+            raise InvalidConfig(f"{name} is no VLAN sub-interface of {', '.join(network.nics)}", "ip -d link shows what it is")
+        tag = int(ports[name].rpartition(".")[2])
+        others = [other for other, port in ports.items() if other != name and port == ports[name]]
+        if others:
+            raise InvalidConfig(f"{name} and {others[0]} are of one VLAN, {tag}", "one internal port stands for one of them")
+        if name in seen.moves:
+            _require_movable(network, seen.links[name], seen)

@@ -1,0 +1,223 @@
+"""The node's own network in the agent: its sources, the thread that keeps it, and who is told what became of it.
+
+Objects of the API are followed where a setting says so and there is an account. Nothing here waits for the API server: what is
+known stays wished while that is away.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from userspace_cni.attachment.steps import AddressMove
+from userspace_cni.attachment.wishes import Standing
+from userspace_cni.base.deadline import Deadline
+from userspace_cni.base.log import say
+from userspace_cni.base.threads import start
+from userspace_cni.host.address_watch import AddressWatch
+from userspace_cni.network.concerns import Concern, concerns
+from userspace_cni.network.keeper import Keeper
+from userspace_cni.network.sources import Sources
+
+if TYPE_CHECKING:
+    from userspace_cni.network.wish_list import Desired
+    from userspace_cni.node.local import LocalNode
+    from userspace_cni.node.objects import NodeObjects, OwnNode
+    from userspace_cni.node.reporting import Report
+
+PURSUIT_S: Final = 300.0
+"""A pursuit that takes longer than this is stuck: a wish has 20 s, and goes back in as many."""
+FIRST_LOOK_S: Final = 2.0
+"""Seconds until it is first looked at what gateways need: they are made by then."""
+_CHASSIS_S: Final = 5.0
+
+
+class NodeNetwork:
+    """What the agent does for the node's own network. `failed` is called with the kind of each wish that has got a new problem.
+
+    After `start` its methods may be called from any thread.
+    """
+
+    def __init__(self, node: LocalNode, environ: Mapping[str, str], failed: Callable[[str], None]) -> None:
+        self._node = node
+        self._failed = failed
+        self._sources = Sources(node, environ, self._others(), self._addresses)
+        self._keeper = Keeper(
+            node,
+            self._sources.wished,
+            node.settings.tick_s,
+            keep=self._sources.kept,
+            due=self._sources.due,
+            told=self._told,
+        )
+        self._objects: NodeObjects | None = None
+        self._report: Report | None = None
+        self._problems: Mapping[tuple[str, str], str] = {}
+        self._watch = AddressWatch(self._watched, self.ask, node.settings.switch_netns, node.root)
+        self._over = threading.Event()
+        self._looking = threading.Thread(target=self._look, name="gateways' concerns", daemon=True)
+        self.concerns: Sequence[Concern] = ()
+        """What gateways need of the node and lack, as of the last look."""
+
+    def start(self) -> None:
+        """Go on from the records, and keep what is wished from now on. Raises UserspaceError."""
+        self._node.vswitchd()  # makes the node's `ports`, before two threads could each make them
+        self._keeper.start()
+        self._watch.start()
+        start(self._looking, "looking at gateways")
+        settings = self._node.settings
+        if not (settings.network_objects or self._reads_annotations):
+            return
+        if not self._node.has_account():
+            say("warning", "objects of the API cannot be followed", problem="no credentials; see the setting kubeconfig")
+            return
+        from userspace_cni.dataplane.chassis import chassis
+        from userspace_cni.kube.objects import Objects
+        from userspace_cni.node.objects import WISHES, NodeObjects
+        from userspace_cni.node.reporting import Report
+
+        session = self._node.clients.of("").session
+        wishes = WISHES if settings.network_objects else ()
+        self._objects = NodeObjects(session, self._node.name, self.ask, wishes=wishes)
+        self._objects.start()
+        if settings.network_objects:
+            self._report = Report(
+                Objects(session),
+                self._node.name,
+                lambda: chassis(self._node.ports.client, Deadline.after(_CHASSIS_S)),
+                kubeovn=settings.kubeovn_annotations,
+            )
+            self._report.start()
+            self._node.subnets.start(session, self._objects)
+            self.ask()  # a pursuit tells what there is; before that nothing is reported
+
+    def stop(self) -> None:
+        """Change nothing any more; what is there stays."""
+        self._keeper.stop()
+        self._watch.stop()
+        self._over.set()
+        for each in (self._objects, self._report):
+            if each:
+                each.stop()
+
+    def ask(self) -> None:
+        """Something that the wishes depend on has changed. Never waits."""
+        self._keeper.ask()
+
+    def read_again(self) -> None:
+        """Read the wishes of the settings again, and pursue all. Never waits."""
+        self._sources.settings.read_again()
+        self._keeper.urge()
+
+    def pursue(self, deadline: Deadline) -> Sequence[Standing]:
+        """Read the wishes of the settings again, pursue all, and wait for it. Raises Unavailable at the deadline."""
+        self._sources.settings.read_again()
+        return self._keeper.pursue(deadline)
+
+    @property
+    def standings(self) -> Sequence[Standing]:
+        """What became of each wish."""
+        return self._keeper.standings
+
+    def problems(self) -> list[str]:
+        """The reasons why this part of the process no longer works."""
+        found = []
+        if not self._keeper.alive:
+            found.append("the thread that keeps the node's network is dead")
+        elif time.monotonic() - self._keeper.beat > PURSUIT_S:
+            found.append(f"keeping the node's network has not come to an end for {PURSUIT_S:.0f} s")
+        if not self._looking.is_alive():
+            found.append("the thread that looks at what gateways need is dead")
+        if not self._watch.alive:
+            found.append("the thread that notices changes of addresses is dead")
+        if self._objects and not self._objects.alive:
+            found.append("a thread that follows objects of the API is dead")
+        if self._report and not self._report.alive:
+            found.append("the thread that reports what this node has is dead")
+        return found
+
+    def described(self) -> dict[str, Any]:
+        """All of it, as JSON values."""
+        return {
+            "wishes": [described(each) for each in self.standings],
+            "concerns": [each.sentence for each in self.concerns],
+            "mirrors": dict(self._node.mirror_problems),
+            "objects": " | ".join(filter(None, (self._objects.problem, self._node.subnets.problem))) if self._objects else "",
+        }
+
+    def _watched(self) -> frozenset[str]:
+        """The links at which others may change what has moved."""
+        moves = (step for each in self.standings for step in each.steps if isinstance(step, AddressMove))
+        return frozenset(name for move in moves for name in (move.nic, move.bridge))
+
+    @property
+    def _reads_annotations(self) -> bool:
+        settings = self._node.settings
+        return bool(settings.kubeovn_annotations and settings.gateway_bridge)
+
+    def _others(self) -> list[Callable[[], Desired]]:
+        objects = [self._of_objects] if self._node.settings.network_objects else []
+        return [*objects, self._of_annotations]
+
+    def _of_objects(self) -> Desired:
+        from userspace_cni.network.objects import desired
+        from userspace_cni.node.objects import Seen
+
+        return desired(self._objects.seen() if self._objects else Seen(self._node.name))
+
+    def _of_annotations(self) -> Desired:
+        from userspace_cni.network.node_annotations import wished
+
+        own = self._own()
+        return wished(own.annotations if own else None, self._node.settings)
+
+    def _addresses(self) -> frozenset[str] | None:
+        """By which the cluster knows the node: none where it is in none, None while they are not known yet."""
+        own = self._own()
+        if own:
+            return frozenset(own.addresses)
+        return None if self._node.settings.network_objects and self._node.has_account() else frozenset()
+
+    def _own(self) -> OwnNode | None:
+        return self._objects.seen().own if self._objects else None
+
+    def _told(self, standings: Sequence[Standing]) -> None:
+        problems = {(each.kind, each.name): each.problem for each in standings if not each.holds}
+        for key, problem in problems.items():
+            if self._problems.get(key) != problem:
+                self._failed(key[0])
+        self._problems = problems
+        if self._report:
+            self._report.told(standings)
+            self._report.told_subnets(self._node.subnets.uses())
+
+    def _look(self) -> None:
+        """Look at what gateways need, on a thread of its own: a router that is silent must not keep addresses from moving."""
+        pause_s = FIRST_LOOK_S
+        while not self._over.wait(pause_s):
+            pause_s = self._node.settings.tick_s
+            try:
+                found = concerns(self._sources.gateways, self._node)
+            except Exception as error:  # noqa: BLE001 -- the thread must go on: without it what it told grows old
+                say("warning", "what gateways need cannot be looked at", error=repr(error))
+                continue
+            for concern in found:
+                if concern not in self.concerns:
+                    say("warning", "a gateway lacks something", concern=concern.sentence)
+            self.concerns = found
+
+
+def described(standing: Standing) -> dict[str, Any]:
+    """What became of a wish, as JSON values. `steps`: what the node has of it."""
+    return {
+        "kind": standing.kind,
+        "name": standing.name,
+        "source": standing.source,
+        "said_by": standing.said_by,
+        "wished": standing.wished,
+        "ready": standing.holds,
+        "problem": standing.problem,
+        "steps": [step.summary for step in standing.steps],
+    }

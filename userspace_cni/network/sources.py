@@ -1,0 +1,200 @@
+"""All that is wished of this node, by every source, as wishes with their plans; and what is kept of a source that cannot be read.
+
+A source is complete when it was read to its end. The settings are read at the start, and again when the agent is told to; what
+commands have asked for lies in a file of the run directory, which a boot empties.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from userspace_cni.attachment.records import Record
+from userspace_cni.attachment.steps import AddressMove, Step, UplinkPort
+from userspace_cni.attachment.wishes import Wish, key_of
+from userspace_cni.base.errors import UserspaceError
+from userspace_cni.base.log import say
+from userspace_cni.base.provider_networks import PCI, VDEV
+from userspace_cni.base.settings import Settings, files, load
+from userspace_cni.network import gateways, providers
+from userspace_cni.network.commanded import commanded
+from userspace_cni.network.wish_list import (
+    COMMANDS,
+    GATEWAY,
+    PROVIDER_NETWORK,
+    SETTINGS,
+    TRANSLATION,
+    Desired,
+    WishList,
+    agreed,
+)
+
+if TYPE_CHECKING:
+    from userspace_cni.base.gateways import Gateway
+    from userspace_cni.node.local import LocalNode
+
+GONE: Final = ("dead", "silent")
+"""States of ovs-vswitchd in which a bridge carries nothing for the node."""
+
+
+class SwitchAbsence:
+    """For how long ovs-vswitchd has been gone, by looks at it; `look` needs no OVSDB. For one thread."""
+
+    def __init__(self, state: Callable[[], str]) -> None:
+        self._state = state
+        self._since: float | None = None
+
+    def look(self) -> float:
+        """Ask now; the seconds since it was first seen to be gone, 0 while it lives or cannot be known."""
+        now = time.monotonic()
+        self._since = (self._since or now) if self._state() in GONE else None
+        return self.seconds
+
+    def forget(self) -> float:
+        """Nothing depends on it now: the next look begins anew. 0 seconds."""
+        self._since = None
+        return 0.0
+
+    @property
+    def seconds(self) -> float:
+        """As of the last look, counted on."""
+        return time.monotonic() - self._since if self._since is not None else 0.0
+
+
+class SettingsSource:
+    """What the settings wish. Safe to use from any thread."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._settings = settings
+        self._files: frozenset[str] = frozenset()
+        self._complete = False
+        self._again = False
+        self._read()
+
+    def read_again(self) -> None:
+        """Have the tables of wishes read again with the next `desired`. Other settings need a restart. Never waits."""
+        self._again = True
+
+    def desired(self) -> Desired:
+        """They are complete where a file was read: one that is absent was not read to its end. What cannot be read again stays
+        as it was, also while a file that was read before is away."""
+        if self._again:
+            self._again = False
+            self._read()
+        return Desired(SETTINGS, self._complete, self._settings.provider_networks, self._settings.gateways)
+
+    def _read(self) -> None:
+        there = self._there()
+        settings = None
+        try:
+            settings = load(self._environ)
+        except UserspaceError as error:
+            say("error", "the settings cannot be read again; what they wished stays", error=error)
+        if missing := (self._files | there) - self._there():  # looked at after the reading: that file may not be in it
+            self._complete = False
+            say("error", "a file of the settings is away; what they wished stays until it is back", files=sorted(missing))
+        elif settings:
+            self._settings, self._files, self._complete = settings, there, bool(there)
+
+    def _there(self) -> frozenset[str]:
+        return frozenset(filter(os.path.isfile, files(self._environ)))
+
+
+class Sources:
+    """The sources of this node. `others`: those beside settings and commands, less important ones later.
+
+    `node_addresses` are those by which the cluster knows the node, None while they are not known yet.
+    """
+
+    def __init__(
+        self,
+        node: LocalNode,
+        environ: Mapping[str, str] = os.environ,
+        others: Sequence[Callable[[], Desired]] = (),
+        node_addresses: Callable[[], Collection[str] | None] = tuple,
+    ) -> None:
+        self._node = node
+        self.settings = SettingsSource(node.settings, environ)
+        self._others = others
+        self._absence = SwitchAbsence(node.vswitchd)
+        self._site = providers.Site(node, lambda: self._absence.seconds, node_addresses)
+        self._patience: dict[str, float] = {}
+        self._given_back: frozenset[str] = frozenset()
+        self._kept = providers.keep(self._site)
+        self.gateways: Sequence[Gateway] = ()
+        """The gateways that are wished and go together, as of the last reading."""
+
+    def wished(self) -> tuple[Sequence[Wish], frozenset[str]]:
+        """All wishes, in the order in which they are met, and the sources that are complete. Raises RecordRefused."""
+        desired = self._desired()
+        records = self._node.journal.node_records()
+        found = agreed(desired, holders(records))
+        moving = {each.name: each.give_back_after_s for _, each in found.provider_networks if each.move_addresses != "no"}
+        moved = (key_of(record)[1] for record in records if any(isinstance(step, AddressMove) for step in record.steps))
+        self._patience = {**dict.fromkeys(moved, providers.GIVE_BACK_S), **moving}
+        complete = frozenset(each.source for each in desired if each.complete)
+        self.gateways = tuple(gateway for _, gateway in found.gateways)
+        wishes = (*self._refused(found), *self._of_networks(found), *self._of_gateways(found, complete, records))
+        return wishes, complete
+
+    def due(self) -> bool:
+        """Whether ovs-vswitchd has gone for so long, or has come back, that addresses are to move. To be asked once a second."""
+        gone_s = self._absence.look() if self._patience else self._absence.forget()
+        given_back = frozenset(name for name, after_s in self._patience.items() if gone_s >= after_s)
+        changed = given_back != self._given_back
+        self._given_back = given_back
+        return changed
+
+    def kept(self, record: Record | None) -> tuple[Step, ...]:
+        """The plan of what a source has wished that is not known now: as recorded, but no address stays on a dead bridge.
+
+        Of what a command asked for, nothing outlives a boot.
+        """
+        if record and record.network == COMMANDS and record.boot_id != self._node.boot_id():
+            return ()
+        return self._kept(record)
+
+    def _desired(self) -> list[Desired]:
+        run_dir = self._node.root.path(self._node.settings.run_dir)
+        return [self.settings.desired(), commanded(run_dir), *(read() for read in self._others)]
+
+    def _of_networks(self, found: WishList) -> Iterable[Wish]:
+        for source, network in found.provider_networks:
+            plan = providers.plan(network, self._site)
+            yield Wish(PROVIDER_NETWORK, network.name, source, network.said_by, plan, content=network)
+
+    def _of_gateways(self, found: WishList, complete: frozenset[str], records: Iterable[Record]) -> Iterable[Wish]:
+        contents = {gateway.port: gateway for _, gateway in found.gateways}
+        refused = {refusal.source for (kind, _), refusal in found.refused.items() if kind == GATEWAY}
+        wishes = gateways.wishes(found.gateways, complete - refused, self._node)  # what is refused stays, and is translated
+        for wish in wishes:
+            yield replace(wish, said_by=wish.said_by or "the gateways", content=contents.get(wish.name))
+        left = next((record for record in records if key_of(record) == (TRANSLATION, gateways.ALL)), None)
+        if left and not any(wish.kind == TRANSLATION for wish in wishes):
+            yield Wish(TRANSLATION, gateways.ALL, left.network, "the gateways", lambda _: ())
+
+    def _refused(self, found: WishList) -> Iterable[Wish]:
+        """Refused wishes keep what they have: their plan refuses, too."""
+        for (kind, name), refusal in found.refused.items():
+            plan = providers.refused(refusal.why, self._site)
+            yield Wish(kind, name, refusal.source, refusal.source, plan, content=refusal)
+
+
+def holders(records: Iterable[Record]) -> Mapping[str, str]:
+    """Which provider network has which interface now, by ProviderNetwork.claims."""
+    found: dict[str, str] = {}
+    for record in records:
+        kind, name = key_of(record)
+        for step in record.steps:
+            if kind == PROVIDER_NETWORK and isinstance(step, UplinkPort):
+                found |= dict.fromkeys((claim for each in step.interfaces for claim in _claims(each)), name)
+    return found
+
+
+def _claims(interface: Mapping[str, str]) -> tuple[str, ...]:
+    device = interface.get("devargs", "").partition(",")[0]
+    return (f"{PCI}{device}", f"{VDEV}{device}") if device else (interface["name"],)
